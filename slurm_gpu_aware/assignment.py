@@ -1,0 +1,42 @@
+"""What a job gets, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Assignment"]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Exact nodes and GPUs for one job."""
+
+    job_id: str
+    nodes: tuple[int, ...]
+    """Node indices, ascending."""
+    slots: tuple[tuple[int, ...], ...]
+    """Slots (Slurm's GPU indices) per node, ascending, parallel to ``nodes``."""
+    policy: str
+    """Registry name of the policy that chose."""
+    score: float
+    """max V over the chosen GPUs for the job's class (binned PM score; lower is better)."""
+    level: str
+    """Name of the locality level that the set needs."""
+    slowdown: float
+    """Predicted t_iter / t_orig = L x max V (PAL, eq. 1)."""
+    exact: bool = True
+    """False: on a plain node, or ``--exclusive``: the node is chosen, Slurm picks the GPUs."""
+    clock_mhz: int | None = None
+    """SM clock to lock; None: leave the default."""
+    victims: tuple[str, ...] = ()
+    """Running jobs that Slurm will preempt for it."""
+    why: Mapping[str, Any] = field(default_factory=dict)
+    """The policy's own account, JSON-able: cells tried, candidates, ties, bandwidths. Every
+    policy fills ``summary`` (one sentence)."""
+
+    @property
+    def gpus(self) -> int:
+        """Total GPUs."""
+        return sum(len(s) for s in self.slots)

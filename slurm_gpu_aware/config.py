@@ -1,0 +1,316 @@
+"""The site's configuration: one TOML file, checked completely before anything starts.
+
+Precedence of the file's place: ``--config``, then ``$GPU_AWARE_CONFIG``, then
+``/etc/slurm-gpu-aware/config.toml``. Without a file the defaults below hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from slurm_gpu_aware.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_PATH",
+    "ClassConfig",
+    "Config",
+    "EventsConfig",
+    "GateConfig",
+    "PlacementConfig",
+    "SelectorConfig",
+    "SiteConfig",
+    "StoreConfig",
+    "load_config",
+]
+
+DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """``[site]``: classes and who gets which by default."""
+
+    classes: tuple[str, ...] = ("A", "B", "C")
+    """Application classes, most sensitive to variability first."""
+    default_class: str = "B"
+    """Class of a job whose comment names none."""
+    partition_class: Mapping[str, str] = field(default_factory=dict)
+    """Partition -> class, before ``default_class``."""
+    park_uncommented: bool = True
+    """Park GPU jobs whose comment is not ours, too (with the default class)."""
+
+
+@dataclass(frozen=True)
+class ClassConfig:
+    """``[classes.NAME]``: what follows from a class."""
+
+    clock_mhz: int | None = None
+    """SM clock for jobs of the class that name none; absent: default clock."""
+    bandwidth_sensitive: bool = False
+    """Default of ``bw`` for the class."""
+
+
+@dataclass(frozen=True)
+class PlacementConfig:
+    """``[placement]``"""
+
+    policy: str = "pal"
+    allowed: tuple[str, ...] = ("pal", "pm-first", "packed")
+    """Policies that users may name with ``place=``."""
+    locality_penalty: float = 1.5
+    """PAL's L_across, >= 1: factor on the iteration time of a job that spans nodes."""
+    backfill: bool = True
+    max_clock_mhz: int | None = None
+    """What ``freq=max`` locks; absent: the default clock."""
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """``[gate]``: the licence that a reservation holds."""
+
+    licence: str = "gpuaware"
+    licence_count: int = 100_000
+    reservation: str = "gpuaware_gate"
+    lease_s: int = 90
+    """The reservation ends this long after the last heartbeat; parked jobs then start as plain
+    Slurm would start them."""
+
+
+@dataclass(frozen=True)
+class SelectorConfig:
+    """``[selector]``"""
+
+    round_s: float = 5.0
+    """Longest time between two rounds."""
+    heartbeat_s: float = 20.0
+    start_timeout_s: float = 30.0
+    """A placed job that is still pending after this is parked again."""
+    command_timeout_s: float = 20.0
+    """Limit for one call to Slurm."""
+    reuse_backoff_s: float = 60.0
+    """A job that was parked again is not planned for this long; doubles up to 16 times."""
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """``[store]``: SQLite on a local file system."""
+
+    path: Path = Path("/var/lib/slurm-gpu-aware/store.db")
+    ledger_days: int = 180
+    """Decisions older than this are deleted; 0 keeps all."""
+
+
+@dataclass(frozen=True)
+class EventsConfig:
+    """``[events]``: files that start a round at once."""
+
+    submit_file: Path = Path("/var/spool/slurm-gpu-aware/submitted")
+    """The filter appends a byte per submission."""
+    jobcomp_file: Path | None = None
+    """JobCompLoc of jobcomp/filetxt, if the site has it."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a site can set; see ``etc/config.toml`` for the text an admin reads."""
+
+    site: SiteConfig = field(default_factory=SiteConfig)
+    classes: Mapping[str, ClassConfig] = field(default_factory=dict)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    selector: SelectorConfig = field(default_factory=SelectorConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    events: EventsConfig = field(default_factory=EventsConfig)
+    source: Path | None = None
+    """File that it came from; None: defaults."""
+
+    def for_class(self, name: str) -> ClassConfig:
+        """Settings of a class; defaults if the file has no section for it."""
+        return self.classes.get(name, ClassConfig())
+
+
+def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ...] = ()) -> Config:
+    """Read and check the configuration.
+
+    Parameters
+    ----------
+    path : file to read; None: ``$GPU_AWARE_CONFIG`` or the default place if it exists.
+    known_policies : if given, policy names in the file must be among them.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing (when named), is no TOML, or a key is unknown or has a bad value;
+        names file, key and reason.
+    """
+    named = path if path is not None else os.environ.get("GPU_AWARE_CONFIG")
+    file = Path(named) if named is not None else DEFAULT_PATH
+    if named is None and not file.exists():
+        config = Config()
+    else:
+        try:
+            with file.open("rb") as stream:
+                raw = tomllib.load(stream)
+        except OSError as exc:
+            raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{file}: not valid TOML: {exc}") from None
+        config = _build(raw, file)
+    _check(config, known_policies)
+    return config
+
+
+_SECTIONS: dict[str, type] = {
+    "site": SiteConfig,
+    "placement": PlacementConfig,
+    "gate": GateConfig,
+    "selector": SelectorConfig,
+    "store": StoreConfig,
+    "events": EventsConfig,
+}
+
+
+def _build(raw: Mapping[str, Any], file: Path) -> Config:
+    sections: dict[str, Any] = {"source": file}
+    for name, value in raw.items():
+        if name == "classes":
+            if not isinstance(value, dict):
+                raise ConfigError(f"{file}: classes: expected sections [classes.NAME]")
+            sections["classes"] = {
+                key: _section(ClassConfig, entry, f"classes.{key}", file)
+                for key, entry in value.items()
+            }
+        elif name in _SECTIONS:
+            sections[name] = _section(_SECTIONS[name], value, name, file)
+        else:
+            known = ", ".join([*_SECTIONS, "classes.NAME"])
+            raise ConfigError(f"{file}: {name}: unknown section; known: {known}")
+    return Config(**sections)
+
+
+def _section(kind: type, raw: Any, name: str, file: Path) -> Any:
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: {name}: expected a section [{name}]")
+    hints = get_type_hints(kind)
+    known = {f.name for f in fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        where = f"{file}: {name}.{key}"
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key; known: {', '.join(sorted(known))}")
+        values[key] = _value(hints[key], value, where)
+    missing = [f.name for f in fields(kind) if _required(f) and f.name not in values]
+    if missing:
+        raise ConfigError(f"{file}: {name}.{missing[0]}: missing")
+    return kind(**values)
+
+
+def _required(f: Any) -> bool:
+    return f.default is MISSING and f.default_factory is MISSING
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """Convert a TOML value to the annotated type, or say what was expected."""
+    options = [h for h in get_args(hint) if h is not type(None)]
+    if get_origin(hint) not in (tuple, Mapping) and type(None) in get_args(hint):
+        hint = options[0]
+    origin = get_origin(hint)
+    if origin is tuple:
+        if isinstance(value, list) and all(isinstance(v, str) for v in value):
+            return tuple(value)
+        raise ConfigError(f"{where}: expected a list of strings, not {value!r}")
+    if origin is not None:  # Mapping[str, str]
+        if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
+            return dict(value)
+        raise ConfigError(f"{where}: expected a table of strings, not {value!r}")
+    if hint is bool and isinstance(value, bool):
+        return value
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, str):
+        return value
+    if hint is Path and isinstance(value, str):
+        if not value.startswith("/"):
+            raise ConfigError(f"{where}: expected an absolute path, not {value!r}")
+        return Path(value)
+    expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+        hint, "a string"
+    )
+    raise ConfigError(f"{where}: expected {expected}, not {value!r}")
+
+
+def _check(config: Config, known_policies: tuple[str, ...]) -> None:
+    """Checks that need more than one key or a range."""
+    file = config.source or Path("(defaults)")
+
+    def require(condition: bool, key: str, reason: str) -> None:
+        if not condition:
+            raise ConfigError(f"{file}: {key}: {reason}")
+
+    classes = config.site.classes
+    require(bool(classes), "site.classes", "at least one class is needed")
+    require(len(set(classes)) == len(classes), "site.classes", "names must differ")
+    for name in classes:
+        require(bool(_NAME.match(name)), "site.classes", f"{name!r} is not a class name")
+        require(name != "auto", "site.classes", "'auto' is reserved")
+    listed = ", ".join(classes)
+    require(
+        config.site.default_class in classes,
+        "site.default_class",
+        f"{config.site.default_class!r} is not one of {listed}",
+    )
+    for partition, name in config.site.partition_class.items():
+        require(
+            name in classes, f"site.partition_class.{partition}", f"{name!r} is not one of {listed}"
+        )
+    for name, entry in config.classes.items():
+        require(name in classes, f"classes.{name}", f"not one of site.classes ({listed})")
+        require(
+            entry.clock_mhz is None or 1 <= entry.clock_mhz <= 10_000,
+            f"classes.{name}.clock_mhz",
+            "must be between 1 and 10000 MHz",
+        )
+    require(
+        config.placement.locality_penalty >= 1.0,
+        "placement.locality_penalty",
+        "must be at least 1.0",
+    )
+    require(bool(_NAME.match(config.gate.licence)), "gate.licence", "must be a plain licence name")
+    require(
+        bool(_NAME.match(config.gate.reservation)),
+        "gate.reservation",
+        "must be a plain reservation name",
+    )
+    require(config.gate.licence_count >= 1, "gate.licence_count", "must be at least 1")
+    require(
+        config.gate.lease_s >= 60,
+        "gate.lease_s",
+        "must be at least 60: Slurm ends reservations by the minute",
+    )
+    require(
+        0 < config.selector.heartbeat_s * 3 <= config.gate.lease_s,
+        "selector.heartbeat_s",
+        f"must be at most a third of gate.lease_s ({config.gate.lease_s})",
+    )
+    for key in ("round_s", "start_timeout_s", "command_timeout_s", "reuse_backoff_s"):
+        require(getattr(config.selector, key) > 0, f"selector.{key}", "must be more than 0")
+    if known_policies:
+        for key, names in (
+            ("placement.policy", (config.placement.policy,)),
+            ("placement.allowed", config.placement.allowed),
+        ):
+            for name in names:
+                require(
+                    name in known_policies,
+                    key,
+                    f"unknown policy {name!r}; known: {', '.join(known_policies)}",
+                )

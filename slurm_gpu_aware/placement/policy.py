@@ -1,0 +1,71 @@
+"""The protocol that every placement policy follows, and the registry by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.request import Request
+
+__all__ = ["Policy", "make_policy", "policy_names"]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses GPUs for one request on one snapshot.
+
+    ``place`` is a pure function of its arguments (and of the policy's own seed): it never changes
+    the cluster, and the same input gives the same answer. It returns None if the request cannot
+    be placed on what is free now.
+    """
+
+    @property
+    def name(self) -> str:
+        """Registry name."""
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+
+
+Factory = Callable[..., Policy]
+
+
+def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
+    """Name -> (factory, names of its options). One list to grep, imported late."""
+    from slurm_gpu_aware.placement.baselines import Packed, Random
+    from slurm_gpu_aware.placement.pal import Pal
+    from slurm_gpu_aware.placement.pm_first import PmFirst
+
+    return {
+        "pal": (Pal, frozenset()),
+        "pm-first": (PmFirst, frozenset()),
+        "packed": (Packed, frozenset()),
+        "random": (Random, frozenset({"seed"})),
+    }
+
+
+def policy_names() -> tuple[str, ...]:
+    """All registry names, sorted."""
+    return tuple(sorted(_registry()))
+
+
+def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
+    """Build a policy by name.
+
+    Raises
+    ------
+    PolicyError
+        Unknown name, or an option that this policy does not take; names the valid ones.
+    """
+    registry = _registry()
+    if name not in registry:
+        raise PolicyError(f"unknown policy {name!r}; known: {', '.join(sorted(registry))}")
+    factory, known = registry[name]
+    unknown = sorted(set(options or {}) - known)
+    if unknown:
+        valid = ", ".join(sorted(known)) or "none"
+        raise PolicyError(f"policy {name!r} has no option {unknown[0]!r}; its options: {valid}")
+    return factory(**dict(options or {}))

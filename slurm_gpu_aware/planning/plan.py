@@ -1,0 +1,49 @@
+"""What a round is given beside the cluster, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_gpu_aware.assignment import Assignment
+
+__all__ = ["Plan", "PlanSettings", "Waiting"]
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """How a site wants its rounds."""
+
+    policy: str = "pal"
+    """Default policy; a request may name another."""
+    classes: tuple[str, ...] = ("A", "B", "C")
+    """Most sensitive first; inside the guaranteed prefix they place in this order."""
+    class_clock_mhz: Mapping[str, int] = field(default_factory=dict)
+    """Class -> SM clock for requests without one (or with ``auto``); absent: default clock."""
+    max_clock_mhz: int | None = None
+    """What ``freq=max`` means; None: leave the default."""
+    backfill: bool = True
+    """EASY backfill behind the first job that does not fit."""
+    backfill_depth: int = 1000
+    """At most this many jobs behind the head are tried."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job that stays parked, and why."""
+
+    job_id: str
+    reason: str
+    """One sentence for a person."""
+    shadow_start_s: float | None = None
+    """Latest start by the shadow reservation; None: no reservation was made for it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Outcome of a round. Every request of the queue is in exactly one of the two lists."""
+
+    assignments: tuple[Assignment, ...]
+    waiting: tuple[Waiting, ...]
+    took_s: Mapping[str, float] = field(default_factory=dict)
+    """Job id -> seconds spent deciding it (measured by the caller's timer, if it gave one)."""
