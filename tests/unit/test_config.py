@@ -1,0 +1,98 @@
+"""The configuration: bad files stop the start with file, key and reason."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.config import Config, load_config
+from slurm_gpu_aware.errors import ConfigError
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path):
+    config = load_config(write(tmp_path, ""))
+    assert config.site == Config().site
+    assert config.gate == Config().gate
+
+
+def test_the_environment_names_the_file(tmp_path, monkeypatch):
+    file = write(tmp_path, "[placement]\nlocality_penalty = 1.7\n")
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(file))
+    assert load_config().placement.locality_penalty == 1.7
+    assert load_config().source == file
+
+
+def test_an_integer_is_a_number_but_true_is_not(tmp_path):
+    config = load_config(write(tmp_path, "[placement]\nlocality_penalty = 2\n"))
+    assert config.placement.locality_penalty == 2.0
+    with pytest.raises(ConfigError, match=r"expected a number, not True"):
+        load_config(write(tmp_path, "[placement]\nlocality_penalty = true\n"))
+
+
+def test_classes_and_their_settings(tmp_path):
+    config = load_config(
+        write(
+            tmp_path,
+            """
+            [site]
+            classes = ["hot", "cold"]
+            default_class = "cold"
+            partition_class = { debug = "cold" }
+            [classes.hot]
+            clock_mhz = 1200
+            bandwidth_sensitive = true
+            """,
+        )
+    )
+    assert config.for_class("hot").clock_mhz == 1200
+    assert config.for_class("cold").clock_mhz is None
+    assert config.site.partition_class == {"debug": "cold"}
+
+
+BAD = {
+    "[sites]": "sites: unknown section",
+    "[site]\nclases = []": "site.clases: unknown key",
+    "[site]\nclasses = []": "site.classes: at least one",
+    "[site]\nclasses = ['A', 'A']\ndefault_class='A'": "names must differ",
+    "[site]\nclasses = ['A']\ndefault_class='B'": "'B' is not one of A",
+    "[site]\nclasses = ['auto']\ndefault_class='auto'": "reserved",
+    "[site]\nclasses = 'A'": "expected a list of strings",
+    "[site]\npartition_class = { p = 'Z' }": "site.partition_class.p: 'Z' is not one of",
+    "[classes.Z]\nclock_mhz = 1": "classes.Z: not one of site.classes",
+    "[classes.A]\nclock_mhz = 0": "between 1 and 10000",
+    "classes = 3": "expected sections",
+    "site = 3": "site: expected a section",
+    "[placement]\nlocality_penalty = 0.9": "placement.locality_penalty: must be at least 1.0",
+    "[placement]\npolicy = 'pal2'": "unknown policy 'pal2'; known: pal, packed",
+    "[placement]\nallowed = ['x']": "placement.allowed: unknown policy 'x'",
+    "[gate]\nlicence = 'a b'": "gate.licence: must be a plain",
+    "[gate]\nreservation = 'a;b'": "gate.reservation: must be a plain",
+    "[gate]\nlicence_count = 0": "gate.licence_count",
+    "[gate]\nlease_s = 10": "gate.lease_s: must be at least 60",
+    "[selector]\nheartbeat_s = 50": "at most a third of gate.lease_s",
+    "[selector]\nround_s = 0": "selector.round_s: must be more than 0",
+    "[store]\npath = 'here.db'": "expected an absolute path",
+    "x = [": "not valid TOML",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path, text):
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, known_policies=("pal", "packed", "pm-first", "pal+mapa"))
+    assert str(caught.value).startswith(str(file))
+    assert BAD[text] in str(caught.value)
+
+
+def test_a_named_file_must_exist_but_the_default_place_may_be_empty(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.toml")
+    monkeypatch.delenv("GPU_AWARE_CONFIG", raising=False)
+    monkeypatch.setattr("slurm_gpu_aware.config.DEFAULT_PATH", tmp_path / "none.toml")
+    assert load_config().source is None
