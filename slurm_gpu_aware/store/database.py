@@ -1,0 +1,303 @@
+"""Opening the store: locks, schema, errors, and the copy that other users read.
+
+Start-up is kept light: this module is stdlib only, and sqlite-utils is imported only when a
+migration is pending.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from slurm_gpu_aware.errors import StoreError
+
+__all__ = ["SCHEMA", "Store", "check_integrity", "open_store", "publish", "published_path"]
+
+SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger")
+"""Names of all migrations, in order; never renamed, only appended to."""
+
+MIGRATION_SET = "slurm-gpu-aware"
+BUSY_TIMEOUT_S = 15.0
+"""How long a writer waits for another one; every transaction of ours is far shorter."""
+
+Params = Sequence[Any] | Mapping[str, Any]
+
+
+class Store:
+    """An open store. Use it as a context manager, or call :meth:`close`.
+
+    Several threads of one process may share it: a lock is held for each query and each write
+    transaction. Made by :func:`open_store`.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, readonly: bool) -> None:
+        self.path = path
+        """The file that was opened; the published copy if the live file could not be read."""
+        self.readonly = readonly
+        self._connection = connection
+        self._lock = threading.RLock()
+
+    def query(self, sql: str, params: Params = ()) -> list[sqlite3.Row]:
+        """Run a reading statement and return all rows. Raises StoreError."""
+        with self._lock, _translated(self.path):
+            return self._connection.execute(sql, params).fetchall()
+
+    def execute(self, sql: str, params: Params = ()) -> sqlite3.Cursor:
+        """Run one writing statement; outside of :meth:`write` it commits itself."""
+        with self.write():
+            return self._connection.execute(sql, params)
+
+    def executemany(self, sql: str, rows: Sequence[Params]) -> None:
+        """Run a writing statement once per row, in one transaction."""
+        with self.write():
+            self._connection.executemany(sql, rows)
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Group writes into one transaction; nests (an inner block joins the outer one).
+
+        The write lock is taken at the start (BEGIN IMMEDIATE), so that reading before writing
+        inside the block cannot fail with "database is locked" when another process wrote in
+        between. Any exception rolls the outermost block back. Raises StoreError if the store is
+        read-only, damaged, or locked for longer than ``BUSY_TIMEOUT_S``.
+        """
+        if self.readonly:
+            raise StoreError(f"{self.path}: opened read-only, cannot be written")
+        with self._lock, _translated(self.path):
+            if self._connection.in_transaction:
+                yield
+                return
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the connection; an open transaction is rolled back. Closing twice is fine."""
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_store(path: Path | str, *, readonly: bool = False) -> Store:
+    """Open the store, creating and migrating it unless ``readonly``.
+
+    Parameters
+    ----------
+    path : the live SQLite file, on a local file system.
+    readonly : open without writing anything. Where the live file cannot be read by this user
+        (SQLite needs write access to the directory of a WAL file), the published copy is opened
+        instead (see :func:`publish`).
+
+    Raises
+    ------
+    StoreError
+        The file is missing (read-only), damaged, not ours, of a newer release, of an older
+        schema (read-only), or not accessible. The message names the cure.
+    """
+    file = Path(path)
+    if readonly:
+        return _open_readonly(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StoreError(f"{file.parent}: cannot be created: {exc.strerror}") from None
+    connection = _connect(file, "rwc")
+    try:
+        with _translated(file):
+            pending = _pending(connection, file)
+            connection.execute("PRAGMA synchronous=NORMAL")
+            if pending:
+                _migrate(connection, file)
+        return Store(connection, file, readonly=False)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def published_path(path: Path | str) -> Path:
+    """Where the readable copy of a store lies: ``store.db`` -> ``store.public.db``."""
+    file = Path(path)
+    return file.with_name(f"{file.stem}.public{file.suffix}")
+
+
+def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) -> Path:
+    """Write a copy of the store that users without write access can read; return its path.
+
+    The copy is complete and consistent, is not in WAL mode, and replaces the previous one
+    atomically, so a reader sees the old or the new one. It holds the ledger: whoever may read it
+    (``mode``; everybody by default) sees user names, job ids and GPUs, as ``squeue`` shows them.
+    Sites that hide jobs from each other pass ``mode=0o640`` and give the file a group.
+
+    Raises StoreError if the directory cannot be written.
+    """
+    target = published_path(store.path) if path is None else Path(path)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with store._lock, _translated(target):
+            store._connection.execute("VACUUM INTO ?", (str(fresh),))
+        fresh.chmod(mode)
+        fresh.replace(target)
+    except OSError as exc:
+        raise StoreError(f"{target}: cannot be written: {exc.strerror}") from None
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+    return target
+
+
+def check_integrity(store: Store) -> list[str]:
+    """Read the whole file and return SQLite's complaints; empty: sound. Takes O(file size)."""
+    found = [str(row[0]) for row in store.query("PRAGMA quick_check(10)")]
+    return [] if found == ["ok"] else found
+
+
+def _open_readonly(file: Path) -> Store:
+    copy = published_path(file)
+    try:
+        return _open_reader(file)
+    except StoreError:
+        if not copy.exists():
+            raise
+    return _open_reader(copy)
+
+
+def _open_reader(file: Path) -> Store:
+    try:
+        missing = not file.exists()
+    except OSError as exc:
+        raise StoreError(f"{file}: cannot be read: {exc.strerror}") from None
+    if missing:
+        raise StoreError(
+            f"{file}: no store there; 'gpu-aware-profile sweep' or 'gpu-aware-profile import' "
+            "makes one"
+        )
+    connection = _connect(file, "ro")
+    try:
+        with _translated(file):
+            if _pending(connection, file):
+                raise StoreError(
+                    f"{file}: the schema is older than this release; start the selector or run "
+                    "'gpu-aware-profile import' as the owner of the store to bring it up to date"
+                )
+        return Store(connection, file, readonly=True)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _connect(file: Path, mode: str) -> sqlite3.Connection:
+    with _translated(file):
+        connection = sqlite3.connect(
+            f"{file.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys=on")
+    return connection
+
+
+def _pending(connection: sqlite3.Connection, file: Path) -> list[str]:
+    """Migrations that the file lacks. Raises StoreError if it has one that we do not know."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+    if "_sqlite_migrations" not in tables:
+        if tables:
+            raise StoreError(f"{file}: an SQLite file, but not a store of slurm-gpu-aware")
+        return list(SCHEMA)
+    applied = [
+        str(row[0])
+        for row in connection.execute(
+            "SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY rowid",
+            (MIGRATION_SET,),
+        )
+    ]
+    newer = [name for name in applied if name not in SCHEMA]
+    if newer:
+        raise StoreError(
+            f"{file}: written by a newer release of slurm-gpu-aware (schema {newer[-1]!r}, this "
+            f"one knows up to {SCHEMA[-1]!r}); upgrade this installation"
+        )
+    return [name for name in SCHEMA if name not in applied]
+
+
+def _migrate(connection: sqlite3.Connection, file: Path) -> None:
+    """Apply what is pending, all or nothing, even if two processes try at once."""
+    from sqlite_utils import Database  # 0.6 s: only where there is something to do
+
+    from slurm_gpu_aware.store.migrations import migrations
+
+    _enable_wal(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _pending(connection, file):
+            migrations.apply(Database(connection, execute_plugins=False))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to WAL. SQLite's busy handler does not cover this, so wait here."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=wal")
+            return
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+@contextmanager
+def _translated(file: Path) -> Iterator[None]:
+    """Turn SQLite's errors about the file into StoreError; bugs in SQL stay what they are."""
+    try:
+        yield
+    except sqlite3.IntegrityError:
+        raise
+    except sqlite3.OperationalError as exc:
+        raise StoreError(f"{file}: {_cure(str(exc))}") from exc
+    except sqlite3.DatabaseError as exc:
+        if type(exc) is not sqlite3.DatabaseError:
+            raise
+        raise StoreError(
+            f"{file}: the file is damaged; move it away and restore a backup, or measure again "
+            "with 'gpu-aware-profile sweep' (until then all GPUs count as equal)"
+        ) from exc
+
+
+def _cure(reason: str) -> str:
+    if "locked" in reason:
+        return f"another process has held the store for more than {BUSY_TIMEOUT_S:.0f} s"
+    if "unable to open" in reason or "readonly" in reason:
+        return "cannot be opened; check the owner and mode of the file and of its directory"
+    if "full" in reason:
+        return "the file system is full; free some space"
+    return "SQLite refused a statement"

@@ -1,0 +1,141 @@
+"""The schema, as append-only named steps. A released step is never changed, only followed.
+
+All tables are STRICT: without it a NumPy integer lands as a BLOB and NaN as NULL, silently. What
+is filtered or joined is a column; JSON keeps raw records only.
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database, Migrations
+
+from slurm_gpu_aware.store.database import MIGRATION_SET
+
+__all__ = ["migrations"]
+
+migrations = Migrations(MIGRATION_SET)
+
+
+@migrations()
+def m001_profiles(db: Database) -> None:
+    """Nodes, GPUs, links, timings, scores."""
+    _run(
+        db,
+        """
+        CREATE TABLE settings (
+          key TEXT PRIMARY KEY, value TEXT NOT NULL
+        ) STRICT
+        """,
+        """
+        CREATE TABLE nodes (
+          node TEXT PRIMARY KEY,
+          taken_at_unix REAL NOT NULL,  -- of the newest measurement, probed or imported
+          driver TEXT, backend TEXT,
+          report TEXT                   -- the newest probe report as it came, JSON
+        ) STRICT
+        """,
+        """
+        CREATE TABLE gpus (
+          node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+          slot INTEGER NOT NULL,        -- Slurm's IDX
+          uuid TEXT, name TEXT, model TEXT, pci TEXT, numa INTEGER, cpus TEXT,
+          memory_mb INTEGER,
+          clocks_mhz TEXT,              -- JSON list, descending
+          max_clock_mhz INTEGER, default_clock_mhz INTEGER,
+          power_limit_w REAL, temperature_c REAL,
+          PRIMARY KEY (node, slot)
+        ) STRICT
+        """,
+        "CREATE INDEX gpus_uuid ON gpus(uuid)",
+        """
+        CREATE TABLE links (
+          node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+          a INTEGER NOT NULL, b INTEGER NOT NULL CHECK (a < b),
+          link_class TEXT NOT NULL, gbps REAL NOT NULL,
+          PRIMARY KEY (node, a, b)
+        ) STRICT
+        """,
+        """
+        CREATE TABLE timings (
+          node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
+          taken_at_unix REAL NOT NULL,
+          run INTEGER NOT NULL,         -- several values of one moment are counted from 0
+          value_ms REAL NOT NULL CHECK (value_ms > 0),
+          repeats INTEGER, spread REAL,
+          source TEXT NOT NULL,         -- backend of the probe, or 'import'
+          PRIMARY KEY (node, slot, class, taken_at_unix, run),
+          FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+        ) STRICT
+        """,
+        """
+        CREATE TABLE probe_errors (
+          id INTEGER PRIMARY KEY,
+          node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+          slot INTEGER, call TEXT NOT NULL, error TEXT NOT NULL, taken_at_unix REAL NOT NULL
+        ) STRICT
+        """,
+        "CREATE INDEX probe_errors_node ON probe_errors(node)",
+        """
+        CREATE TABLE scores (
+          node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
+          value_ms REAL NOT NULL,       -- what the score was computed from
+          raw REAL NOT NULL, binned REAL NOT NULL, bin INTEGER NOT NULL,
+          outlier INTEGER NOT NULL,     -- 0 no, 1 binned among outliers, 2 keeps its own score
+          taken_at_unix REAL NOT NULL,
+          PRIMARY KEY (node, slot, class),
+          FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+        ) STRICT
+        """,
+    )
+
+
+@migrations()
+def m002_ledger(db: Database) -> None:
+    """Decisions, where they placed, events, rounds."""
+    _run(
+        db,
+        """
+        CREATE TABLE decisions (
+          id INTEGER PRIMARY KEY,
+          job_id TEXT NOT NULL, user TEXT NOT NULL,
+          submitted_at_unix REAL NOT NULL, decided_at_unix REAL NOT NULL,
+          policy TEXT NOT NULL, score REAL NOT NULL, level TEXT NOT NULL, slowdown REAL NOT NULL,
+          clock_mhz INTEGER, exact INTEGER NOT NULL, took_ms REAL NOT NULL,
+          state TEXT NOT NULL, restarts INTEGER NOT NULL,
+          asked TEXT NOT NULL, victims TEXT NOT NULL, why TEXT NOT NULL,  -- JSON
+          outcome_at_unix REAL, outcome TEXT NOT NULL
+        ) STRICT
+        """,
+        "CREATE INDEX decisions_job ON decisions(job_id)",
+        "CREATE INDEX decisions_time ON decisions(decided_at_unix)",
+        """
+        CREATE TABLE decision_nodes (
+          decision_id INTEGER NOT NULL REFERENCES decisions(id) ON DELETE CASCADE,
+          position INTEGER NOT NULL, node TEXT NOT NULL,
+          slots TEXT NOT NULL,          -- JSON list of Slurm's IDX
+          PRIMARY KEY (decision_id, position)
+        ) STRICT, WITHOUT ROWID
+        """,
+        "CREATE INDEX decision_nodes_node ON decision_nodes(node)",
+        """
+        CREATE TABLE events (
+          id INTEGER PRIMARY KEY,
+          job_id TEXT NOT NULL, kind TEXT NOT NULL, at_unix REAL NOT NULL, detail TEXT NOT NULL
+        ) STRICT
+        """,
+        "CREATE INDEX events_job ON events(job_id)",
+        "CREATE INDEX events_time ON events(at_unix)",
+        """
+        CREATE TABLE rounds (
+          id INTEGER PRIMARY KEY,
+          started_at_unix REAL NOT NULL, took_ms REAL NOT NULL, trigger TEXT NOT NULL,
+          queued INTEGER NOT NULL, placed INTEGER NOT NULL, waiting INTEGER NOT NULL,
+          detail TEXT NOT NULL
+        ) STRICT
+        """,
+        "CREATE INDEX rounds_time ON rounds(started_at_unix)",
+    )
+
+
+def _run(db: Database, *statements: str) -> None:
+    for statement in statements:
+        db.execute(statement)
