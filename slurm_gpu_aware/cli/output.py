@@ -1,0 +1,141 @@
+"""Tables for people, JSON for programs. stdout is data; talk goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+__all__ = [
+    "age",
+    "clean",
+    "json_option",
+    "pairs",
+    "paragraph",
+    "print_json",
+    "say",
+    "stamp",
+    "table",
+    "width",
+]
+
+_MAX_WIDTH = 100
+_MIN_WIDTH = 60
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """Add ``--json`` to a command; the parameter is called ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
+        command
+    )
+
+
+def say(text: str) -> None:
+    """Print a line of talk on stderr."""
+    click.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as indented JSON on stdout; tuples become lists, paths strings."""
+    click.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+
+def width() -> int:
+    """Columns to fill: the terminal's, between 60 and 100."""
+    return max(_MIN_WIDTH, min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns))
+
+
+def clean(value: object) -> str:
+    """Text of a cell without control characters: what users typed must not steer a terminal."""
+    text = "-" if value is None or value == "" else str(value)
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Iterable[str] = (),
+    columns: int | None = None,
+) -> str:
+    """Lay rows out in columns; the last column wraps so that no line is longer than ``columns``.
+
+    Parameters
+    ----------
+    headers : one per column.
+    rows : cells; None and "" are shown as ``-``.
+    right : headers of the columns that are aligned to the right.
+    columns : line width; None: the terminal's.
+    """
+    cells = [[clean(c) for c in row] for row in rows]
+    aligned = [h in set(right) for h in headers]
+    widths = [max([len(h), *(len(r[i]) for r in cells)]) for i, h in enumerate(headers)]
+    total = width() if columns is None else columns
+    room = max(16, total - sum(widths[:-1]) - 2 * (len(headers) - 1))
+    widths[-1] = min(widths[-1], room)
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            c.rjust(w) if a else c.ljust(w) for c, w, a in zip(row, widths, aligned, strict=True)
+        ]
+        return "  ".join(parts).rstrip()
+
+    out = [line(headers), line(["-" * w for w in widths])]
+    for row in cells:
+        pieces = textwrap.wrap(row[-1], widths[-1], break_on_hyphens=False) or [""]
+        out.append(line([*row[:-1], pieces[0]]))
+        out.extend(line([""] * (len(row) - 1) + [piece]) for piece in pieces[1:])
+    return "\n".join(out)
+
+
+def pairs(entries: Mapping[str, object] | Sequence[tuple[str, object]]) -> str:
+    """Lay out ``name  value`` lines, values wrapped and aligned."""
+    items = list(entries.items() if isinstance(entries, Mapping) else entries)
+    left = max((len(name) for name, _ in items), default=0) + 2
+    lines = []
+    for name, value in items:
+        wrapped = textwrap.wrap(clean(value), max(20, width() - left), break_on_hyphens=False)
+        for i, piece in enumerate(wrapped or [""]):
+            lines.append((name if i == 0 else "").ljust(left) + piece)
+    return "\n".join(lines)
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """Wrap a sentence to the width."""
+    return textwrap.fill(
+        clean(text),
+        width(),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+
+
+def stamp(unix_s: float | None) -> str:
+    """Local date and time of a Unix time; ``-`` for None."""
+    if unix_s is None:
+        return "-"
+    return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(seconds: float | None) -> str:
+    """A duration in the largest two units, ``2 h 5 min``; ``-`` for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f} ms" if seconds > 0 else "0 s"
+    whole = round(seconds)
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    parts = []
+    for name, size in units:
+        if whole >= size:
+            parts.append(f"{whole // size} {name}")
+            whole %= size
+    return " ".join(parts[:2])

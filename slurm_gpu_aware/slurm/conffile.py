@@ -1,0 +1,158 @@
+"""Read and edit slurm.conf as text: settings, node lines, a marked block of ours.
+
+Only what ``gpu-aware setup`` needs. Comments, order and spelling of the site's lines stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["SlurmConf", "edit_settings", "parse_conf", "read_conf", "replace_block"]
+
+BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
+END = "# END gpu-aware"
+
+_PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*\+?=\s*("[^"]*"|\S*)')
+_SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*)\s*=\s*(.*?)\s*\Z")
+_RECORDS = frozenset({"nodename", "partitionname", "downnodes", "nodeset", "frontendname"})
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class SlurmConf:
+    """What a slurm.conf says, includes followed."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Key in lower case -> value; the last one wins, as in Slurm."""
+    nodes: tuple[Mapping[str, str], ...] = ()
+    """NodeName lines, keys in lower case; ``NodeName=DEFAULT`` is merged into those after it."""
+
+    def get(self, key: str) -> str | None:
+        """Value of a setting; None if it is not there."""
+        return self.settings.get(key.lower())
+
+
+def read_conf(path: Path) -> SlurmConf:
+    """Read a slurm.conf with its ``Include`` files. Raises SourceError if one cannot be read."""
+
+    def load(name: str) -> str:
+        file = Path(name) if name.startswith("/") else path.parent / name
+        try:
+            return file.read_text(encoding="utf-8", errors="replace")
+        except OSError as exc:
+            raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
+
+    return parse_conf(load(str(path.absolute())), load)
+
+
+def parse_conf(text: str, include: Callable[[str], str] | None = None) -> SlurmConf:
+    """Parse the text of a slurm.conf; ``include`` returns the text of an included file."""
+    settings: dict[str, str] = {}
+    nodes: list[Mapping[str, str]] = []
+    defaults: dict[str, str] = {}
+    for line in _logical_lines(text, include, 0):
+        pairs = [(k.lower(), v.strip('"')) for k, v in _PAIR.findall(line)]
+        if not pairs:
+            continue
+        first = pairs[0][0]
+        if first == "nodename":
+            record = dict(pairs)
+            if record["nodename"].upper() == "DEFAULT":
+                defaults.update({k: v for k, v in record.items() if k != "nodename"})
+            else:
+                nodes.append({**defaults, **record})
+        elif first not in _RECORDS:
+            match = _SETTING.match(line)
+            if match:
+                settings[match.group(1).lower()] = match.group(2).strip('"')
+    return SlurmConf(settings, tuple(nodes))
+
+
+def _logical_lines(text: str, include: Callable[[str], str] | None, depth: int) -> list[str]:
+    """Lines without comments, continuations joined, includes in place."""
+    out: list[str] = []
+    pending = ""
+    for raw in text.splitlines():
+        line = raw.split("#", 1)[0].rstrip()
+        if line.endswith("\\"):
+            pending += line[:-1] + " "
+            continue
+        line = (pending + line).strip()
+        pending = ""
+        words = line.split(None, 1)
+        if len(words) == 2 and words[0].lower() == "include":
+            if include is not None and depth < _MAX_DEPTH:
+                out.extend(_logical_lines(include(words[1]), include, depth + 1))
+        elif line:
+            out.append(line)
+    return out
+
+
+def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
+    """Set ``wanted`` (key as Slurm spells it -> value) in the text of a slurm.conf.
+
+    A key that stands in the text keeps its place and gets the new value (its last line does, the
+    one that Slurm uses); the others go into our block at the end. Values that are already right
+    leave the text as it is.
+    """
+    lines = text.splitlines()
+    missing: dict[str, str] = {}
+    for key, value in wanted.items():
+        places = [i for i, line in enumerate(lines) if _key(line) == key.lower()]
+        if not places:
+            missing[key] = value
+        elif _value(lines[places[-1]]) != value:
+            lines[places[-1]] = f"{key}={value}"
+    out = "\n".join(lines) + ("\n" if lines else "")
+    if not missing:
+        return out
+    kept = [line for line in _block(lines) if _key(line) not in {k.lower() for k in missing}]
+    return replace_block(out, [*kept, *(f"{k}={v}" for k, v in missing.items())])
+
+
+def replace_block(text: str, body: list[str]) -> str:
+    """Put ``body`` between our two marks, at the end of the file if they are not there yet.
+
+    An empty body removes the block.
+    """
+    lines = text.splitlines()
+    block = [BEGIN, *body, END] if body else []
+    if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
+        start = lines.index(BEGIN)
+        end = lines.index(END, start)
+        lines[start : end + 1] = block
+    elif block:
+        lines += ([""] if lines and lines[-1].strip() else []) + block
+    return "\n".join(lines) + ("\n" if lines else "")
+
+
+def outside_block(text: str) -> list[str]:
+    """Lines that are not in our block."""
+    lines = text.splitlines()
+    inner = len(_block(lines))
+    if BEGIN not in lines or END not in lines[lines.index(BEGIN) :]:
+        return lines
+    start = lines.index(BEGIN)
+    return lines[:start] + lines[start + inner + 2 :]
+
+
+def _block(lines: list[str]) -> list[str]:
+    if BEGIN not in lines or END not in lines[lines.index(BEGIN) :]:
+        return []
+    start = lines.index(BEGIN)
+    return lines[start + 1 : lines.index(END, start)]
+
+
+def _key(line: str) -> str | None:
+    match = _SETTING.match(line.split("#", 1)[0])
+    return match.group(1).lower() if match else None
+
+
+def _value(line: str) -> str:
+    match = _SETTING.match(line.split("#", 1)[0])
+    return match.group(2).strip('"') if match else ""

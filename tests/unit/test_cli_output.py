@@ -1,0 +1,49 @@
+"""Tables fit, text from outside cannot steer a terminal."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu_aware.cli.output import age, clean, stamp, table
+
+
+def test_the_last_column_wraps_under_itself():
+    text = table(["job", "why"], [["12", "word " * 40]], columns=60)
+    lines = text.splitlines()
+    assert len(lines) > 4
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[3].startswith("     word")
+
+
+def test_numbers_align_to_the_right():
+    text = table(["gpus", "why"], [[2, "x"], [16, "y"]], right=["gpus"])
+    assert [line[:4] for line in text.splitlines()[2:]] == ["   2", "  16"]
+
+
+def test_nothing_is_shown_as_a_dash():
+    assert table(["a", "b"], [[None, ""]]).splitlines()[-1].split() == ["-", "-"]
+
+
+@given(st.text())
+def test_no_control_character_reaches_the_terminal(text: str):
+    assert all(c.isprintable() for c in clean(text))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0 s"),
+        (0.25, "250 ms"),
+        (59, "59 s"),
+        (3_660, "1 h 1 min"),
+        (7_200, "2 h"),
+        (90_061, "1 d 1 h"),
+    ],
+)
+def test_age(seconds: float | None, text: str):
+    assert age(seconds) == text
+
+
+def test_stamp_of_nothing():
+    assert stamp(None) == "-"

@@ -1,0 +1,41 @@
+"""etc/config.toml says what the code does: values are the defaults, no key is missing."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from slurm_gpu_aware.config import ClassConfig, Config, load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "etc" / "config.toml"
+_KEY = re.compile(r"(?:# )?([a-z_]+) = ", re.MULTILINE)
+
+
+def test_values_equal_the_defaults():
+    assert dataclasses.replace(load_config(FILE), source=None) == Config()
+
+
+def test_every_key_is_there_and_explained():
+    text = FILE.read_text()
+    wanted = {f.name for f in dataclasses.fields(ClassConfig)}
+    for section in dataclasses.fields(Config):
+        if section.name in ("classes", "source"):
+            continue
+        value = getattr(Config(), section.name)
+        assert f"[{section.name}]" in text
+        wanted |= {f.name for f in dataclasses.fields(value)}
+    wanted -= {"partition_class"}  # a section of its own
+    assert "[site.partition_class]" in text
+    assert wanted - set(_KEY.findall(text)) == set()
+
+
+def test_the_commented_examples_are_valid(tmp_path: Path):
+    """Every example that is commented out can be switched on as it stands."""
+    lines = [re.sub(r"^# ((?:[a-z_]+ = |\[).*)", r"\1", x) for x in FILE.read_text().splitlines()]
+    active = tmp_path / "config.toml"
+    active.write_text("\n".join(lines))
+    config = load_config(active)
+    assert config.classes["A"].clock_mhz == 1380
+    assert config.placement.max_clock_mhz == 1530
+    assert config.site.partition_class == {"train": "A"}
+    assert config.events.jobcomp_file is not None
