@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 __all__ = ["PREFIX", "OriginalRequest", "encode", "is_ours", "parse"]
 
 PREFIX = "gpuaware/1;"
 """Format and version."""
 
-_SAFE = "_.:/=,+*@-"
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_.:/=,+*@-]")
 _ENTRY = re.compile(r"([a-z]{2,4})=((?:[A-Za-z0-9_.:/=,+*@-]|%[0-9A-F]{2})*)\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 _NODES = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
@@ -150,4 +150,5 @@ def _written(value: object) -> str:
     if isinstance(value, tuple):
         least, most = value
         return f"{least}" if most is None else f"{least}-{most}"
-    return quote(str(value).encode("utf-8", "surrogateescape"), safe=_SAFE)
+    raw = str(value).encode("utf-8", "surrogateescape")
+    return _UNSAFE.sub(lambda m: b"%%%02X" % m[0][0], raw).decode("ascii")

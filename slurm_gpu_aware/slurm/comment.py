@@ -8,7 +8,7 @@ bytes: everything outside printable ASCII is merely "not valid".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -88,12 +88,15 @@ def parse_comment(
         if key in found:
             raise _wrong(f"comment key '{key}' is given twice; give it once")
         found[key] = value
+    freq: str | int | None = _value(
+        found, "freq", _freq, f"auto, max, or MHz from {_MHZ_MIN} to {_MHZ_MAX}"
+    )
     return Wishes(
         app_class=_choice(found, "class", [*classes, "auto"]),
         bw=_choice(found, "bw", BANDWIDTHS),
         pattern=_choice(found, "pattern", PATTERNS),
         gpus=_value(found, "gpus", _gpus, "a number such as 4, or a range such as 2-8"),
-        freq=_value(found, "freq", _freq, f"auto, max, or MHz from {_MHZ_MIN} to {_MHZ_MAX}"),
+        freq=freq,
         model=_value(
             found, "model", _model, "a name of letters, digits, '.', '_' and '-', at most 64"
         ),
@@ -116,12 +119,12 @@ def _split(item: str) -> tuple[str, str | None]:
     return key.strip(" \t"), value.strip(" \t") if equals else None
 
 
-def _choice(found: dict[str, str], key: str, valid: Sequence[str]) -> str | None:
+def _choice(found: Mapping[str, str], key: str, valid: Sequence[str]) -> str | None:
     return _value(found, key, lambda v: v if v in valid else None, ", ".join(valid))
 
 
 def _value(
-    found: dict[str, str], key: str, read: Callable[[str], _T | None], valid: str
+    found: Mapping[str, str], key: str, read: Callable[[str], _T | None], valid: str
 ) -> _T | None:
     text = found.get(key)
     if text is None:
