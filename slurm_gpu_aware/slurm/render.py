@@ -322,14 +322,14 @@ def hostlist(names: Iterable[str]) -> str:
     padded = {(p, len(d)) for p, d in parts if len(d) > 1 and d.startswith("0")}
     grouped: dict[tuple[str, int], list[str]] = {}
     for prefix, digits in parts:
-        width = len(digits) if (prefix, len(digits)) in padded else 0
+        width = len(digits) if not digits or (prefix, len(digits)) in padded else -1
         grouped.setdefault((prefix, width), []).append(digits)
     out: list[str] = []
     for (prefix, width), numbers in grouped.items():
         if len(numbers) == 1:
             out.append(prefix + numbers[0])
         else:
-            out.append(f"{prefix}[{_ranges([int(n) for n in numbers], width)}]")
+            out.append(f"{prefix}[{_ranges([int(n) for n in numbers], max(width, 0))}]")
     return ",".join(out)
 
 

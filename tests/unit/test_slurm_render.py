@@ -163,6 +163,7 @@ def test_any_path_survives_the_way_through_lua(text: str):
         (["n9", "n10", "n12"], "n[9-10,12]"),
         (["g01", "g02", "g10"], "g[01-02,10]"),
         (["b", "a"], "a,b"),
+        (["a", "a1", "a2"], "a,a[1-2]"),
         (["n1-ib", "x2y3"], "n1-ib,x2y3"),
     ],
 )
