@@ -1,0 +1,11 @@
+-- What the filter knows of the container cluster (`gpu-aware setup` writes this file on a site).
+return {
+  classes = { "A", "B", "C" },
+  policies = { "pal", "pm-first", "packed" },
+  licence = "gpuaware",
+  submit_file = "/var/spool/slurm-gpu-aware/submitted",
+  models = { "v100" },
+  park_uncommented = true,
+  max_gpus_per_node = 4,
+  operators = { 0, 64030 },
+}

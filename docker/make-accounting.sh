@@ -1,0 +1,47 @@
+#!/bin/bash
+# Runs while the image is built: an accounting database that knows the cluster and its users, so
+# that a cluster starts in seconds.
+set -eu
+
+mkdir -p /run/munge /run/mysqld /run/mariadbd /tmp/slurm
+chown munge: /run/munge
+chown mysql: /run/mysqld /run/mariadbd
+sed 's/^AccountingStorageHost=.*/AccountingStorageHost=localhost/' /opt/cluster/etc/slurm.conf \
+    >/tmp/slurm/slurm.conf
+cp /opt/cluster/etc/gres.conf /opt/cluster/etc/cgroup.conf /tmp/slurm/
+install -o slurm -m 600 /opt/cluster/etc/slurmdbd.conf /tmp/slurm/
+chown slurm /tmp/slurm
+export SLURM_CONF=/tmp/slurm/slurm.conf
+
+await() {
+    for _ in $(seq 300); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    echo "make-accounting.sh: waited in vain: $*" >&2
+    cat /tmp/slurm/*.log >&2 || true
+    exit 1
+}
+
+setpriv --reuid munge --regid munge --init-groups munged
+mariadbd --user=mysql >/tmp/slurm/mariadbd.log 2>&1 &
+database=$!
+await mariadb -e 'SELECT 1'
+mariadb -e "CREATE DATABASE slurm_acct_db; CREATE USER slurm@localhost IDENTIFIED VIA unix_socket;
+            GRANT ALL ON slurm_acct_db.* TO slurm@localhost"
+setpriv --reuid slurm --regid slurm --init-groups \
+    env LD_LIBRARY_PATH=/opt/libmariadb slurmdbd -D >/tmp/slurm/slurmdbd.log 2>&1 &
+accounting=$!
+await sacctmgr -n list cluster
+sacctmgr -iQ add cluster gpuaware
+sacctmgr -iQ add account lab Cluster=gpuaware
+sacctmgr -iQ add user root,slurm,alice,bob Account=lab Cluster=gpuaware
+sacctmgr -iQ modify user slurm set AdminLevel=Admin
+sacctmgr -nP list assoc format=cluster,account,user
+
+kill "$accounting"
+wait "$accounting" || true
+mariadb-admin shutdown
+wait $database
+kill "$(cat /run/munge/munged.pid)"
+rm -rf /tmp/slurm /var/log/slurm/*
