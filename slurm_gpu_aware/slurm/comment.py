@@ -88,15 +88,12 @@ def parse_comment(
         if key in found:
             raise _wrong(f"comment key '{key}' is given twice; give it once")
         found[key] = value
-    freq: str | int | None = _value(
-        found, "freq", _freq, f"auto, max, or MHz from {_MHZ_MIN} to {_MHZ_MAX}"
-    )
     return Wishes(
         app_class=_choice(found, "class", [*classes, "auto"]),
         bw=_choice(found, "bw", BANDWIDTHS),
         pattern=_choice(found, "pattern", PATTERNS),
         gpus=_value(found, "gpus", _gpus, "a number such as 4, or a range such as 2-8"),
-        freq=freq,
+        freq=_value(found, "freq", _freq, f"auto, max, or MHz from {_MHZ_MIN} to {_MHZ_MAX}"),
         model=_value(
             found, "model", _model, "a name of letters, digits, '.', '_' and '-', at most 64"
         ),
@@ -123,9 +120,7 @@ def _choice(found: Mapping[str, str], key: str, valid: Sequence[str]) -> str | N
     return _value(found, key, lambda v: v if v in valid else None, ", ".join(valid))
 
 
-def _value(
-    found: Mapping[str, str], key: str, read: Callable[[str], _T | None], valid: str
-) -> _T | None:
+def _value(found: Mapping[str, str], key: str, read: Callable[[str], _T], valid: str) -> _T | None:
     text = found.get(key)
     if text is None:
         return None
