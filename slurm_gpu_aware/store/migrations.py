@@ -29,6 +29,7 @@ def m001_profiles(db: Database) -> None:
         CREATE TABLE nodes (
           node TEXT PRIMARY KEY,
           taken_at_unix REAL NOT NULL,  -- of the newest measurement, probed or imported
+          probed_at_unix REAL,          -- of the newest report; NULL: only imported
           driver TEXT, backend TEXT,
           report TEXT                   -- the newest probe report as it came, JSON
         ) STRICT

@@ -1,0 +1,256 @@
+"""The strict grammar of a probe's report (schema ``gpu-aware-probe/1``).
+
+A report comes from another host, so nothing in it is trusted: every field is checked before
+anything is stored, and the first wrong one is named.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["Fault", "GpuRecord", "Link", "ProbeReport", "Timing", "check_name", "parse_report"]
+
+SCHEMA = "gpu-aware-probe/1"
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
+_CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
+_LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
+MAX_SLOT = 1023
+
+
+@dataclass(frozen=True)
+class GpuRecord:
+    """One GPU as the probe saw it. None: not known (imported, or NVML would not say)."""
+
+    uuid: str | None = None
+    name: str | None = None
+    """NVML's product name."""
+    model: str | None = None
+    """The user's word for it, ``v100``."""
+    pci: str | None = None
+    numa: int | None = None
+    cpus: str | None = None
+    """CPU list near the GPU, ``0-3``."""
+    memory_mb: int | None = None
+    clocks_mhz: tuple[int, ...] = ()
+    """Supported SM clocks, descending."""
+    max_clock_mhz: int | None = None
+    default_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    """When it was probed."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """The best link between two GPUs of a node, ``a < b`` (Slurm's indices)."""
+
+    a: int
+    b: int
+    link_class: str
+    """nvidia-smi's word: NVn, PIX, PXB, PHB, NODE, SYS."""
+    gbps: float
+    """Bandwidth. Units: GB/s."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One measured time of a GPU for a class."""
+
+    slot: int
+    app_class: str
+    value_ms: float
+    repeats: int | None = None
+    spread: float | None = None
+    """Relative spread over the repeats."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A call that failed; ``slot`` None: it concerned the node."""
+
+    slot: int | None
+    call: str
+    error: str
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """A checked report of one node."""
+
+    node: str
+    taken_at: float
+    driver: str | None
+    backend: str | None
+    gpus: Mapping[int, GpuRecord]
+    """Slot (Slurm's IDX) -> record."""
+    links: tuple[Link, ...]
+    timings: tuple[Timing, ...]
+    faults: tuple[Fault, ...]
+
+
+def check_name(kind: str, value: str) -> str:
+    """Return a node or class name (``kind``: ``node``, ``class``) or raise ValueError."""
+    grammar = _NODE if kind == "node" else _CLASS
+    if not grammar.match(value):
+        raise ValueError(f"{value!r} is not a {kind} name")
+    return value
+
+
+def parse_report(raw: Mapping[str, Any]) -> ProbeReport:
+    """Check a report and return it. Raises SourceError that names the node and the wrong field."""
+    node = raw.get("node") if isinstance(raw, Mapping) else None
+    where = f"probe report of {node}" if isinstance(node, str) and len(node) < 256 else "report"
+    try:
+        return _report(raw)
+    except (KeyError, ValueError, TypeError) as exc:
+        reason = f"{exc.args[0]} is missing" if isinstance(exc, KeyError) else str(exc)
+        raise SourceError(f"{where}: {reason}") from None
+
+
+def _report(raw: Mapping[str, Any]) -> ProbeReport:
+    if not isinstance(raw, Mapping):
+        raise TypeError("expected a JSON object")
+    if raw.get("schema") != SCHEMA:
+        raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
+    gpus: dict[int, GpuRecord] = {}
+    for i, entry in enumerate(_entries(raw, "gpus")):
+        where = f"gpus[{i}]"
+        slot = _slot(entry, "index", where)
+        if slot in gpus:
+            raise ValueError(f"{where}.index: GPU {slot} occurs twice")
+        gpus[slot] = _gpu(entry, where)
+    return ProbeReport(
+        node=check_name("node", _text(raw, "node", "", required=True) or ""),
+        taken_at=_number(raw, "taken_at", "", least=0.0),
+        driver=_text(raw, "driver", ""),
+        backend=_text(raw, "backend", ""),
+        gpus=gpus,
+        links=_links(raw, gpus),
+        timings=_timings(raw, gpus),
+        faults=tuple(_fault(e, f"errors[{i}]") for i, e in enumerate(_entries(raw, "errors"))),
+    )
+
+
+def _gpu(entry: Mapping[str, Any], where: str) -> GpuRecord:
+    clocks = entry.get("clocks_mhz") or []
+    if not isinstance(clocks, list) or not all(type(c) is int and c > 0 for c in clocks):
+        raise ValueError(f"{where}.clocks_mhz: expected a list of MHz, not {clocks!r}")
+    return GpuRecord(
+        uuid=_text(entry, "uuid", where),
+        name=_text(entry, "name", where),
+        model=_text(entry, "model", where),
+        pci=_text(entry, "pci", where),
+        numa=_whole(entry, "numa", where, least=-1),
+        cpus=_text(entry, "cpus", where),
+        memory_mb=_whole(entry, "memory_mb", where),
+        clocks_mhz=tuple(sorted(clocks, reverse=True)),
+        max_clock_mhz=_whole(entry, "max_clock_mhz", where),
+        default_clock_mhz=_whole(entry, "default_clock_mhz", where),
+        power_limit_w=_maybe_number(entry, "power_limit_w", where),
+        temperature_c=_maybe_number(entry, "temperature_c", where, least=-273.0),
+    )
+
+
+def _links(raw: Mapping[str, Any], gpus: Mapping[int, GpuRecord]) -> tuple[Link, ...]:
+    found: dict[tuple[int, int], Link] = {}
+    for i, entry in enumerate(_entries(raw, "links")):
+        where = f"links[{i}]"
+        a, b = sorted((_slot(entry, "a", where), _slot(entry, "b", where)))
+        if a == b or a not in gpus or b not in gpus:
+            raise ValueError(f"{where}: {a} and {b} are not two GPUs of this report")
+        if (a, b) in found:
+            raise ValueError(f"{where}: the pair {a}, {b} occurs twice")
+        kind = _text(entry, "class", where, required=True) or ""
+        if not _LINK.match(kind):
+            raise ValueError(f"{where}.class: {kind!r} is not NVn, PIX, PXB, PHB, NODE or SYS")
+        found[a, b] = Link(a, b, kind, _number(entry, "gbps", where, least=0.0))
+    return tuple(found[pair] for pair in sorted(found))
+
+
+def _timings(raw: Mapping[str, Any], gpus: Mapping[int, GpuRecord]) -> tuple[Timing, ...]:
+    timings = []
+    for i, entry in enumerate(_entries(raw, "timings")):
+        where = f"timings[{i}]"
+        slot = _slot(entry, "index", where)
+        if slot not in gpus:
+            raise ValueError(f"{where}.index: GPU {slot} is not in this report")
+        value_ms = _number(entry, "value_ms", where, least=0.0)
+        if value_ms <= 0.0:
+            raise ValueError(f"{where}.value_ms: must be more than 0")
+        timings.append(
+            Timing(
+                slot=slot,
+                app_class=check_name("class", _text(entry, "class", where, required=True) or ""),
+                value_ms=value_ms,
+                repeats=_whole(entry, "repeats", where, least=1),
+                spread=_maybe_number(entry, "spread", where),
+            )
+        )
+    return tuple(timings)
+
+
+def _fault(entry: Mapping[str, Any], where: str) -> Fault:
+    slot = None if entry.get("index") is None else _slot(entry, "index", where)
+    return Fault(
+        slot,
+        _text(entry, "call", where, required=True) or "",
+        _text(entry, "error", where, required=True) or "",
+    )
+
+
+def _entries(raw: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = raw.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+        raise TypeError(f"{key}: expected a list of objects")
+    return value
+
+
+def _at(key: str, where: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _text(raw: Mapping[str, Any], key: str, where: str, *, required: bool = False) -> str | None:
+    value = raw.get(key)
+    if value is None and not required:
+        return None
+    if not isinstance(value, str) or len(value) > 4096 or "\0" in value:
+        raise TypeError(f"{_at(key, where)}: expected a text, not {value!r}")
+    return value
+
+
+def _whole(raw: Mapping[str, Any], key: str, where: str, *, least: int = 0) -> int | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or not least <= value < 1 << 53:
+        raise TypeError(f"{_at(key, where)}: expected a whole number, not {value!r}")
+    return value
+
+
+def _slot(raw: Mapping[str, Any], key: str, where: str) -> int:
+    value = _whole(raw, key, where)
+    if value is None or value > MAX_SLOT:
+        raise ValueError(f"{_at(key, where)}: expected a GPU index, not {value!r}")
+    return value
+
+
+def _number(raw: Mapping[str, Any], key: str, where: str, *, least: float) -> float:
+    value = raw.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{_at(key, where)}: expected a number, not {value!r}")
+    number = float(value)
+    if not math.isfinite(number) or number < least:
+        raise ValueError(f"{_at(key, where)}: {value!r} is out of range")
+    return number
+
+
+def _maybe_number(
+    raw: Mapping[str, Any], key: str, where: str, *, least: float = 0.0
+) -> float | None:
+    return None if raw.get(key) is None else _number(raw, key, where, least=least)

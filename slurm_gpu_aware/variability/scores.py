@@ -1,0 +1,101 @@
+"""PM scores: how slow each GPU is for a class, relative to the median GPU (PAL, section III)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_gpu_aware.cluster import FloatArray
+
+__all__ = ["combine_runs", "pm_scores"]
+
+
+def pm_scores(times_ms: npt.ArrayLike, groups: Sequence[str] | None = None) -> FloatArray:
+    """PM score of each GPU: its time divided by the median GPU's time (PAL [1]_).
+
+    Parameters
+    ----------
+    times_ms : (n,) one time per GPU for one class, > 0. See :func:`combine_runs` for repeats.
+    groups : n labels, or None; the median is taken within GPUs of equal label.
+
+    Returns
+    -------
+    (n,) scores, lower is better, 1.0 = the median GPU, 1.5 = 50% slower.
+
+    Raises
+    ------
+    ValueError
+        If a time is NaN, infinite or not positive, or the lengths differ.
+
+    Notes
+    -----
+    A cluster with several GPU models passes the models as ``groups``, which is our default: a
+    score then says how a GPU compares with its equals, so a job that names a model sees the full
+    spread of that model, and 1.0 means "as good as this model gets" everywhere. With one median
+    over all models (``groups=None``) the score also ranks the models, and class A drains the
+    newest GPUs first; within one model the order of the L x V matrix is the same either way,
+    because all its scores change by one factor.
+
+    References
+    ----------
+    .. [1] Jain et al., "PAL: A Variability-Aware Policy for Scheduling ML Workloads in GPU
+       Clusters", SC 2024.
+
+    Examples
+    --------
+    >>> pm_scores([100.0, 110.0, 90.0]).tolist()
+    [1.0, 1.1, 0.9]
+    >>> pm_scores([100.0, 110.0, 50.0, 50.0], ["v100", "v100", "a100", "a100"]).round(3).tolist()
+    [0.952, 1.048, 1.0, 1.0]
+    """
+    times = _checked(times_ms)
+    if groups is None:
+        return times / np.median(times) if times.size else times
+    if len(groups) != times.size:
+        raise ValueError(f"{times.size} times but {len(groups)} group labels")
+    _, label = np.unique(np.asarray(groups, dtype=np.str_), return_inverse=True)
+    scores = np.empty_like(times)
+    for group in range(int(label.max()) + 1 if times.size else 0):
+        members = label == group
+        scores[members] = times[members] / np.median(times[members])
+    return scores
+
+
+def combine_runs(
+    gpu: npt.ArrayLike, times_ms: npt.ArrayLike
+) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """One time per GPU from repeated runs: the median of its runs.
+
+    The median, because single runs are dominated by transients of a node (on Longhorn a run is
+    3.6x the median on a GPU whose own median is 0.98), which a static score must not hold against
+    the GPU.
+
+    Parameters
+    ----------
+    gpu : (m,) whole number per run that says which GPU ran it.
+    times_ms : (m,) times > 0.
+
+    Returns
+    -------
+    The distinct GPU numbers, ascending (n,), and their medians (n,).
+    """
+    times = _checked(times_ms)
+    which = np.asarray(gpu, dtype=np.int64)
+    if which.shape != times.shape:
+        raise ValueError(f"{times.size} times but {which.size} GPU numbers")
+    order = np.lexsort((times, which))
+    ids, start, count = np.unique(which[order], return_index=True, return_counts=True)
+    ordered = times[order]
+    middle = (ordered[start + (count - 1) // 2] + ordered[start + count // 2]) / 2.0
+    return ids, middle
+
+
+def _checked(times_ms: npt.ArrayLike) -> FloatArray:
+    times = np.asarray(times_ms, dtype=np.float64)
+    if times.ndim != 1:
+        raise ValueError(f"expected a flat list of times, not shape {times.shape}")
+    if not bool(np.all(np.isfinite(times) & (times > 0.0))):
+        raise ValueError("times must be finite and more than 0")
+    return times
