@@ -25,6 +25,7 @@ __all__ = [
     "Fault",
     "GpuRecord",
     "Link",
+    "NewestTiming",
     "Profile",
     "ScoreRow",
     "TimingRow",
@@ -32,6 +33,7 @@ __all__ = [
     "import_timings",
     "load_profile",
     "merge_report",
+    "newest_timings",
     "prune_timings",
     "recompute_scores",
     "score_rows",
@@ -88,6 +90,20 @@ class ScoreRow:
     taken_at: float
     model: str | None
     uuid: str | None
+
+
+@dataclass(frozen=True)
+class NewestTiming:
+    """The newest measurement of one GPU for one class."""
+
+    node: str
+    slot: int
+    app_class: str
+    value_ms: float
+    """Median over its runs."""
+    taken_at: float
+    model: str
+    """Empty if unknown."""
 
 
 def merge_report(store: Store, report: Mapping[str, Any]) -> None:
@@ -202,7 +218,7 @@ def recompute_scores(
     The computation holds no lock; only the final writing does.
     """
     chosen = _reference(store, reference)
-    rows = _newest(store)
+    rows = newest_timings(store)
     wanted = sorted({r.app_class for r in rows} if classes is None else set(classes))
     results: list[tuple[Any, ...]] = []
     for name in wanted:
@@ -292,17 +308,7 @@ def prune_timings(store: Store, before_unix: float) -> int:
     ).rowcount
 
 
-@dataclass(frozen=True)
-class _Newest:
-    node: str
-    slot: int
-    app_class: str
-    value_ms: float
-    taken_at: float
-    model: str
-
-
-def _newest(store: Store) -> list[_Newest]:
+def newest_timings(store: Store) -> list[NewestTiming]:
     """The newest measurement of each GPU and class, runs combined by their median."""
     import numpy as np
 
@@ -328,7 +334,7 @@ def _newest(store: Store) -> list[_Newest]:
         which.append(number[key])
     _, medians = combine_runs(np.array(which, dtype=np.int64), [row["value_ms"] for row in rows])
     return [
-        _Newest(
+        NewestTiming(
             row["node"],
             row["slot"],
             row["class"],
@@ -340,7 +346,7 @@ def _newest(store: Store) -> list[_Newest]:
     ]
 
 
-def _scored(app_class: str, rows: Sequence[_Newest], reference: str) -> list[tuple[Any, ...]]:
+def _scored(app_class: str, rows: Sequence[NewestTiming], reference: str) -> list[tuple[Any, ...]]:
     """Rows for the table ``scores``."""
     import numpy as np
 
