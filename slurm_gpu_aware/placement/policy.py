@@ -35,7 +35,7 @@ Factory = Callable[..., Policy]
 
 def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
     """Name -> (factory, names of its options). One list to grep, imported late."""
-    from slurm_gpu_aware.placement.baselines import Packed, Random
+    from slurm_gpu_aware.placement.baselines import BestFit, FirstFit, Packed, Random
     from slurm_gpu_aware.placement.pal import Pal
     from slurm_gpu_aware.placement.pm_first import PmFirst
 
@@ -43,6 +43,8 @@ def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
         "pal": (Pal, frozenset()),
         "pm-first": (PmFirst, frozenset()),
         "packed": (Packed, frozenset()),
+        "best-fit": (BestFit, frozenset()),
+        "lowest-index": (FirstFit, frozenset()),
         "random": (Random, frozenset({"seed"})),
     }
 

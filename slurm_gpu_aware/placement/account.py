@@ -1,0 +1,115 @@
+"""From a cell and a choice to an assignment with its account (``Assignment.why``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.choose import Choice
+from slurm_gpu_aware.placement.evaluate import level_of, worst_score
+from slurm_gpu_aware.placement.tables import LevelView
+
+__all__ = ["assignment", "cells_tried", "set_words"]
+
+MOST_CELLS = 24  # cells listed in an account; the number tried is always told
+MOST_NODES = 16  # nodes whose scores are listed
+
+
+def assignment(
+    policy: str, cell: Cell, choice: Choice, *, why: Mapping[str, Any] | None = None, rule: str
+) -> Assignment:
+    """Build the assignment of a choice.
+
+    Parameters
+    ----------
+    why : what the policy adds to the account (cells tried, ...).
+    rule : how the policy chose, as the end of the summary sentence.
+
+    The score and slowdown are those of the job's class, whatever the policy looked at.
+    """
+    supply = cell.supply
+    cluster, request = supply.cluster, supply.request
+    score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
+    level = level_of(cluster, choice.nodes, choice.slots)
+    scores = cluster.score(request.app_class)
+    exact = not request.whole_node and bool(cluster.indexed[list(choice.nodes)].all())
+    listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
+    slowdown = level.penalty * score
+    account: dict[str, Any] = {
+        "class": request.app_class,
+        **(why or {}),
+        "candidate_nodes": choice.candidates,
+        "ties": choice.ties,
+        "chosen": [
+            {
+                "node": cluster.nodes[node],
+                "slots": list(slots),
+                "scores": [round(float(scores[node, s]), 4) for s in slots],
+                "left_free": int(cluster.free[node].sum()) - len(slots),
+            }
+            for node, slots in listed
+        ],
+    }
+    if choice.sets is not None:
+        account["candidate_sets"] = choice.sets
+    account["summary"] = (
+        f"{set_words(cluster.nodes, choice.nodes, choice.slots)}: "
+        f"L {level.penalty:g} ({level.name}) x V {score:.3g} = {slowdown:.3g}; {rule}"
+    )
+    return Assignment(
+        job_id=request.job_id,
+        nodes=choice.nodes,
+        slots=choice.slots,
+        policy=policy,
+        score=score,
+        level=level.name,
+        slowdown=slowdown,
+        exact=exact,
+        why=account,
+    )
+
+
+def set_words(names: Sequence[str], nodes: Sequence[int], slots: Sequence[Sequence[int]]) -> str:
+    """Name a set in words: ``n1 GPUs 0,2`` or ``3 nodes from n1 to n7, 6 GPUs``."""
+    if len(nodes) > 3:
+        total = sum(len(s) for s in slots)
+        return f"{len(nodes)} nodes from {names[nodes[0]]} to {names[nodes[-1]]}, {total} GPUs"
+    parts = []
+    for node, chosen in zip(nodes, slots, strict=True):
+        word = "GPU" if len(chosen) == 1 else "GPUs"
+        parts.append(f"{names[node]} {word} {','.join(map(str, chosen))}")
+    return " + ".join(parts)
+
+
+def cells_tried(cell: Cell, levels: Sequence[LevelView]) -> dict[str, Any]:
+    """The walk up to the chosen cell, in ascending product; all before the last held no set.
+
+    Equal products stand tighter level first, as they are walked. Lists the last ``MOST_CELLS``.
+    """
+    values = cell.supply.table.values
+    walked: list[tuple[float, int, float, str]] = []
+    number = 0
+    for position, level in enumerate(levels):
+        products = level.penalty * values
+        if level is cell.level:
+            end = cell.bound_index + 1
+        elif position < levels.index(cell.level):
+            end = int(np.searchsorted(products, cell.product, side="right"))
+        else:
+            end = int(np.searchsorted(products, cell.product, side="left"))
+        number += end
+        walked.extend(
+            (float(products[index]), position, float(values[index]), level.name)
+            for index in range(max(0, end - MOST_CELLS), end)
+        )
+    walked.sort()
+    listed = [
+        {"level": name, "V": round(value, 4), "LxV": round(product, 4), "found": False}
+        for product, _, value, name in walked[-MOST_CELLS:]
+    ]
+    listed[-1]["found"] = True
+    return {"cells": listed, "cells_tried": number}

@@ -1,0 +1,306 @@
+"""Cells of the L x V matrix and the search for the first one that holds a set.
+
+A cell is one locality level and one score bound; its candidates are the sets of GPUs that lie in
+one group of that level and have no GPU slower than the bound. Whether a cell holds a set is
+monotone in the bound, so per level the smallest bound is found by bisection instead of a walk over
+all cells; the first cell of the walk is then the one with the smallest product over levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import BoolArray, IntArray
+from slurm_gpu_aware.placement.feasible import Split, Supply
+from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, sets_of, unpack
+
+__all__ = ["Cell", "first_cell", "holds", "smallest_bound", "supports"]
+
+_SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
+_EXACT_WIDTH = 20  # slots up to which all index sets are counted; beyond, those of single nodes
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """The first feasible cell: everything that another policy needs to choose inside it.
+
+    A set belongs to the cell if it takes its GPUs from ``units`` as ``split`` says:
+
+    - one node (``split.nodes == 1``): ``split.per_node`` slots out of one row of ``allowed``;
+    - several, ``split.same_slots``: the same slots out of ``split.nodes`` rows of one ``group``;
+    - several, not ``same_slots``: any ``split.per_node`` slots out of each of them;
+    - ``split.uneven``: ``gpus`` slots out of rows of one group, node counts as in the request;
+    - ``--exclusive`` (``request.whole_node``): all slots of the rows.
+
+    All of these are equal for PAL: same level, same worst score.
+    """
+
+    supply: Supply
+    level: LevelView
+    bound_index: int
+    split: Split
+
+    @property
+    def score(self) -> float:
+        """V of the cell: the largest score that a GPU in it may have."""
+        return float(self.supply.table.values[self.bound_index])
+
+    @property
+    def product(self) -> float:
+        """L x V."""
+        return self.level.penalty * self.score
+
+    @cached_property
+    def _rows(self) -> tuple[IntArray, MaskArray]:
+        return _rows(self.supply, self.level, self.split, self.bound_index)
+
+    @property
+    def units(self) -> IntArray:
+        """(C,) node index of each candidate row; a node has a row per socket at such levels."""
+        return self._rows[0]
+
+    @property
+    def masks(self) -> MaskArray:
+        """(C,) candidate GPUs of each row as bit masks."""
+        return self._rows[1]
+
+    @property
+    def allowed(self) -> BoolArray:
+        """(C, W) candidate GPUs of each row."""
+        return unpack(self.masks, self.supply.cluster.shape[1])
+
+    @property
+    def group(self) -> IntArray:
+        """(C,) group number of each row at the cell's level."""
+        return self.level.group[self.units]
+
+
+def first_cell(
+    supply: Supply, levels: Sequence[LevelView], choices: Sequence[Split]
+) -> Cell | None:
+    """Return the feasible cell of the smallest product, or None.
+
+    Equal products go to the tighter level. Within the cell the split with the fewest nodes is
+    taken: a packed set needs no more nodes than it must.
+    """
+    best: Cell | None = None
+    values = supply.table.values
+    for level in levels:
+        fitting = [s for s in choices if _spans(level, s)]
+        if not fitting:
+            continue
+        limit = len(values)
+        if best is not None:  # only a strictly smaller product beats a tighter level
+            limit = int(np.searchsorted(level.penalty * values, best.product, side="left"))
+
+        def feasible(index: int, level: LevelView = level, own: list[Split] = fitting) -> bool:
+            return any(holds(supply, level, split, index) for split in own)
+
+        index = smallest_bound(feasible, limit)
+        if index is not None:
+            split = next(s for s in fitting if holds(supply, level, s, index))
+            best = Cell(supply, level, index, split)
+    return best
+
+
+def smallest_bound(feasible: Callable[[int], bool], limit: int) -> int | None:
+    """Return the smallest index below ``limit`` that is feasible, by galloping and bisection.
+
+    ``feasible`` must be monotone: once true, true for all larger indices.
+    """
+    if limit <= 0:
+        return None
+    if feasible(0):
+        return 0
+    low, step = 0, 1
+    while True:
+        high = min(low + step, limit - 1)
+        if high == low:
+            return None
+        if feasible(high):
+            break
+        low, step = high, step * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if feasible(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
+    """Say whether the cell (level, ``values[index]``) has a set for this split."""
+    masks = supply.at_most(split, index)
+    if split.nodes == 1:
+        if level.domains is None:
+            return bool((popcount(masks) >= split.per_node).any())
+        return bool((popcount(masks[:, None] & _domains(supply, level)) >= split.per_node).any())
+    nodes, rows = _rows(supply, level, split, index)
+    if split.uneven:
+        return bool(uneven_groups(supply, level, nodes, rows).any())
+    if not split.same_slots:
+        return bool(_even_groups(supply, level, split, nodes).any())
+    return next(supports(supply, level, split, nodes, rows), None) is not None
+
+
+def _spans(level: LevelView, split: Split) -> bool:
+    return level.any_span or (level.one_node == (split.nodes == 1))
+
+
+def _domains(supply: Supply, level: LevelView) -> MaskArray:
+    """The level's domains; none on nodes where Slurm picks the GPU."""
+    assert level.domains is not None  # noqa: S101 - callers have asked
+    exact = supply.cluster.indexed & (not supply.request.whole_node)
+    return level.domains if exact.all() else np.where(exact[:, None], level.domains, 0)
+
+
+def _rows(supply: Supply, level: LevelView, split: Split, index: int) -> tuple[IntArray, MaskArray]:
+    """Node and mask of each row that can take part in a set of the cell."""
+    masks = supply.at_most(split, index)
+    if split.nodes == 1 and level.domains is not None:
+        parts = masks[:, None] & _domains(supply, level).astype(masks.dtype, copy=False)
+        node, domain = np.nonzero(popcount(parts) >= split.per_node)
+        return node, parts[node, domain]
+    enough = popcount(masks) >= max(split.per_node, 1)
+    if not level.one_node and not level.any_span:
+        enough &= level.group >= 0
+    nodes = np.flatnonzero(enough)
+    return nodes, masks[nodes]
+
+
+def _required_ok(supply: Supply, level: LevelView, nodes: IntArray) -> BoolArray:
+    """(groups,) groups that hold all required nodes, each among the candidate rows."""
+    fine = np.ones(level.groups, dtype=np.bool_)
+    required = list(supply.request.required)
+    if required:
+        fine[:] = False
+        groups = set(level.group[required].tolist())
+        if len(groups) == 1 and bool(np.isin(required, nodes).all()):
+            fine[groups.pop()] = True
+    return fine
+
+
+def _even_groups(supply: Supply, level: LevelView, split: Split, nodes: IntArray) -> BoolArray:
+    """(groups,) groups with enough candidate nodes."""
+    counts = np.bincount(level.group[nodes], minlength=level.groups)
+    return (counts >= split.nodes) & _required_ok(supply, level, nodes)
+
+
+def uneven_groups(supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray) -> BoolArray:
+    """(groups,) groups with enough GPUs on an allowed number of nodes."""
+    request = supply.request
+    capacity = uneven_capacity(supply, nodes, masks)
+    has = capacity > 0
+    group = level.group[nodes]
+    fewest = max(request.min_nodes, len(request.required), 1)
+    number = np.bincount(group[has], minlength=level.groups)
+    total = np.bincount(group, weights=capacity, minlength=level.groups)
+    fine: BoolArray = (number >= fewest) & (total >= request.gpus) & (request.gpus >= fewest)
+    fine &= _required_ok(supply, level, nodes[has])
+    if request.max_nodes is not None:
+        for g in np.flatnonzero(fine):
+            inside = group == g
+            chosen = widest_nodes(
+                request.required, nodes[inside], capacity[inside], request.max_nodes
+            )
+            fine[g] = int(capacity[inside][chosen].sum()) >= request.gpus
+    return fine
+
+
+def uneven_capacity(supply: Supply, nodes: IntArray, masks: MaskArray) -> IntArray:
+    """(C,) GPUs that each row can give in an uneven split."""
+    full = np.zeros(supply.cluster.shape[0], dtype=masks.dtype)
+    full[nodes] = masks
+    return supply.capacity(full)[nodes]
+
+
+def widest_nodes(
+    required: tuple[int, ...], nodes: IntArray, capacity: IntArray, most: int
+) -> IntArray:
+    """Positions of the ``most`` rows that give the most GPUs, required nodes first."""
+    optional = ~np.isin(nodes, list(required))
+    return np.lexsort((nodes, -capacity, optional))[:most]
+
+
+def supports(
+    supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
+) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """Index sets that enough nodes of one group have in common: the exact search.
+
+    Yields, per group that has any, (group number, feasible index sets as masks in the order of
+    :func:`sets_of`, number of nodes that hold each). The number of nodes whose mask contains a
+    set is the superset sum of the histogram of masks: W vector additions over 2^W entries.
+
+    Notes
+    -----
+    Exact up to 20 slots per node. Beyond that only the lowest slots of each distinct mask are
+    tried, which may miss a set.
+    """
+    wanted = _even_groups(supply, level, split, nodes)
+    keep = wanted[level.group[nodes]]
+    nodes, masks = nodes[keep], masks[keep]
+    if not len(nodes):
+        return
+    common = _common_slots(supply, nodes, masks)
+    width = supply.cluster.shape[1]
+    numbers = np.flatnonzero(wanted)
+    if width > _EXACT_WIDTH:
+        yield from _lowest_supports(level, split, nodes, masks, common, numbers)
+        return
+    sets = sets_of(width, split.per_node)
+    sets = sets[(sets & common) == sets]
+    chunk = max(1, _SUPPORT_SIZE >> width)
+    for start in range(0, len(numbers), chunk):
+        part = numbers[start : start + chunk]
+        place = np.searchsorted(part, level.group[nodes])
+        inside = (place < len(part)) & (
+            part[np.minimum(place, len(part) - 1)] == level.group[nodes]
+        )
+        table = _superset_counts(place[inside], masks[inside], len(part), width)[:, sets]
+        for row in np.flatnonzero((table >= split.nodes).any(axis=1)):
+            found = np.flatnonzero(table[row] >= split.nodes)
+            yield int(part[row]), sets[found], table[row, found]
+
+
+def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
+    """Slots that every required node has; all slots if none is required."""
+    common = (1 << supply.cluster.shape[1]) - 1
+    for node in supply.request.required:
+        common &= int(masks[np.searchsorted(nodes, node)])
+    return common
+
+
+def _superset_counts(place: IntArray, masks: MaskArray, groups: int, width: int) -> IntArray:
+    """(groups, 2^width): number of rows of the group whose mask contains each set."""
+    flat = (place << width) | masks.astype(np.int64)
+    table: IntArray = np.bincount(flat, minlength=groups << width)
+    for slot in range(width):
+        halves = table.reshape(-1, 2, 1 << slot)
+        halves[:, 0] += halves[:, 1]
+    return table.reshape(groups, -1)
+
+
+def _lowest_supports(
+    level: LevelView,
+    split: Split,
+    nodes: IntArray,
+    masks: MaskArray,
+    common: int,
+    numbers: IntArray,
+) -> Iterator[tuple[int, IntArray, IntArray]]:
+    for number in numbers:
+        own = masks[level.group[nodes] == number].astype(np.int64)
+        tried: dict[int, int] = {}
+        for mask in np.unique(own).tolist():
+            slots = [s for s in range(63) if mask & common & (1 << s)][: split.per_node]
+            chosen = sum(1 << s for s in slots)
+            if len(slots) == split.per_node and chosen not in tried:
+                tried[chosen] = int(((own & chosen) == chosen).sum())
+        found = [(s, c) for s, c in tried.items() if c >= split.nodes]
+        if found:
+            yield int(number), np.array([s for s, _ in found]), np.array([c for _, c in found])

@@ -1,0 +1,311 @@
+"""The choice inside a cell: least variability, then best fit, then the lowest index.
+
+All sets of a cell share the worst score. Among them the least sum of scores wins (PAL: "least
+variability", summed in integers of 1e-5 so that order does not matter), then the node with the
+fewest GPUs left (best fit), then the lowest node and the lowest slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.placement.cells import (
+    Cell,
+    supports,
+    uneven_capacity,
+    uneven_groups,
+    widest_nodes,
+)
+from slurm_gpu_aware.placement.tables import popcount, unpack
+
+__all__ = ["Choice", "choose"]
+
+_LEFT = 1 << 16  # weight of the sum of scores over GPUs left: the sum decides first
+_MOST_GROUPS = 32  # groups (switches, racks) of which all sets are compared, fullest first
+_MOST_WORK = 1 << 22  # index sets x nodes compared exactly; beyond, the lowest index set is taken
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen GPUs and how contested the choice was."""
+
+    nodes: tuple[int, ...]
+    slots: tuple[tuple[int, ...], ...]
+    total: int
+    """Sum of scores in units of 1e-5, for comparing splits."""
+    candidates: int
+    """Nodes (rows) that could take part."""
+    sets: int | None
+    """Candidate sets; None: not counted."""
+    ties: int
+    """Candidates as good by score and best fit; the lowest index decided among them."""
+
+
+def choose(cell: Cell, *, best_fit: bool = True) -> Choice:
+    """Return the cell's best set. ``best_fit`` False: first fit (lowest node) at once."""
+    if cell.split.nodes == 1:
+        return _choose_one(cell, best_fit)
+    if cell.split.uneven:
+        return _choose_uneven(cell)
+    if cell.split.same_slots:
+        return _choose_same(cell, best_fit)
+    return _choose_even(cell, best_fit)
+
+
+def _fixed(cell: Cell, rows: IntArray | slice = slice(None)) -> IntArray:
+    """(C, W) scores of the rows; on plain nodes every free GPU counts as the worst of them."""
+    supply = cell.supply
+    nodes = cell.units[rows]
+    fixed = supply.table.fixed[nodes]
+    if not supply.cluster.indexed.all() and not supply.request.whole_node:
+        plain = ~supply.cluster.indexed[nodes]
+        bits = unpack(cell.masks[rows], fixed.shape[1])
+        worst = np.where(bits, fixed, 0).max(axis=1)
+        fixed = np.where(plain[:, None], worst[:, None], fixed)
+    return fixed
+
+
+def _take(cell: Cell, row: int, count: int) -> tuple[tuple[int, ...], int]:
+    """The ``count`` best slots of a row (lowest index on ties) and their sum."""
+    fixed = _fixed(cell, slice(row, row + 1))[0]
+    width = len(fixed)
+    mask = int(cell.masks[row])
+    if cell.supply.request.whole_node:
+        count = mask.bit_count()
+    slots = sorted((s for s in range(width) if mask >> s & 1), key=lambda s: (fixed[s], s))[:count]
+    return tuple(sorted(slots)), int(fixed[slots].sum())
+
+
+def _left(cell: Cell) -> IntArray:
+    """(C,) GPUs that stay free on each row's node."""
+    free = popcount(cell.supply.free[cell.units]).astype(np.int64)
+    given = cell.split.per_node
+    return np.zeros_like(free) if cell.supply.request.whole_node else free - given
+
+
+def _totals(cell: Cell) -> IntArray | int:
+    """(C,) least sum of scores of ``per_node`` slots of each row; one number if all are equal."""
+    if cell.bound_index == 0 and not cell.supply.request.whole_node:
+        # No GPU of the cell is better than its bound, so every set has the same sum.
+        value = cell.supply.table.fixed_value(0)
+        return value * cell.split.per_node
+    per_node = cell.split.per_node
+    allowed = cell.allowed
+    if cell.supply.request.whole_node:
+        sums: IntArray = np.where(allowed, _fixed(cell), 0).sum(axis=1)
+        return sums
+    fixed = np.where(allowed, _fixed(cell), np.iinfo(np.int64).max >> 8)
+    if per_node < fixed.shape[1]:
+        fixed.partition(per_node - 1, axis=1)
+    least: IntArray = fixed[:, :per_node].sum(axis=1)
+    return least
+
+
+def _choose_one(cell: Cell, best_fit: bool) -> Choice:
+    key = np.zeros(len(cell.units), dtype=np.int64)
+    if best_fit:
+        # The rest of the domain (socket) decides after the rest of the node.
+        key += _left(cell) * 64 + popcount(cell.masks)
+    key += _totals(cell) * _LEFT
+    row = int(np.argmin(key))
+    slots, total = _take(cell, row, cell.split.per_node)
+    return Choice(
+        nodes=(int(cell.units[row]),),
+        slots=(slots,),
+        total=total,
+        candidates=len(cell.units),
+        sets=_count_sets(cell),
+        ties=int((key == key[row]).sum()),
+    )
+
+
+def _count_sets(cell: Cell) -> int:
+    """Number of one-node sets in the cell."""
+    if cell.supply.request.whole_node:
+        return len(cell.units)
+    sizes = np.bincount(popcount(cell.masks))
+    return sum(int(n) * comb(size, cell.split.per_node) for size, n in enumerate(sizes))
+
+
+def _groups(cell: Cell, fine: IntArray) -> list[int]:
+    """Groups to compare: those with the fewest free GPUs first, at most ``_MOST_GROUPS``."""
+    if len(fine) == 1:
+        return [int(fine[0])]
+    free = popcount(cell.supply.free).astype(np.int64)
+    known = cell.level.group >= 0
+    load = np.bincount(cell.level.group[known], weights=free[known], minlength=cell.level.groups)
+    order = np.lexsort((fine, load[fine]))[:_MOST_GROUPS]
+    return [int(g) for g in fine[order]]
+
+
+def _choose_even(cell: Cell, best_fit: bool) -> Choice:
+    count = cell.split.nodes
+    key = np.zeros(len(cell.units), dtype=np.int64) + _totals(cell) * _LEFT
+    if best_fit:
+        key += _left(cell)
+    key[np.isin(cell.units, list(cell.supply.request.required))] -= 1 << 60
+    group = cell.group
+    fine = np.flatnonzero(np.bincount(group, minlength=cell.level.groups) >= count)
+    required = cell.supply.request.required
+    if required:
+        fine = fine[fine == cell.level.group[required[0]]]
+    best: tuple[int, IntArray] | None = None
+    ties = 1
+    for number in _groups(cell, fine):
+        rows = np.flatnonzero(group == number)
+        order = rows[np.argsort(key[rows], kind="stable")]
+        value = int(key[order[:count]].sum())
+        if best is None or value < best[0]:
+            best = (value, np.sort(order[:count]))
+            ties = int((key[rows] == key[order[count - 1]]).sum())
+    if best is None:
+        raise ValueError("the cell holds no set: it was not found feasible")
+    picked = [_take(cell, int(row), cell.split.per_node) for row in best[1]]
+    return Choice(
+        nodes=tuple(int(cell.units[row]) for row in best[1]),
+        slots=tuple(slots for slots, _ in picked),
+        total=sum(total for _, total in picked),
+        candidates=len(cell.units),
+        sets=None,
+        ties=ties,
+    )
+
+
+def _choose_same(cell: Cell, best_fit: bool) -> Choice:
+    supply, count = cell.supply, cell.split.nodes
+    found = {
+        group: sets
+        for group, sets, _ in supports(supply, cell.level, cell.split, cell.units, cell.masks)
+    }
+    group = cell.group
+    left = _left(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
+    required = np.isin(cell.units, list(supply.request.required))
+    best: tuple[float, int, IntArray] | None = None
+    ties = 0
+    for number in _groups(cell, np.array(sorted(found), dtype=np.int64)):
+        sets = found[number]
+        rows = np.flatnonzero(group == number)
+        if len(sets) * len(rows) > _MOST_WORK:
+            sets = sets[: max(1, _MOST_WORK // len(rows))]
+        key = _same_keys(cell, sets, rows, left[rows])
+        must = required[rows]
+        values = key[:, must].sum(axis=1)
+        others = count - int(must.sum())
+        if others:
+            free_choice = key[:, ~must]
+            values += np.partition(free_choice, others - 1, axis=1)[:, :others].sum(axis=1)
+        which = int(np.argmin(values))
+        if best is None or values[which] < best[0]:
+            order = np.lexsort((key[which], ~must))[:count]
+            best = (float(values[which]), int(sets[which]), np.sort(rows[order]))
+            ties = int((values == values[which]).sum())
+    if best is None:
+        raise ValueError("the cell holds no set: it was not found feasible")
+    _, mask, chosen = best
+    slots = tuple(s for s in range(supply.cluster.shape[1]) if mask >> s & 1)
+    total = int(supply.table.fixed[cell.units[chosen]][:, list(slots)].sum())
+    return Choice(
+        nodes=tuple(int(cell.units[row]) for row in chosen),
+        slots=(slots,) * count,
+        total=total,
+        candidates=len(cell.units),
+        sets=sum(len(s) for s in found.values()),
+        ties=ties,
+    )
+
+
+def _same_keys(cell: Cell, sets: IntArray, rows: IntArray, left: IntArray) -> FloatArray:
+    """(F, R) sum of scores and GPUs left for each index set on each row; inf where it lacks one.
+
+    Whole numbers below 2^53, so that floats (and their fast product) are exact.
+    """
+    masks = cell.masks[rows].astype(np.int64)
+    key = np.broadcast_to(left.astype(np.float64), (len(sets), len(rows))).copy()
+    if cell.bound_index > 0:
+        width = cell.supply.cluster.shape[1]
+        member = unpack(sets.astype(np.uint64), width).astype(np.float64)
+        fixed = cell.supply.table.fixed[cell.units[rows]].astype(np.float64)
+        key += (member @ fixed.T) * _LEFT
+    key[(masks[None, :] & sets[:, None]) != sets[:, None]] = np.inf
+    return key
+
+
+def _choose_uneven(cell: Cell) -> Choice:
+    """The best GPUs of a group wherever they are (PM-First), node counts within the request."""
+    supply, request = cell.supply, cell.supply.request
+    capacity = uneven_capacity(supply, cell.units, cell.masks)
+    group = cell.group
+    fine = np.flatnonzero(uneven_groups(supply, cell.level, cell.units, cell.masks))
+    best: tuple[int, IntArray, IntArray] | None = None
+    for number in _groups(cell, fine):
+        rows = np.flatnonzero((group == number) & (capacity > 0))
+        if request.max_nodes is not None:
+            rows = _within_max(cell, rows, capacity)
+        row_of, slot_of, fixed = _best_gpus(cell, rows, capacity[rows])
+        total = int(fixed.sum())
+        if best is None or total < best[0]:
+            best = (total, row_of, slot_of)
+    if best is None:
+        raise ValueError("the cell holds no set: it was not found feasible")
+    total, row_of, slot_of = best
+    nodes = cell.units[row_of]
+    used = np.unique(nodes)
+    return Choice(
+        nodes=tuple(int(n) for n in used),
+        slots=tuple(tuple(sorted(int(s) for s in slot_of[nodes == n])) for n in used),
+        total=total,
+        candidates=len(cell.units),
+        sets=None,
+        ties=1,
+    )
+
+
+def _within_max(cell: Cell, rows: IntArray, capacity: IntArray) -> IntArray:
+    """Rows to choose from when at most ``max_nodes`` nodes may be used."""
+    request = cell.supply.request
+    most = request.max_nodes if request.max_nodes is not None else len(rows)
+    row_of, _, _ = _best_gpus(cell, rows, capacity[rows])
+    if len(np.unique(row_of)) <= most:
+        return rows
+    return np.sort(rows[widest_nodes(request.required, cell.units[rows], capacity[rows], most)])
+
+
+def _best_gpus(
+    cell: Cell, rows: IntArray, capacity: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Row, slot and score of the job's GPUs, out of these rows.
+
+    By score; on ties from the node with the most candidates, so that fewer nodes are used.
+    """
+    request = cell.supply.request
+    masks = cell.masks[rows]
+    width = cell.supply.cluster.shape[1]
+    fixed = np.where(unpack(masks, width), _fixed(cell, rows), np.iinfo(np.int64).max)
+    order = np.argsort(fixed, axis=1, kind="stable")
+    rank = np.argsort(order, axis=1, kind="stable")
+    at, slot = np.nonzero(rank < capacity[:, None])
+    score = fixed[at, slot]
+    by_score = np.lexsort((slot, at, -capacity[at], score))
+    fewest = max(request.min_nodes, len(request.required), 1)
+    chosen = by_score[: request.gpus]
+    needed = [int(np.searchsorted(cell.units[rows], n)) for n in request.required]
+    if len(np.unique(at[chosen])) < fewest or not set(needed) <= set(at[chosen].tolist()):
+        chosen = _spread(by_score, at, needed, fewest, request.gpus)
+    return rows[at[chosen]], slot[chosen], score[chosen]
+
+
+def _spread(
+    by_score: IntArray, at: IntArray, needed: list[int], fewest: int, gpus: int
+) -> IntArray:
+    """First the best GPU of each required node and of as many others as must be, then the rest."""
+    first: dict[int, int] = {}
+    for gpu in by_score.tolist():
+        first.setdefault(int(at[gpu]), gpu)
+    others = [row for row in first if row not in set(needed)]
+    spread = [first[row] for row in [*needed, *others][: max(fewest, len(needed))]]
+    rest = [gpu for gpu in by_score.tolist() if gpu not in set(spread)]
+    return np.array([*spread, *rest][:gpus], dtype=np.int64)

@@ -1,0 +1,78 @@
+"""What a set of GPUs costs a job: worst score, locality level, predicted slowdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, LocalityLevel
+
+__all__ = ["level_of", "predicted_slowdown", "worst_score"]
+
+
+def level_of(
+    cluster: Cluster, nodes: Sequence[int], slots: Sequence[Sequence[int]]
+) -> LocalityLevel:
+    """Return the tightest level that holds all GPUs of the set.
+
+    On plain nodes Slurm picks the GPUs, so levels below the node are not promised there.
+    """
+    at = np.repeat(np.array(nodes, dtype=np.int64), [len(s) for s in slots])
+    which = np.array([s for part in slots for s in part], dtype=np.int64)
+    exact = bool(cluster.indexed[list(nodes)].all())
+    for level in cluster.levels:
+        if level.group.ndim == 2:
+            if not exact or len(nodes) > 1:
+                continue
+            numbers = level.group[at, which]
+        else:
+            numbers = level.group[list(nodes)]
+            if len(nodes) == 1:
+                return level
+        if numbers[0] >= 0 and bool((numbers == numbers[0]).all()):
+            return level
+    return cluster.levels[-1]
+
+
+def worst_score(
+    cluster: Cluster, app_class: str, nodes: Sequence[int], slots: Sequence[Sequence[int]]
+) -> float:
+    """max V over the GPUs of the set.
+
+    On a plain node any free GPU may come: the worst of the named and the free ones counts.
+    """
+    scores = cluster.score(app_class)
+    worst = 0.0
+    for node, chosen in zip(nodes, slots, strict=True):
+        row = scores[node]
+        values = row[list(chosen)]
+        if not cluster.indexed[node]:
+            values = np.concatenate([values, row[cluster.free[node]]])
+        worst = max(worst, float(np.where(np.isfinite(values), values, 1.0).max()))
+    return worst
+
+
+def predicted_slowdown(
+    cluster: Cluster, app_class: str, nodes: Sequence[int], slots: Sequence[Sequence[int]]
+) -> tuple[float, str, float]:
+    """Predict what a set of GPUs costs a job of a class.
+
+    Parameters
+    ----------
+    nodes, slots : node indices and, parallel to them, the slots on each.
+
+    Returns
+    -------
+    (score, level, slowdown) : worst binned PM score, name of the tightest level that holds the
+        set, and t_iter / t_orig = L x max V (PAL, eq. 1).
+
+    Examples
+    --------
+    >>> cluster = Cluster.uniform(2, 2, locality_penalty=1.5)
+    >>> predicted_slowdown(cluster, "A", [0, 1], [[0], [0]])
+    (1.0, 'cluster', 1.5)
+    """
+    score = worst_score(cluster, app_class, nodes, slots)
+    level = level_of(cluster, nodes, slots)
+    return score, level.name, level.penalty * score

@@ -1,0 +1,257 @@
+"""What a request may use: one place for every constraint that all policies share.
+
+Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive``, plain
+nodes, and how the GPUs may be split over nodes. And, where nothing fits, the sentence why.
+
+On a *plain* node Slurm picks the GPU, so any free one may come: all its GPUs count with the score
+of the worst free one. A job on several nodes under Slurm's constraint takes either indexed nodes
+(same slots on each) or plain nodes (same count on each), never both: its one GRES line would name
+types that the other kind does not have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.placement.tables import MaskArray, ScoreTable, model_nodes, pack, popcount
+from slurm_gpu_aware.request import Request
+
+__all__ = ["Split", "Supply", "allowed_nodes", "node_demand", "splits", "why_not"]
+
+Pool = Literal["all", "indexed", "plain"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One way to spread a request's GPUs over nodes."""
+
+    nodes: int
+    """Number of nodes; 0: any number within the request's bounds, uneven."""
+    per_node: int
+    """GPUs on each node; 0: uneven."""
+    same_slots: bool = False
+    """Every node gives the same slots (one GRES line)."""
+    pool: Pool = "all"
+
+    @property
+    def uneven(self) -> bool:
+        """True if nodes may give different counts."""
+        return self.nodes == 0
+
+
+def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
+    """Return the splits that the request and the cluster's GRES rule allow, fewest nodes first."""
+    counts = request.node_counts(cluster.shape[1])
+    one = [Split(1, request.gpus)] if 1 in counts else []
+    many = [(n, request.gpus // n) for n in counts if n > 1]
+    if request.whole_node:
+        return (*one, *(Split(n, g) for n, g in many))
+    if not cluster.same_indices:
+        if request.gpus_per_node is not None:
+            return (*one, *(Split(n, g) for n, g in many))
+        most = request.max_nodes if request.max_nodes is not None else request.gpus
+        fewest = max(request.min_nodes, len(request.required))
+        spread = most > 1 and fewest <= min(most, request.gpus) and request.gpus > 1
+        return (*one, Split(0, 0)) if spread else tuple(one)
+    pairs: list[Split] = []
+    plain = not bool(cluster.indexed.all())
+    for n, g in many:
+        pairs.append(Split(n, g, same_slots=True, pool="indexed" if plain else "all"))
+        if plain:
+            pairs.append(Split(n, g, pool="plain"))
+    return (*one, *pairs)
+
+
+def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
+    """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs.
+
+    With an even split this is Slurm's even share; with an uneven one the share follows the GPUs.
+    ``--exclusive`` gives more GPUs than asked; then the share is the even one too.
+    """
+    total = request.cpus_per_gpu * request.gpus if request.cpus_per_gpu else request.cpus
+    if request.whole_node or gpus_here * nodes == request.gpus:
+        return request.cpus_on_node(nodes), request.memory_on_node(nodes)
+    cpus = -(-total * gpus_here // request.gpus)
+    if request.memory_mb_per_gpu:
+        return cpus, request.memory_mb_per_gpu * gpus_here
+    if request.memory_mb_per_cpu:
+        return cpus, request.memory_mb_per_cpu * cpus
+    return cpus, request.memory_mb_per_node
+
+
+def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
+    """(N,) nodes that eligibility and model leave; None: all of them."""
+    allowed = request.eligible
+    if request.gpu_model is not None:
+        named = model_nodes(cluster, request.gpu_model)
+        allowed = named if allowed is None else allowed & named
+    return allowed
+
+
+class Supply:
+    """The free GPUs that one request may use, as masks. Computed per decision, never kept."""
+
+    def __init__(self, request: Request, cluster: Cluster, table: ScoreTable) -> None:
+        self.request = request
+        self.cluster = cluster
+        self.table = table
+        self.free: MaskArray = pack(cluster.free)
+        self._allowed = allowed_nodes(request, cluster)
+        self._usable: dict[Split, MaskArray] = {}
+        self._whole = pack(cluster.exists) if request.whole_node else None
+        self._plain: BoolArray | None = None
+        if not request.whole_node and not bool(cluster.indexed.all()):
+            self._plain = ~cluster.indexed
+
+    def usable(self, split: Split) -> MaskArray:
+        """(N,) masks of the free GPUs on nodes that can carry the split's share, 0 elsewhere."""
+        found = self._usable.get(split)
+        if found is None:
+            found = np.where(self._carrying(split), self.free, self.free.dtype.type(0))
+            self._usable[split] = found
+        return found
+
+    def at_most(self, split: Split, index: int) -> MaskArray:
+        """Like :meth:`usable`, only GPUs with a score of at most ``table.values[index]``."""
+        usable = self.usable(split)
+        masks = usable & self.table.at_most(index)
+        nothing = masks.dtype.type(0)
+        if self._whole is not None:
+            return np.where(masks == self._whole, masks, nothing)
+        if self._plain is not None:
+            masks = np.where(self._plain & (masks != usable), nothing, masks)
+        return masks
+
+    def capacity(self, masks: MaskArray) -> IntArray:
+        """(N,) how many of the masked GPUs CPUs and memory allow, for an uneven split."""
+        request, cluster = self.request, self.cluster
+        most = popcount(masks).astype(np.int64)
+        total = request.cpus_per_gpu * request.gpus if request.cpus_per_gpu else request.cpus
+        if total > 0:
+            most = np.minimum(most, np.maximum(cluster.free_cpus, 0) * request.gpus // total)
+        memory = np.maximum(cluster.free_memory_mb, 0)
+        if request.memory_mb_per_gpu:
+            most = np.minimum(most, memory // request.memory_mb_per_gpu)
+        elif request.memory_mb_per_cpu and total > 0:
+            cpus = memory // request.memory_mb_per_cpu
+            most = np.minimum(most, cpus * request.gpus // total)
+        elif request.memory_mb_per_node:
+            most = np.where(memory >= request.memory_mb_per_node, most, 0)
+        return most
+
+    def _carrying(self, split: Split) -> BoolArray:
+        request, cluster = self.request, self.cluster
+        if split.uneven:
+            carrying = np.ones(cluster.shape[0], dtype=np.bool_)
+        else:
+            cpus, memory = request.cpus_on_node(split.nodes), request.memory_on_node(split.nodes)
+            carrying = cluster.free_cpus >= cpus
+            if memory > 0:
+                carrying &= cluster.free_memory_mb >= memory
+        if self._allowed is not None:
+            carrying &= self._allowed
+        if split.pool == "indexed":
+            carrying &= cluster.indexed
+        elif split.pool == "plain":
+            carrying &= ~cluster.indexed
+        if split.nodes == 1 and request.required:
+            only = np.zeros_like(carrying)
+            only[list(request.required)] = True
+            carrying &= only
+        return carrying
+
+
+def why_not(request: Request, cluster: Cluster) -> str:
+    """Say in one sentence why nothing fits the request on what is free now.
+
+    Names the first constraint, from the widest to the narrowest, that leaves too little. If a set
+    does exist the sentence says so: then only a policy's own rule can keep the job waiting.
+    """
+    choices = splits(request, cluster)
+    width = cluster.shape[1]
+    if not choices:
+        return (
+            f"{_asked(request)} cannot be split evenly over the nodes it allows: "
+            f"nodes have at most {width} GPUs"
+        )
+    allowed = allowed_nodes(request, cluster)
+    exists = cluster.exists if allowed is None else cluster.exists & allowed[:, None]
+    if not exists.any():
+        what = f"GPU model {request.gpu_model}" if request.gpu_model else "usable GPUs"
+        return f"no node that the job may use has {what}"
+    for what, there in (("", exists), ("free ", exists & cluster.free)):
+        lack = _too_few(request, cluster, choices, what, there)
+        if lack:
+            return lack
+    return _not_beside(request, cluster, choices)
+
+
+def _asked(request: Request) -> str:
+    text = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}"
+    if request.gpus_per_node is not None and request.gpus_per_node != request.gpus:
+        text += f" ({request.gpus_per_node} per node)"
+    return text
+
+
+def _too_few(
+    request: Request, cluster: Cluster, choices: tuple[Split, ...], what: str, there: BoolArray
+) -> str | None:
+    """Why the GPUs in ``there`` are too few for every split, CPUs and memory aside."""
+    counts = there.sum(axis=1)
+    if request.whole_node:
+        counts = np.where(counts == cluster.exists.sum(axis=1), counts, 0)
+    for node in request.required:
+        if not counts[node]:
+            return f"required node {cluster.nodes[node]} has no {what}GPU that the job may use"
+    for split in choices:
+        if split.uneven:
+            if int(counts.sum()) >= request.gpus:
+                return None
+        elif int((counts >= split.per_node).sum()) >= split.nodes:
+            return None
+    entire = "entirely free " if request.whole_node and what else ""
+    if len(choices) == 1 and choices[0].nodes > 1:
+        only = choices[0]
+        have = int((counts >= only.per_node).sum())
+        return (
+            f"needs {only.nodes} {entire}nodes with {only.per_node} {what}GPUs each; "
+            f"{have} of them {'have' if have != 1 else 'has'} that many"
+        )
+    if choices[0].nodes == 1:
+        return (
+            f"needs {request.gpus} {what}GPUs on one {entire}node; "
+            f"the most on any node it may use is {int(counts.max())}"
+        )
+    return f"needs {_asked(request)}; {int(counts.sum())} {what}GPUs are on nodes it may use"
+
+
+def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) -> str:
+    """Why free GPUs that are enough by number still do not do."""
+    allowed = allowed_nodes(request, cluster)
+    counts = (cluster.free if allowed is None else cluster.free & allowed[:, None]).sum(axis=1)
+    for split in choices:
+        nodes = max(split.nodes, 1)
+        per_node = split.per_node or 1
+        cpus, memory = node_demand(request, nodes, per_node)
+        enough = counts >= per_node
+        with_cpus = enough & (cluster.free_cpus >= cpus)
+        with_both = with_cpus & (cluster.free_memory_mb >= memory)
+        if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
+            short = (
+                f"{cpus} free CPUs" if int(with_cpus.sum()) < nodes else f"{memory} MB of memory"
+            )
+            return f"GPUs are free, but too few nodes have {short} beside them"
+    several = [s for s in choices if s.same_slots]
+    if several:
+        least = several[0]
+        return (
+            f"no {least.nodes} nodes have the same {least.per_node} GPU indices free, "
+            "which Slurm needs for a job on several nodes"
+        )
+    if request.required:
+        return "its required nodes do not fit together with the rest of the request"
+    return "free GPUs would do; the policy keeps the job waiting for better ones"

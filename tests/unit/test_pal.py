@@ -1,0 +1,147 @@
+"""PAL's walk of the L x V matrix, and its choice inside a cell."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.placement.pal import Pal, best_cell, traversal
+from slurm_gpu_aware.request import Request
+
+
+def cluster_of(rows, penalty=1.5, **kwargs):
+    scores = np.array(rows, dtype=float)
+    return Cluster.uniform(
+        scores.shape[0],
+        scores.shape[1],
+        scores={"A": scores},
+        locality_penalty=penalty,
+        **kwargs,
+    )
+
+
+def ask(gpus, **kwargs):
+    return Request("1", gpus, app_class="A", **kwargs)
+
+
+def test_traversal_of_the_papers_example():
+    """The printed list drops 2.55 within; the text agrees with the order here."""
+    cluster = cluster_of([[0.89, 0.94, 1.06, 2.55]] * 2)
+    walk = [(v, level[0]) for level, v, _ in traversal(cluster, "A")]
+    assert walk == [
+        (0.89, "n"),
+        (0.94, "n"),
+        (1.06, "n"),
+        (0.89, "c"),
+        (0.94, "c"),
+        (1.06, "c"),
+        (2.55, "n"),
+        (2.55, "c"),
+    ]
+    products = [product for _, _, product in traversal(cluster, "A")]
+    assert products == pytest.approx([0.89, 0.94, 1.06, 1.335, 1.41, 1.59, 2.55, 3.825])
+
+
+def test_distributed_is_preferred_over_the_slowest_bin():
+    """'Prefers a distributed allocation over GPUs from bin 4': 1.59 across before 2.55 within."""
+    cluster = cluster_of([[1.06, 2.55], [1.06, 2.55]])
+    got = Pal().place(ask(2), cluster)
+    assert got is not None
+    assert (got.nodes, got.slots) == ((0, 1), ((0,), (0,)))
+    assert got.slowdown == pytest.approx(1.59)
+    assert got.level == "cluster"
+
+
+def test_the_slowest_bin_within_is_preferred_over_itself_across():
+    cluster = cluster_of([[2.55, 2.55], [2.55, 2.55]])
+    got = Pal().place(ask(2), cluster)
+    assert got is not None
+    assert (got.nodes, got.slowdown) == ((0,), pytest.approx(2.55))
+
+
+def test_account_tells_the_cells_in_order_and_which_one_held():
+    cluster = cluster_of([[0.89, 1.06], [0.94, 1.06]])
+    got = Pal().place(ask(2), cluster)
+    assert got is not None
+    cells = got.why["cells"]
+    assert [(c["level"], c["V"], c["found"]) for c in cells] == [
+        ("node", 0.89, False),
+        ("node", 0.94, False),
+        ("node", 1.06, True),
+    ]
+    assert got.why["cells_tried"] == 3
+    assert got.nodes == (0,)  # least variability: 0.89 + 1.06 < 0.94 + 1.06
+    assert "n0 GPUs 0,1" in got.why["summary"]
+
+
+def test_one_gpu_gets_the_best_then_best_fit():
+    cluster = cluster_of([[0.9, 1.0], [0.9, 1.0]])
+    cluster.take(1, [1])
+    got = Pal().place(ask(1), cluster)
+    assert got is not None
+    assert (got.nodes, got.slots) == ((1,), ((0,),))
+
+
+def test_larger_than_a_node_takes_the_same_slots_exactly():
+    """Greedy per node would take slots 0 on n0 and 1 on n1; one GRES line cannot say that."""
+    cluster = cluster_of([[0.9, 1.1, 1.3], [1.3, 1.1, 0.9]])
+    got = Pal().place(ask(2, gpus_per_node=1), cluster)
+    assert got is not None
+    assert (got.nodes, got.slots, got.score) == ((0, 1), ((1,), (1,)), 1.1)
+
+
+def test_free_choice_takes_the_best_anywhere_in_uneven_parts():
+    cluster = cluster_of([[0.9, 0.9, 0.9], [0.9, 2.0, 2.0]], same_indices=False)
+    got = Pal().place(ask(4), cluster)
+    assert got is not None
+    assert got.slots == ((0, 1, 2), (0,))
+
+
+def test_socket_level_comes_before_the_node():
+    base = cluster_of([[1.0, 1.0, 1.0, 1.0]])
+    sockets = LocalityLevel("socket", 1.0, np.array([[0, 0, 1, 1]]))
+    node = LocalityLevel("node", 1.0, np.array([0]))
+    cluster = Cluster(**{**vars(base), "levels": (sockets, node)})
+    cluster.take(0, [0])
+    got = Pal().place(ask(2), cluster)
+    assert got is not None
+    assert (got.slots, got.level) == (((2, 3),), "socket")
+    assert Pal().place(ask(3), cluster).level == "node"
+
+
+def test_switch_level_keeps_a_job_inside_one_switch():
+    base = cluster_of([[1.0]] * 4)
+    switch = LocalityLevel("switch", 1.2, np.array([0, 1, 0, 1]))
+    cluster = Cluster(**{**vars(base), "levels": (base.levels[0], switch, base.levels[1])})
+    cluster.take(0, [0])
+    got = Pal().place(ask(2), cluster)
+    assert got is not None
+    assert (got.nodes, got.level, got.slowdown) == ((1, 3), "switch", pytest.approx(1.2))
+
+
+def test_whole_node_takes_every_gpu_and_counts_the_worst():
+    cluster = cluster_of([[0.8, 1.4], [1.0, 1.1]])
+    got = Pal().place(ask(1, whole_node=True), cluster)
+    assert got is not None
+    assert (got.nodes, got.slots, got.score, got.exact) == ((1,), ((0, 1),), 1.1, False)
+
+
+def test_plain_node_promises_only_its_worst_free_gpu():
+    base = cluster_of([[0.8, 1.4], [1.0, 1.1]])
+    cluster = Cluster(**{**vars(base), "indexed": np.array([False, True])})
+    got = Pal().place(ask(1), cluster)
+    assert got is not None
+    assert (got.nodes, got.slots, got.exact) == ((1,), ((0,),), True)
+    cluster.take(1, [0, 1])
+    got = Pal().place(ask(1), cluster)
+    assert got is not None
+    assert (got.nodes, got.score, got.exact) == ((0,), 1.4, False)
+
+
+def test_best_cell_offers_all_equal_candidates():
+    cluster = cluster_of([[0.9, 0.9, 2.0], [0.9, 0.9, 0.9]])
+    cell = best_cell(ask(2), cluster)
+    assert cell is not None
+    assert cell.units.tolist() == [0, 1]
+    assert cell.allowed.tolist() == [[True, True, False], [True, True, True]]
+    assert (cell.level.name, cell.score, cell.product) == ("node", 0.9, 0.9)
+    assert best_cell(ask(4, max_nodes=1), cluster) is None
