@@ -193,7 +193,7 @@ def lua_conf(
     policies : names that users may give with ``place=``.
     models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
     max_gpus_per_node : most GPUs that a node has; 0: unknown, then nothing is refused for it.
-    operators : user ids that may do what ordinary users may not, beside root and SlurmUser.
+    operators : user ids that may do what ordinary users may not: root, SlurmUser and others.
     """
     lines = [
         "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.",

@@ -1,0 +1,411 @@
+"""What ``gpu-aware setup`` would write, as a list of changes, and writing them safely.
+
+Nothing here changes the GRES types of a node that slurm.conf already knows with GPUs: Slurm would
+kill or requeue the jobs that run on it. Such nodes get lines to apply by hand on a drained node.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import slurm_gpu_aware
+from slurm_gpu_aware.config import DEFAULT_PATH, Config
+from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.slurm import render
+from slurm_gpu_aware.slurm.conffile import (
+    SlurmConf,
+    edit_settings,
+    outside_block,
+    replace_block,
+)
+from slurm_gpu_aware.slurm.render import NodeGpus
+
+__all__ = ["Change", "Plan", "Site", "check_lua", "for_output", "in_place", "shipped", "write"]
+
+COMMAND_TIMEOUT_S = 20.0
+_LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")
+_GPU_TYPE = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?(?::\d+)?", re.IGNORECASE)
+_INDEX_TYPE = re.compile(r"g\d+\Z")
+OWN_FILTER = "job_submit.lua"
+LUA_CONF = "gpu_aware_conf.lua"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What setup was told and found."""
+
+    config: Config
+    nodes: tuple[NodeGpus, ...]
+    """From the profile."""
+    slurm_dir: Path
+    """Folder of slurm.conf."""
+    conf: SlurmConf
+    conf_text: str | None
+    """Text of slurm.conf itself; None: there is none."""
+    gres_text: str
+    """Text of gres.conf; empty: there is none."""
+    filter_text: str | None
+    """Text of the site's job_submit.lua; None: there is none."""
+    operators: tuple[int, ...] = ()
+    unit_dir: Path = Path("/etc/systemd/system")
+
+    @property
+    def user(self) -> str:
+        """SlurmUser."""
+        return self.conf.get("SlurmUser") or "root"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file as it should be."""
+
+    path: Path
+    text: str
+    mode: int = 0o644
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Files to write, and what is left to a person."""
+
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def shipped(kind: str) -> list[Path]:
+    """Files of ``etc/KIND`` that came with the installation, sorted. Raises SourceError."""
+    roots = (
+        Path(slurm_gpu_aware.__file__).resolve().parent.parent / "etc",
+        Path(sys.prefix) / "share" / "slurm-gpu-aware",
+        Path(sys.prefix) / "share",
+    )
+    for root in roots:
+        folder = root / kind
+        if folder.is_dir():
+            return sorted(p for p in folder.iterdir() if p.is_file())
+    raise SourceError(
+        f"the installation lacks its {kind} files; looked in"
+        f" {' and '.join(str(r / kind) for r in roots)}: install slurm-gpu-aware again"
+    )
+
+
+def for_output(site: Site, folder: Path) -> Plan:
+    """Everything as separate files for review, under ``folder``."""
+    scripts = _scripts(site.slurm_dir)
+    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    lines = [f"{key}={value}" for key, value in settings.values.items()]
+    nodes = render.node_lines(site.nodes)
+    text = "# Merge into slurm.conf.\n" + "\n".join(lines) + "\n"
+    if nodes:
+        text += "\n# Into the NodeName lines; on a node with GPUs only while it is drained.\n"
+        text += "".join(f"# {line}\n" for line in nodes)
+    changes = [
+        Change(folder / "slurm.conf.lines", text),
+        Change(folder / "create-gate.sh", _gate_script(site.config), 0o755),
+        Change(folder / LUA_CONF, _lua_conf(site)),
+        *(_copy(p, folder / p.name) for p in shipped("lua")),
+        *(_copy(p, folder / "prolog.d" / p.name, 0o755) for p in shipped("prolog.d")),
+        *(_copy(p, folder / "epilog.d" / p.name, 0o755) for p in shipped("epilog.d")),
+        *_units(site, folder / "systemd"),
+    ]
+    if site.nodes:
+        body = "\n".join(render.gres_lines(site.nodes)) + "\n"
+        changes.insert(0, Change(folder / "gres.conf", body))
+    return Plan(tuple(changes), (*settings.notes, *_profile_notes(site)))
+
+
+def in_place(site: Site) -> Plan:
+    """The site's own files, changed as little as possible."""
+    scripts = _scripts(site.slurm_dir)
+    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    notes = [*settings.notes, *_profile_notes(site)]
+    changes = [_copy(source, target, 0o755) for source, target in scripts]
+    changes += [_copy(p, site.slurm_dir / p.name) for p in shipped("lua") if p.name != OWN_FILTER]
+    changes.append(Change(site.slurm_dir / LUA_CONF, _lua_conf(site)))
+    changes += _filter(site, notes)
+    changes += _units(site, site.unit_dir)
+    changes += _gres(site, notes)
+    if site.conf_text is None:
+        notes.append(
+            f"{site.slurm_dir}/slurm.conf is not there; run setup on the controller, or merge"
+            " slurm.conf.lines of --output by hand"
+        )
+    else:
+        # Last, so that everything that it refers to is there when Slurm reads it.
+        changed = edit_settings(site.conf_text, settings.values)
+        changes.append(Change(site.slurm_dir / "slurm.conf", changed))
+    return Plan(tuple(changes), tuple(notes))
+
+
+def _filter(site: Site, notes: list[str]) -> list[Change]:
+    """Our job_submit.lua where the site has none; two lines to add where it has its own."""
+    target = site.slurm_dir / OWN_FILTER
+    ours = [p for p in shipped("lua") if p.name == OWN_FILTER]
+    if site.filter_text is None or (ours and site.filter_text == ours[0].read_text()):
+        return [_copy(p, target) for p in ours]
+    if "gpu_aware" not in site.filter_text:
+        notes.append(
+            f"{target} is the site's own and stays; add the two lines that load gpu_aware.lua"
+            " (see 'A site's own job_submit.lua' in the administrator's guide)"
+        )
+    return []
+
+
+def _gres(site: Site, notes: list[str]) -> list[Change]:
+    """gres.conf lines for nodes that slurm.conf already has with one type per GPU."""
+    if not site.nodes:
+        return []
+    states = node_states(site.conf)
+    ready = [n for n in site.nodes if states.get(n.name) == "indexed"]
+    plain = [n.name for n in site.nodes if states.get(n.name) == "plain"]
+    absent = [n for n in site.nodes if states.get(n.name) is None]
+    if plain:
+        notes.append(
+            f"{render.hostlist(plain)} keep their GRES types: changing them under running jobs"
+            " kills these. Drain a node, wait until it is empty, then change its lines by hand;"
+            " 'gpu-aware setup --output DIR' writes them. Until then we choose only the node there"
+        )
+    if absent:
+        lines = "; ".join(render.node_lines(absent))
+        notes.append(f"slurm.conf has no GPUs for these nodes; add to their lines: {lines}")
+    described = _described(outside_block(site.gres_text))
+    ours = [n for n in ready if n.name not in described]
+    text = replace_block(site.gres_text, render.gres_lines(ours))
+    if text == site.gres_text:
+        return []
+    return [Change(site.slurm_dir / "gres.conf", text)]
+
+
+def node_states(conf: SlurmConf) -> dict[str, str]:
+    """Node -> ``indexed`` (one type per GPU) or ``plain``; nodes without GPUs are left out."""
+    out: dict[str, str] = {}
+    for record in conf.nodes:
+        types = [m.group(1) for m in _GPU_TYPE.finditer(record.get("gres", ""))]
+        if types:
+            exact = all(t is not None and _INDEX_TYPE.match(t) for t in types)
+            for name in expand(record["nodename"]):
+                out[name] = "indexed" if exact else "plain"
+    return out
+
+
+def sockets(conf: SlurmConf) -> dict[str, tuple[int, int]]:
+    """Node -> (sockets, cores per socket), for nodes whose line says both."""
+    out: dict[str, tuple[int, int]] = {}
+    for record in conf.nodes:
+        count, cores = record.get("sockets", ""), record.get("corespersocket", "")
+        if count.isdigit() and cores.isdigit():
+            out.update(dict.fromkeys(expand(record["nodename"]), (int(count), int(cores))))
+    return out
+
+
+def _described(lines: Iterable[str]) -> set[str]:
+    """Nodes whose GPUs the site's own gres.conf lines describe."""
+    out: set[str] = set()
+    for line in lines:
+        fields = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line.split("#", 1)[0]))
+        lower = {k.lower(): v for k, v in fields.items()}
+        if lower.get("name", "").lower() == "gpu" and "nodename" in lower:
+            out.update(expand(lower["nodename"]))
+    return out
+
+
+def expand(hosts: str) -> list[str]:
+    """Node names of a host list: ``n[1-2,5],x`` -> n1 n2 n5 x. Raises SourceError."""
+    from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+
+    return list(expand_hostlist(hosts))
+
+
+def _profile_notes(site: Site) -> list[str]:
+    if site.nodes:
+        return []
+    return [
+        "the store has no profile: no gres.conf lines and no GPU models; run"
+        " 'gpu-aware-profile sweep', then setup again"
+    ]
+
+
+def _lua_conf(site: Site) -> str:
+    allowed = dict.fromkeys([site.config.placement.policy, *site.config.placement.allowed])
+    models = {n.model for n in site.nodes if n.model}
+    return render.lua_conf(
+        site.config,
+        policies=list(allowed),
+        models=sorted(models),
+        max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
+        operators=sorted({0, *_uid(site.user), *site.operators}),
+    )
+
+
+def _uid(user: str) -> list[int]:
+    """User id of a name; empty if the host does not know it."""
+    try:
+        return [pwd.getpwnam(user).pw_uid]
+    except KeyError:
+        return []
+
+
+def _scripts(slurm_dir: Path) -> list[tuple[Path, Path]]:
+    """(shipped prolog or epilog, where it goes)."""
+    return [
+        (source, slurm_dir / kind / source.name)
+        for kind in ("prolog.d", "epilog.d")
+        for source in shipped(kind)
+    ]
+
+
+def _script_settings(scripts: Iterable[tuple[Path, Path]]) -> dict[str, str]:
+    keys = {"prolog.d": "Prolog", "epilog.d": "Epilog"}
+    return {keys[target.parent.name]: str(target) for _, target in scripts}
+
+
+def _gate_script(config: Config) -> str:
+    words = " ".join(render.gate_command(config))
+    return (
+        "#!/bin/sh\n# The selector creates the gate when it starts; this is the same by hand.\n"
+        "# It ends by itself unless the selector renews it.\n"
+        f"exec {words}\n"
+    )
+
+
+def _units(site: Site, folder: Path) -> list[Change]:
+    commands = Path(sys.prefix) / "bin"
+    config_file = site.config.source or DEFAULT_PATH
+    selectd = render.selectd_unit(
+        commands / "gpu-aware",
+        user=site.user,
+        config_file=config_file,
+        store=site.config.store.path,
+    )
+    sweep = render.sweep_unit(
+        commands / "gpu-aware-profile", user=site.user, config_file=config_file
+    )
+    return [
+        Change(folder / "gpu-aware-selectd.service", selectd),
+        Change(folder / "gpu-aware-sweep.service", sweep),
+        Change(folder / "gpu-aware-sweep.timer", render.sweep_timer()),
+    ]
+
+
+def _copy(source: Path, target: Path, mode: int = 0o644) -> Change:
+    return Change(target, source.read_text(encoding="utf-8"), mode)
+
+
+def diff(change: Change) -> str:
+    """Unified diff between the file on disk and the change; empty if they are equal."""
+    old = _on_disk(change.path)
+    return "".join(
+        difflib.unified_diff(
+            (old or "").splitlines(keepends=True),
+            change.text.splitlines(keepends=True),
+            fromfile="/dev/null" if old is None else str(change.path),
+            tofile=str(change.path),
+        )
+    )
+
+
+def pending(changes: Sequence[Change]) -> list[Change]:
+    """Changes that are not on disk yet."""
+    return [c for c in changes if _on_disk(c.path) != c.text]
+
+
+def _on_disk(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SourceError(f"{path}: cannot be read: {exc}") from None
+
+
+def check_lua(changes: Iterable[Change]) -> bool:
+    """Compile all Lua files; False if no Lua compiler is installed.
+
+    Raises AwareError for a syntax error: slurmctld does not start with one.
+    """
+    compiler = next((found for name in _LUAC if (found := shutil.which(name))), None)
+    if compiler is None:
+        return False
+    for change in changes:
+        if change.path.suffix != ".lua":
+            continue
+        done = subprocess.run(
+            [compiler, "-p", "-"],
+            input=change.text,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise AwareError(
+                f"{change.path}: Lua syntax error, nothing was installed: {done.stderr.strip()}"
+            )
+    return True
+
+
+def write(change: Change) -> Path | None:
+    """Replace a file atomically; return where the previous one was kept, if there was one.
+
+    Owner and mode of an existing file stay. The first version ever replaced is kept beside it as
+    ``NAME.before-gpu-aware``. Raises SourceError.
+    """
+    path = change.path.resolve()
+    kept: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        status = path.stat() if path.exists() else None
+        backup = path.with_name(path.name + ".before-gpu-aware")
+        if status is not None and not backup.exists():
+            shutil.copy2(path, backup)
+            kept = backup
+        handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(change.text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(fresh, change.mode if status is None else status.st_mode & 0o7777)
+            if status is not None and os.geteuid() == 0:
+                os.chown(fresh, status.st_uid, status.st_gid)
+            os.replace(fresh, path)
+        except BaseException:
+            Path(fresh).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    return kept
+
+
+def folders(config: Config) -> Mapping[Path, str]:
+    """Folders that the filter and the selector write into, and what for."""
+    return {
+        config.store.path.parent: "store",
+        config.events.submit_file.parent: "submission events",
+    }
+
+
+def make_folders(config: Config, user: str) -> list[Path]:
+    """Create the missing ones of :func:`folders`, owned by ``user``; return what was made."""
+    made = []
+    for folder in folders(config):
+        if folder.is_dir():
+            continue
+        try:
+            folder.mkdir(parents=True, mode=0o755)
+            if os.geteuid() == 0:
+                shutil.chown(folder, user, None)
+        except (OSError, LookupError) as exc:
+            raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
+        made.append(folder)
+    return made

@@ -1,0 +1,120 @@
+"""What Slurm itself says right now, for commands that also work without it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from slurm_gpu_aware.errors import SourceError
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob
+
+__all__ = ["GateState", "LiveJob", "find_job", "gate_state", "open_gateway", "parked_jobs"]
+
+_PENDING = "PENDING"
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """A job as Slurm shows it to anybody."""
+
+    job_id: str
+    user: str
+    state: str
+    reason: str
+    parked: bool
+    """It waits at our gate."""
+    gpus: int | None
+    """None: Slurm does not count GPUs (AccountingStorageTRES lacks gres/gpu)."""
+    submit_s: float
+    priority: int
+
+
+@dataclass(frozen=True)
+class GateState:
+    """The reservation that holds the gate's licences."""
+
+    reservation: str
+    exists: bool
+    end_s: float | None = None
+    left_s: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+def open_gateway(config: Config) -> Gateway:
+    """The gateway to Slurm, with the configured time limit per call."""
+    from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+
+    return CliGateway(timeout_s=config.selector.command_timeout_s)
+
+
+def parked_jobs(config: Config) -> list[LiveJob] | None:
+    """Jobs that wait at the gate, in Slurm's order; None if Slurm does not answer."""
+    jobs = _jobs(config)
+    if jobs is None:
+        return None
+    parked = [job for job in (_live(j, config) for j in jobs) if job.parked]
+    return sorted(parked, key=lambda j: (-j.priority, j.submit_s, j.job_id))
+
+
+def find_job(config: Config, job_id: str) -> LiveJob | None:
+    """One job by the id that users type or by Slurm's own number; None: not there, or no answer."""
+    for job in _jobs(config) or ():
+        if job_id in (job.id, str(job.raw_id)) or _is_task_of(job_id, job):
+            return _live(job, config)
+    return None
+
+
+def gate_state(config: Config) -> GateState | None:
+    """State of the gate; None if Slurm does not answer."""
+    name = config.gate.reservation
+    try:
+        reservations = open_gateway(config).reservations()
+    except SourceError:
+        return None
+    for found in reservations:
+        if found.name == name:
+            left = found.end_s - time.time()
+            return GateState(name, left > 0, found.end_s, max(0.0, left))
+    return GateState(name, False)
+
+
+def _jobs(config: Config) -> list[SlurmJob] | None:
+    try:
+        return open_gateway(config).jobs()
+    except SourceError:
+        return None
+
+
+def _live(job: SlurmJob, config: Config) -> LiveJob:
+    parked = job.state == _PENDING and job.licence_count(config.gate.licence) > 0
+    shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
+    return LiveJob(
+        job_id=shown,
+        user=job.user,
+        state=job.state,
+        reason=job.reason,
+        parked=parked,
+        gpus=job.req_tres.get("gres/gpu"),
+        submit_s=job.submit_s,
+        priority=job.priority,
+    )
+
+
+def _is_task_of(job_id: str, job: SlurmJob) -> bool:
+    """Whether ``98_5`` is one of the tasks that an unsplit array record still holds."""
+    array, _, task = job_id.partition("_")
+    if not task or not job.array_tasks or str(job.array_id) != array:
+        return False
+    number = int(task)
+    for part in job.array_tasks.split("%")[0].split(","):
+        first, _, last = part.partition(":")[0].partition("-")
+        if first.isdigit() and int(first) <= number <= int(last or first):
+            return True
+    return False

@@ -1,0 +1,183 @@
+"""``gpu-aware setup``: write what Slurm has to know about us."""
+
+from __future__ import annotations
+
+import pwd
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.output import paragraph, say
+from slurm_gpu_aware.errors import StoreError
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.install import Plan, Site
+    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.slurm.conffile import SlurmConf
+    from slurm_gpu_aware.slurm.render import NodeGpus
+
+__all__ = ["command"]
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def _uids(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[int, ...]:
+    try:
+        return tuple(int(n) if n.isdigit() else pwd.getpwnam(n).pw_uid for n in names)
+    except KeyError as exc:
+        raise click.BadParameter(f"no such user: {exc.args[0]}") from None
+
+
+@click.command("setup")
+@click.option("--output", type=_FOLDER, metavar="DIR", help="Write all files there for review.")
+@click.option("--install", is_flag=True, help="Change the site's files in place.")
+@click.option("--yes", is_flag=True, help="Do not ask before files are overwritten.")
+@click.option(
+    "--slurm-dir",
+    type=_FOLDER,
+    default=Path("/etc/slurm"),
+    show_default=True,
+    help="Folder of slurm.conf.",
+)
+@click.option(
+    "--unit-dir",
+    type=_FOLDER,
+    default=Path("/etc/systemd/system"),
+    show_default=True,
+    help="Folder of systemd units.",
+)
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    metavar="USER",
+    callback=_uids,
+    help="User who may change gate, nodes and GRES of jobs, beside root and SlurmUser. Repeatable.",
+)
+@pass_context
+def command(
+    context: Context,
+    output: Path | None,
+    install: bool,
+    yes: bool,
+    slurm_dir: Path,
+    unit_dir: Path,
+    operators: tuple[int, ...],
+) -> None:
+    """Write GRES lines, slurm.conf settings, Lua filter, prolog, epilog and systemd units.
+
+    Without --output or --install it only shows what --install would change. What it writes
+    follows from the configuration and from the profile in the store. Each change to an existing
+    file is shown as a diff first; the file's first version is kept as NAME.before-gpu-aware. Lua
+    files are compiled before anything is written. The GRES types of nodes that have GPUs in
+    slurm.conf are never changed: that kills running jobs.
+
+    \b
+    Examples:
+      gpu-aware setup --output ./review
+      gpu-aware setup
+      gpu-aware setup --install
+    """
+    from slurm_gpu_aware.cli import install as work
+
+    if output is not None and install:
+        raise click.UsageError("--output and --install exclude each other")
+    site = _look_around(context.config(), slurm_dir, unit_dir, operators)
+    plan = work.for_output(site, output) if output is not None else work.in_place(site)
+    if not work.check_lua(plan.changes):
+        say("luac is not installed: the Lua files were not checked.")
+    changes = work.pending(plan.changes)
+    for change in changes:
+        if change.path.exists() or not install:
+            click.echo(work.diff(change), nl=False)
+    if output is None and not install:
+        _end(plan, f"{len(changes)} files would change; --install writes them.")
+        return
+    existing = [c for c in changes if c.path.exists()]
+    if existing and not yes:
+        click.confirm(f"Overwrite {len(existing)} files?", abort=True, err=True)
+    for change in changes:
+        kept = work.write(change)
+        say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))
+    if install:
+        for folder in work.make_folders(site.config, site.user):
+            say(f"made {folder} for {site.user}")
+    _end(plan, _next_steps(install, len(changes)))
+
+
+def _end(plan: Plan, last: str) -> None:
+    for note in plan.notes:
+        say(paragraph(f"note: {note}."))
+    say(paragraph(last))
+
+
+def _next_steps(install: bool, count: int) -> str:
+    if not count:
+        return "Everything is as it should be; nothing was written."
+    if not install:
+        return "Review the files; 'gpu-aware setup --install' puts them in place."
+    return (
+        "Next: copy gres.conf, slurm.conf, prolog.d and epilog.d to all nodes if they do not share"
+        " the folder; 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'systemctl enable"
+        " --now gpu-aware-selectd'; 'gpu-aware doctor'."
+    )
+
+
+def _look_around(
+    config: Config, slurm_dir: Path, unit_dir: Path, operators: tuple[int, ...]
+) -> Site:
+    from slurm_gpu_aware.cli.install import OWN_FILTER, Site
+    from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
+
+    conf_file = slurm_dir / "slurm.conf"
+    conf = read_conf(conf_file) if conf_file.exists() else SlurmConf()
+    return Site(
+        config=config,
+        nodes=_profiled(config, conf),
+        slurm_dir=slurm_dir,
+        conf=conf,
+        conf_text=_text(conf_file),
+        gres_text=_text(slurm_dir / "gres.conf") or "",
+        filter_text=_text(slurm_dir / OWN_FILTER),
+        operators=operators,
+        unit_dir=unit_dir,
+    )
+
+
+def _profiled(config: Config, conf: SlurmConf) -> tuple[NodeGpus, ...]:
+    """Nodes of the profile; empty, with a word to the user, if there is no store."""
+    from slurm_gpu_aware.cli.install import sockets
+    from slurm_gpu_aware.slurm.render import NodeGpus
+    from slurm_gpu_aware.store.database import open_store
+    from slurm_gpu_aware.store.profiles import load_profile
+
+    try:
+        with open_store(config.store.path, readonly=True) as store:
+            profile = load_profile(store)
+    except StoreError as exc:
+        say(paragraph(f"no profile: {exc}."))
+        return ()
+    known = sockets(conf)
+    nodes = []
+    for name in sorted({node for node, _ in profile.gpus}):
+        slots = sorted(slot for node, slot in profile.gpus if node == name)
+        records = [profile.gpus[name, slot] for slot in slots]
+        models = {r.model for r in records}
+        count, cores = known.get(name, (None, None))
+        nodes.append(
+            NodeGpus(
+                name=name,
+                indices=tuple(slots),
+                model=models.pop() if len(models) == 1 else None,
+                numa=tuple(r.numa for r in records),
+                sockets=count,
+                cores_per_socket=cores,
+            )
+        )
+    return tuple(nodes)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None

@@ -1,0 +1,134 @@
+"""``gpu-aware status``: does it run, what does it hold, how old is what it knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.output import age, json_option, pairs, print_json, say, stamp, table
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.reading import Reader
+
+__all__ = ["command"]
+
+_SHOWN_STATES = ("planned", "prepared", "released", "started")
+
+
+@click.command("status")
+@click.option("--rounds", "count", default=5, show_default=True, help="How many rounds to show.")
+@json_option
+@pass_context
+def command(context: Context, count: int, as_json: bool) -> None:
+    """Show the gate, the heartbeat, how many jobs are parked and placed, and the last rounds.
+
+    \b
+    Examples:
+      gpu-aware status
+      gpu-aware status --json
+    """
+    from slurm_gpu_aware.cli.live import gate_state
+    from slurm_gpu_aware.cli.reading import open_reader
+
+    config = context.config()
+    now = time.time()
+    with open_reader(config) as reader:
+        answer = _from_store(reader, max(1, count))
+        note = reader.note()
+    gate = gate_state(config)
+    answer["gate"] = None if gate is None else gate.as_json()
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(_text(answer, now, config.selector.round_s))
+    if note:
+        say(note)
+
+
+def _from_store(reader: Reader, count: int) -> dict[str, Any]:
+    from slurm_gpu_aware.cli.reading import event_json, round_json
+    from slurm_gpu_aware.store.profiles import load_profile
+
+    rounds = reader.ledger.last_rounds(count)
+    states = [d.state for d in reader.ledger.open_decisions()]
+    profile = load_profile(reader.store)
+    times = list(profile.taken_at.values())
+    return {
+        "rounds": [round_json(r) for r in rounds],
+        "parked": rounds[0].waiting if rounds else None,
+        "placed": {state: states.count(state) for state in _SHOWN_STATES},
+        "gate_events": [event_json(e) for e in reader.ledger.events("")[-3:]],
+        "profile": {
+            "nodes": len(profile.taken_at),
+            "gpus": len(profile.gpus),
+            "classes": sorted(profile.scores),
+            "newest": max(times, default=None),
+            "oldest": min(times, default=None),
+            "faults": sum(len(f) for f in profile.faults.values()),
+        },
+    }
+
+
+def _text(answer: Mapping[str, Any], now: float, round_s: float) -> str:
+    rounds = answer["rounds"]
+    profile = answer["profile"]
+    last = rounds[0]["started_at"] if rounds else None
+    entries: list[tuple[str, object]] = [
+        ("selector", _selector_text(last, now, round_s)),
+        ("gate", _gate_text(answer["gate"])),
+        ("parked", answer["parked"] if answer["parked"] is not None else "unknown"),
+        ("placed", ", ".join(f"{n} {state}" for state, n in answer["placed"].items() if n) or "0"),
+        ("profile", _profile_text(profile, now)),
+    ]
+    blocks = [pairs(entries)]
+    if rounds:
+        rows = [
+            (
+                stamp(r["started_at"]),
+                r["trigger"],
+                r["queued"],
+                r["placed"],
+                r["waiting"],
+                age(r["took_ms"] / 1000),
+            )
+            for r in rounds
+        ]
+        headers = ["last rounds", "trigger", "queued", "placed", "waiting", "took"]
+        blocks.append(table(headers, rows, right=["queued", "placed", "waiting", "took"]))
+    return "\n\n".join(blocks)
+
+
+def _selector_text(last: float | None, now: float, round_s: float) -> str:
+    if last is None:
+        return "has never run a round; start it: systemctl start gpu-aware-selectd"
+    quiet = now - last
+    text = f"last round {age(quiet)} ago"
+    if quiet > 6 * round_s:
+        text += f" (expected every {round_s:g} s): it may be down; see gpu-aware doctor"
+    return text
+
+
+def _gate_text(gate: Mapping[str, Any] | None) -> str:
+    if gate is None:
+        return "unknown: Slurm does not answer"
+    if not gate["exists"]:
+        return "open: the reservation is not there, jobs start as if we were not installed"
+    return f"closed, held by reservation {gate['reservation']} for {age(gate['left_s'])} more"
+
+
+def _profile_text(profile: Mapping[str, Any], now: float) -> str:
+    if not profile["gpus"]:
+        return "none: all GPUs count as equal; run gpu-aware-profile sweep"
+    classes = ", ".join(profile["classes"]) or "none"
+    text = f"{profile['gpus']} GPUs on {profile['nodes']} nodes, classes {classes}"
+    if profile["newest"] is not None:
+        text += f", {age(now - profile['newest'])} old"
+        if profile["oldest"] < profile["newest"] - 3600:
+            text += f" (oldest node {age(now - profile['oldest'])})"
+    if profile["faults"]:
+        text += f"; {profile['faults']} faults in the newest probes"
+    return text
