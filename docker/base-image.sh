@@ -62,6 +62,8 @@ if [ "$suite" = sid ]; then
         --customize-hook="copy-in $work/libmariadb.so.3 /opt/libmariadb"
 fi
 
+previous=$(docker images -q "$image")
 echo "Making $image from Debian packages; this takes a minute or two." >&2
 mmdebstrap --quiet --keyring="$keyring" "$@" "$suite" "$work/root.tar" ${mirror:+"$mirror"}
 docker import --change "LABEL $label" "$work/root.tar" "$image" >/dev/null
+[ -z "$previous" ] || docker rmi "$previous" >/dev/null 2>&1 || true

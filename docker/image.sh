@@ -5,17 +5,22 @@ set -eu
 cd "$(dirname "$0")/.."
 suite=${1:-trixie}
 
+# One build at a time: builds share the folder build/.
+mkdir -p build
+exec 9>build/image.lock
+flock 9
+
 docker/base-image.sh "$suite"
 docker/wheels.sh "$suite"
 
-# What is laid over the image's root: the fake GPUs (library and machines).
+# What is laid over the image's root: the fake GPUs, two on each of a node's two sockets.
 rm -rf build/image
-mkdir -p build/image/usr/local/lib build/image/etc/gpu-aware-fake
-if [ -f docker/fake_nvml/Makefile ]; then
-    make -s -C docker/fake_nvml
-    install -m 755 docker/fake_nvml/libnvidia-ml.so.1 build/image/usr/local/lib/
-    cp docker/fake_nvml/machines/*.json build/image/etc/gpu-aware-fake/
-fi
+mkdir -p build/image/etc/gpu-aware-fake build/fake_nvml
+make -s -C docker/fake_nvml OUT="$PWD/build/fake_nvml" DESTDIR="$PWD/build/image" install
+for number in 1 2 3 4; do
+    "${PYTHON:-python3}" docker/fake_nvml/machines.py write --kind two-socket-4 --node "n$number" \
+        --seed "$number" --cpus 0-7 --cpus 8-15 --out "build/image/etc/gpu-aware-fake/n$number.json"
+done
 
 # Without buildx, the classic builder; it says so at length.
 docker build -q --build-arg "SUITE=$suite" -t "slurm-gpu-aware:$suite" -f docker/Dockerfile . \

@@ -81,11 +81,19 @@ lay_out() {
     fi
 }
 
-# With us or without us. Slurm reads a changed job_submit.lua by itself.
+# Slurm reads a job_submit.lua again whose time is later, in whole seconds.
+install_filter() {
+    local before
+    before=$(stat -c %Y /etc/slurm/job_submit.lua 2>/dev/null || echo 0)
+    install -m 644 "$1" /etc/slurm/job_submit.lua
+    [ "$(date +%s)" -gt "$before" ] || touch -d "@$((before + 1))" /etc/slurm/job_submit.lua
+}
+
+# With us or without us.
 mode() {
     case $1 in
     plain)
-        install -m 644 $etc/job_submit_plain.lua /etc/slurm/job_submit.lua
+        install_filter $etc/job_submit_plain.lua
         rm -f /etc/slurm/prolog.d/*gpu-aware* /etc/slurm/epilog.d/*gpu-aware*
         down selectd TERM
         ;;
@@ -94,9 +102,9 @@ mode() {
             find $ours/lua -name '*.lua' ! -name job_submit.lua \
                 -exec install -m 644 -t /etc/slurm {} +
             install -m 644 $etc/gpu_aware_conf.lua /etc/slurm/
-            install -m 644 $ours/lua/job_submit.lua /etc/slurm/job_submit.lua
+            install_filter $ours/lua/job_submit.lua
         else
-            install -m 644 $etc/job_submit_plain.lua /etc/slurm/job_submit.lua
+            install_filter $etc/job_submit_plain.lua
         fi
         for kind in prolog epilog; do
             for file in "$ours/$kind.d"/*; do

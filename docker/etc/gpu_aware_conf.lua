@@ -3,6 +3,7 @@ return {
   classes = { "A", "B", "C" },
   policies = { "pal", "pm-first", "packed" },
   licence = "gpuaware",
+  reservation = "gpuaware_gate",
   submit_file = "/var/spool/slurm-gpu-aware/submitted",
   models = { "v100" },
   park_uncommented = true,

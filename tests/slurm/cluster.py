@@ -1,0 +1,389 @@
+"""The container cluster as tests see it: run commands in it, submit, wait, break things.
+
+Everything goes through ``docker exec``; nothing here knows the code under test. What Slurm says is
+read with ``scontrol`` and parsed here a second time, so that a test does not trust our own parser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["ENDED", "NODES", "Cluster", "ClusterError", "CommandFailed"]
+
+NODES = ("n1", "n2", "n3", "n4")
+CONTAINERS = ("ctl", *NODES)
+ENDED = frozenset(
+    (
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "TIMEOUT",
+    )
+)
+ROOT = Path(__file__).resolve().parents[2]
+GATE = "gpuaware_gate"
+# A field's name starts with a capital letter: a comment such as "class=A,bw=high" stays whole.
+_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*|JOB_GRES|GRES)=")
+
+
+class ClusterError(AssertionError):
+    """The cluster did not come to the state that the test waited for."""
+
+
+class CommandFailed(ClusterError):  # noqa: N818 - reads as what happened
+    """A command in a container ended with another status than 0."""
+
+    def __init__(self, command: object, status: int, stdout: str, stderr: str) -> None:
+        super().__init__(f"{command!r} ended with {status}\nstdout: {stdout}\nstderr: {stderr}")
+        self.status = status
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class Cluster:
+    """One compose project: controller ``ctl``, nodes ``n1`` .. ``n4``, users alice and bob.
+
+    Parameters
+    ----------
+    project : name of the compose project.
+    suite : ``trixie`` (Slurm 24.11) or ``sid`` (26.05).
+    """
+
+    POLL_S = 0.2
+
+    def __init__(self, project: str, suite: str = "trixie") -> None:
+        self.project = project
+        self.suite = suite
+
+    # -- life of the cluster -------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Build the image if needed, start, wait until all nodes are idle."""
+        self._script("up", timeout=2400)
+
+    def down(self) -> None:
+        """Remove containers, networks and volumes."""
+        self._script("down", timeout=120)
+
+    def refresh(self) -> None:
+        """Copy the changed source into the running containers and restart the selector."""
+        self._script("refresh", timeout=900)
+
+    def running(self) -> bool:
+        """Whether all containers of the project are up."""
+        names = self._docker(
+            "ps", "--filter", f"label=com.docker.compose.project={self.project}", "-q"
+        )
+        return len(names.split()) == len(CONTAINERS)
+
+    def mode(self, name: str) -> None:
+        """``plain``: no filter, hooks and selector; ``aware``: with us."""
+        self.sh("ctl", ["services", "mode", name])
+
+    @contextlib.contextmanager
+    def plain(self) -> Iterator[None]:
+        """Plain Slurm within the ``with`` block."""
+        self.mode("plain")
+        try:
+            yield
+        finally:
+            self.mode("aware")
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def sh(
+        self,
+        container: str,
+        command: str | Sequence[str],
+        user: str = "root",
+        *,
+        timeout: float = 60,
+        stdin: str | bytes | None = None,
+        check: bool = True,
+    ) -> str:
+        """Run a command and return its stdout.
+
+        Parameters
+        ----------
+        command : an argv list, or a string for ``sh -c`` inside the container.
+
+        Raises
+        ------
+        CommandFailed
+            The command failed and ``check`` is set.
+        """
+        return self.run(
+            container, command, user, timeout=timeout, stdin=stdin, check=check
+        ).stdout.decode(errors="replace")
+
+    def run(
+        self,
+        container: str,
+        command: str | Sequence[str],
+        user: str = "root",
+        *,
+        timeout: float = 60,
+        stdin: str | bytes | None = None,
+        check: bool = False,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Like `sh`, but return status, stdout and stderr (bytes)."""
+        argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
+        done = subprocess.run(
+            [*self._exec(container, user), *argv],
+            input=stdin.encode() if isinstance(stdin, str) else (stdin or b""),
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise CommandFailed(
+                command,
+                done.returncode,
+                done.stdout.decode(errors="replace"),
+                done.stderr.decode(errors="replace"),
+            )
+        return done
+
+    def start_command(
+        self, container: str, command: Sequence[str], user: str = "root"
+    ) -> subprocess.Popen[bytes]:
+        """Start a command that the test does not wait for yet (``salloc``, ``srun``)."""
+        return subprocess.Popen(
+            [*self._exec(container, user), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def submit(self, user: str, args: Sequence[str] = (), script: str = "sleep 1") -> str:
+        """Submit a batch script as a user; return the job id."""
+        text = f"#!/bin/bash\n{script}\n"
+        out = self.sh("ctl", ["sbatch", "--parsable", *args], user, stdin=text)
+        return out.strip().splitlines()[-1].split(";")[0]
+
+    def jobs(self, job_id: str = "") -> list[dict[str, str]]:
+        """Return what ``scontrol -o show job -d`` says, one dict per job or array part.
+
+        ``Nodes``, ``GRES`` and the other fields that repeat per group of nodes keep their first
+        value; `gpus` reads them all. The whole line is under ``""``.
+        """
+        out = self.run(
+            "ctl", ["scontrol", "-o", "show", "job", "-d", *([job_id] if job_id else [])]
+        )
+        lines = out.stdout.decode(errors="replace").splitlines()
+        return [_fields(line) for line in lines if line.startswith("JobId=")]
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """Return the fields of one job (see `jobs`)."""
+        found = self.jobs(job_id)
+        if not found:
+            raise ClusterError(f"Slurm knows no job {job_id}")
+        return found[0]
+
+    def gpus(self, job_id: str) -> dict[str, tuple[int, ...]]:
+        """Return node -> GPU indices that Slurm has given to a running job (IDX)."""
+        line = self.job(job_id)[""]
+        given: dict[str, tuple[int, ...]] = {}
+        for nodes, gres in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", line):
+            slots = tuple(
+                sorted(i for text in re.findall(r"IDX:([\d,-]+)", gres) for i in _numbers(text))
+            )
+            for node in self.sh("ctl", ["scontrol", "show", "hostnames", nodes]).split():
+                given[node] = slots
+        return given
+
+    def wait(
+        self, job_id: str, states: str | Collection[str], deadline: float = 60
+    ) -> dict[str, str]:
+        """Wait until the job is in one of the states; return its fields.
+
+        Raises
+        ------
+        ClusterError
+            The job ended in another state, or ``deadline`` seconds passed; names the last state.
+        """
+        wanted = {states} if isinstance(states, str) else set(states)
+        last: dict[str, str] = {}
+
+        def reached() -> bool:
+            last.update(self.job(job_id))
+            state = last["JobState"]
+            if state in ENDED and state not in wanted:
+                raise ClusterError(f"job {job_id} ended as {state}, wanted {sorted(wanted)}")
+            return state in wanted
+
+        self.wait_until(
+            reached,
+            deadline,
+            lambda: (
+                f"job {job_id} is {last.get('JobState')} ({last.get('Reason')}), "
+                f"wanted {sorted(wanted)}"
+            ),
+        )
+        return last
+
+    def wait_until(
+        self,
+        condition: Callable[[], bool],
+        deadline: float,
+        what: str | Callable[[], str] = "condition",
+    ) -> None:
+        """Poll until the condition holds; fail after ``deadline`` seconds with ``what``."""
+        end = time.monotonic() + deadline
+        while not condition():
+            if time.monotonic() > end:
+                text = what if isinstance(what, str) else what()
+                raise ClusterError(f"not within {deadline:g} s: {text}")
+            time.sleep(self.POLL_S)
+
+    def output(self, job_id: str, user: str) -> str:
+        """Return what a finished batch job of the user wrote (``slurm-JOBID.out``)."""
+        return self.sh("ctl", ["cat", f"/shared/home/{user}/slurm-{job_id}.out"])
+
+    # -- breaking things -----------------------------------------------------------------------
+
+    def kill(self, container: str, service: str, signal: str = "KILL") -> None:
+        """Send a signal to a service; its supervisor starts it again half a second later."""
+        self.sh(container, f'kill -s {signal} "$(services pid {service})"')
+
+    def service_down(self, container: str, service: str, signal: str = "TERM") -> None:
+        """Stop a service and keep it down."""
+        self.sh(container, ["services", "down", service, signal])
+
+    def service_up(self, container: str, service: str) -> None:
+        """Let a service run again."""
+        self.sh(container, ["services", "up", service])
+
+    def service_pid(self, container: str, service: str) -> int | None:
+        """Return the process id of a service; None while it is down."""
+        text = self.sh(container, f"services pid {service} 2>/dev/null || true").strip()
+        return int(text) if text else None
+
+    def stop(self, container: str) -> None:
+        """Kill a container, as a machine that loses power."""
+        self._docker("kill", self._id(container))
+
+    def start(self, container: str) -> None:
+        """Start a stopped container."""
+        self._docker("start", self._id(container))
+
+    def reset(self) -> None:
+        """End all jobs and bring everything up again: services, containers, nodes.
+
+        Reservations other than the gate are deleted. Waits until all nodes are idle.
+        """
+        for name in CONTAINERS:
+            if (
+                self._docker("inspect", "-f", "{{.State.Running}}", self._id(name)).strip()
+                != "true"
+            ):
+                self.start(name)
+        for name in CONTAINERS:
+            self.sh(name, "rm -f /run/services/*.down")
+        self.wait_until(self._answers, 60, "slurmctld answers")
+        self.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        reservations = self.sh("ctl", ["scontrol", "-o", "show", "reservation"], check=False)
+        for name in re.findall(r"ReservationName=(\S+)", reservations):
+            if name != GATE:
+                self.sh("ctl", ["scontrol", "delete", f"reservation={name}"], check=False)
+        # Faults and slowness that a test has set
+        self.sh("ctl", "rm -f /shared/fakegpu/*/*")
+        last = ""
+
+        def idle() -> bool:
+            nonlocal last
+            last = self.sh("ctl", "squeue -h; sinfo -h -N -o '%N %T'", check=False)
+            states = dict(re.findall(r"^(n\d) (\S+)$", last, flags=re.M))
+            for node, state in states.items():
+                if state.startswith(("down", "drain")) and not state.endswith("*"):
+                    update = ["scontrol", "update", f"nodename={node}", "state=resume"]
+                    self.sh("ctl", update, check=False)
+            lines = last.split("\n")
+            return len(states) == len(NODES) == len(lines) - 1 and set(states.values()) == {"idle"}
+
+        self.wait_until(idle, 90, lambda: f"all nodes idle, no jobs:\n{last}")
+
+    def logs(self, lines: int = 80) -> str:
+        """Return the tail of every service's log."""
+        parts = []
+        for name in CONTAINERS:
+            found = self.run(name, f"tail -n {lines} /var/log/cluster/*.log", timeout=20)
+            parts.append(f"---- {name} ----\n{found.stdout.decode(errors='replace')}")
+        return "\n".join(parts)
+
+    # -- plumbing ------------------------------------------------------------------------------
+
+    def _answers(self) -> bool:
+        return self.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
+
+    def _exec(self, container: str, user: str) -> list[str]:
+        where = f"/shared/home/{user}" if user in ("alice", "bob") else "/"
+        options = ["-i", "-u", user, "-w", where, "-e", f"USER={user}", "-e", f"HOME={where}"]
+        return ["docker", "exec", *options, self._id(container)]
+
+    def _id(self, container: str) -> str:
+        found = self._docker(
+            "ps",
+            "-aq",
+            "--filter",
+            f"label=com.docker.compose.project={self.project}",
+            "--filter",
+            f"label=com.docker.compose.service={container}",
+        ).split()
+        if not found:
+            raise ClusterError(f"no container {container} in project {self.project}")
+        return found[0]
+
+    def _docker(self, *args: str) -> str:
+        done = subprocess.run(
+            ["docker", *args], capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode != 0:
+            raise CommandFailed(args, done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    def _script(self, verb: str, timeout: float) -> None:
+        done = subprocess.run(
+            [str(ROOT / "docker/cluster"), verb],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env={
+                **os.environ,
+                "GPU_AWARE_PROJECT": self.project,
+                "GPU_AWARE_SUITE": self.suite,
+            },
+        )
+        if done.returncode != 0:
+            raise CommandFailed(f"docker/cluster {verb}", done.returncode, done.stdout, done.stderr)
+
+
+def _fields(line: str) -> dict[str, str]:
+    marks = list(_FIELD.finditer(line))
+    ends = [m.start() for m in marks[1:]] + [len(line)]
+    fields: dict[str, str] = {"": line}
+    for mark, end in zip(marks, ends, strict=True):
+        fields.setdefault(mark.group(1), line[mark.end() : end].strip())
+    return fields
+
+
+def _numbers(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers

@@ -1,0 +1,58 @@
+"""Slurm tests run on a real cluster in containers, brought up once per test run.
+
+``GPU_AWARE_REUSE=1`` takes the running project ``$GPU_AWARE_PROJECT``, copies the current source
+into it, and leaves it running.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.slurm)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster: up when the first test wants it, gone at the end."""
+    reuse = os.environ.get("GPU_AWARE_REUSE") == "1"
+    project = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware"
+    cluster = Cluster(
+        project if reuse else f"{project}-test-{os.getpid()}",
+        os.environ.get("GPU_AWARE_SUITE") or "trixie",
+    )
+    if reuse and cluster.running():
+        cluster.refresh()
+        yield cluster
+        return
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture(autouse=True)
+def clean(cluster: Cluster) -> None:
+    """Each test starts on an idle cluster with everything up."""
+    cluster.reset()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show the logs of the cluster with a test that failed."""
+    report = yield
+    found = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and isinstance(found, Cluster):
+        report.sections.append(("logs of the cluster", found.logs()))
+    return report

@@ -1,0 +1,72 @@
+"""The container cluster itself: plain Slurm, exact GPUs by type, both users, accounting."""
+
+from __future__ import annotations
+
+import pytest
+from cluster import NODES, Cluster
+
+SHOW = (
+    "echo cuda=$CUDA_VISIBLE_DEVICES; srun --gres=gpu:g3:1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES'"
+)
+
+
+@pytest.fixture
+def plain(cluster: Cluster):
+    with cluster.plain():
+        yield cluster
+
+
+def test_exact_gpus_by_type(plain: Cluster) -> None:
+    args = ["--gres=gpu:g1:1,gpu:g3:1", "-w", "n3"]
+    job = plain.submit("alice", args, f"{SHOW}; sleep 3")
+    plain.wait(job, "RUNNING")
+    assert plain.gpus(job) == {"n3": (1, 3)}
+    plain.wait(job, "COMPLETED")
+    assert plain.output(job, "alice").splitlines() == ["cuda=1,3", "step=3"]
+
+
+def test_same_indices_on_two_nodes(plain: Cluster) -> None:
+    job = plain.submit("bob", ["-N2", "--gres=gpu:g0:1,gpu:g2:1"], "sleep 60")
+    plain.wait(job, "RUNNING")
+    given = plain.gpus(job)
+    assert len(given) == 2
+    assert set(given.values()) == {(0, 2)}
+
+
+def test_users_share_and_are_accounted(plain: Cluster) -> None:
+    jobs = {user: plain.submit(user, ["--gres=gpu:1"], "true") for user in ("alice", "bob")}
+    for user, job in jobs.items():
+        plain.wait(job, "COMPLETED")
+        sacct = ["sacct", "-n", "-X", "-P", "-j", job, "-o", "user,alloctres"]
+        plain.wait_until(
+            lambda sacct=sacct, user=user: plain.sh("ctl", sacct).startswith(user), 20, "accounting"
+        )
+        assert "gres/gpu=1" in plain.sh("ctl", sacct)
+    fairshare = plain.sh("ctl", ["sshare", "-n", "-P", "-a", "-o", "user,fairshare"])
+    assert "alice|" in fairshare
+    assert "bob|" in fairshare
+
+
+def test_killed_node_comes_back(cluster: Cluster) -> None:
+    cluster.stop("n2")
+    cluster.start("n2")
+    cluster.wait_until(
+        lambda: cluster.sh("ctl", ["sinfo", "-h", "-n", "n2", "-o", "%T"]).strip() == "idle",
+        60,
+        "n2 idle",
+    )
+    with cluster.plain():
+        job = cluster.submit("alice", ["-w", "n2", "--gres=gpu:1"], "true")
+        cluster.wait(job, "COMPLETED")
+
+
+def test_killed_service_is_started_again(cluster: Cluster) -> None:
+    before = cluster.service_pid("ctl", "slurmctld")
+    cluster.kill("ctl", "slurmctld")
+    cluster.wait_until(
+        lambda: cluster.service_pid("ctl", "slurmctld") not in (None, before), 10, "new slurmctld"
+    )
+    cluster.wait_until(
+        lambda: cluster.run("ctl", ["sinfo", "-h"]).returncode == 0, 30, "slurmctld answers"
+    )
+    assert cluster.sh("ctl", ["sinfo", "-h", "-N", "-o", "%N"]).split() == list(NODES)
