@@ -1,0 +1,209 @@
+"""The gateway over Slurm's own commands: ``scontrol`` as text, one process per question.
+
+One function runs commands: an argv list, never a shell, a time limit, an environment without the
+variables by which Slurm's commands take options. Many updates go through one ``scontrol`` that
+reads them from its standard input (2 ms each; a process of its own costs 20).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gateway import (
+    JobUpdate,
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
+from slurm_gpu_aware.slurm.parse import parse_jobs
+from slurm_gpu_aware.slurm.parse_cluster import (
+    parse_config,
+    parse_free_licenses,
+    parse_nodes,
+    parse_partitions,
+    parse_reservations,
+)
+from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+
+__all__ = ["CliGateway", "clean_environment", "run_command"]
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
+_ERROR_FOR_JOB = re.compile(r"(?:for|of) job ([0-9]+(?:_[0-9]+)?)\b")
+_PROMPT = re.compile(r"^(?:scontrol: )+", re.MULTILINE)
+_MOST_DOUBTFUL = 20
+"""Doubtful jobs that one reading looks at again; the others wait for the next."""
+
+
+def clean_environment() -> dict[str, str]:
+    """Our environment without what would change the answers of Slurm's commands."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key == "SLURM_CONF"
+        or not key.startswith(("SLURM_", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_"))
+    }
+    # Times as Unix seconds, task lists of arrays in full, texts in English.
+    return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
+
+
+def run_command(
+    argv: Sequence[str], timeout_s: float, *, stdin: str | None = None, check: bool = True
+) -> tuple[str, str]:
+    """Run a command and return (stdout, stderr).
+
+    Raises
+    ------
+    SourceError
+        It is not there, ran past ``timeout_s``, or (with ``check``) exited other than 0.
+    """
+    what = " ".join(argv[:4])
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            timeout=timeout_s,
+            env=clean_environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"{what}: no answer within {timeout_s:g} s") from None
+    except OSError as exc:
+        raise SourceError(f"{what}: cannot be run: {exc.strerror}") from None
+    stdout = done.stdout.decode("utf-8", "surrogateescape")
+    stderr = done.stderr.decode("utf-8", "surrogateescape")
+    if check and done.returncode != 0:
+        said = (stderr.strip() or stdout.strip()).splitlines()
+        raise SourceError(f"{what}: {said[-1][:200] if said else f'exit {done.returncode}'}")
+    return stdout, stderr
+
+
+class CliGateway:
+    """`Gateway` by ``scontrol``."""
+
+    def __init__(self, timeout_s: float = 20.0, scontrol: str = "scontrol") -> None:
+        self._timeout_s = timeout_s
+        self._scontrol = scontrol
+
+    def config(self) -> SlurmConfig:
+        """Read Slurm's configuration."""
+        return parse_config(self._ask("show", "config"))
+
+    def jobs(self) -> list[SlurmJob]:
+        """All job records; those whose text is doubtful are read again as JSON."""
+        found = parse_jobs(self._ask("-o", "-d", "show", "job"))
+        for number in found.doubtful[:_MOST_DOUBTFUL]:
+            try:
+                found.jobs.extend(self._job_json(number))
+            except SourceError as exc:
+                log.info("job %d: its text is doubtful and was not believed: %s", number, exc)
+        if len(found.doubtful) > _MOST_DOUBTFUL:
+            log.warning(
+                "%d jobs have texts that look like forged records; %d were read another way,"
+                " the others stay as they are for now",
+                len(found.doubtful),
+                _MOST_DOUBTFUL,
+            )
+        return found.jobs
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes."""
+        return parse_nodes(self._ask("-o", "-d", "show", "node"))
+
+    def partitions(self) -> list[SlurmPartition]:
+        """All partitions, hidden ones too."""
+        return parse_partitions(self._ask("-o", "-a", "show", "partition"))
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations."""
+        return parse_reservations(self._ask("-o", "-a", "show", "reservation"))
+
+    def free_licenses(self) -> dict[str, int]:
+        """Licences that nobody holds or reserves."""
+        return parse_free_licenses(self._ask("-o", "show", "license"))
+
+    def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
+        """Carry out updates in order through one process; complaints by job id."""
+        if not updates:
+            return {}
+        lines = [
+            " ".join(["update", f"jobid={u.job_id}", *(f"{k}={v}" for k, v in u.fields)])
+            for u in updates
+        ]
+        limit = self._timeout_s + 0.02 * len(updates)
+        stdout, stderr = run_command(
+            [self._scontrol], limit, stdin="\n".join([*lines, "quit"]) + "\n", check=False
+        )
+        refused: dict[str, str] = {}
+        for line in _PROMPT.sub("", stderr).splitlines():
+            text = line.strip()
+            match = _ERROR_FOR_JOB.search(text)
+            if match is not None:
+                refused[match[1]] = text
+            elif text:
+                log.warning("scontrol: %s", text[:200])
+        del stdout  # the echo of what was sent
+        return refused
+
+    def create_licence_reservation(
+        self, name: str, licence: str, count: int, users: str, end_s: float
+    ) -> None:
+        """Create a reservation from now on that holds licences and no node."""
+        for word in (name, licence, users):
+            if not _NAME.match(word):
+                raise ValueError(f"{word!r} is not a plain name")
+        self._ask(
+            "create",
+            "reservation",
+            f"reservationname={name}",
+            f"licenses={licence}:{int(count)}",
+            "starttime=now",
+            f"endtime={_slurm_time(end_s)}",
+            f"users={users}",
+            "flags=ANY_NODES",
+            "nodecnt=0",
+        )
+
+    def extend_reservation(self, name: str, end_s: float) -> bool:
+        """Move a reservation's end; False if there is none of that name."""
+        if not _NAME.match(name):
+            raise ValueError(f"{name!r} is not a plain name")
+        try:
+            self._ask("update", f"reservationname={name}", f"endtime={_slurm_time(end_s)}")
+        except SourceError as exc:
+            if "reservation is invalid" in str(exc) or "reservation not found" in str(exc).lower():
+                return False
+            raise
+        return True
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation if there is one."""
+        if not _NAME.match(name):
+            raise ValueError(f"{name!r} is not a plain name")
+        try:
+            self._ask("delete", f"reservationname={name}")
+        except SourceError as exc:
+            if "reservation is invalid" not in str(exc):
+                raise
+
+    def _job_json(self, number: int) -> list[SlurmJob]:
+        answer = self._ask("show", "job", str(number), "--json", "-d")
+        return [job for job in parse_jobs_json(answer) if job.raw_id == number]
+
+    def _ask(self, *arguments: str) -> str:
+        return run_command([self._scontrol, *arguments], self._timeout_s)[0]
+
+
+def _slurm_time(unix_s: float) -> str:
+    """``uts`` is Slurm's own word for Unix seconds in a time."""
+    return f"uts{int(unix_s)}"

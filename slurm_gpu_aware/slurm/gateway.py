@@ -1,0 +1,262 @@
+"""What we read from Slurm and what we tell it: the narrow protocol behind which Slurm stands.
+
+Sentinels die at this border: ``None`` is "not set", ``math.inf`` "unlimited", 0 is zero. Times are
+Unix seconds, memory is MB. Node names are plain names, never host lists.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = [
+    "Gateway",
+    "JobUpdate",
+    "NodeShare",
+    "SlurmConfig",
+    "SlurmJob",
+    "SlurmNode",
+    "SlurmPartition",
+    "SlurmReservation",
+]
+
+JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+"""``98`` or ``98_3``."""
+_VALUE = re.compile(r"[\x21\x23-\x26\x28-\x5b\x5d-\x7e]*\Z")
+"""Printable ASCII without blanks, quotes and backslash: one word for ``scontrol``."""
+
+
+@dataclass(frozen=True)
+class NodeShare:
+    """What a running job holds on one node."""
+
+    node: str
+    cpus: int
+    memory_mb: int
+    gpus: tuple[int, ...]
+    """Slurm's GPU indices (IDX), ascending."""
+    types: Mapping[int, str] = field(default_factory=dict)
+    """GRES type of each index, where the GPU has one."""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job record: a job, an array task of its own, or the unsplit rest of an array."""
+
+    id: str
+    """As users type it: ``98``, or ``98_3`` for an array task."""
+    raw_id: int
+    """Slurm's own number of the record."""
+    name: str
+    user: str
+    uid: int
+    state: str
+    """``PENDING``, ``RUNNING``, ``COMPLETING``, ``SUSPENDED``, ``COMPLETED``, ..."""
+    reason: str
+    """Why it is pending, Slurm's word: ``Licenses``, ``Priority``, ``None``, ..."""
+    partitions: tuple[str, ...]
+    priority: int
+    submit_s: float
+    eligible_s: float | None
+    start_s: float | None
+    """When it started; for a pending job Slurm's guess, if it has one."""
+    end_s: float
+    """By its time limit; inf: no limit or not started."""
+    time_limit_s: float
+    """inf: unlimited; the partition's limit still holds."""
+    restarts: int
+    batch: bool
+    """Has a batch script; False: salloc or srun."""
+    array_id: int | None = None
+    array_tasks: str | None = None
+    """Task expression of an unsplit array (``0-2,4-9``); None: a single job or task."""
+    array_limit: int | None = None
+    """``%N``: tasks that may run at a time."""
+    het: bool = False
+    """Component of a heterogeneous job."""
+    account: str | None = None
+    qos: str | None = None
+    req_nodes: tuple[str, ...] = ()
+    exc_nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """Nodes that it runs on."""
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    cpus: int = 1
+    """CPUs that Slurm counts for it."""
+    tasks: int = 1
+    cpus_per_task: int | None = None
+    ntasks_per_node: int | None = None
+    min_cpus_node: int = 1
+    memory_mb_per_node: int | None = None
+    """``--mem``; None: given in another way. 0: all memory of the node."""
+    memory_mb_per_cpu: int | None = None
+    req_tres: Mapping[str, int] = field(default_factory=dict)
+    """Requested TRES as Slurm counts it; ``mem`` in MB, ``gres/gpu`` if it is accounted."""
+    features: str | None = None
+    reservation: str | None = None
+    exclusive: bool = False
+    licenses: tuple[tuple[str, int], ...] = ()
+    """(name, count)."""
+    admin_comment: str | None = None
+    comment: str | None = None
+    extra: str | None = None
+    tres_per_node: str | None = None
+    tres_per_job: str | None = None
+    tres_per_task: str | None = None
+    tres_per_socket: str | None = None
+    tres_bind: str | None = None
+    tres_freq: str | None = None
+    cpus_per_tres: str | None = None
+    mem_per_tres: str | None = None
+    shares: tuple[NodeShare, ...] = ()
+    """What it holds; empty unless it runs."""
+
+    def licence_count(self, name: str) -> int:
+        """How many of licence ``name`` it asks for; 0: none."""
+        return sum(count for licence, count in self.licenses if licence == name)
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """One node."""
+
+    name: str
+    states: frozenset[str]
+    """Base state and flags: ``IDLE``, ``MIXED``, ``DRAIN``, ``NOT_RESPONDING``, ..."""
+    features: frozenset[str]
+    gpus: tuple[tuple[str | None, int], ...]
+    """Configured GPUs as (type, count) in Slurm's order; type None: untyped."""
+    gpus_used: frozenset[int]
+    """GPU indices that Slurm counts as allocated."""
+    gpus_drained: frozenset[int] = frozenset()
+    """GPU indices that Slurm has drained (GresDrain)."""
+    cpus: int = 0
+    """Schedulable CPUs."""
+    cpus_used: int = 0
+    memory_mb: int = 0
+    memory_used_mb: int = 0
+    partitions: tuple[str, ...] = ()
+    shared_gres: bool = False
+    """Has MPS or shards, which share GPUs."""
+
+
+@dataclass(frozen=True)
+class SlurmPartition:
+    """One partition."""
+
+    name: str
+    nodes: frozenset[str]
+    up: bool
+    max_time_s: float = math.inf
+    default_time_s: float | None = None
+    max_nodes: int | None = None
+    priority_tier: int = 1
+
+
+@dataclass(frozen=True)
+class SlurmReservation:
+    """One reservation."""
+
+    name: str
+    start_s: float
+    end_s: float
+    nodes: frozenset[str]
+    licenses: tuple[tuple[str, int], ...] = ()
+    flags: frozenset[str] = frozenset()
+    active: bool = False
+
+
+@dataclass(frozen=True)
+class SlurmConfig:
+    """What of Slurm's own configuration matters to placing."""
+
+    version: tuple[int, ...]
+    cluster: str
+    counts_memory: bool
+    """Memory is a consumable resource."""
+    counts_cpus: bool
+
+
+@dataclass(frozen=True)
+class JobUpdate:
+    """New values for fields of one job, by the names of ``scontrol update``.
+
+    An empty value clears the field. Raises ValueError for what is not one plain word: nothing
+    that a user typed can become another argument or another command.
+    """
+
+    job_id: str
+    fields: tuple[tuple[str, str], ...]
+
+    FIELDS = frozenset(
+        [
+            "AdminComment",
+            "CpusPerTres",
+            "CPUsPerTask",
+            "ExcNodeList",
+            "Extra",
+            "Licenses",
+            "NumCPUs",
+            "NumNodes",
+            "NumTasks",
+            "ReqNodeList",
+            "TresFreq",
+            "TresPerJob",
+            "TresPerNode",
+            "TresPerTask",
+            "TresPerSocket",
+        ]
+    )
+
+    def __post_init__(self) -> None:
+        if not JOB_ID.match(self.job_id):
+            raise ValueError(f"{self.job_id!r} is not a job id")
+        for name, value in self.fields:
+            if name not in self.FIELDS:
+                raise ValueError(f"job {self.job_id}: field {name!r} is not ours to change")
+            if not _VALUE.match(value):
+                raise ValueError(f"job {self.job_id}: {name}={value[:80]!r} is not a plain word")
+
+
+class Gateway(Protocol):
+    """Every call has a time limit and raises SourceError when Slurm cannot be asked."""
+
+    def config(self) -> SlurmConfig:
+        """Read Slurm's configuration."""
+
+    def jobs(self) -> list[SlurmJob]:
+        """All job records that slurmctld has, also those that ended a while ago."""
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes."""
+
+    def partitions(self) -> list[SlurmPartition]:
+        """All partitions."""
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations."""
+
+    def free_licenses(self) -> dict[str, int]:
+        """Licences that nobody holds or reserves, by name."""
+
+    def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
+        """Carry out updates in their order; return Slurm's complaint per job id refused.
+
+        Not atomic: a refused update may have changed some of its fields, and after an error any
+        of them may still be applied. Read back.
+        """
+
+    def create_licence_reservation(
+        self, name: str, licence: str, count: int, users: str, end_s: float
+    ) -> None:
+        """Create a reservation, from now on, that holds ``count`` licences and no node."""
+
+    def extend_reservation(self, name: str, end_s: float) -> bool:
+        """Move a reservation's end; False if there is no such reservation."""
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation if there is one."""

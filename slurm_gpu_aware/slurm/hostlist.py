@@ -1,0 +1,80 @@
+"""Slurm's host lists: ``n[1-4,07],m2`` into names, and the check that a name is a node name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import product
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["NODE_NAME", "check_node_names", "expand_hostlist"]
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
+"""What may be handed to a command as the name of a node."""
+
+_ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+\Z")
+_PART = re.compile(r"\[([0-9,-]+)\]|([A-Za-z0-9._-]+)")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
+_MOST = 200_000
+"""Names that one list may hold; more is nonsense and would eat the memory."""
+
+
+@lru_cache(maxsize=4096)
+def expand_hostlist(text: str) -> tuple[str, ...]:
+    """Names of a host list in its own order; empty for the empty list.
+
+    Raises
+    ------
+    SourceError
+        The text is no host list.
+
+    Examples
+    --------
+    >>> expand_hostlist("n[1-2,07],gpu-a")
+    ('n1', 'n2', 'n07', 'gpu-a')
+    """
+    if not text:
+        return ()
+    names: list[str] = []
+    for item in _split(text):
+        if not _ITEM.match(item):
+            raise SourceError(f"{text[:80]!r} is not a host list")
+        parts = [
+            _numbers(match[1], text) if match[1] is not None else [match[2]]
+            for match in _PART.finditer(item)
+        ]
+        for combination in product(*parts):
+            names.append("".join(combination))
+            if len(names) > _MOST:
+                raise SourceError(f"host list {text[:80]!r} names more than {_MOST} nodes")
+    return tuple(names)
+
+
+def check_node_names(names: Iterable[str]) -> list[str]:
+    """The names as a list. Raises ValueError if one could not be a node's name."""
+    checked = list(names)
+    for name in checked:
+        if not NODE_NAME.match(name):
+            raise ValueError(f"{name!r} is not a node name")
+    return checked
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    return re.split(r",(?![0-9,-]*\])", text)
+
+
+def _numbers(ranges: str, text: str) -> list[str]:
+    found: list[str] = []
+    for item in ranges.split(","):
+        match = _RANGE.match(item)
+        if match is None:
+            raise SourceError(f"{text[:80]!r} is not a host list")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first) or int(last) - int(first) > _MOST:
+            raise SourceError(f"{text[:80]!r} is not a host list")
+        width = len(first)
+        found.extend(f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
+    return found

@@ -1,0 +1,154 @@
+"""Text of ``scontrol -o show node|part|res|config|license`` into records.
+
+Only admins write what stands here, so that keys can be believed; free text (a node's reason, its
+operating system) may still hold blanks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gateway import (
+    SlurmConfig,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.parse import parse_duration, parse_gres, parse_licenses
+
+__all__ = [
+    "parse_config",
+    "parse_free_licenses",
+    "parse_nodes",
+    "parse_partitions",
+    "parse_reservations",
+]
+
+_PAIR = re.compile(r"(?:(?<=\s)|^)([A-Za-z_/:]+)=(\S*)")
+_SETTING = re.compile(r"([A-Za-z]\w*)\s*=\s(.*)\Z")
+_UNSET = frozenset({"(null)", "N/A", "", "None"})
+
+
+def parse_nodes(text: str) -> list[SlurmNode]:
+    """Nodes of ``scontrol -o show node -d``."""
+    return [_node(fields) for fields in _records(text, "NodeName")]
+
+
+def _node(fields: dict[str, str]) -> SlurmNode:
+    gpus: list[tuple[str | None, int]] = []
+    shared = False
+    for name, kind, count, _ in parse_gres(_value(fields, "Gres")):
+        if name == "gpu":
+            gpus.append((kind, count))
+        elif name in ("mps", "shard"):
+            shared = True
+    return SlurmNode(
+        name=fields["NodeName"],
+        states=frozenset(fields["State"].replace("*", "+NOT_RESPONDING").split("+")),
+        features=frozenset(filter(None, _value(fields, "ActiveFeatures").split(","))),
+        gpus=tuple(gpus),
+        gpus_used=_gpu_indices(_value(fields, "GresUsed")),
+        gpus_drained=_gpu_indices(_value(fields, "GresDrain")),
+        cpus=int(fields.get("CPUEfctv") or fields.get("CPUTot") or 0),
+        cpus_used=int(fields.get("CPUAlloc") or 0),
+        memory_mb=int(fields.get("RealMemory") or 0) - int(fields.get("MemSpecLimit") or 0),
+        memory_used_mb=int(fields.get("AllocMem") or 0),
+        partitions=tuple(filter(None, _value(fields, "Partitions").split(","))),
+        shared_gres=shared,
+    )
+
+
+def _gpu_indices(text: str) -> frozenset[int]:
+    """GPU indices of ``GresUsed`` or ``GresDrain``."""
+    found: set[int] = set()
+    for name, _, _, indices in parse_gres(text):
+        if name == "gpu":
+            found.update(indices)
+    return frozenset(found)
+
+
+def parse_partitions(text: str) -> list[SlurmPartition]:
+    """Partitions of ``scontrol -o show partition``."""
+    found = []
+    for fields in _records(text, "PartitionName"):
+        default = parse_duration(fields.get("DefaultTime", "NONE"))
+        most = fields.get("MaxNodes", "UNLIMITED")
+        found.append(
+            SlurmPartition(
+                name=fields["PartitionName"],
+                nodes=frozenset(expand_hostlist(_value(fields, "Nodes"))),
+                up=fields.get("State") == "UP",
+                max_time_s=parse_duration(fields.get("MaxTime", "UNLIMITED")),
+                default_time_s=None if math.isinf(default) else default,
+                max_nodes=int(most) if most.isdigit() else None,
+                priority_tier=int(fields.get("PriorityTier", "1")),
+            )
+        )
+    return found
+
+
+def parse_reservations(text: str) -> list[SlurmReservation]:
+    """Reservations of ``scontrol -o show reservation`` (times by ``SLURM_TIME_FORMAT=%s``)."""
+    return [
+        SlurmReservation(
+            name=fields["ReservationName"],
+            start_s=float(fields["StartTime"]),
+            end_s=float(fields["EndTime"]),
+            nodes=frozenset(expand_hostlist(_value(fields, "Nodes"))),
+            licenses=parse_licenses(fields.get("Licenses", "(null)")),
+            flags=frozenset(filter(None, _value(fields, "Flags").split(","))),
+            active=fields.get("State") == "ACTIVE",
+        )
+        for fields in _records(text, "ReservationName")
+    ]
+
+
+def parse_free_licenses(text: str) -> dict[str, int]:
+    """Free licences of ``scontrol -o show license``."""
+    found: dict[str, int] = {}
+    for fields in _records(text, "LicenseName"):
+        free = int(fields.get("Free", "0"))
+        # A reservation's licences count as free until jobs inside it take them.
+        reserved = int(fields.get("Reserved", "0"))
+        found[fields["LicenseName"]] = max(0, free - reserved)
+    return found
+
+
+def parse_config(text: str) -> SlurmConfig:
+    """Settings of ``scontrol show config``."""
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _SETTING.match(line)
+        if match is not None:
+            settings.setdefault(match[1], match[2].strip())
+    if "SLURM_VERSION" not in settings:
+        raise SourceError("scontrol show config: no SLURM_VERSION in the answer")
+    version = re.findall(r"[0-9]+", settings["SLURM_VERSION"])[:3]
+    resources = settings.get("SelectTypeParameters", "").upper()
+    return SlurmConfig(
+        version=tuple(int(part) for part in version),
+        cluster=settings.get("ClusterName", ""),
+        counts_memory="MEMORY" in resources,
+        counts_cpus=any(word in resources for word in ("CR_CPU", "CR_CORE", "CR_SOCKET")),
+    )
+
+
+def _records(text: str, first_key: str) -> Iterator[dict[str, str]]:
+    """Fields of each line that starts with ``first_key``; a key's first value counts."""
+    for line in text.splitlines():
+        if not line.startswith(f"{first_key}="):
+            continue
+        fields: dict[str, str] = {}
+        for match in _PAIR.finditer(line):
+            fields.setdefault(match[1], match[2])
+        yield fields
+
+
+def _value(fields: dict[str, str], key: str) -> str:
+    """The value; empty if Slurm says that there is none."""
+    value = fields.get(key, "")
+    return "" if value in _UNSET else value
