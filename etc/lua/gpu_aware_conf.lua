@@ -1,0 +1,21 @@
+-- What the filter knows of the site. `gpu-aware setup` writes this file from the configuration;
+-- it is data: a table, no calls. Touch job_submit.lua after a change, so that slurmctld reads it.
+return {
+    -- Application classes, most sensitive to variability first (site.classes).
+    classes = { "A", "B", "C" },
+    -- Policies that users may name with place= (placement.allowed).
+    policies = { "pal", "pm-first", "packed" },
+    -- The gate (gate.licence, gate.reservation).
+    licence = "gpuaware",
+    reservation = "gpuaware_gate",
+    -- One byte per parked job is appended here and wakes the selector (events.submit_file).
+    submit_file = "/var/spool/slurm-gpu-aware/submitted",
+    -- GRES types in requests that are GPU models: gpu:a100:2 becomes feature gpu_a100.
+    models = {},
+    -- Park GPU jobs whose comment is not ours, too (site.park_uncommented).
+    park_uncommented = true,
+    -- GPUs of the largest node; a larger --gpus must spread evenly over nodes.
+    max_gpus_per_node = 8,
+    -- Beside root: SlurmUser and operators, by user id; they pass all checks of changes.
+    operators = {},
+}

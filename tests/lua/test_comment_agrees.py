@@ -1,0 +1,95 @@
+"""Lua and Python give the same verdict, and the same sentence, for every comment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from luafilter import CLASSES, CONF, LUA, POLICIES, Filter
+
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.slurm.comment import BANDWIDTHS, KEYS, PATTERNS, parse_comment
+
+VALUES = [*CLASSES, "auto", *BANDWIDTHS, *PATTERNS, *POLICIES, "off", "max", "4", "2-8", "900"]
+ODD_VALUES = ["", " ", "D", "a", "0", "-1", "1-", "8-2", "99999", "100000", "05", "99", "10001"]
+ODD_VALUES += ["2-100000", "1=2", "x" * 65, "é", "\n", "\x00", "'", '"', "$(id)", "A\t", "v1.0_x-y"]
+ODD_KEYS = ["Class", "", " ", "clas", "key", "классе", "class\n", "\x7f", "'", "y" * 50]
+
+blank = st.sampled_from(["", "", "", " ", "\t", "  "])
+entry = st.builds(
+    lambda a, k, b, e, c, v, d: a + k + b + e + c + v + d,
+    blank,
+    st.sampled_from([*KEYS, *KEYS, *ODD_KEYS]),
+    blank,
+    st.sampled_from(["=", "=", "=", "=", "==", ""]),
+    blank,
+    st.sampled_from([*VALUES, *VALUES, *ODD_VALUES]),
+    blank,
+)
+RIGHT = {
+    "class": st.sampled_from([*CLASSES, "auto"]),
+    "bw": st.sampled_from(BANDWIDTHS),
+    "pattern": st.sampled_from(PATTERNS),
+    "gpus": st.one_of(
+        st.integers(1, 99_999).map(str),
+        st.tuples(st.integers(1, 99_999), st.integers(1, 99_999)).map(
+            lambda pair: f"{min(pair)}-{max(pair)}"
+        ),
+    ),
+    "freq": st.one_of(st.sampled_from(["auto", "max"]), st.integers(90, 10_010).map(str)),
+    "model": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,66}", fullmatch=True),
+    "place": st.sampled_from([*POLICIES, "off"]),
+}
+right_entries = st.fixed_dictionaries({}, optional=RIGHT).map(lambda d: list(d.items()))
+right = st.tuples(right_entries.flatmap(st.permutations), blank).map(
+    lambda t: ",".join(f"{t[1]}{key}{t[1]}={value}" for key, value in t[0])
+)
+likely = st.lists(entry, min_size=1, max_size=5).map(",".join)
+anything = st.text(st.characters(codec="utf-8"), max_size=60)
+comments = st.one_of(right, likely, anything, st.tuples(likely, anything).map(",".join))
+
+
+@pytest.fixture(scope="module")
+def lua_filter(tmp_path_factory: pytest.TempPathFactory) -> Filter:
+    folder: Path = tmp_path_factory.mktemp("filter")
+    (folder / "gpu_aware.lua").write_bytes((LUA / "gpu_aware.lua").read_bytes())
+    (folder / "gpu_aware_conf.lua").write_text(CONF.format(submit_file="/nonexistent", more=""))
+    return Filter(folder)
+
+
+def python_side(text: str) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        wishes = parse_comment(text, CLASSES, POLICIES)
+    except RequestError as exc:
+        return None, str(exc)
+    if wishes is None:
+        return None, None
+    fields = {**vars(wishes)}
+    fields["class"] = fields.pop("app_class")
+    return {k: v for k, v in fields.items() if v is not None}, None
+
+
+@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(comments)
+@example("class=A" + "," * 1100)
+@example("x" * 1025 + ",class=A")
+@example("é" * 600 + "=1,class=A")
+def test_same_verdict_and_sentence(lua_filter: Filter, text: str) -> None:
+    assert lua_filter.parse_comment(text) == python_side(text)
+
+
+def test_the_generator_reaches_all_verdicts() -> None:
+    """Guards the test above: its inputs are neither all right nor all wrong."""
+    seen = {"ours": 0, "wrong": 0, "foreign": 0}
+
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @given(comments)
+    def count(text: str) -> None:
+        wishes, sentence = python_side(text)
+        seen["wrong" if sentence else "ours" if wishes else "foreign"] += 1
+
+    count()
+    assert min(seen.values()) >= 10, seen

@@ -1,0 +1,361 @@
+"""Which submissions are parked, left to Slurm, refused, or not touched, and how."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter
+
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+
+NODE = {"tres_per_node": "gres/gpu:2"}
+TWO_NODES = {"min_nodes": 2, "max_nodes": 2}
+
+PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
+    ("--gres=gpu:2", NODE, OriginalRequest(tres_per_node="gres/gpu:2")),
+    ("--gres=gpu", {"tres_per_node": "gres/gpu"}, OriginalRequest(tres_per_node="gres/gpu")),
+    ("old spelling", {"tres_per_node": "gpu:2"}, OriginalRequest(tres_per_node="gpu:2")),
+    ("=count", {"tres_per_node": "gres/gpu=1"}, OriginalRequest(tres_per_node="gres/gpu=1")),
+    (
+        "with other gres",
+        {"tres_per_node": "gres/gpu:2,gres/tmp:10"},
+        OriginalRequest(tres_per_node="gres/gpu:2,gres/tmp:10"),
+    ),
+    (
+        "-N2 --gpus-per-node=2",
+        {**NODE, **TWO_NODES},
+        OriginalRequest(tres_per_node="gres/gpu:2", nodes=(2, 2)),
+    ),
+    (
+        "--gpus=3",
+        {"tres_per_job": "gres/gpu:3"},
+        OriginalRequest(tres_per_job="gres/gpu:3"),
+    ),
+    (
+        "--gpus=6 spreads over two nodes of 4",
+        {"tres_per_job": "gres/gpu:6"},
+        OriginalRequest(tres_per_job="gres/gpu:6"),
+    ),
+    (
+        "-N2-4 --gpus=6",
+        {"tres_per_job": "gres/gpu:6", "min_nodes": 2, "max_nodes": 4},
+        OriginalRequest(tres_per_job="gres/gpu:6", nodes=(2, 4)),
+    ),
+    (
+        "-n4 --gpus-per-task=1",
+        {
+            "tres_per_task": "gres/gpu=1",
+            "tres_bind": "gres/gpu:per_task:1",
+            "num_tasks": 4,
+            "min_cpus": 4,
+        },
+        OriginalRequest(
+            tres_per_task="gres/gpu=1", tres_bind="gres/gpu:per_task:1", num_tasks=4, min_cpus=4
+        ),
+    ),
+    (
+        "-n2 -c2 --gpus-per-task=1 where -c is a TRES",
+        {"tres_per_task": "cpu=2,gres/gpu=1", "num_tasks": 2, "cpus_per_task": 2},
+        OriginalRequest(tres_per_task="cpu=2,gres/gpu=1", num_tasks=2, cpus_per_task=2),
+    ),
+    (
+        "--cpus-per-gpu --mem-per-gpu",
+        {**NODE, "cpus_per_tres": "gres/gpu:4", "mem_per_tres": "gres/gpu:100"},
+        OriginalRequest(
+            tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4", mem_per_tres="gres/gpu:100"
+        ),
+    ),
+    (
+        "--cpus-per-gpu with tasks that share evenly",
+        {**NODE, **TWO_NODES, "cpus_per_tres": "gres/gpu:4", "ntasks_per_node": 2},
+        OriginalRequest(
+            tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4", nodes=(2, 2), ntasks_per_node=2
+        ),
+    ),
+    (
+        "own licences, -w, -x, constraint, clock",
+        {
+            **NODE,
+            "licenses": "matlab:2",
+            "req_nodes": "n2",
+            "exc_nodes": "n[3-4]",
+            "features": "big&ib",
+            "tres_freq": "gpu:900",
+        },
+        OriginalRequest(
+            tres_per_node="gres/gpu:2",
+            licenses="matlab:2",
+            req_nodes="n2",
+            exc_nodes="n[3-4]",
+            features="big&ib",
+            tres_freq="gpu:900",
+        ),
+    ),
+    ("--exclusive", {**NODE, "shared": 0}, OriginalRequest(NODE["tres_per_node"], exclusive=True)),
+    (
+        "salloc --gres",
+        {**NODE, "script": None},
+        OriginalRequest(tres_per_node="gres/gpu:2", interactive=True),
+    ),
+    (
+        "a site's own admin comment is kept",
+        {**NODE, "admin_comment": "cost; 5% é"},
+        OriginalRequest(tres_per_node="gres/gpu:2", admin_comment="cost; 5% é"),
+    ),
+    (
+        "model",
+        {"tres_per_node": "gres/gpu:a100:2", "features": "ib"},
+        OriginalRequest(tres_per_node="gres/gpu:2", features="ib&gpu_a100", model="a100"),
+    ),
+    (
+        "model without a count, other case",
+        {"tres_per_node": "gres/gpu:A100"},
+        OriginalRequest(tres_per_node="gres/gpu", features="gpu_a100", model="a100"),
+    ),
+    (
+        "model per task",
+        {"tres_per_task": "gres/gpu:v100=1", "num_tasks": 2},
+        OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2, features="gpu_v100", model="v100"),
+    ),
+    (
+        "comment of somebody else",
+        {**NODE, "comment": "my run, see wiki"},
+        OriginalRequest(tres_per_node="gres/gpu:2"),
+    ),
+    (
+        "comment of ours",
+        {**NODE, "comment": "class=A,gpus=1-4"},
+        OriginalRequest(tres_per_node="gres/gpu:2"),
+    ),
+]
+
+LEFT: list[tuple[str, dict[str, Any], str]] = [
+    ("heterogeneous", {**NODE, "het_job_offset": 0}, "heterogeneous"),
+    ("scrontab", {**NODE, "cron_job": True}, "scrontab"),
+    ("place=off", {**NODE, "comment": "place=off"}, "place=off"),
+    ("shard", {"tres_per_node": "gres/gpu:1,gres/shard:4"}, "shards"),
+    ("per socket", {"tres_per_socket": "gres/gpu:1"}, "--gpus-per-socket"),
+    ("srun --gpus", {"tres_per_job": "gres/gpu:2", "script": None}, "--gpus with salloc or srun"),
+    (
+        "srun --gpus-per-task",
+        {"tres_per_task": "gres/gpu=1", "num_tasks": 2, "script": None},
+        "--gpus-per-task with salloc or srun",
+    ),
+    ("two forms", {**NODE, "tres_per_job": "gres/gpu:4"}, "several"),
+    ("two types", {"tres_per_node": "gres/gpu:a100:1,gres/gpu:v100:1"}, "several"),
+    ("unknown type", {"tres_per_node": "gres/gpu:1g.5gb:1"}, "1g.5gb"),
+    ("count with unit", {"tres_per_node": "gres/gpu:1K"}, "plain number"),
+    ("--ntasks-per-gpu", {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": 2}, "ntasks-per-gpu"),
+    ("--exclusive=user", {**NODE, "shared": 2}, "exclusive=user"),
+    ("--immediate", {**NODE, "script": None, "immediate": 1}, "immediate"),
+    ("licences or", {**NODE, "licenses": "a|b"}, "licences"),
+    ("uneven 5 on nodes of 4", {"tres_per_job": "gres/gpu:5"}, "evenly"),
+    ("uneven -N2 --gpus=3", {"tres_per_job": "gres/gpu:3", **TWO_NODES}, "evenly"),
+    ("task without tasks", {"tres_per_task": "gres/gpu=1"}, "--ntasks"),
+    ("uneven tasks", {"tres_per_task": "gres/gpu=1", "num_tasks": 3, **TWO_NODES}, "evenly"),
+    ("task wider than a node", {"tres_per_task": "gres/gpu=5", "num_tasks": 1}, "evenly"),
+    (
+        "cpus-per-gpu per task",
+        {"tres_per_task": "gres/gpu=1", "num_tasks": 2, "cpus_per_tres": "gres/gpu:2"},
+        "cpus-per-gpu",
+    ),
+    (
+        "cpus-per-gpu and -c",
+        {**NODE, "cpus_per_tres": "gres/gpu:2", "cpus_per_task": 2},
+        "cpus-per-task",
+    ),
+    (
+        "cpus-per-gpu uneven",
+        {**NODE, "cpus_per_tres": "gres/gpu:1", "num_tasks": 3},
+        "share the CPUs",
+    ),
+    (
+        "model and alternatives",
+        {"tres_per_node": "gres/gpu:a100:2", "features": "x|y"},
+        "alternatives",
+    ),
+    (
+        "model and counts",
+        {"tres_per_node": "gres/gpu:a100:2", "features": "[x*2&y*1]"},
+        "alternatives",
+    ),
+    ("too long", {**NODE, "req_nodes": "n" * 1100}, "too long"),
+]
+
+UNTOUCHED: list[tuple[str, dict[str, Any]]] = [
+    ("no gpu", {}),
+    ("no gpu, our comment", {"comment": "class=A"}),
+    ("no gpu, our comment and wrong", {"comment": "class=D"}),
+    ("other gres", {"tres_per_node": "gres/tmp:10"}),
+    ("gpus=0", {"tres_per_node": "gres/gpu:0"}),
+    ("only cpus per task", {"tres_per_task": "cpu=4"}),
+    ("a gres whose name begins alike", {"tres_per_node": "gres/gpumem:4"}),
+]
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("class", {**NODE, "comment": "class=D"}, "A, B, C, auto"),
+    ("key", {**NODE, "comment": "class=A,speed=9"}, "class, bw, pattern, gpus, freq, model, place"),
+    ("also where it would be left", {"tres_per_socket": "gres/gpu:1", "comment": "bw=9"}, "high"),
+    ("index", {"tres_per_node": "gres/gpu:g1:1"}, "a100, v100"),
+    ("index in a list", {"tres_per_node": "gres/tmp:1,gres/gpu:g0"}, "g0"),
+    ("index per job", {"tres_per_job": "gres/gpu:g1:1,gres/gpu:g3:1"}, "g1"),
+    ("index per task", {"tres_per_task": "gres/gpu:g1=1"}, "g1"),
+    ("our licence", {**NODE, "licenses": "a:1,gpuaware:1"}, "--licenses"),
+    ("our licence without gpus", {"licenses": "gpuaware"}, "--licenses"),
+    ("our licence with or", {"licenses": "x|gpuaware:2"}, "--licenses"),
+    ("our licence at a cluster", {"licenses": " gpuaware@cl:2"}, "--licenses"),
+    ("the gate", {"reservation": "gpuaware_gate"}, "--reservation"),
+    ("the gate among others", {**NODE, "reservation": "r1,gpuaware_gate"}, "--reservation"),
+    ("gpus too few", {**NODE, "comment": "gpus=1"}, "the 2 GPUs"),
+    ("gpus range", {**NODE, **TWO_NODES, "comment": "gpus=1-3"}, "gpus=1-3 does not hold the 4"),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "expected"), PARKED, ids=[p[0] for p in PARKED])
+def test_parked(filter_: Filter, name: str, fields: dict[str, Any], expected: Any) -> None:
+    out = filter_.submit(**fields)
+    assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
+    assert parse(out.job["admin_comment"]) == expected
+    own = fields.get("licenses")
+    assert out.job["licenses"] == (f"{own},gpuaware:1" if own else "gpuaware:1")
+    for field in ("tres_per_node", "tres_per_job", "tres_per_task", "features"):
+        assert out.job.get(field) == getattr(expected, field)
+    changed = {"licenses", "admin_comment", "tres_per_node", "tres_per_task", "features"}
+    assert set(out.written) <= changed
+    assert " " not in out.job["admin_comment"]
+    assert out.job["admin_comment"].isascii()
+
+
+@pytest.mark.parametrize(("name", "fields", "reason"), LEFT, ids=[p[0] for p in LEFT])
+def test_left_to_slurm(filter_: Filter, name: str, fields: dict[str, Any], reason: str) -> None:
+    out = filter_.submit(**fields)
+    assert (out.rc, out.written, out.log) == (SUCCESS, [], [])
+    (sentence,) = out.messages
+    assert sentence.startswith("gpu-aware: this job is left to Slurm, which picks its GPUs: ")
+    assert reason in sentence
+
+
+@pytest.mark.parametrize(("name", "fields"), UNTOUCHED, ids=[p[0] for p in UNTOUCHED])
+def test_untouched(filter_: Filter, name: str, fields: dict[str, Any]) -> None:
+    out = filter_.submit(**fields)
+    assert (out.rc, out.written, out.messages, out.log) == (SUCCESS, [], [], [])
+
+
+@pytest.mark.parametrize(("name", "fields", "hint"), REFUSED, ids=[p[0] for p in REFUSED])
+def test_refused(filter_: Filter, name: str, fields: dict[str, Any], hint: str) -> None:
+    out = filter_.submit(**fields)
+    assert (out.rc, out.written, out.log) == (ERROR, [], [])
+    (sentence,) = out.messages
+    assert sentence.startswith("gpu-aware: ")
+    assert hint in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("uid", [0, OPERATOR])
+@pytest.mark.parametrize(
+    "fields", [{"tres_per_node": "gres/gpu:g1:1"}, {**NODE, "licenses": "gpuaware:1"}]
+)
+def test_operator_may_name_an_index_or_the_gate(
+    filter_: Filter, uid: int, fields: dict[str, Any]
+) -> None:
+    out = filter_.submit(uid, **fields)
+    assert (out.rc, out.written, out.messages) == (SUCCESS, [], [])
+
+
+def test_jobs_of_root_are_parked_like_others(filter_: Filter) -> None:
+    assert filter_.submit(0, **NODE).job["licenses"] == "gpuaware:1"
+
+
+def test_park_uncommented_false_parks_only_our_comments(make_filter: MakeFilter) -> None:
+    filter_ = make_filter(more="park_uncommented = false")
+    assert filter_.submit(**NODE).written == []
+    assert filter_.submit(**NODE, comment="see wiki").written == []
+    assert filter_.submit(**NODE, comment="class=A").job["licenses"] == "gpuaware:1"
+
+
+def test_without_max_gpus_per_node_one_node_is_assumed(make_filter: MakeFilter) -> None:
+    filter_ = make_filter(more="max_gpus_per_node = nil")
+    assert "licenses" in filter_.submit(tres_per_job="gres/gpu:5").job
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"SLURM_GPUS": "a100:2"}, {"SLURM_GPUS": "2"}),
+        ({"SLURM_GPUS_PER_NODE": "a100"}, {"SLURM_GPUS_PER_NODE": "1"}),
+        ({"SLURM_TRES_PER_TASK": "cpu=2,gres/gpu:a100=1"}, None),
+        ({"SLURM_GPUS": "2", "HOME": "a100:2"}, {"SLURM_GPUS": "2", "HOME": "a100:2"}),
+    ],
+)
+def test_model_leaves_the_environment_of_srun(
+    filter_: Filter, before: dict[str, str], after: dict[str, str] | None
+) -> None:
+    """sbatch --gpus=a100:2 exports SLURM_GPUS=a100:2; srun inside would ask for that type."""
+    out = filter_.submit(environment=before, tres_per_node="gres/gpu:a100:2")
+    assert out.environment == (after or {"SLURM_TRES_PER_TASK": "cpu=2,gres/gpu=1"})
+
+
+def test_each_parked_job_appends_one_byte(filter_: Filter) -> None:
+    file = filter_.folder / "submitted"
+    filter_.submit(**NODE)
+    assert file.read_bytes() == b"."
+    filter_.submit(**NODE)
+    filter_.submit()
+    filter_.submit(**NODE, comment="class=D")
+    assert file.read_bytes() == b".."
+
+
+def test_a_large_event_file_does_not_grow(filter_: Filter) -> None:
+    file = filter_.folder / "submitted"
+    file.write_bytes(b"x" * 1_048_577)
+    filter_.submit(**NODE)
+    content = file.read_bytes()
+    assert len(content) == 1_048_577
+    assert content[:2] == b".x"
+
+
+@pytest.mark.parametrize("script", sorted(p.name for p in LUA.glob("*.lua")))
+def test_syntax_by_luac(script: str) -> None:
+    """A syntax error would keep slurmctld from starting."""
+    subprocess.run(["luac5.1", "-p", str(LUA / script)], check=True, timeout=20)
+
+
+def test_example_configuration_is_valid(make_filter: MakeFilter) -> None:
+    filter_ = make_filter(conf=None)
+    conf, reason = filter_.module[b"read_conf"](str(LUA / "gpu_aware_conf.lua").encode())
+    assert reason is None
+    assert list(conf[b"classes"].values()) == [b"A", b"B", b"C"]
+
+
+def test_job_submit_script_parks_and_refuses(make_filter: MakeFilter, tmp_path: Path) -> None:
+    """The script for sites that have none: its own return values are slurmctld's."""
+    filter_ = make_filter()
+    (tmp_path / "job_submit.lua").write_text((LUA / "job_submit.lua").read_text())
+    assert filter_.dofile(tmp_path / "job_submit.lua") == SUCCESS
+    submit, modify = (
+        filter_.lua.globals()[f"slurm_job_{n}".encode()] for n in ("submit", "modify")
+    )
+    make = filter_.harness[b"job"]
+    job, values, _ = make(filter_.table({**NODE, "script": "x"}))
+    assert submit(job, None, ALICE) == SUCCESS
+    assert values[b"licenses"] == b"gpuaware:1"
+    assert submit(make(filter_.table({**NODE, "comment": "class=D"}))[0], None, ALICE) == ERROR
+    record = make(filter_.table({"licenses": "gpuaware:1"}))[0]
+    assert modify(make(filter_.table({"licenses": ""}))[0], record, None, ALICE) == ERROR
+    assert modify(make(filter_.table({"time_limit": 5}))[0], record, None, ALICE) == SUCCESS
+
+
+def test_job_submit_script_works_without_the_module(
+    make_filter: MakeFilter, tmp_path: Path
+) -> None:
+    filter_ = make_filter()
+    (tmp_path / "gpu_aware.lua").write_text("this is no Lua")
+    (tmp_path / "job_submit.lua").write_text((LUA / "job_submit.lua").read_text())
+    assert filter_.dofile(tmp_path / "job_submit.lua") == SUCCESS
+    job, _values, writes = filter_.harness[b"job"](filter_.table(NODE))
+    assert filter_.lua.globals()[b"slurm_job_submit"](job, None, ALICE) == SUCCESS
+    assert len(list(writes.values())) == 0
+    assert any(b"pass unmodified" in line for line in filter_.harness[b"log"].values())
