@@ -1,0 +1,85 @@
+"""How a simulated site runs its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slurm_gpu_aware.errors import PolicyError
+
+__all__ = ["ORDERS", "SimSettings", "parse_policy"]
+
+ORDERS: Mapping[str, str] = {
+    "fifo": "first in, first out",
+    "las": "least attained service, two-level queue (Tiresias)",
+    "srtf": "shortest remaining time first",
+    "priority": "the trace's own priority, then submission (Slurm)",
+    "edf": "earliest deadline first; jobs without one last",
+}
+PREEMPTIVE = frozenset({"las", "srtf"})
+
+
+@dataclass(frozen=True)
+class SimSettings:
+    """One run of the simulator. Everything that is not placement or planning."""
+
+    policy: str = "pal"
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    order: str = "fifo"
+    """A key of :data:`ORDERS`."""
+    round_s: float | None = None
+    """Plan at multiples of this (PAL: 300); None: at every arrival and end."""
+    sticky: bool = True
+    """A job keeps its GPUs until it ends or is preempted; False: every round places anew."""
+    backfill: bool = False
+    """EASY backfill; needs time limits (see ``limit_factor``)."""
+    backfill_depth: int = 100
+    migration_s: float = 60.0
+    """Time without progress whenever a job that has run starts again or moves (checkpoint,
+    restore)."""
+    limit_factor: float = 1.5
+    """Time limit of a job whose trace has none, as a multiple of its duration. Limits only
+    inform backfill; nobody is killed by one."""
+    las_threshold_gpu_s: float = 3600.0
+    """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
+    classes: tuple[str, ...] = ("A", "B", "C")
+    locality: bool = True
+    """Jobs that span nodes (or other levels) are slowed by L."""
+    variability: bool = True
+    """Jobs run at the pace of their slowest GPU."""
+    communication_share: float | None = None
+    """Share of a bandwidth-sensitive job's time that is communication at the best bandwidth its
+    GPU count can have on the machine; None: bandwidth does not shorten a job."""
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise PolicyError(f"unknown order {self.order!r}; known: {', '.join(ORDERS)}")
+        if self.round_s is not None and self.round_s <= 0:
+            raise ValueError("round_s must be more than 0")
+        if self.migration_s < 0:
+            raise ValueError("migration_s must not be negative")
+
+    @property
+    def preemptive(self) -> bool:
+        """The order can take GPUs from a running job."""
+        return self.order in PREEMPTIVE
+
+    @property
+    def label(self) -> str:
+        """``pal`` or ``pal:non-sticky``, as :func:`parse_policy` reads it."""
+        return self.policy if self.sticky else f"{self.policy}:non-sticky"
+
+
+def parse_policy(text: str, base: SimSettings) -> SimSettings:
+    """Settings of ``NAME``, ``NAME:sticky`` or ``NAME:non-sticky`` on top of ``base``.
+
+    Raises
+    ------
+    PolicyError
+        The part behind the colon is something else. (The name is checked when the policy is made.)
+    """
+    name, colon, how = text.partition(":")
+    if colon and how not in ("sticky", "non-sticky"):
+        raise PolicyError(f"policy {text!r}: expected NAME, NAME:sticky or NAME:non-sticky")
+    return replace(base, policy=name, sticky=how != "non-sticky" if colon else base.sticky)

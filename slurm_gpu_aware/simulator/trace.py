@@ -1,0 +1,204 @@
+"""Jobs for the simulator, and how they are read from CSV.
+
+A bad row is never dropped in silence: it is counted and reported with its line number.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["BadRow", "Trace", "TraceJob", "read_csv", "read_csv_stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a trace. Times in seconds from the trace's start."""
+
+    job_id: str
+    submit_s: float
+    gpus: int
+    duration_s: float
+    """Work: run time on GPUs of score 1.0 inside one node."""
+    app_class: str = "B"
+    model: str | None = None
+    """Application (``resnet50``), a label for reports."""
+    nodes: int | None = None
+    """Fixed node count; None: any even split."""
+    time_limit_s: float = math.inf
+    deadline_s: float | None = None
+    bandwidth_sensitive: bool = False
+    pattern: str = "ring"
+    priority: float = 0.0
+    user: str | None = None
+    recorded_start_s: float | None = None
+    """When the site's Slurm started it; None: not a recorded job."""
+    recorded_nodes: tuple[str, ...] = ()
+    """Where it ran, as recorded."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that could not be used."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs sorted by submission, and what was wrong with the rest."""
+
+    name: str
+    jobs: tuple[TraceJob, ...]
+    bad_rows: tuple[BadRow, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> rows that are fine but no GPU job (``no GPU``, ``still running``, ...)."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        jobs: Iterable[TraceJob],
+        bad_rows: Sequence[BadRow] = (),
+        skipped: Mapping[str, int] | None = None,
+    ) -> Trace:
+        """Sort jobs by submission; equal times keep their order."""
+        ordered = sorted(jobs, key=lambda job: job.submit_s)
+        return cls(name, tuple(ordered), tuple(bad_rows), dict(skipped or {}))
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _number(value: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
+
+
+def _count(value: str) -> int:
+    number = _number(value)
+    if number != int(number):
+        raise ValueError("not a whole number")
+    return int(number)
+
+
+def _flag(value: str) -> bool:
+    flags = {"1": True, "true": True, "high": True, "0": False, "false": False, "low": False}
+    if value.lower() not in flags:
+        raise ValueError("expected high or low")
+    return flags[value.lower()]
+
+
+_REQUIRED: Mapping[str, Callable[[str], object]] = {
+    "job_id": _text,
+    "submit_s": _number,
+    "gpus": _count,
+    "duration_s": _number,
+}
+_OPTIONAL: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "class": ("app_class", _text),
+    "model": ("model", _text),
+    "nodes": ("nodes", _count),
+    "time_limit_s": ("time_limit_s", _number),
+    "deadline_s": ("deadline_s", _number),
+    "bw": ("bandwidth_sensitive", _flag),
+    "pattern": ("pattern", _text),
+    "priority": ("priority", _number),
+    "user": ("user", _text),
+}
+
+
+def read_csv(path: Path | str, *, class_column: str = "class", default_class: str = "B") -> Trace:
+    """Read a trace: columns job_id, submit_s, gpus, duration_s and optional others.
+
+    Optional columns: class (or ``class_column``), model, nodes, time_limit_s, deadline_s, bw
+    (high, low), pattern, priority, user. Other columns are ignored. An empty optional cell means
+    the default.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read or lacks a required column.
+    """
+    file = Path(path)
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            return read_csv_stream(
+                stream, file.stem, class_column=class_column, default_class=default_class
+            )
+    except OSError as exc:
+        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{file}: not UTF-8 text") from None
+
+
+def read_csv_stream(
+    stream: TextIO, name: str, *, class_column: str = "class", default_class: str = "B"
+) -> Trace:
+    """Like :func:`read_csv`, from an open text stream."""
+    reader = csv.DictReader(stream)
+    columns = reader.fieldnames or []
+    missing = [c for c in _REQUIRED if c not in columns]
+    if missing:
+        raise SourceError(f"{name}: no column {missing[0]!r}; columns: {', '.join(columns)}")
+    if class_column != "class" and class_column not in columns:
+        raise SourceError(f"{name}: no column {class_column!r}; columns: {', '.join(columns)}")
+    optional = {
+        (class_column if column == "class" else column): target
+        for column, target in _OPTIONAL.items()
+    }
+    jobs: list[TraceJob] = []
+    bad: list[BadRow] = []
+    seen: set[str] = set()
+    for row in reader:
+        try:
+            job = _job(row, optional, default_class)
+            if job.job_id in seen:
+                raise ValueError(f"job_id {job.job_id} occurs twice")
+        except ValueError as exc:
+            bad.append(BadRow(reader.line_num, str(exc)))
+            continue
+        seen.add(job.job_id)
+        jobs.append(job)
+    return Trace.of(name, jobs, bad)
+
+
+def _job(
+    row: Mapping[str, str | None],
+    optional: Mapping[str, tuple[str, Callable[[str], object]]],
+    default_class: str,
+) -> TraceJob:
+    values: dict[str, object] = {"app_class": default_class}
+    for column, convert in _REQUIRED.items():
+        values[column] = _cell(column, row.get(column) or "", convert)
+    for column, (target, convert) in optional.items():
+        text = row.get(column)
+        if text:
+            values[target] = _cell(column, text, convert)
+    job = TraceJob(**values)  # type: ignore[arg-type]
+    if job.gpus < 1:
+        raise ValueError(f"gpus is {job.gpus}, expected at least 1")
+    if job.duration_s <= 0:
+        raise ValueError(f"duration_s is {job.duration_s:g}, expected more than 0")
+    if job.submit_s < 0:
+        raise ValueError(f"submit_s is {job.submit_s:g}, expected at least 0")
+    return job
+
+
+def _cell(column: str, text: str, convert: Callable[[str], object]) -> object:
+    try:
+        return convert(text.strip())
+    except ValueError as exc:
+        raise ValueError(f"{column} is {text!r}: {exc}") from None

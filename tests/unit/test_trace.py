@@ -1,0 +1,174 @@
+"""Traces: CSV and sacct. Bad rows are counted with their line, never dropped in silence."""
+
+import io
+import json
+import math
+
+import pytest
+
+from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.simulator.sacct import SACCT_FIELDS, read_sacct
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.trace import read_csv, read_csv_stream
+
+HEADER = "job_id,submit_s,gpus,duration_s"
+
+
+def from_text(text, **options):
+    return read_csv_stream(io.StringIO(text), "t", **options)
+
+
+def test_jobs_are_sorted_by_submission_and_equal_times_keep_their_order():
+    trace = from_text(f"{HEADER}\na,5,1,10\nb,0,2,20\nc,5,1,10\n")
+    assert [job.job_id for job in trace.jobs] == ["b", "a", "c"]
+    assert trace.jobs[0].gpus == 2
+    assert trace.jobs[0].app_class == "B"
+    assert trace.jobs[0].time_limit_s == math.inf
+
+
+def test_optional_columns_and_another_class_column():
+    text = f"{HEADER},class,kind,nodes,deadline_s,bw\n1,0,4,9.5,A,C,2,99,high\n2,0,4,9.5,A,,,,\n"
+    first, second = from_text(text, class_column="kind").jobs
+    assert (first.app_class, first.nodes, first.deadline_s) == ("C", 2, 99.0)
+    assert first.bandwidth_sensitive
+    assert (second.app_class, second.nodes, second.deadline_s) == ("B", None, None)
+    assert from_text(text).jobs[0].app_class == "A"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("x,0,0,1", "gpus is 0"),
+        ("x,0,1.5,1", "gpus is '1.5': not a whole number"),
+        ("x,zero,1,1", "submit_s is 'zero'"),
+        ("x,0,1,nan", "duration_s is 'nan': not a finite number"),
+        ("x,0,1,0", "duration_s is 0"),
+        ("x,-1,1,1", "submit_s is -1"),
+        ("x,0,1", "duration_s is ''"),
+        ("a,0,1,1", "job_id a occurs twice"),
+    ],
+)
+def test_a_bad_row_is_reported_with_its_line(row, reason):
+    trace = from_text(f"{HEADER}\na,0,1,1\n{row}\nb,0,1,1\n")
+    assert [job.job_id for job in trace.jobs] == ["a", "b"]
+    (bad,) = trace.bad_rows
+    assert bad.line == 3
+    assert bad.reason.startswith(reason)
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="no column 'gpus'"):
+        from_text("job_id,submit_s,duration_s\n")
+    with pytest.raises(SourceError, match="no column 'kind'"):
+        from_text(f"{HEADER}\n", class_column="kind")
+    with pytest.raises(SourceError, match="cannot be read"):
+        read_csv(tmp_path / "none.csv")
+
+
+def sacct_text(*rows):
+    return "\n".join(["|".join(SACCT_FIELDS), *("|".join(row) for row in rows)]) + "\n"
+
+
+def row(job="7", **changes):
+    cells = {
+        "JobID": job,
+        "User": "alice",
+        "Partition": "gpu",
+        "Submit": "1790000000",
+        "Start": "1790000100",
+        "ElapsedRaw": "300",
+        "TimelimitRaw": "60",
+        "State": "COMPLETED",
+        "AllocTRES": "billing=4,cpu=4,gres/gpu:g0=1,gres/gpu:g2=1,gres/gpu=2,mem=4G,node=1",
+        "ReqTRES": "billing=4,cpu=4,gres/gpu=2,mem=4G,node=1",
+        "NNodes": "1",
+        "NodeList": "n2",
+        "Priority": "4294",
+        "Comment": "class=A",
+    }
+    cells.update(changes)
+    return [cells[name] for name in SACCT_FIELDS]
+
+
+def test_sacct_text_becomes_a_trace():
+    later = row("8_3", Submit="2026-09-21T15:33:30", Start="2026-09-21T15:40:00", Comment="x|y")
+    trace = read_sacct("history", text=sacct_text(later, row()))
+    first, second = trace.jobs
+    assert (first.job_id, first.gpus, first.duration_s) == ("7", 2, 300.0)
+    assert (first.submit_s, first.recorded_start_s) == (0.0, 100.0)
+    assert (first.app_class, first.time_limit_s) == ("A", 3600.0)
+    assert first.recorded_nodes == ("n2",)
+    assert (second.job_id, second.app_class) == ("8_3", "B")
+    assert trace.bad_rows == ()
+
+
+def test_sacct_counts_what_is_no_finished_gpu_job():
+    trace = read_sacct(
+        "history",
+        text=sacct_text(
+            row("1", AllocTRES="cpu=4", ReqTRES="cpu=4"),
+            row("2", State="RUNNING"),
+            row("3", State="CANCELLED by 1000", Start="Unknown", ElapsedRaw="0", AllocTRES=""),
+            row("4", State="CANCELLED by 1000", TimelimitRaw="UNLIMITED"),
+            row("5.batch"),
+            row("6", ElapsedRaw="soon"),
+        ),
+    )
+    assert [job.job_id for job in trace.jobs] == ["4"]
+    assert trace.jobs[0].time_limit_s == math.inf
+    assert trace.skipped == {
+        "no GPU": 1,
+        "still running": 1,
+        "never started": 1,
+        "job step": 1,
+    }
+    (bad,) = trace.bad_rows
+    assert bad.line == 7
+
+
+def test_sacct_json_says_the_same_as_text():
+    job = {
+        "job_id": 7,
+        "array": {"job_id": 0, "task_id": {"set": False, "infinite": False, "number": 0}},
+        "user": "alice",
+        "partition": "gpu",
+        "time": {
+            "submission": 1790000000,
+            "start": 1790000100,
+            "elapsed": 300,
+            "limit": {"set": True, "infinite": False, "number": 60},
+        },
+        "state": {"current": ["COMPLETED"], "reason": "None"},
+        "tres": {
+            "allocated": [
+                {"type": "cpu", "name": "", "count": 4},
+                {"type": "gres", "name": "gpu", "count": 2},
+            ],
+            "requested": [],
+        },
+        "allocation_nodes": 1,
+        "nodes": "n2",
+        "priority": {"set": True, "infinite": False, "number": 4294},
+        "comment": {"administrator": "", "job": "class=A", "system": ""},
+    }
+    from_json = read_sacct("history", text=json.dumps({"jobs": [job]}))
+    assert from_json.jobs == read_sacct("history", text=sacct_text(row())).jobs
+    job["array"] = {"job_id": 5, "task_id": {"set": True, "infinite": False, "number": 3}}
+    assert read_sacct("h", text=json.dumps({"jobs": [job]})).jobs[0].job_id == "5_3"
+
+
+@pytest.mark.parametrize("text", ["", "a|b\n", '{"nope": 1}', "{broken"])
+def test_what_is_not_sacct_output_is_refused(text):
+    with pytest.raises(SourceError):
+        read_sacct("history", text=text)
+
+
+def test_policies_are_named_with_or_without_stickiness():
+    base = SimSettings()
+    assert parse_policy("pal", base).label == "pal"
+    assert parse_policy("packed:non-sticky", base).label == "packed:non-sticky"
+    assert parse_policy("packed:sticky", SimSettings(sticky=False)).label == "packed"
+    with pytest.raises(PolicyError, match="expected NAME"):
+        parse_policy("pal:often", base)
+    with pytest.raises(PolicyError, match="unknown order"):
+        SimSettings(order="lifo")
