@@ -1,0 +1,371 @@
+"""``gpu-aware-profile``: measure GPUs, and look at what was measured.
+
+Exit codes: 0 done; 1 failed (one line on stderr says why, nothing was stored); 2 wrong usage;
+3 ``import --skip-bad`` stored the good rows and skipped others; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from slurm_gpu_aware import __version__
+from slurm_gpu_aware.cli.output import json_option, print_json, say
+from slurm_gpu_aware.errors import AwareError, StoreError
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.store.database import Store
+    from slurm_gpu_aware.store.profiles import ScoreRow
+
+__all__ = ["cli", "main", "store_options"]
+
+SKIPPED = 3
+INTERRUPTED = 130
+BAD_SHOWN = 20
+"""Bad rows that ``import`` names before it only counts them."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ELSEWHERE = {
+    "node": "gpu_aware_profile.commands_probe",
+    "sweep": "gpu_aware_profile.commands_probe",
+}
+"""Commands that touch hardware or Slurm: name -> module that holds it. Imported when asked for,
+because ``node`` runs on every compute node and pays for each import."""
+
+
+class _Group(click.Group):
+    """Imports the measuring commands when they are called; turns our errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except AwareError as exc:
+            raise click.ClickException(str(exc)) from exc
+
+
+def store_options(command: F) -> F:
+    """Add ``--store`` and ``--config``; the parameters are ``store_path`` and ``config_path``."""
+    for option in (
+        click.option(
+            "--config",
+            "config_path",
+            metavar="FILE",
+            help="Configuration file. Default: $GPU_AWARE_CONFIG, then"
+            " /etc/slurm-gpu-aware/config.toml.",
+        ),
+        click.option(
+            "--store",
+            "store_path",
+            metavar="FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="SQLite file. Default: store.path of the configuration.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpu-aware-profile")
+def cli() -> None:
+    """Measure how GPUs differ, and look at what was measured.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 import skipped bad rows.
+    """
+
+
+@cli.command()
+@store_options
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
+@click.option(
+    "--sort",
+    type=click.Choice(["score", "node"]),
+    default="score",
+    show_default=True,
+    help="Best GPU first, or by node and GPU.",
+)
+@click.option("--summary", "only_summary", is_flag=True, help="Only the spread per class.")
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
+def show(
+    store_path: Path | None,
+    config_path: str | None,
+    classes: tuple[str, ...],
+    nodes: tuple[str, ...],
+    sort: str,
+    only_summary: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Show the PM score of every GPU for every class, and how far classes spread.
+
+    PM score: time divided by that of the median GPU of the model; 1.1 = 10% slower. Score: the
+    same after binning, which is what placement uses. The spread is the geometric mean of time
+    over best time, minus 1.
+
+    \b
+      gpu-aware-profile show
+      gpu-aware-profile show --class A --node n1 --json
+    """
+    if as_json and as_csv:
+        raise click.UsageError("give one of --json and --csv, not both")
+    if only_summary and as_csv:
+        raise click.UsageError("--summary has no CSV form; use --json")
+    from gpu_aware_profile import tables
+    from slurm_gpu_aware.store.profiles import load_profile, score_rows
+
+    with _open(store_path, config_path, readonly=True) as store:
+        rows = _selected(score_rows(store), classes, nodes)
+        faults = {
+            node: found
+            for node, found in load_profile(store).faults.items()
+            if not nodes or node in nodes
+        }
+        path = store.path
+    if sort == "node":
+        rows = sorted(rows, key=lambda r: (r.node, r.slot, r.app_class))
+    summaries = tables.summarise(rows)
+    if as_json:
+        answer: dict[str, Any] = {
+            "store": str(path),
+            "summary": tables.summary_records(summaries),
+            "faults": [
+                {"node": node, "gpu": f.slot, "call": f.call, "error": f.error}
+                for node, found in faults.items()
+                for f in found
+            ],
+        }
+        if not only_summary:
+            answer["gpus"] = tables.score_records(rows)
+        print_json(answer)
+    elif as_csv:
+        tables.write_scores_csv(sys.stdout, rows)
+    else:
+        if not rows:
+            say("no scores yet: run 'gpu-aware-profile sweep' or 'gpu-aware-profile import FILE'")
+        now = time.time()
+        parts = [tables.summary_table(summaries, now)]
+        if not only_summary:
+            parts.append(tables.score_table(rows, now))
+        if faults:
+            parts.append("Could not be read:\n" + tables.fault_table(faults))
+        click.echo("\n\n".join(parts))
+
+
+@cli.command("import")
+@store_options
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option("--class", "app_class", metavar="NAME", help="For a file without a column class.")
+@click.option("--skip-bad", is_flag=True, help="Store the good rows, report the bad ones.")
+@click.option(
+    "--taken-at",
+    type=click.FloatRange(min=0.0),
+    metavar="UNIX_S",
+    help="When it was measured. Default: now.",
+)
+def import_command(
+    store_path: Path | None,
+    config_path: str | None,
+    file: IO[str],
+    app_class: str | None,
+    skip_bad: bool,
+    taken_at: float | None,
+) -> None:
+    """Import timings from a CSV with the columns gpu,node,class,value_ms (- reads stdin).
+
+    gpu is the index that Slurm uses on the node, or the UUID of a GPU that was probed. Several
+    rows of one GPU and class are repeated runs: their median counts. If any row is bad, each is
+    named with its line number and nothing is imported, unless --skip-bad is given.
+
+    \b
+      gpu-aware-profile import timings.csv
+      gpu-aware-profile import resnet.csv --class A --skip-bad
+    """
+    from gpu_aware_profile.tables import read_csv
+    from slurm_gpu_aware.store.profiles import check_timings, import_timings, recompute_scores
+
+    config = _config(config_path)
+    rows, bad = read_csv(file, app_class=app_class)
+    with _open(store_path, config_path, readonly=False) as store:
+        good, unknown = check_timings(store, rows, config.site.classes)
+        bad = sorted([*bad, *unknown])
+        _report_bad(file.name, bad)
+        if bad and not skip_bad:
+            raise StoreError(
+                f"{len(bad)} bad row{_s(bad)}, nothing was imported; correct the file or give"
+                " --skip-bad"
+            )
+        if not good:
+            raise StoreError(f"{file.name}: no row to import")
+        count = import_timings(
+            store,
+            [row for row, _ in good],
+            taken_at=time.time() if taken_at is None else taken_at,
+            classes=config.site.classes,
+        )
+        recompute_scores(store, config.site.classes)
+        path = store.path
+    gpus = len({(row.node, slot) for row, slot in good})
+    say(f"imported {count} timing{_s(good)} of {gpus} GPUs into {path}")
+    if bad:
+        raise click.exceptions.Exit(SKIPPED)
+
+
+@cli.command()
+@store_options
+@click.argument("file", type=click.File("w", encoding="utf-8", lazy=True), default="-")
+@json_option
+def export(store_path: Path | None, config_path: str | None, file: IO[str], as_json: bool) -> None:
+    """Export the newest timings as CSV that import reads (default: to stdout).
+
+    --json exports the whole profile instead: GPUs, links, timings and scores.
+
+    \b
+      gpu-aware-profile export timings.csv
+      gpu-aware-profile export --json > profile.json
+    """
+    from gpu_aware_profile import tables
+    from slurm_gpu_aware.store.profiles import newest_timings
+
+    with _open(store_path, config_path, readonly=True) as store:
+        if as_json:
+            import json
+
+            file.write(json.dumps(_everything(store), indent=2, ensure_ascii=False) + "\n")
+        else:
+            tables.write_timings_csv(file, newest_timings(store))
+
+
+@cli.command()
+@store_options
+@click.option(
+    "--reference",
+    type=click.Choice(["model", "cluster"]),
+    help="Median to compare with: that of the GPU model (default), or of all GPUs, so that scores"
+    " rank the models too. Remembered.",
+)
+def rescore(store_path: Path | None, config_path: str | None, reference: str | None) -> None:
+    """Compute scores and bins again from the stored timings (after changing site.classes).
+
+    \b
+      gpu-aware-profile rescore
+      gpu-aware-profile rescore --reference cluster
+    """
+    from slurm_gpu_aware.store.profiles import recompute_scores, score_rows
+
+    config = _config(config_path)
+    with _open(store_path, config_path, readonly=False) as store:
+        recompute_scores(store, config.site.classes, reference=reference)
+        say(f"{len(score_rows(store))} scores in {store.path}")
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit. The entry point of ``gpu-aware-profile``."""
+    try:
+        code = cli.main(args=args, prog_name="gpu-aware-profile", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        say("interrupted")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) went away: no traceback, and none from the flush at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _config(config_path: str | None) -> Config:
+    from slurm_gpu_aware.config import load_config
+
+    return load_config(config_path)
+
+
+def _open(store_path: Path | None, config_path: str | None, *, readonly: bool) -> Store:
+    from slurm_gpu_aware.store.database import open_store
+
+    path = store_path if store_path is not None else _config(config_path).store.path
+    return open_store(path, readonly=readonly)
+
+
+def _selected(rows: list[ScoreRow], classes: Sequence[str], nodes: Sequence[str]) -> list[ScoreRow]:
+    """Rows of these classes and nodes. Raises StoreError naming the known ones if one is not."""
+    for what, wanted, known in (
+        ("class", classes, sorted({r.app_class for r in rows})),
+        ("node", nodes, sorted({r.node for r in rows})),
+    ):
+        for name in wanted:
+            if name not in known:
+                listed = ", ".join(known[:BAD_SHOWN]) + (", ..." if len(known) > BAD_SHOWN else "")
+                raise StoreError(f"no scores of {what} {name!r}; known: {listed or 'none yet'}")
+    return [
+        r
+        for r in rows
+        if (not classes or r.app_class in classes) and (not nodes or r.node in nodes)
+    ]
+
+
+def _report_bad(name: str, bad: Sequence[tuple[int, str]]) -> None:
+    for line, reason in bad[:BAD_SHOWN]:
+        say(f"{name}: line {line}: {reason}")
+    if len(bad) > BAD_SHOWN:
+        say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
+
+
+def _everything(store: Store) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from gpu_aware_profile.tables import score_records
+    from slurm_gpu_aware.store.profiles import load_profile, newest_timings, score_rows
+
+    profile = load_profile(store)
+    return {
+        "schema": "gpu-aware-profile/1",
+        "nodes": [{"node": n, "taken_at": at} for n, at in profile.taken_at.items()],
+        "gpus": [{"node": n, "gpu": i, **asdict(g)} for (n, i), g in profile.gpus.items()],
+        "links": [
+            {"node": n, "a": k.a, "b": k.b, "class": k.link_class, "gbps": k.gbps}
+            for n, links in profile.links.items()
+            for k in links
+        ],
+        "timings": [
+            {
+                "node": t.node,
+                "gpu": t.slot,
+                "class": t.app_class,
+                "value_ms": t.value_ms,
+                "taken_at": t.taken_at,
+            }
+            for t in newest_timings(store)
+        ],
+        "scores": score_records(score_rows(store)),
+    }
+
+
+def _s(things: Sequence[object]) -> str:
+    return "" if len(things) == 1 else "s"
+
+
+if __name__ == "__main__":
+    main()
