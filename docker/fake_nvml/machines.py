@@ -300,9 +300,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif args.command == "slow":
             set_slowness(args.path, args.gpu, _pairs(args.values))
         elif args.command == "fault":
-            add_fault(
-                args.path, args.call, minor=args.gpu, error=args.error, hang_s=args.hang_s
-            )
+            add_fault(args.path, args.call, minor=args.gpu, error=args.error, hang_s=args.hang_s)
         elif args.command == "lose":
             lose(args.path, args.gpu)
         else:

@@ -14,6 +14,7 @@ ALLOWED = {
     "cluster": {"errors", "topology"},  # a type annotation only
     "request": {"cluster", "errors"},
     "config": {"errors"},
+    "nvml": {"errors"},
     "variability": BASE,
     "topology": BASE,
     "energy": BASE,
@@ -23,7 +24,7 @@ ALLOWED = {
     "store": MODEL | {"config"},
     "slurm": MODEL | {"config", "store"},
     "simulator": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm"},
-    "service": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm"},
+    "service": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm", "nvml"},
 }
 CORE = ("cluster", "request", "assignment", "variability", "topology", "placement", "planning")
 FOREIGN = {"sqlite3", "sqlite_utils", "subprocess", "time", "datetime", "os", "socket", "click"}

@@ -1,0 +1,211 @@
+"""Probe of one node: identity, links, clocks and timings of its GPUs.
+
+The report's schema is ``gpu-aware-probe/1``. A call that fails costs what it would have told and
+nothing else: the GPU that fell off the bus is named in ``errors``, the others are reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_aware_profile.timing import Gpu, TimingBackend, median_and_spread
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.nvml import Device, NvLink, Nvml, NvmlError
+
+__all__ = ["SCHEMA", "model_word", "probe"]
+
+SCHEMA = "gpu-aware-probe/1"
+Faults = list[dict[str, Any]]
+_VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
+_SERIES_WORDS = {"rtx", "gtx", "titan"}
+
+
+def model_word(name: str) -> str | None:
+    """Return the word by which users know a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
+
+    The first word that is neither the vendor's nor a product line's, up to its first hyphen; with
+    ``rtx``, ``gtx`` and ``titan`` kept in front, because numbers alone say little.
+    """
+    heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in name.lower().split()]
+    words = [head for head in heads if head and head not in _VENDOR_WORDS]
+    return "".join(words[: 2 if words[0] in _SERIES_WORDS else 1]) if words else None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A GPU that answered, with what its links need."""
+
+    index: int
+    device: Device
+    record: dict[str, Any]
+
+
+def probe(
+    nvml: Nvml,
+    node: str,
+    taken_at: float,
+    backend: TimingBackend | None,
+    *,
+    classes: Sequence[str] | None = None,
+    repeats: int = 5,
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Probe this node and return the report.
+
+    Parameters
+    ----------
+    nvml : open connection.
+    node : name under which Slurm knows the node.
+    taken_at : Unix time of the probe. Units: s.
+    backend : measures times; None: the report has none.
+    classes : classes to measure; None: all that the backend can.
+    repeats : samples per GPU and class, >= 1.
+    progress : called with a line of text before anything that takes long.
+
+    Raises
+    ------
+    NvmlError
+        NVML cannot even count the GPUs.
+    """
+    faults: Faults = []
+    found = _gpus(nvml, faults)
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "node": node,
+        "taken_at": taken_at,
+        "driver": _try(faults, None, nvml.driver),
+        "backend": backend.name if backend else None,
+        "gpus": [gpu.record for gpu in found],
+        "links": _links(found, faults),
+        "timings": [],
+        "errors": faults,
+    }
+    if backend is not None:
+        wanted = backend.classes if classes is None else classes
+        report["timings"] = _timings(found, backend, wanted, repeats, faults, progress)
+    return report
+
+
+def _fault(index: int | None, error: SourceError) -> dict[str, Any]:
+    if isinstance(error, NvmlError):
+        return {"index": index, "call": error.call, "error": error.reason}
+    return {"index": index, "call": "timing", "error": str(error)}
+
+
+def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any) -> Any:
+    """Return ``ask(*args)``, or None with the failure noted."""
+    try:
+        return ask(*args)
+    except SourceError as exc:
+        faults.append(_fault(index, exc))
+        return None
+
+
+def _gpus(nvml: Nvml, faults: Faults) -> list[_Found]:
+    found: list[_Found] = []
+    unopened: list[dict[str, Any]] = []
+    for index, device in nvml.devices():
+        if isinstance(device, NvmlError):
+            unopened.append(_fault(None, device))
+            continue
+        try:
+            found.append(_Found(index, device, _identity(index, device, faults)))
+        except NvmlError as exc:  # lost between two calls
+            faults.append(_fault(index, exc))
+    _name_the_missing(unopened, [gpu.index for gpu in found] + [f["index"] for f in faults])
+    faults.extend(unopened)
+    return sorted(found, key=lambda gpu: gpu.index)
+
+
+def _name_the_missing(unopened: Faults, seen: list[int | None]) -> None:
+    """A GPU without a handle cannot tell its minor number; it is clear if only one is missing."""
+    known = {index for index in seen if index is not None}
+    missing = set(range(len(known) + len(unopened))) - known
+    if len(unopened) == 1 and len(missing) == 1:
+        unopened[0]["index"] = missing.pop()
+
+
+def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
+    """Identity must be complete (NvmlError otherwise); a detail that fails is None."""
+    record: dict[str, Any] = {
+        "index": index,
+        "uuid": device.uuid,
+        "name": device.name,
+        "model": model_word(device.name),
+        "pci": device.pci,
+    }
+    details: dict[str, Callable[[], Any]] = {
+        "numa": device.numa,
+        "cpus": device.cpus,
+        "memory_mb": device.memory_mb,
+        "clocks_mhz": device.clocks_mhz,
+        "max_clock_mhz": device.max_clock_mhz,
+        "default_clock_mhz": device.default_clock_mhz,
+        "power_limit_w": device.power_limit_w,
+        "temperature_c": device.temperature_c,
+    }
+    for key, ask in details.items():
+        record[key] = _try(faults, index, ask)
+    record["clocks_mhz"] = record["clocks_mhz"] or []
+    return record
+
+
+def _links(found: Sequence[_Found], faults: Faults) -> list[dict[str, Any]]:
+    """Every unordered pair once, with its best link."""
+    nvlinks = {gpu.index: _try(faults, gpu.index, gpu.device.nvlinks) or [] for gpu in found}
+    pcie = {gpu.index: _try(faults, gpu.index, gpu.device.pcie_gbps) for gpu in found}
+    links = []
+    for i, a in enumerate(found):
+        for b in found[i + 1 :]:
+            shared = _shared(nvlinks[a.index], nvlinks[b.index], a.record["pci"], b.record["pci"])
+            if shared:
+                kind, gbps = f"NV{len(shared)}", sum(link.gbps for link in shared)
+            else:
+                kind = _try(faults, a.index, a.device.ancestor, b.device) or "SYS"
+                rates = [r for r in (pcie[a.index], pcie[b.index]) if r is not None]
+                gbps = min(rates, default=0.0)
+                kind = "PIX" if kind == "SAME" else kind
+            links.append({"a": a.index, "b": b.index, "class": kind, "gbps": gbps})
+    return links
+
+
+def _shared(a: Sequence[NvLink], b: Sequence[NvLink], pci_a: str, pci_b: str) -> list[NvLink]:
+    """NVLinks that a pair can use: those between them, else as many as both have to switches."""
+    direct = [link for link in a if link.remote_pci == pci_b]
+    if direct:
+        return direct
+    to_switch_a = [link for link in a if link.remote_pci is None]
+    to_switch_b = [link for link in b if link.remote_pci is None]
+    return min(to_switch_a, to_switch_b, key=len)
+
+
+def _timings(
+    found: Sequence[_Found],
+    backend: TimingBackend,
+    classes: Sequence[str],
+    repeats: int,
+    faults: Faults,
+    progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    timings = []
+    for gpu in found:
+        target = Gpu(gpu.index, gpu.record["uuid"], gpu.record["pci"])
+        for name in classes:
+            progress(f"GPU {gpu.index}: class {name}")
+            samples = _try(faults, gpu.index, backend.samples, target, name, repeats)
+            if not samples:
+                continue
+            value_ms, spread = median_and_spread(samples)
+            timings.append(
+                {
+                    "index": gpu.index,
+                    "class": name,
+                    "value_ms": round(value_ms, 4),
+                    "repeats": len(samples),
+                    "spread": round(spread, 5),
+                }
+            )
+    return timings

@@ -1,0 +1,322 @@
+"""NVIDIA's management library, typed: the only place that calls ``pynvml`` and knows its errors.
+
+``pynvml`` comes from the distribution ``nvidia-ml-py`` (extra ``gpu``) and is imported when the
+first :class:`Nvml` is opened: hooks and commands that find nothing to do never pay for it.
+
+Three index spaces meet here. *NVML index*: position in NVML's own order (PCI bus order).
+*Minor number*: N of ``/dev/nvidiaN``; this is what we call ``index`` everywhere else, because
+gres.conf lists the device files and so Slurm's IDX is the minor number. *CUDA order* is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType, TracebackType
+from typing import Any
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["Device", "NvLink", "Nvml", "NvmlError", "cpu_list"]
+
+_MASK_WORDS = 64
+"""CPU masks of 4096 CPUs."""
+_MASK_BITS = 64
+_LEVELS = {0: "SAME", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``)."""
+_NVLINK_GBPS = {1: 20.0, 7: 50.0, 8: 100.0}
+"""nvmlNvlinkVersion_t -> GB/s of one link in one direction; NVLink 2 to 4 (2..6): 25."""
+_PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""PCIe generation -> GB/s of one lane in one direction, after line coding."""
+
+
+class NvmlError(SourceError):
+    """A call to NVML failed.
+
+    ``call`` is NVML's function, ``reason`` NVML's own words, ``code`` its number (None: the Python
+    package is missing). ``unsupported`` tells "this GPU cannot do that" from real failures.
+    """
+
+    NOT_SUPPORTED = frozenset({3, 13})
+    """NOT_SUPPORTED, and FUNCTION_NOT_FOUND of an older driver."""
+
+    def __init__(self, call: str, reason: str, code: int | None = None) -> None:
+        super().__init__(f"{call}: {reason}")
+        self.call = call
+        self.reason = reason
+        self.code = code
+
+    @property
+    def unsupported(self) -> bool:
+        """The device or driver does not know this call."""
+        return self.code in self.NOT_SUPPORTED
+
+
+@dataclass(frozen=True)
+class NvLink:
+    """One active NVLink of a GPU."""
+
+    link: int
+    remote_pci: str | None
+    """PCI id of the GPU at the other end; None: a switch."""
+    gbps: float
+    """One direction, nominal. Units: GB/s."""
+
+
+def cpu_list(cpus: list[int]) -> str:
+    """Return ascending CPU numbers as Linux writes them: ``0-3,8``."""
+    parts: list[str] = []
+    start = 0
+    for i, cpu in enumerate(cpus):
+        if i + 1 == len(cpus) or cpus[i + 1] != cpu + 1:
+            parts.append(str(cpu) if start == i else f"{cpus[start]}-{cpu}")
+            start = i + 1
+    return ",".join(parts)
+
+
+class Nvml:
+    """An open connection to the driver; use as a context manager. Not for sharing over fork."""
+
+    def __init__(self) -> None:
+        self._api: ModuleType | None = None
+
+    def __enter__(self) -> Nvml:
+        try:
+            import pynvml
+        except ImportError:
+            raise NvmlError(
+                "import pynvml", "not installed; install slurm-gpu-aware[gpu]"
+            ) from None
+        self._api = pynvml
+        self.call("nvmlInit")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._api is not None:
+            self._api.nvmlShutdown()
+            self._api = None
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call an NVML function by name. Raises NvmlError; text comes back as ``str``."""
+        if self._api is None:
+            raise NvmlError(name, "NVML is not open")
+        try:
+            value = getattr(self._api, name)(*args)
+        except self._api.NVMLError as exc:
+            raise NvmlError(name, _words(exc), int(exc.value)) from None
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def maybe(self, name: str, *args: Any) -> Any:
+        """Like :meth:`call`, but None where the device does not support it."""
+        try:
+            return self.call(name, *args)
+        except NvmlError as exc:
+            if exc.unsupported:
+                return None
+            raise
+
+    def driver(self) -> str:
+        """Driver version, ``550.54.15``."""
+        return str(self.call("nvmlSystemGetDriverVersion"))
+
+    def count(self) -> int:
+        """GPUs that NVML knows, lost ones included."""
+        return int(self.call("nvmlDeviceGetCount"))
+
+    def device(self, nvml_index: int) -> Device:
+        """Open a GPU by NVML index. Raises NvmlError, for example for a lost GPU."""
+        return Device(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
+
+    def devices(self) -> Iterator[tuple[int, Device | NvmlError]]:
+        """Yield (minor number, GPU), or (-1, error) for a GPU that cannot be opened."""
+        for nvml_index in range(self.count()):
+            try:
+                device = self.device(nvml_index)
+                yield device.minor, device
+            except NvmlError as exc:
+                yield -1, exc
+
+
+def _words(error: Any) -> str:
+    text = str(error)
+    # Codes newer than the binding come as the text of a bytes object.
+    return text[2:-1] if text.startswith("b'") and text.endswith("'") else text
+
+
+class Device:
+    """One GPU. Every method asks the driver again and raises NvmlError if it refuses.
+
+    Methods that return None mean: this GPU or driver cannot tell.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    def _call(self, name: str, *args: Any) -> Any:
+        return self._nvml.call(name, self._handle, *args)
+
+    def _maybe(self, name: str, *args: Any) -> Any:
+        return self._nvml.maybe(name, self._handle, *args)
+
+    @cached_property
+    def minor(self) -> int:
+        """N of ``/dev/nvidiaN``: Slurm's index."""
+        return int(self._call("nvmlDeviceGetMinorNumber"))
+
+    @cached_property
+    def uuid(self) -> str:
+        """``GPU-...``"""
+        return str(self._call("nvmlDeviceGetUUID"))
+
+    @cached_property
+    def name(self) -> str:
+        """Product name."""
+        return str(self._call("nvmlDeviceGetName"))
+
+    @cached_property
+    def pci(self) -> str:
+        """``00000000:06:00.0``"""
+        return _pci(self._call("nvmlDeviceGetPciInfo"))
+
+    def memory_mb(self) -> int:
+        """Device memory. Units: MiB."""
+        return int(self._call("nvmlDeviceGetMemoryInfo").total) >> 20
+
+    def numa(self) -> int | None:
+        """NUMA node nearest to the GPU."""
+        nodes = _bits(self._maybe("nvmlDeviceGetMemoryAffinity", _MASK_WORDS, 0))
+        return nodes[0] if nodes else None
+
+    def cpus(self) -> str | None:
+        """CPUs near the GPU, ``0-3,8``."""
+        cpus = _bits(self._maybe("nvmlDeviceGetCpuAffinity", _MASK_WORDS))
+        return cpu_list(cpus) if cpus else None
+
+    def clocks_mhz(self) -> list[int]:
+        """Supported SM clocks at the highest memory clock, descending. Units: MHz."""
+        memory = self._maybe("nvmlDeviceGetSupportedMemoryClocks")
+        if not memory:
+            return []
+        clocks = self._maybe("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
+        return sorted({int(c) for c in clocks or ()}, reverse=True)
+
+    def max_clock_mhz(self) -> int | None:
+        """Highest SM clock. Units: MHz."""
+        return _whole(self._maybe("nvmlDeviceGetMaxClockInfo", 1))
+
+    def default_clock_mhz(self) -> int | None:
+        """SM clock that applications get by default. Units: MHz."""
+        return _whole(self._maybe("nvmlDeviceGetDefaultApplicationsClock", 1))
+
+    def sm_clock_mhz(self) -> int | None:
+        """SM clock now. Units: MHz."""
+        return _whole(self._maybe("nvmlDeviceGetClockInfo", 1))
+
+    def power_limit_w(self) -> float | None:
+        """Board power limit in force. Units: W."""
+        return _scaled(self._maybe("nvmlDeviceGetPowerManagementLimit"))
+
+    def power_w(self) -> float | None:
+        """Board power. Units: W."""
+        return _scaled(self._maybe("nvmlDeviceGetPowerUsage"))
+
+    def energy_j(self) -> float | None:
+        """Energy since the driver was loaded. Units: J."""
+        return _scaled(self._maybe("nvmlDeviceGetTotalEnergyConsumption"))
+
+    def temperature_c(self) -> int | None:
+        """Temperature of the chip. Units: degrees C."""
+        return _whole(self._maybe("nvmlDeviceGetTemperature", 0))
+
+    def clock_event_reasons(self) -> int | None:
+        """Why the clock is not at its maximum: NVML's bit mask."""
+        return _whole(self._maybe("nvmlDeviceGetCurrentClocksEventReasons"))
+
+    def processes(self) -> list[int]:
+        """Process ids that compute on the GPU now."""
+        return [int(p.pid) for p in self._maybe("nvmlDeviceGetComputeRunningProcesses") or ()]
+
+    def pcie_gbps(self) -> float | None:
+        """Nominal bandwidth of the GPU's own PCIe link, one direction. Units: GB/s."""
+        generation = self._maybe("nvmlDeviceGetMaxPcieLinkGeneration")
+        lanes = self._maybe("nvmlDeviceGetMaxPcieLinkWidth")
+        if not generation or not lanes:
+            return None
+        per_lane = _PCIE_GBPS_PER_LANE.get(int(generation), _PCIE_GBPS_PER_LANE[6])
+        return round(per_lane * int(lanes), 2)
+
+    def ancestor(self, other: Device) -> str:
+        """How the PCIe tree joins two GPUs: PIX, PXB, PHB, NODE or SYS (SAME: one board)."""
+        level = int(self._call("nvmlDeviceGetTopologyCommonAncestor", other._handle))
+        return _LEVELS.get(level, "SYS")
+
+    def nvlinks(self) -> list[NvLink]:
+        """Active NVLinks; empty where the GPU has none."""
+        found = []
+        for link in range(self._max_links()):
+            try:
+                if not self._call("nvmlDeviceGetNvLinkState", link):
+                    continue
+            except NvmlError as exc:
+                if exc.unsupported or exc.code == 2:  # past the last link of this model
+                    break
+                raise
+            version = int(self._maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
+            found.append(NvLink(link, self._remote(link), _NVLINK_GBPS.get(version, 25.0)))
+        return found
+
+    def _max_links(self) -> int:
+        api = self._nvml._api
+        return int(getattr(api, "NVML_NVLINK_MAX_LINKS", 18))
+
+    def _remote(self, link: int) -> str | None:
+        kind = self._maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        if kind is not None and int(kind) != 0:
+            return None
+        return _pci(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link))
+
+    def lock_clock(self, mhz: int) -> None:
+        """Hold the SM clock at ``mhz`` (Volta and later). Needs root."""
+        self._call("nvmlDeviceSetGpuLockedClocks", mhz, mhz)
+
+    def unlock_clock(self) -> None:
+        """Undo :meth:`lock_clock`. Needs root."""
+        self._call("nvmlDeviceResetGpuLockedClocks")
+
+    def set_application_clock(self, mhz: int) -> None:
+        """Ask for ``mhz`` (a supported clock) for applications: the way before Volta."""
+        memory = self._call("nvmlDeviceGetSupportedMemoryClocks")
+        self._call("nvmlDeviceSetApplicationsClocks", max(memory), mhz)
+
+    def reset_application_clock(self) -> None:
+        """Undo :meth:`set_application_clock`."""
+        self._call("nvmlDeviceResetApplicationsClocks")
+
+
+def _pci(info: Any) -> str:
+    text = info.busId
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).upper()
+
+
+def _bits(words: Any) -> list[int]:
+    return [
+        i * _MASK_BITS + bit
+        for i, word in enumerate(words or ())
+        for bit in range(_MASK_BITS)
+        if word >> bit & 1
+    ]
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _scaled(milli: Any) -> float | None:
+    return None if milli is None else int(milli) / 1000.0
