@@ -1,5 +1,6 @@
 """One round of planning: order, guarantee, backfill, placement. Pure."""
 
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.round import plan_round
 
-__all__ = ["Plan", "PlanSettings", "Waiting"]
+__all__ = ["Plan", "PlanSettings", "Waiting", "plan_round"]

@@ -1,0 +1,53 @@
+"""The order of the queue: Slurm's, and PAL's placement priority inside the guaranteed prefix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from slurm_gpu_aware.request import Request
+
+__all__ = ["by_class", "guaranteed_prefix", "in_slurm_order", "queue_key"]
+
+
+def queue_key(request: Request) -> tuple[float, float, tuple[int, ...], str]:
+    """Sort key of the queue: priority (larger first), submit time, number of the job id.
+
+    ``98_3`` comes after ``98_2`` and before ``98_10``.
+    """
+    numbers = tuple(int(n) for n in re.findall(r"[0-9]{1,18}", request.job_id))
+    return (-request.priority, request.submit_s, numbers, request.job_id)
+
+
+def in_slurm_order(queue: Iterable[Request]) -> list[Request]:
+    """Return the queue as Slurm would serve it, whatever the order it came in."""
+    return sorted(queue, key=queue_key)
+
+
+def by_class(prefix: Sequence[Request], classes: Sequence[str]) -> list[Request]:
+    """Return the prefix with the most sensitive class first, stable; unknown classes last.
+
+    This is placement priority, not scheduling priority (PAL, section III-B): all jobs of the
+    prefix start now, only who chooses first changes.
+    """
+    rank = {name: position for position, name in enumerate(classes)}
+    return sorted(prefix, key=lambda request: rank.get(request.app_class, len(rank)))
+
+
+def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
+    """Return the length of the longest prefix whose demands sum to at most ``total`` GPUs.
+
+    PAL's truncation by demand alone (section III-B), for callers whose jobs may move: on a running
+    cluster packing, eligibility and CPUs decide too, and a round finds its prefix by placing.
+
+    Examples
+    --------
+    >>> guaranteed_prefix([2, 4, 3, 1], 7)
+    2
+    """
+    left = total
+    for length, wanted in enumerate(gpus):
+        left -= wanted
+        if left < 0:
+            return length
+    return len(gpus)

@@ -1,0 +1,374 @@
+"""One round: from the queue and the cluster to assignments and reasons. Pure.
+
+1. Slurm's order. The longest prefix that can start now is guaranteed to start now.
+2. Inside it the most sensitive class chooses first (PAL's placement priority).
+3. The first job that does not fit is the *head*. If it may preempt, its victims are planned;
+   otherwise it gets a shadow reservation.
+4. Behind the head only jobs that cannot delay it start (EASY backfill).
+
+Which jobs form the prefix is found by placing them in Slurm's order, not by summing demands:
+packing, eligibility and CPUs decide too. If placing them again by class leaves one of them
+without a place, that job chooses first in a second try, and if that fails too the placements in
+Slurm's order stand: no job of the prefix loses its turn to placement priority.
+
+A job that could not start even if every known job had ended blocks nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.account import set_words
+from slurm_gpu_aware.placement.feasible import why_not
+from slurm_gpu_aware.placement.policy import Policy, make_policy
+from slurm_gpu_aware.planning.backfill import Beside, reserve
+from slurm_gpu_aware.planning.clock import clock_mhz
+from slurm_gpu_aware.planning.order import by_class, in_slurm_order
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.preempt import plan_preemption
+from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
+from slurm_gpu_aware.request import Request
+
+__all__ = ["plan_round"]
+
+log = logging.getLogger(__name__)
+
+
+def plan_round(
+    queue: Sequence[Request],
+    cluster: Cluster,
+    settings: PlanSettings,
+    now: float,
+    *,
+    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
+    timer: Callable[[], float] | None = None,
+) -> Plan:
+    """Plan one round.
+
+    Parameters
+    ----------
+    queue : parked requests that nothing else holds, in any order.
+    cluster : the snapshot; it is not changed. ``cluster.running`` gives the ends for the shadow.
+    now : time in seconds, on the clock of ``RunningJob.end_s``.
+    policy_options : options per policy name; a request's own options go before them.
+    timer : seconds of some monotonic clock; if given, ``Plan.took_s`` is measured with it.
+
+    Returns
+    -------
+    Plan : every request of the queue is in exactly one of ``assignments`` and ``waiting``, the
+        assignments in the order they were made (prefix, then backfill).
+
+    Notes
+    -----
+    A policy that fails on a job (unknown name, bad option, a bug) makes that job wait with the
+    error as its reason; the others are planned as if it were not there.
+    """
+    chooser = _Chooser(settings, policy_options or {}, timer)
+    return _Round(cluster, settings, now, chooser).plan(in_slurm_order(queue))
+
+
+class _FailedError(Exception):
+    """The job's policy cannot be used; carries the reason."""
+
+
+class _Chooser:
+    """Calls each request's own policy, measures it, and sets the clock."""
+
+    def __init__(
+        self,
+        settings: PlanSettings,
+        options: Mapping[str, Mapping[str, Any]],
+        timer: Callable[[], float] | None,
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.timer = timer
+        self.took_s: dict[str, float] = {}
+        self._policies: dict[str, Policy] = {}
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Ask the request's policy. Raise _FailedError with a reason if it cannot answer."""
+        start = self.timer() if self.timer is not None else 0.0
+        try:
+            found = self._policy(request).place(request, cluster)
+        except PolicyError as exc:
+            raise _FailedError(str(exc)) from exc
+        except Exception as exc:  # one job must not stop the round for all
+            log.exception("job %s: its placement policy failed", request.job_id)
+            raise _FailedError(f"its placement policy failed: {exc!r}") from exc
+        finally:
+            if self.timer is not None:
+                spent = self.timer() - start
+                self.took_s[request.job_id] = self.took_s.get(request.job_id, 0.0) + spent
+        return found
+
+    def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Like :meth:`place` for what-if questions: a failure counts as no place."""
+        try:
+            return self.place(request, cluster)
+        except _FailedError:
+            return None
+
+    def _policy(self, request: Request) -> Policy:
+        name = request.policy or self.settings.policy
+        options = {**self.options.get(name, {}), **request.options}
+        key = f"{name} {sorted(options.items())!r}"
+        if key not in self._policies:
+            self._policies[key] = make_policy(name, options)
+        return self._policies[key]
+
+
+class _Round:
+    """State of one round while it is planned."""
+
+    def __init__(
+        self, cluster: Cluster, settings: PlanSettings, now: float, chooser: _Chooser
+    ) -> None:
+        self.settings = settings
+        self.now = now
+        self.chooser = chooser
+        self.here = cluster.copy()
+        self.start = cluster
+        self.running: list[RunningJob] = list(cluster.running)
+        self.assignments: list[Assignment] = []
+        self.waiting: list[Waiting] = []
+        self._empty: Cluster | None = None
+        self._never: dict[object, str | None] = {}
+
+    def plan(self, ordered: list[Request]) -> Plan:
+        behind = self._prefix(ordered)
+        behind = self._continue(behind)
+        if behind:
+            self._behind_head(behind[0], behind[1:])
+        return Plan(tuple(self.assignments), tuple(self.waiting), self.chooser.took_s)
+
+    def _prefix(self, ordered: list[Request]) -> list[Request]:
+        """Start the guaranteed prefix; return the rest of the queue, the head first."""
+        trial = self.here.copy()
+        prefix: list[tuple[Request, Assignment]] = []
+        behind: list[Request] = []
+        for position, request in enumerate(ordered):
+            try:
+                found = self.chooser.place(request, trial)
+            except _FailedError as exc:
+                self._wait(request, str(exc))
+                continue
+            if found is not None:
+                take(trial, request, found)
+                prefix.append((request, found))
+            elif not self._cannot_ever(request):
+                behind = ordered[position:]
+                break
+        for request, found in self._class_first(prefix):
+            self._give(request, found)
+        return behind
+
+    def _class_first(
+        self, prefix: list[tuple[Request, Assignment]]
+    ) -> list[tuple[Request, Assignment]]:
+        """Place the prefix again, most sensitive class first; the given placements if it fails."""
+        wanted = by_class([request for request, _ in prefix], self.settings.classes)
+        if wanted == [request for request, _ in prefix]:
+            return prefix
+        for _ in range(2):
+            again, failed = self._place_all(wanted)
+            if failed is None:
+                return again
+            wanted = [failed, *(request for request in wanted if request is not failed)]
+        return prefix
+
+    def _place_all(
+        self, requests: list[Request]
+    ) -> tuple[list[tuple[Request, Assignment]], Request | None]:
+        """Place one after the other on a copy; also the first that found no place."""
+        trial = self.here.copy()
+        placed: list[tuple[Request, Assignment]] = []
+        for request in requests:
+            try:
+                found = self.chooser.place(request, trial)
+            except _FailedError:
+                return placed, request
+            if found is None:
+                return placed, request
+            take(trial, request, found)
+            placed.append((request, found))
+        return placed, None
+
+    def _continue(self, behind: list[Request]) -> list[Request]:
+        """Go on in Slurm's order while jobs fit or may preempt; return the rest, head first.
+
+        The head did not fit beside the prefix as Slurm's order placed it. Placed by class the
+        prefix may have left it room.
+        """
+        for position, request in enumerate(behind):
+            try:
+                found = self.chooser.place(request, self.here)
+                if found is not None:
+                    self._give(request, found)
+                elif not self._cannot_ever(request) and not self._preempt(request):
+                    return behind[position:]
+            except _FailedError as exc:
+                self._wait(request, str(exc))
+        return []
+
+    def _preempt(self, request: Request) -> bool:
+        if request.preemption_tier is None:
+            return False
+        mine = {assignment.job_id for assignment in self.assignments}
+        others = [job for job in self.running if job.job_id not in mine]
+        found = plan_preemption(request, self.here, others, self.chooser.try_place)
+        if found is None:
+            return False
+        names = tuple(sorted(job.job_id for job in found.victims))
+        text = f"{found.assignment.why.get('summary', '')}; preempts {', '.join(names)}"
+        why = {**found.assignment.why, "victims": list(names), "summary": text}
+        chosen = replace(found.assignment, victims=names, why=why)
+        after = found.after
+        take(after, request, chosen)
+        # Until the victims are gone nobody else gets what they leave: this round only books it.
+        here = self.here
+        np.logical_and(here.free, after.free, out=here.free)
+        np.minimum(here.free_cpus, after.free_cpus, out=here.free_cpus)
+        np.minimum(here.free_memory_mb, after.free_memory_mb, out=here.free_memory_mb)
+        self.running = [job for job in self.running if job not in found.victims]
+        self.running.append(self._left_by_victims(after))
+        self._book(request, chosen)
+        return True
+
+    def _left_by_victims(self, after: Cluster) -> RunningJob:
+        """What victims free beyond the job that pushed them out, as a job that ends now."""
+        node, slot = np.nonzero(after.free & ~self.here.free)
+        cpus = after.free_cpus - self.here.free_cpus
+        memory = after.free_memory_mb - self.here.free_memory_mb
+        return RunningJob(
+            job_id="(preempted)",
+            gpus=tuple((int(n), (int(s),)) for n, s in zip(node, slot, strict=True)),
+            end_s=self.now,
+            cpus={int(n): int(cpus[n]) for n in np.flatnonzero(cpus)},
+            memory_mb={int(n): int(memory[n]) for n in np.flatnonzero(memory)},
+        )
+
+    def _give(self, request: Request, found: Assignment) -> None:
+        take(self.here, request, found)
+        self._book(request, found)
+
+    def _book(self, request: Request, found: Assignment) -> None:
+        self.running.append(as_running(request, found, self.now))
+        self.assignments.append(replace(found, clock_mhz=clock_mhz(request, self.settings)))
+
+    def _wait(self, request: Request, reason: str, shadow_start_s: float | None = None) -> None:
+        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s))
+
+    def _cannot_ever(self, request: Request) -> bool:
+        """Say whether the job fits not even after every known job; then it waits, blocking nobody.
+
+        Asked of the round's start: what this round gives away comes back too.
+        """
+        key = _shape(request)
+        if key not in self._never:
+            if self._empty is None:
+                self._empty = Timeline(self.start.running, self.now).at(self.start, math.inf)
+            found = self.chooser.try_place(request, self._empty)
+            reason = why_not(request, self._empty) if found is None else None
+            self._never[key] = reason
+        reason = self._never[key]
+        if reason is None:
+            return False
+        self._wait(request, f"cannot start even when all running jobs have ended: {reason}")
+        return True
+
+    def _behind_head(self, head: Request, behind: list[Request]) -> None:
+        timeline = Timeline(self.running, self.now)
+        shadow = reserve(head, self.here, timeline, self.chooser.try_place)
+        reason = f"next in line: {why_not(head, self.here)}"
+        if shadow is not None:
+            where = shadow.assignment
+            names = set_words(self.here.nodes, where.nodes, where.slots)
+            latest = (
+                f"in {_duration(shadow.start_s - self.now)} at the latest"
+                if math.isfinite(shadow.start_s)
+                else "when jobs without a time limit end"
+            )
+            reason += f"; starts {latest}, reserved: {names}"
+        self._wait(head, reason, shadow.start_s if shadow is not None else None)
+        if not self.settings.backfill:
+            for request in behind:
+                self._wait(request, f"waits for its turn behind job {head.job_id}")
+            return
+        beside = Beside(self.here, shadow)
+        depth = self.settings.backfill_depth
+        self._backfill(head, beside, behind[:depth])
+        for request in behind[depth:]:
+            self._wait(request, f"waits behind job {head.job_id}, beyond the depth of backfill")
+
+    def _backfill(self, head: Request, beside: Beside, behind: list[Request]) -> None:
+        """Start what cannot delay the head. What failed once for a shape fails again: GPUs only
+        get fewer here, so each shape of request is tried until its first failure."""
+        failed: dict[tuple[object, bool], str] = {}
+        for request in behind:
+            short = beside.ends_before(request, self.now)
+            key = (_shape(request), short)
+            if key in failed:
+                self._wait(request, failed[key])
+                continue
+            try:
+                found = self.chooser.place(request, beside.view(request, self.now))
+                if found is not None:
+                    beside.take(request, found, self.now)
+                    self._book(request, found)
+                elif not self._cannot_ever(request):
+                    failed[key] = self._why_behind(head, beside, request, short)
+                    self._wait(request, failed[key])
+            except _FailedError as exc:
+                self._wait(request, str(exc))
+
+    def _why_behind(self, head: Request, beside: Beside, request: Request, short: bool) -> str:
+        if not short and self.chooser.try_place(request, beside.now) is not None:
+            return (
+                f"would fit now, but its time limit reaches past the start of job {head.job_id}, "
+                "which comes first and has these GPUs reserved"
+            )
+        return f"behind job {head.job_id}: {why_not(request, beside.now)}"
+
+
+def _shape(request: Request) -> object:
+    """Everything that decides whether a request fits, as a key: equal keys fit alike."""
+    return (
+        request.gpus,
+        request.min_nodes,
+        request.max_nodes,
+        request.gpus_per_node,
+        request.app_class,
+        request.bandwidth_sensitive,
+        request.pattern,
+        request.policy,
+        request.gpu_model,
+        None if request.eligible is None else id(request.eligible),
+        request.required,
+        request.whole_node,
+        request.cpus,
+        request.cpus_per_gpu,
+        request.memory_mb_per_node,
+        request.memory_mb_per_cpu,
+        request.memory_mb_per_gpu,
+        repr(sorted(request.options.items())),
+    )
+
+
+def _duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 5 min``."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
