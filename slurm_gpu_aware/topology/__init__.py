@@ -1,0 +1,34 @@
+"""Links inside a machine: hardware graphs, communication patterns, and how well they match.
+
+========== ==============================================================
+graph      GPUs of a node and the best link of every pair
+machines   known machines by name
+patterns   ring, tree, ring+tree, all-to-all, none, edge lists
+bandwidth  AggBW, EffBW, PreservedBW (MAPA, eqs. 1 to 3), refit of eq. 2
+matching   best embedding on every set of GPUs, exact up to 16
+rings, trees, general, subsets   the dynamic programs behind ``matching``
+========== ==============================================================
+"""
+
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, EffBwModel, eq2, fit_eq2
+from slurm_gpu_aware.topology.graph import HardwareGraph, uniform_graph
+from slurm_gpu_aware.topology.machines import machine, machine_names
+from slurm_gpu_aware.topology.matching import Match, match
+from slurm_gpu_aware.topology.patterns import NAMED_PATTERNS, Pattern, parse_pattern
+
+__all__ = [
+    "BOTTLENECK",
+    "NAMED_PATTERNS",
+    "PAPER",
+    "EffBwModel",
+    "HardwareGraph",
+    "Match",
+    "Pattern",
+    "eq2",
+    "fit_eq2",
+    "machine",
+    "machine_names",
+    "match",
+    "parse_pattern",
+    "uniform_graph",
+]

@@ -1,0 +1,170 @@
+"""MAPA's three bandwidths and the models of the effective one (Ranganath et al., SC'21).
+
+AggBW (eq. 1) is the sum of the links that the pattern uses. PreservedBW (eq. 3) is the sum of all
+links among the GPUs that stay free. EffBW stands for the bandwidth that collectives will see:
+
+* ``bottleneck`` (default): the slowest link of the best embedding. A ring all-reduce moves
+  2(k-1)/k of the data over every link at the pace of the slowest one, so this is its bus
+  bandwidth on one ring. A better link can never make a set worse.
+* ``paper``: eq. 2 as published, a regression on 31 sets of 2 to 5 GPUs of a DGX-1 V100. It is not
+  valid elsewhere, turns negative from 6 GPUs on, and better links can lower it.
+* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (:func:`fit_eq2`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_gpu_aware.cluster import FloatArray
+from slurm_gpu_aware.topology.graph import HardwareGraph, nvlinks
+from slurm_gpu_aware.topology.patterns import Edges
+
+__all__ = [
+    "BOTTLENECK",
+    "PAPER",
+    "EffBwModel",
+    "Fit",
+    "agg_bw",
+    "eq2",
+    "eq2_model",
+    "fit_eq2",
+    "link_counts",
+    "link_kinds",
+    "preserved_bw",
+]
+
+PUBLISHED = (
+    *(16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973),
+    *(12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973),
+)
+"""Coefficients of eq. 2 in the order of :func:`_features`. GB/s."""
+
+
+@dataclass(frozen=True)
+class EffBwModel:
+    """How EffBW is computed. Build one with the constants or :func:`eq2_model`."""
+
+    name: str
+    """``bottleneck``, ``paper`` or ``refit``."""
+    coefficients: tuple[float, ...] | None = None
+    """Of eq. 2; None: the bottleneck model."""
+
+
+BOTTLENECK = EffBwModel("bottleneck")
+PAPER = EffBwModel("paper", PUBLISHED)
+
+
+def eq2_model(coefficients: Sequence[float]) -> EffBwModel:
+    """Eq. 2 with a site's own 14 coefficients. Raises ValueError for another number of them."""
+    values = tuple(float(c) for c in coefficients)
+    if len(values) != len(PUBLISHED) or not np.isfinite(values).all():
+        raise ValueError(f"eq. 2 has {len(PUBLISHED)} finite coefficients, not {len(values)}")
+    return EffBwModel("refit", values)
+
+
+def _features(x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
+    """(..., 14) terms of eq. 2."""
+    xy, yz, zx, xyz = x * y, y * z, z * x, x * y * z
+    terms = [x, y, z, 1 / (x + 1), 1 / (y + 1), 1 / (z + 1), xy, yz, zx]
+    terms += [1 / (xy + 1), 1 / (yz + 1), 1 / (zx + 1), xyz, 1 / (xyz + 1)]
+    return np.stack(terms, axis=-1)
+
+
+def eq2(
+    x: npt.ArrayLike, y: npt.ArrayLike, z: npt.ArrayLike, model: EffBwModel = PAPER
+) -> FloatArray:
+    """EffBW by eq. 2 for x double NVLinks, y single NVLinks and z other links of one ring. GB/s.
+
+    A 2-GPU ring counts its link twice: (2,0,0), (0,2,0) or (0,0,2). Broadcasts.
+    """
+    arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (x, y, z)))
+    return np.asarray(_features(*arrays) @ np.asarray(model.coefficients or PUBLISHED))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A refit of eq. 2 and how far to trust it."""
+
+    model: EffBwModel
+    samples: int
+    rank: int
+    """Independent terms in the samples; below 14 the smallest coefficients were taken."""
+    mae: float
+    rmse: float
+    """Errors on the samples themselves. GB/s."""
+    loo_rmse: float
+    """Error on a sample that was left out of its own fit. GB/s; far above ``rmse``: overfitted."""
+
+
+def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
+    """Least-squares refit of eq. 2 to measured all-reduce bandwidths.
+
+    Parameters
+    ----------
+    samples : (x, y, z, measured GB/s) per allocation, counts of one ring as in :func:`eq2`.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two samples, a negative count or a value that is not finite.
+
+    Notes
+    -----
+    Minimum-norm solution, so it also works with fewer samples than terms. Fourteen terms want
+    many more samples than the paper's 31: compare ``loo_rmse`` with ``rmse``.
+    """
+    rows = np.array([tuple(s) for s in samples], dtype=np.float64).reshape(-1, 4)
+    if len(rows) < 2 or not np.isfinite(rows).all() or (rows[:, :3] < 0).any():
+        raise ValueError("eq. 2 is fitted to at least two finite samples (x, y, z, GB/s)")
+    terms, measured = _features(*rows[:, :3].T), rows[:, 3]
+    solution, _, rank, _ = np.linalg.lstsq(terms, measured, rcond=None)
+    error = terms @ solution - measured
+    left_out = []
+    for i in range(len(rows)):
+        rest = np.arange(len(rows)) != i
+        part = np.linalg.lstsq(terms[rest], measured[rest], rcond=None)[0]
+        left_out.append(float(terms[i] @ part - measured[i]))
+    return Fit(
+        model=eq2_model(solution.tolist()),
+        samples=len(rows),
+        rank=int(rank),
+        mae=float(np.abs(error).mean()),
+        rmse=float(np.sqrt((error**2).mean())),
+        loo_rmse=float(np.sqrt(np.mean(np.square(left_out)))),
+    )
+
+
+def link_kinds(graph: HardwareGraph) -> npt.NDArray[np.int8]:
+    """(n, n) kinds for eq. 2: 2 = two or more bonded NVLinks, 1 = one, 0 = PCIe or host."""
+    return np.array(
+        [[0 if word == "X" else min(nvlinks(word), 2) for word in row] for row in graph.classes],
+        dtype=np.int8,
+    )
+
+
+def link_counts(graph: HardwareGraph, gpus: Sequence[int], edges: Edges) -> tuple[int, int, int]:
+    """(x, y, z) of eq. 2: kinds of the links that ``edges`` use when position i is ``gpus[i]``."""
+    kinds = [min(nvlinks(graph.classes[gpus[a]][gpus[b]]), 2) for a, b in edges]
+    return kinds.count(2), kinds.count(1), kinds.count(0)
+
+
+def agg_bw(graph: HardwareGraph, gpus: Sequence[int], edges: Edges) -> float:
+    """AggBW (eq. 1) of one mapping: sum over ``edges``, position i on GPU ``gpus[i]``. GB/s."""
+    return float(sum(graph.gbps[gpus[a], gpus[b]] for a, b in edges))
+
+
+def preserved_bw(graph: HardwareGraph, free: int, chosen: npt.ArrayLike) -> FloatArray:
+    """PreservedBW (eq. 3): sum of the links among the free GPUs that remain. GB/s.
+
+    Parameters
+    ----------
+    free : mask of the free GPUs.
+    chosen : mask, or array of masks, of the GPUs that a job would take.
+    """
+    remaining = np.asarray(free & ~np.asarray(chosen, dtype=np.int64))
+    bits = ((remaining[..., None] >> np.arange(graph.n)) & 1).astype(np.float64)
+    return np.asarray(((bits @ graph.gbps) * bits).sum(axis=-1) / 2.0)

@@ -1,0 +1,169 @@
+"""Best mappings of any communication graph: dynamic programming over a moving frontier.
+
+The job's GPUs are placed one after the other. Of a partial placement only two things matter for
+the rest: which GPUs are used, and where those job GPUs sit that still have unplaced neighbours
+(the frontier). Partial placements that agree in both are merged and the best one is kept, so the
+work grows with the width of the graph, not with the factorial of its size. Job GPUs with the same
+neighbours are interchangeable and take GPUs in ascending order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.topology.patterns import Edges
+from slurm_gpu_aware.topology.subsets import masks_of_size, rank_of_mask
+
+__all__ = ["best_mapping", "mapping_values"]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Placement of one job GPU."""
+
+    vertex: int
+    neighbours: tuple[int, ...]
+    """Columns of the frontier that the new GPU talks to."""
+    after: int | None
+    """Column of its interchangeable predecessor: it takes a higher GPU than that one."""
+    keep: tuple[int, ...]
+    """Columns of (old frontier, new GPU) that form the next frontier."""
+
+
+@lru_cache(maxsize=128)
+def _steps(edges: Edges, k: int) -> tuple[_Step, ...]:
+    """Order of placement: always the job GPU that leaves the smallest frontier."""
+    near: list[set[int]] = [set() for _ in range(k)]
+    for a, b in edges:
+        near[a].add(b)
+        near[b].add(a)
+    twin_of: dict[int, int] = {}
+    for v in range(k):
+        twins = [u for u in range(v) if near[u] - {v} == near[v] - {u}]
+        if twins:
+            twin_of[v] = twins[-1]
+    next_twin = {u: v for v, u in twin_of.items()}
+    frontier: list[int] = []
+    placed: set[int] = set()
+    steps: list[_Step] = []
+
+    def remains(candidate: int) -> list[int]:
+        """Frontier after placing: unplaced neighbours, or an unplaced next twin."""
+        done = placed | {candidate}
+        return [
+            v
+            for v in [*frontier, candidate]
+            if near[v] - done or (v in next_twin and next_twin[v] not in done)
+        ]
+
+    for _ in range(k):
+        ready = [v for v in range(k) if v not in placed and twin_of.get(v, -1) in {-1, *placed}]
+        vertex = min(ready, key=lambda v: (len(remains(v)), -len(near[v] & placed), v))
+        columns = [*frontier, vertex]
+        after = twin_of.get(vertex)
+        following = remains(vertex)
+        steps.append(
+            _Step(
+                vertex,
+                tuple(i for i, v in enumerate(frontier) if v in near[vertex]),
+                None if after is None else frontier.index(after),
+                tuple(columns.index(v) for v in following),
+            )
+        )
+        placed.add(vertex)
+        frontier = following
+    return tuple(steps)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Best partial placements: distinct (mask, frontier) states."""
+
+    mask: IntArray
+    seats: IntArray
+    """(S, width) GPUs of the frontier."""
+    value: FloatArray
+    parent: IntArray
+    gpu: IntArray
+    """GPU of the step that led here, and the state that it came from."""
+
+
+def _extend(layer: _Layer, step: _Step, weights: FloatArray, total: bool) -> _Layer:
+    n = weights.shape[0]
+    gpus = np.arange(n)
+    allowed = (layer.mask[:, None] >> gpus & 1) == 0
+    if step.after is not None:
+        allowed &= gpus > layer.seats[:, step.after, None]
+    parent, gpu = np.nonzero(allowed)
+    value = layer.value[parent]
+    for column in step.neighbours:
+        link = weights[layer.seats[parent, column], gpu]
+        value = value + link if total else np.minimum(value, link)
+    mask = layer.mask[parent] | (1 << gpu)
+    seats = np.column_stack([layer.seats[parent], gpu])[:, list(step.keep)]
+    # Best value first within a state; ties keep the order of creation (lowest GPUs first).
+    state = mask.copy()
+    wide = 16 + 4 * seats.shape[1] > 62
+    if wide:
+        order = np.lexsort((-value, *seats.T[::-1], mask))
+        same = (mask[order][1:] == mask[order][:-1]) & (seats[order][1:] == seats[order][:-1]).all(
+            axis=1
+        )
+    else:
+        for column in range(seats.shape[1]):
+            state = state << 4 | seats[:, column]
+        order = np.lexsort((-value, state))
+        same = state[order][1:] == state[order][:-1]
+    first = order[np.concatenate([[True], ~same])] if order.size else order
+    return _Layer(mask[first], seats[first], value[first], parent[first], gpu[first])
+
+
+def _run(weights: FloatArray, edges: Edges, k: int, total: bool) -> list[_Layer]:
+    none = np.zeros(1, dtype=np.int64)
+    start = np.zeros(1) if total else np.full(1, np.inf)
+    layers = [_Layer(none, np.zeros((1, 0), dtype=np.int64), start, none, none)]
+    for step in _steps(edges, k):
+        layers.append(_extend(layers[-1], step, weights, total))
+    return layers
+
+
+def mapping_values(weights: FloatArray, edges: Edges, k: int, *, total: bool) -> FloatArray:
+    """Largest sum (``total``) or bottleneck of a mapping of the graph onto every ``k``-set.
+
+    Parameters
+    ----------
+    weights : (n, n) GB/s, symmetric, n <= 16.
+    edges : pairs of job GPUs 0..k-1, each once.
+
+    Returns
+    -------
+    (C(n, k),) in tie order; without edges the sum is 0 and the bottleneck inf.
+
+    Notes
+    -----
+    Exact. States are at most C(n, i) x i!/(i-width)! at step i: quick for paths, rings, trees,
+    grids and, through interchangeable GPUs, for stars and complete (bipartite) graphs; slow only
+    for wide irregular graphs on many GPUs.
+    """
+    last = _run(weights, edges, k, total)[-1]
+    out = np.full(masks_of_size(weights.shape[0], k).size, -np.inf)
+    out[rank_of_mask(weights.shape[0])[last.mask]] = last.value
+    return out
+
+
+def best_mapping(weights: FloatArray, edges: Edges) -> tuple[int, ...]:
+    """GPU of each job GPU in the mapping with the largest sum onto all ``n`` GPUs.
+
+    Links of weight ``-inf`` are not used as long as a mapping without them exists.
+    """
+    n = weights.shape[0]
+    layers = _run(weights, edges, n, total=True)
+    seat, state = [0] * n, 0
+    for layer, step in zip(reversed(layers[1:]), reversed(_steps(edges, n)), strict=True):
+        seat[step.vertex] = int(layer.gpu[state])
+        state = int(layer.parent[state])
+    return tuple(seat)

@@ -1,0 +1,88 @@
+"""Communication patterns: which GPUs of a job talk to which (MAPA, section 3.1).
+
+=========== ==========================================================================
+ring        0-1-...-(k-1)-0; with two GPUs the one link is used twice (there and back)
+tree        balanced binary tree: GPU i talks to GPU (i-1)//2
+ring+tree   both; each laid over the GPUs in its own best way, as NCCL builds its rings
+            and trees separately; a link that both use counts twice
+all-to-all  every pair once
+none        nobody talks
+edge list   ``0-1,1-2,1-3``: the job's GPUs are numbered 0..k-1
+=========== ==========================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from slurm_gpu_aware.errors import RequestError
+
+__all__ = ["NAMED_PATTERNS", "Edges", "Pattern", "heap_children", "parse_pattern"]
+
+NAMED_PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
+Edges = tuple[tuple[int, int], ...]
+
+_EDGE_LIST = re.compile(r"[0-9]{1,2}-[0-9]{1,2}(,[0-9]{1,2}-[0-9]{1,2})*\Z")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A named pattern, or the sorted edges of one that was given as a list."""
+
+    name: str
+    """One of ``NAMED_PATTERNS``, or ``edges``."""
+    edges: Edges = ()
+    """Only for ``edges``: pairs (a < b), sorted, each once."""
+
+    def edges_for(self, k: int) -> Edges:
+        """Edges between positions 0..k-1, repeated as often as they count.
+
+        For ``ring+tree`` the two parts stand one behind the other on the same positions; the
+        matcher lays them separately. An edge list is cut to the positions that the job has.
+        """
+        ring = tuple((i, (i + 1) % k) for i in range(k)) if k > 1 else ()
+        tree = tuple(((i - 1) // 2, i) for i in range(1, k))
+        if self.name == "ring":
+            return ring
+        if self.name == "tree":
+            return tree
+        if self.name == "ring+tree":
+            return ring + tree
+        if self.name == "all-to-all":
+            return tuple((a, b) for a in range(k) for b in range(a + 1, k))
+        return tuple((a, b) for a, b in self.edges if b < k)
+
+    def has_edges(self, k: int) -> bool:
+        """False if ``k`` GPUs do not talk at all: then no link can help them."""
+        return bool(self.edges_for(k))
+
+
+def heap_children(k: int) -> tuple[int, int]:
+    """Sizes of the two subtrees below the root of the balanced binary tree on ``k`` nodes."""
+    left = right = 0
+    stack = [(1, 0), (2, 1)]
+    while stack:
+        node, side = stack.pop()
+        if node < k:
+            left, right = left + (side == 0), right + (side == 1)
+            stack += [(2 * node + 1, side), (2 * node + 2, side)]
+    return left, right
+
+
+def parse_pattern(text: str) -> Pattern:
+    """Read a pattern's name or an edge list such as ``0-1,1-2``.
+
+    Raises
+    ------
+    RequestError
+        Neither a name nor an edge list; lists what is valid.
+    """
+    if text in NAMED_PATTERNS:
+        return Pattern(text)
+    if _EDGE_LIST.match(text):
+        pairs = [tuple(int(v) for v in edge.split("-")) for edge in text.split(",")]
+        if all(a != b for a, b in pairs):
+            return Pattern("edges", tuple(sorted({(min(p), max(p)) for p in pairs})))
+    valid = ", ".join(NAMED_PATTERNS)
+    raise RequestError(f"pattern {text!r} is unknown; valid: {valid}, or edges such as 0-1,1-2")

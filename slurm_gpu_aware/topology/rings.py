@@ -1,0 +1,208 @@
+"""Best rings over every set of GPUs: dynamic programming over subsets.
+
+A ring is a Hamiltonian cycle. Held and Karp (1962): the best path that starts at the lowest GPU
+of a set, visits the set and ends at GPU v is the best such path of the set without v, extended
+by one link. Fixing the start takes out rotations; what remains is (k-1)(k-2) extensions per set
+instead of (k-1)!/2 rings. All sets of a size are handled in one NumPy expression.
+
+The same recursion serves the sum of the links (AggBW) and their minimum (bottleneck).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.topology.subsets import masks_of_size, members_of_size, rank_of_mask
+
+__all__ = ["best_ring", "ring_counts", "ring_values", "ring_with_counts"]
+
+Kinds = npt.NDArray[np.int8]
+Reach = npt.NDArray[np.uint32]
+
+
+@lru_cache(maxsize=256)
+def _extensions(n: int, size: int) -> tuple[IntArray, IntArray, IntArray]:
+    """How paths over ``size`` GPUs come from paths over ``size - 1``.
+
+    A path over a set (column r of ``members_of_size``) that ends at the set's p-th member is
+    state (p - 1, r); the start is member 0.
+
+    Returns
+    -------
+    shorter : (size-1, M) column of the set without its p-th member.
+    step : (size-2, size-1, M) flat index ``u * n + v`` of the link from the previous end u to v.
+    closing : (size-1, M) flat index of the link from the end back to the start.
+    """
+    members = members_of_size(n, size)
+    masks = masks_of_size(n, size)
+    ends = members[1:]
+    shorter = rank_of_mask(n)[masks ^ (1 << ends)]
+    previous = members_of_size(n, size - 1)[1:]
+    step = previous[:, shorter] * n + ends
+    closing = ends * n + members[0]
+    for array in (shorter, step, closing):
+        array.setflags(write=False)
+    return shorter, step, closing
+
+
+def _layers(
+    flat: FloatArray, n: int, k: int, *, total: bool, bottleneck: bool
+) -> Iterator[tuple[FloatArray | None, FloatArray | None]]:
+    """Best paths by sum and by minimum for sizes 2..k, each (size-1, M)."""
+    closing = _extensions(n, 2)[2]
+    first = flat[closing]
+    best_sum, best_min = (first if total else None), (first if bottleneck else None)
+    yield best_sum, best_min
+    for size in range(3, k + 1):
+        shorter, step, _ = _extensions(n, size)
+        link = flat.take(step)
+        if best_sum is not None:
+            best_sum = (best_sum[:, shorter] + link).max(axis=0)
+        if best_min is not None:
+            best_min = np.minimum(best_min[:, shorter], link, out=link).max(axis=0)
+        yield best_sum, best_min
+
+
+def ring_values(
+    weights: FloatArray, k: int, *, total: bool = True, bottleneck: bool = True
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """Largest sum and largest bottleneck of a ring over every set of ``k >= 2`` GPUs.
+
+    Parameters
+    ----------
+    weights : (n, n) GB/s, symmetric.
+    total, bottleneck : which of the two are wanted.
+
+    Returns
+    -------
+    (C(n, k),) sums and bottlenecks in tie order, None where not wanted. A ring of two GPUs uses
+    its link twice. The two maxima may belong to different rings.
+
+    Notes
+    -----
+    Exact. O(2^n n^2) additions for k near n; C(n, k) sets times (k-1)(k-2) at the last size.
+    """
+    n = weights.shape[0]
+    flat = np.ascontiguousarray(weights).ravel()
+    *_, (best_sum, best_min) = _layers(flat, n, k, total=total, bottleneck=bottleneck)
+    back = flat[_extensions(n, k)[2]]
+    return (
+        None if best_sum is None else (best_sum + back).max(axis=0),
+        None if best_min is None else np.minimum(best_min, back).max(axis=0),
+    )
+
+
+def best_ring(weights: FloatArray) -> tuple[int, ...]:
+    """Order of the ring with the largest sum over all ``n >= 1`` GPUs, starting at GPU 0.
+
+    Links of weight ``-inf`` are not used as long as a ring without them exists. The second GPU
+    has a lower index than the last one. Deterministic.
+    """
+    n = weights.shape[0]
+    if n <= 2:
+        return tuple(range(n))
+    flat = np.ascontiguousarray(weights).ravel()
+    sums = [s for s, _ in _layers(flat, n, n, total=True, bottleneck=False) if s is not None]
+    mask, closing = (1 << n) - 1, _extensions(n, n)[2]
+    value = sums[-1][:, 0] + flat[closing[:, 0]]
+    position = int(value.argmax())
+    order: list[int] = []
+    for size in range(n, 1, -1):
+        rank = int(rank_of_mask(n)[mask])
+        end = int(members_of_size(n, size)[position + 1, rank])
+        order.append(end)
+        mask ^= 1 << end
+        if size > 2:
+            shorter, step, _ = _extensions(n, size)
+            before = sums[size - 3][:, shorter[position, rank]] + flat[step[:, position, rank]]
+            position = int(before.argmax())
+    ring = (0, *reversed(order))
+    return ring if ring[1] < ring[-1] else (0, *order)
+
+
+def _reach_layers(kinds: Kinds, k: int) -> Iterator[Reach]:
+    """Reachable (x, y) pairs of paths for sizes 2..k, each (k+1, size-1, M)."""
+    n = kinds.shape[0]
+    flat = np.ascontiguousarray(kinds).ravel()
+    closing = _extensions(n, 2)[2]
+    start = np.zeros((k + 1, *closing.shape), dtype=np.uint32)
+    start[0] = 1
+    reach = _add_link(start, flat[closing])
+    yield reach
+    for size in range(3, k + 1):
+        shorter, step, _ = _extensions(n, size)
+        longer = np.zeros((k + 1, *shorter.shape), dtype=np.uint32)
+        for previous in range(size - 2):
+            longer |= _add_link(reach[:, previous].take(shorter, axis=1), flat[step[previous]])
+        reach = longer
+        yield reach
+
+
+def ring_counts(kinds: Kinds, k: int) -> Reach:
+    """Which numbers of double and single NVLinks the rings over every ``k``-set can have.
+
+    Equation 2 of MAPA is not monotone in these numbers, so no single ring can stand for a set;
+    the recursion carries the set of all reachable pairs as bits.
+
+    Parameters
+    ----------
+    kinds : (n, n) 2 = double NVLink, 1 = single NVLink, 0 = neither.
+
+    Returns
+    -------
+    (k+1, C(n, k)) words; bit y of word x is set if some ring has x doubles and y singles (and
+    k - x - y other links). Tie order. ``k >= 2``.
+    """
+    *_, reach = _reach_layers(kinds, k)
+    closed = _add_link(reach, kinds.ravel()[_extensions(kinds.shape[0], k)[2]])
+    return np.asarray(np.bitwise_or.reduce(closed, axis=1))
+
+
+def ring_with_counts(kinds: Kinds, value: Callable[[int, int], float]) -> tuple[int, ...]:
+    """A ring over all ``n`` GPUs whose (doubles, singles) have the largest ``value(x, y)``.
+
+    Starts at GPU 0. Deterministic.
+    """
+    n = kinds.shape[0]
+    if n <= 2:
+        return tuple(range(n))
+    layers = list(_reach_layers(kinds, n))
+    last = _add_link(layers[-1][:, :, 0], kinds[1:, 0])
+    pairs = [
+        (x, y)
+        for x in range(n + 1)
+        for y in range(n + 1 - x)
+        if (last[x] >> np.uint32(y) & np.uint32(1)).any()
+    ]
+    x, y = max(pairs, key=lambda pair: value(*pair))
+    order: list[int] = []
+    mask, following = (1 << n) - 1, 0
+    for size in range(n, 1, -1):
+        rank = int(rank_of_mask(n)[mask])
+        for position in range(size - 1):
+            end = int(members_of_size(n, size)[position + 1, rank])
+            kind = int(kinds[end, following])
+            left_x, left_y = x - (kind == 2), y - (kind == 1)
+            if min(left_x, left_y) < 0:
+                continue
+            if int(layers[size - 2][left_x, position, rank]) >> left_y & 1:
+                x, y, following = left_x, left_y, end
+                order.append(end)
+                mask ^= 1 << end
+                break
+    ring = (0, *reversed(order))
+    return ring if ring[1] < ring[-1] else (0, *order)
+
+
+def _add_link(reach: Reach, kind: Kinds) -> Reach:
+    """Pairs reachable after one more link of the given kind per column."""
+    more = np.where(kind == 1, reach << np.uint32(1), reach)
+    double = kind == 2
+    more[1:] = np.where(double, reach[:-1], more[1:])
+    more[0] = np.where(double, np.uint32(0), more[0])
+    return more
