@@ -80,14 +80,16 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
     waiting = waiting_of(rounds[0] if rounds else None).get(job_id)
+    tasks = _tasks(reader, job_id) if not decisions else []
+    state = _state(decisions, events, waiting)
     return {
         "job_id": job_id,
-        "state": _state(decisions, events, waiting),
+        "state": "array" if tasks and state == "unknown" else state,
         "waiting": dict(waiting) if waiting else None,
         "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
         "decisions": [decision_json(d) for d in decisions],
         "events": [event_json(e) for e in events],
-        "tasks": _tasks(reader, job_id) if not decisions else [],
+        "tasks": tasks,
         "slurm": None,
     }
 
@@ -95,7 +97,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
 def _state(
     decisions: Sequence[Decision], events: Sequence[Event], waiting: Mapping[str, Any] | None
 ) -> str:
-    """One word: parked, a state of the newest decision, left to Slurm, or unknown."""
+    """``parked``, the state of the newest decision, ``released by hand``, or ``unknown``."""
     if waiting:
         return "parked"
     if decisions:

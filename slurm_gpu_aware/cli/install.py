@@ -113,7 +113,7 @@ def for_output(site: Site, folder: Path) -> Plan:
         Change(folder / "slurm.conf.lines", text),
         Change(folder / "create-gate.sh", _gate_script(site.config), 0o755),
         Change(folder / LUA_CONF, _lua_conf(site)),
-        *(_copy(p, folder / p.name) for p in shipped("lua")),
+        *(_copy(p, folder / p.name) for p in _lua_files()),
         *(_copy(p, folder / "prolog.d" / p.name, 0o755) for p in shipped("prolog.d")),
         *(_copy(p, folder / "epilog.d" / p.name, 0o755) for p in shipped("epilog.d")),
         *_units(site, folder / "systemd"),
@@ -130,7 +130,7 @@ def in_place(site: Site) -> Plan:
     settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
     notes = [*settings.notes, *_profile_notes(site)]
     changes = [_copy(source, target, 0o755) for source, target in scripts]
-    changes += [_copy(p, site.slurm_dir / p.name) for p in shipped("lua") if p.name != OWN_FILTER]
+    changes += [_copy(p, site.slurm_dir / p.name) for p in _lua_files() if p.name != OWN_FILTER]
     changes.append(Change(site.slurm_dir / LUA_CONF, _lua_conf(site)))
     changes += _filter(site, notes)
     changes += _units(site, site.unit_dir)
@@ -147,10 +147,15 @@ def in_place(site: Site) -> Plan:
     return Plan(tuple(changes), tuple(notes))
 
 
+def _lua_files() -> list[Path]:
+    """The filter's files but for its configuration, which is generated."""
+    return [p for p in shipped("lua") if p.suffix == ".lua" and p.name != LUA_CONF]
+
+
 def _filter(site: Site, notes: list[str]) -> list[Change]:
     """Our job_submit.lua where the site has none; two lines to add where it has its own."""
     target = site.slurm_dir / OWN_FILTER
-    ours = [p for p in shipped("lua") if p.name == OWN_FILTER]
+    ours = [p for p in _lua_files() if p.name == OWN_FILTER]
     if site.filter_text is None or (ours and site.filter_text == ours[0].read_text()):
         return [_copy(p, target) for p in ours]
     if "gpu_aware" not in site.filter_text:
@@ -385,6 +390,19 @@ def write(change: Change) -> Path | None:
     except OSError as exc:
         raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
     return kept
+
+
+def reload_filter(site: Site, written: Iterable[Change]) -> bool:
+    """Touch job_submit.lua if another Lua file changed: slurmctld reads them when that one does."""
+    names = {c.path.name for c in written if c.path.suffix == ".lua"}
+    target = site.slurm_dir / OWN_FILTER
+    if not names or OWN_FILTER in names or not target.exists():
+        return False
+    try:
+        os.utime(target)
+    except OSError as exc:
+        raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
+    return True
 
 
 def folders(config: Config) -> Mapping[Path, str]:

@@ -102,6 +102,8 @@ def command(
         kept = work.write(change)
         say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))
     if install:
+        if work.reload_filter(site, changes):
+            say(f"touched {slurm_dir / work.OWN_FILTER}, so that slurmctld reads the filter again")
         for folder in work.make_folders(site.config, site.user):
             say(f"made {folder} for {site.user}")
     _end(plan, _next_steps(install, len(changes)))
@@ -149,7 +151,7 @@ def _look_around(
 def _profiled(config: Config, conf: SlurmConf) -> tuple[NodeGpus, ...]:
     """Nodes of the profile; empty, with a word to the user, if there is no store."""
     from slurm_gpu_aware.cli.install import sockets
-    from slurm_gpu_aware.slurm.render import NodeGpus
+    from slurm_gpu_aware.slurm.render import NodeGpus, usable_model
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.profiles import load_profile
 
@@ -164,7 +166,7 @@ def _profiled(config: Config, conf: SlurmConf) -> tuple[NodeGpus, ...]:
     for name in sorted({node for node, _ in profile.gpus}):
         slots = sorted(slot for node, slot in profile.gpus if node == name)
         records = [profile.gpus[name, slot] for slot in slots]
-        models = {r.model for r in records}
+        models = {usable_model(r.model) for r in records}
         count, cores = known.get(name, (None, None))
         nodes.append(
             NodeGpus(

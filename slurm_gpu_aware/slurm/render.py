@@ -28,7 +28,7 @@ __all__ = [
 QUEUE_DEPTH = 5000
 """``default_queue_depth``: with Slurm's own 100, parked jobs of higher priority delay others."""
 
-_FEATURE = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_FEATURE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\Z")
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,22 @@ def node_lines(nodes: Iterable[NodeGpus]) -> list[str]:
 
 
 def feature_of(model: str) -> str:
-    """Node feature of a GPU model: ``gpu_a100``. Raises ValueError for a name Slurm cannot take."""
-    if not _FEATURE.match(model):
+    """Node feature of a GPU model: ``A100`` is ``gpu_a100``.
+
+    Raises ValueError for a name that Slurm cannot take, or that is the type of a GPU index.
+    """
+    lower = model.lower()
+    if not _FEATURE.match(lower) or re.fullmatch(r"g\d+", lower):
         raise ValueError(f"GPU model {model!r} cannot be a Slurm feature")
-    return f"gpu_{model}"
+    return f"gpu_{lower}"
+
+
+def usable_model(model: str | None) -> str | None:
+    """A GPU model in lower case if it can be a feature, else None."""
+    try:
+        return feature_of(model)[len("gpu_") :] if model else None
+    except ValueError:
+        return None
 
 
 def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str]) -> Settings:
@@ -192,23 +204,24 @@ def lua_conf(
     ----------
     policies : names that users may give with ``place=``.
     models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
-    max_gpus_per_node : most GPUs that a node has; 0: unknown, then nothing is refused for it.
+    max_gpus_per_node : most GPUs that a node has; 0: unknown.
     operators : user ids that may do what ordinary users may not: root, SlurmUser and others.
     """
     lines = [
         "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.",
         "return {",
         f"  classes = {_lua_list(config.site.classes)},",
-        f"  default_class = {_lua(config.site.default_class)},",
         f"  policies = {_lua_list(policies)},",
         f"  licence = {_lua(config.gate.licence)},",
+        f"  reservation = {_lua(config.gate.reservation)},",
         f"  submit_file = {_lua(str(config.events.submit_file))},",
-        f"  models = {_lua_list(sorted(models))},",
+        f"  models = {_lua_list(sorted({m.lower() for m in models}))},",
         f"  park_uncommented = {'true' if config.site.park_uncommented else 'false'},",
-        f"  max_gpus_per_node = {max_gpus_per_node},",
         f"  operators = {{{', '.join(str(u) for u in operators)}}},",
-        "}",
     ]
+    if max_gpus_per_node:
+        lines.append(f"  max_gpus_per_node = {max_gpus_per_node},")
+    lines.append("}")
     return "\n".join(lines) + "\n"
 
 

@@ -66,7 +66,7 @@ def test_different_nodes_get_lines_of_their_own():
     ]
 
 
-@pytest.mark.parametrize("model", ["a b", "a&b", "", "x,y"])
+@pytest.mark.parametrize("model", ["a b", "a&b", "", "x,y", "g1", "-a"])
 def test_a_model_that_is_no_feature_is_refused(model: str):
     with pytest.raises(ValueError, match="cannot be a Slurm feature"):
         feature_of(model)
@@ -145,6 +145,33 @@ def test_lua_conf_is_a_table_that_lua_reads():
     assert got["park_uncommented"] is False
     assert got["max_gpus_per_node"] == 4
     assert list(got["operators"].values()) == [1000]  # type: ignore[attr-defined]
+
+
+FILTER = Path(__file__).resolve().parents[2] / "etc" / "lua" / "gpu_aware.lua"
+
+
+@pytest.mark.parametrize("most", [0, 8])
+def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
+    """Read by the filter's own reader, which checks every field."""
+    file = tmp_path / "gpu_aware_conf.lua"
+    file.write_text(
+        lua_conf(
+            Config(),
+            policies=["pal", "pm-first", "pal+mapa"],
+            models=["V100", "a100-80gb"],
+            max_gpus_per_node=most,
+            operators=[0, 64030],
+        )
+    )
+    lua = lua51.LuaRuntime()
+    lua.execute("slurm = {log_error = function() end}")
+    read = lua.eval(f'dofile("{FILTER}").read_conf')
+    result = read(str(file))
+    conf, problem = result if isinstance(result, tuple) else (result, None)
+    assert problem is None
+    assert dict(conf.model_set.items()) == {"v100": True, "a100-80gb": True}
+    assert conf.max_gpus_per_node == (most or None)
+    assert conf.reservation == "gpuaware_gate"
 
 
 @given(st.text(max_size=40))

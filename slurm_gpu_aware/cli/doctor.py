@@ -1,0 +1,60 @@
+"""``gpu-aware doctor``: is everything in place, and if not, what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.output import json_option, print_json, table
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.checks import Check
+
+__all__ = ["SOMETHING_WRONG", "command"]
+
+SOMETHING_WRONG = 3
+
+
+@click.command("doctor")
+@json_option
+@pass_context
+def command(context: Context, as_json: bool) -> None:
+    """Check a live cluster: Slurm's release and settings, gate, filter, selector, store, profile.
+
+    Each check that fails names the cure. Run it as root or SlurmUser on the controller. The exit
+    code is 3 if a check failed; warnings do not count.
+
+    \b
+    Examples:
+      gpu-aware doctor
+      gpu-aware doctor --json
+    """
+    from dataclasses import asdict
+
+    from slurm_gpu_aware.cli.checks import run_checks
+
+    found = run_checks(context.config())
+    if as_json:
+        print_json({"checks": [asdict(c) for c in found], "ok": not _wrong(found)})
+    else:
+        click.echo(_text(found))
+    if _wrong(found):
+        raise click.exceptions.Exit(SOMETHING_WRONG)
+
+
+def _wrong(found: list[Check]) -> list[Check]:
+    return [c for c in found if c.status == "failed"]
+
+
+def _text(found: list[Check]) -> str:
+    rows: list[tuple[str, str, str]] = []
+    for check in found:
+        rows.append((check.status, check.name, check.found))
+        if check.cure:
+            rows.append((" ", " ", f"cure: {check.cure}"))
+    counts = {s: sum(c.status == s for c in found) for s in ("failed", "warning", "skipped")}
+    shown = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    last = f"{len(found)} checks: {shown}" if shown else f"All {len(found)} checks are fine."
+    return table(["result", "check", "found"], rows) + f"\n\n{last}"
