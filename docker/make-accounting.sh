@@ -3,9 +3,9 @@
 # that a cluster starts in seconds.
 set -eu
 
-mkdir -p /run/munge /run/mysqld /run/mariadbd /tmp/slurm
+mkdir -p /run/munge /run/mysqld /tmp/slurm
 chown munge: /run/munge
-chown mysql: /run/mysqld /run/mariadbd
+chown mysql: /run/mysqld
 sed 's/^AccountingStorageHost=.*/AccountingStorageHost=localhost/' /opt/cluster/etc/slurm.conf \
     >/tmp/slurm/slurm.conf
 cp /opt/cluster/etc/gres.conf /opt/cluster/etc/cgroup.conf /tmp/slurm/

@@ -15,8 +15,9 @@ ours=/opt/slurm-gpu-aware/share
 say() { echo "$(date +%T) $*" >>"$logs/services.log"; }
 
 # Keep one service running: start, wait for its end, start again, unless it was told to stay down.
+# One that ends by itself is started again more slowly than one that was killed.
 keep() {
-    local name=$1
+    local name=$1 status
     shift
     while :; do
         while [ -e "$state/$name.down" ]; do sleep 0.1; done
@@ -24,9 +25,10 @@ keep() {
         echo $! >"$state/$name.pid"
         say "$name started, pid $!"
         wait $!
-        say "$name ended, status $?"
+        status=$?
+        say "$name ended, status $status"
         rm -f "$state/$name.pid"
-        sleep 0.5
+        if [ $status -gt 128 ]; then sleep 0.5; else sleep 2; fi
     done
 }
 
@@ -58,7 +60,7 @@ munge() {
 }
 
 database() {
-    mkdir -p /run/mysqld /run/mariadbd && chown mysql: /run/mysqld /run/mariadbd
+    mkdir -p /run/mysqld && chown mysql: /run/mysqld
     keep mariadbd mariadbd --user=mysql &
     await 300 mariadb -e 'SELECT 1'
     keep slurmdbd as_user slurm env LD_LIBRARY_PATH=/opt/libmariadb slurmdbd -D &

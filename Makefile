@@ -1,0 +1,63 @@
+# make help lists what there is.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SUITE  ?= trixie
+SHELL  := /bin/sh
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help venv lint test test-fast test-slurm test-sid docker image cluster-up cluster-down demo clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+$(BIN)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+venv: $(BIN)/.installed  ## Make .venv with everything that development needs
+
+lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the last two if present)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@luac=$$(command -v luac5.1 || command -v luac) || { echo "luac is not installed: Lua files not checked"; exit 0; }; \
+	  find etc/lua docker/etc -name '*.lua' -exec echo $$luac -p {} + -exec $$luac -p {} +
+	@command -v shellcheck >/dev/null || { echo "shellcheck is not installed: shell scripts not checked"; exit 0; }; \
+	  shellcheck docker/*.sh docker/cluster docker/demo .ci/run
+
+test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
+	$(PYTEST) tests/unit tests/property tests/lua tests/slurm
+
+test-fast: lint  ## Without the Slurm tests
+	$(PYTEST)
+
+test-slurm: venv docker  ## Slurm tests, on a cluster of their own (Slurm 24.11)
+	GPU_AWARE_SUITE=$(SUITE) $(PYTEST) tests/slurm
+
+test-sid: venv docker  ## The same on Slurm 26.05
+	GPU_AWARE_SUITE=sid $(PYTEST) tests/slurm
+
+docker: venv
+	@docker/ensure-docker.sh
+
+image: docker  ## Build the image of the cluster (SUITE=sid for Slurm 26.05)
+	PYTHON=$(BIN)/python docker/image.sh $(SUITE)
+
+cluster-up: docker  ## Start the container cluster
+	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) docker/cluster up
+	@echo "The cluster is up. Look around with: docker/cluster sh ctl"
+
+cluster-down:  ## Stop it; nothing is left behind
+	docker/cluster down
+
+demo: docker  ## Sweep, 16 jobs of three classes, and why each got its GPUs (KEEP=1 leaves it running)
+	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) docker/demo
+
+clean:  ## Remove what was built, images of the cluster included
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@for image in $$(docker images -q 'slurm-gpu-aware*' 2>/dev/null | sort -u); do docker rmi -f $$image; done
