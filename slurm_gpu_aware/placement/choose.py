@@ -108,9 +108,8 @@ def _totals(cell: Cell) -> IntArray | int:
 def _choose_one(cell: Cell, best_fit: bool) -> Choice:
     key = np.zeros(len(cell.units), dtype=np.int64)
     if best_fit:
-        # The rest of the domain (socket) decides after the rest of the node.
-        key += _left(cell) * 64 + popcount(cell.masks)
-    key += _totals(cell) * _LEFT
+        # After the GPUs left on the node, those left that are as good, so that these stay together.
+        key += _totals(cell) * _LEFT + _left(cell) * 128 + popcount(cell.masks)
     row = int(np.argmin(key))
     slots, total = _take(cell, row, cell.split.per_node)
     return Choice(
@@ -144,9 +143,9 @@ def _groups(cell: Cell, fine: IntArray) -> list[int]:
 
 def _choose_even(cell: Cell, best_fit: bool) -> Choice:
     count = cell.split.nodes
-    key = np.zeros(len(cell.units), dtype=np.int64) + _totals(cell) * _LEFT
+    key = np.zeros(len(cell.units), dtype=np.int64)
     if best_fit:
-        key += _left(cell)
+        key += _totals(cell) * _LEFT + _left(cell)
     key[np.isin(cell.units, list(cell.supply.request.required))] -= 1 << 60
     group = cell.group
     fine = np.flatnonzero(np.bincount(group, minlength=cell.level.groups) >= count)

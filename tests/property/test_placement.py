@@ -1,0 +1,285 @@
+"""Every policy against an oracle that looks at every set, and what holds for all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_clusters import all_sets, clusters, cost, level_index, requests
+
+from slurm_gpu_aware.placement.evaluate import predicted_slowdown
+from slurm_gpu_aware.placement.pal import best_cell
+from slurm_gpu_aware.placement.policy import make_policy
+
+POLICIES = ("pal", "pm-first", "packed", "best-fit", "lowest-index", "random")
+MANY = settings(max_examples=600, deadline=None)
+
+
+def chosen_of(assignment):
+    return tuple(zip(assignment.nodes, assignment.slots, strict=True))
+
+
+@st.composite
+def cases(draw):
+    cluster = draw(clusters())
+    return draw(requests(cluster)), cluster
+
+
+def best(request, cluster, key):
+    """Least key over all sets, or None if there is no set."""
+    return min((key(chosen) for chosen in all_sets(request, cluster)), default=None)
+
+
+@MANY
+@given(cases())
+def test_pal_agrees_with_brute_force(case):
+    """Least L x V; then the tighter level, and among even splits fewest nodes, least sum."""
+    request, cluster = case
+    scores = cluster.score(request.app_class)
+
+    def key(chosen):
+        worst, total = cost(request, cluster, chosen, scores)
+        level = level_index(request, cluster, chosen)
+        uneven = not cluster.same_indices and request.gpus_per_node is None and len(chosen) > 1
+        count = 2 if uneven and not request.whole_node else len(chosen)
+        if uneven and request.max_nodes is not None:
+            total = 0  # the sum is not minimised under a bound on nodes
+        return (cluster.levels[level].penalty * worst, level, count, total)
+
+    got = make_policy("pal").place(request, cluster)
+    expected = best(request, cluster, key)
+    assert (got is None) == (expected is None)
+    if got is not None:
+        assert key(chosen_of(got)) == expected
+        worst, _ = cost(request, cluster, chosen_of(got), scores)
+        assert (got.score, got.slowdown) == (worst, expected[0])
+
+
+@MANY
+@given(cases())
+def test_pal_on_one_node_agrees_with_brute_force_down_to_the_last_tie(case):
+    request, cluster = case
+    request = replace(request, max_nodes=1, min_nodes=1, gpus_per_node=None)
+    scores = cluster.score(request.app_class)
+
+    def key(chosen):
+        """..., GPUs left on the node, as good ones in the domain, node, domain, slots."""
+        worst, total = cost(request, cluster, chosen, scores)
+        ((node, slots),) = chosen
+        index = level_index(request, cluster, chosen)
+        level = cluster.levels[index]
+        domain = level.group[node] if level.group.ndim == 2 else np.zeros(cluster.shape[1])
+        inside = domain == domain[slots[0]]
+        free = cluster.free[node]
+        good = free & inside
+        if cluster.indexed[node] or request.whole_node:
+            good &= scores[node] <= worst
+        return (
+            level.penalty * worst,
+            index,
+            total,
+            int(free.sum()) - len(slots),
+            int(good.sum()),
+            node,
+            int(np.flatnonzero(inside)[0]),
+            sorted((scores[node, s], s) for s in slots) if cluster.indexed[node] else [],
+        )
+
+    got = make_policy("pal").place(request, cluster)
+    expected = best(request, cluster, key)
+    assert (got is None) == (expected is None)
+    if got is not None:
+        assert key(chosen_of(got)) == expected
+
+
+@MANY
+@given(cases())
+def test_pm_first_agrees_with_brute_force(case):
+    """Least worst score wherever the GPUs are; then the least sum."""
+    request, cluster = case
+    scores = cluster.score(request.app_class)
+    bounded = not cluster.same_indices and request.max_nodes is not None
+
+    def key(chosen):
+        worst, total = cost(request, cluster, chosen, scores)
+        return (worst, 0 if bounded else total)
+
+    got = make_policy("pm-first").place(request, cluster)
+    expected = best(request, cluster, key)
+    assert (got is None) == (expected is None)
+    if got is not None:
+        assert key(chosen_of(got)) == expected
+
+
+@MANY
+@given(cases())
+def test_packed_agrees_with_brute_force(case):
+    """Least penalty, then the tighter level; on one node the fewest GPUs left."""
+    request, cluster = case
+
+    def key(chosen):
+        level = level_index(request, cluster, chosen)
+        left = 0
+        if len(chosen) == 1:
+            node, slots = chosen[0]
+            left = int(cluster.free[node].sum()) - len(slots)
+        return (cluster.levels[level].penalty, level, left)
+
+    got = make_policy("packed").place(request, cluster)
+    expected = best(request, cluster, key)
+    assert (got is None) == (expected is None)
+    if got is not None:
+        assert key(chosen_of(got)) == expected
+
+
+@MANY
+@given(cases())
+def test_first_fit_takes_the_first_node_that_has_room(case):
+    request, cluster = case
+    request = replace(request, max_nodes=1, min_nodes=1, gpus_per_node=None)
+    got = make_policy("lowest-index").place(request, cluster)
+    expected = best(request, cluster, lambda chosen: chosen[0])
+    assert (got is None) == (expected is None)
+    if got is not None:
+        assert chosen_of(got)[0] == expected
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_what_is_given_is_among_all_sets(name, case):
+    """Free GPUs only, exactly as many as asked, every bound of the request kept; found if any."""
+    request, cluster = case
+    got = make_policy(name).place(request, cluster)
+    sets = set(all_sets(request, cluster))
+    assert (got is None) == (not sets)
+    if got is None:
+        return
+    if bool(cluster.indexed[list(got.nodes)].all()) or request.whole_node:
+        assert chosen_of(got) in sets
+    if not request.whole_node:
+        assert got.gpus == request.gpus
+    assert got.nodes == tuple(sorted(set(got.nodes)))
+    for node, slots in chosen_of(got):
+        assert cluster.free[node, list(slots)].all()
+        assert slots == tuple(sorted(set(slots)))
+    assert json.loads(json.dumps(got.why))["summary"]
+    exact = bool(cluster.indexed[list(got.nodes)].all()) and not request.whole_node
+    assert got.exact == exact
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_same_input_same_answer_and_nothing_changed(name, case):
+    request, cluster = case
+    before = cluster.free.copy()
+    first = make_policy(name).place(request, cluster)
+    twin = replace(
+        cluster,
+        scores={c: v.copy() for c, v in cluster.scores.items()},
+        exists=cluster.exists.copy(),
+    )
+    assert make_policy(name).place(request, twin) == first
+    assert (cluster.free == before).all()
+
+
+@pytest.mark.parametrize("name", ["pal", "pm-first"])
+@settings(max_examples=200, deadline=None)
+@given(cases(), st.integers(0, 2**32))
+def test_better_scores_never_make_the_set_worse(name, case, seed):
+    request, cluster = case
+    before = make_policy(name).place(request, cluster)
+    if before is None:
+        return
+    rng = np.random.default_rng(seed)
+    better = {c: np.where(rng.random(v.shape) < 0.3, v * 0.9, v) for c, v in cluster.scores.items()}
+    after = make_policy(name).place(request, replace(cluster, scores=better))
+    assert after is not None
+    if name == "pal":
+        assert after.slowdown <= before.slowdown
+    else:
+        assert after.score <= before.score
+
+
+@pytest.mark.parametrize("name", ["pal", "pm-first", "packed"])
+@settings(max_examples=200, deadline=None)
+@given(cases(), st.randoms(use_true_random=False))
+def test_relabelling_nodes_changes_no_score(name, case, random):
+    request, cluster = case
+    n = cluster.shape[0]
+    order = list(range(n))
+    random.shuffle(order)
+    place_of = {old: new for new, old in enumerate(order)}
+    moved = replace(
+        cluster,
+        nodes=tuple(cluster.nodes[i] for i in order),
+        exists=cluster.exists[order],
+        free=cluster.free[order],
+        scores={c: v[order] for c, v in cluster.scores.items()},
+        levels=tuple(replace(level, group=level.group[order]) for level in cluster.levels),
+        free_cpus=cluster.free_cpus[order],
+        free_memory_mb=cluster.free_memory_mb[order],
+        indexed=cluster.indexed[order],
+        model=tuple(cluster.model[i] for i in order),
+    )
+    wanted = replace(
+        request,
+        eligible=None if request.eligible is None else request.eligible[order],
+        required=tuple(sorted(place_of[i] for i in request.required)),
+    )
+    here = make_policy(name).place(request, cluster)
+    there = make_policy(name).place(wanted, moved)
+    assert (here is None) == (there is None)
+    if here is not None and name != "packed":
+        assert there.score == here.score
+    if here is not None and name != "pm-first":
+        assert there.level == here.level
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_predicted_slowdown_is_what_the_assignment_says(case):
+    request, cluster = case
+    got = make_policy("pal").place(request, cluster)
+    if got is not None and got.exact:
+        assert predicted_slowdown(cluster, "A", got.nodes, got.slots) == (
+            got.score,
+            got.level,
+            got.slowdown,
+        )
+
+
+@MANY
+@given(cases())
+def test_best_cell_holds_all_and_only_equal_one_node_sets(case):
+    """What a composition is offered: every set as good as PAL's own, no other."""
+    request, cluster = case
+    request = replace(request, max_nodes=1, min_nodes=1, gpus_per_node=None, whole_node=False)
+    cluster = replace(cluster, indexed=np.ones(cluster.shape[0], dtype=bool))
+    cell = best_cell(request, cluster)
+    scores = cluster.score("A")
+    if cell is None:
+        assert not list(all_sets(request, cluster))
+        return
+    offered = set()
+    for node, row in zip(cell.units, cell.allowed, strict=True):
+        slots = np.flatnonzero(row)
+        offered |= {((int(node), s),) for s in combinations(slots.tolist(), cell.split.per_node)}
+    equal = {
+        chosen
+        for chosen in all_sets(request, cluster)
+        if cluster.levels[level_index(request, cluster, chosen)].name == cell.level.name
+        and cost(request, cluster, chosen, scores)[0] == cell.score
+    }
+    assert equal <= offered
+    tightest = cell.level.name
+    for chosen in offered - equal:  # a tighter set of the same level, never a worse one
+        index = level_index(request, cluster, chosen)
+        names = [level.name for level in cluster.levels]
+        assert index < names.index(tightest)
