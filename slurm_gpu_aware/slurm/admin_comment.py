@@ -1,7 +1,7 @@
 """The AdminComment of a parked job: what Slurm held when the filter parked it.
 
-``etc/lua/gpu_aware.lua`` writes it at submission; the selector reads it to place the job and to
-put everything back when the job is parked again. One line of ASCII without blanks::
+``etc/lua/gpu_aware_request.lua`` writes it at submission; the selector reads it to place the job
+and to put everything back when the job is parked again. One line of ASCII without blanks::
 
     gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big
 

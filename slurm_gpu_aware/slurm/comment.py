@@ -1,8 +1,8 @@
 """What users type: ``--comment=class=A,bw=high``. The grammar of ``docs/comment.md``.
 
-``etc/lua/gpu_aware.lua`` parses the same grammar inside slurmctld. Both give the same verdict and
-the same sentence for every comment; a test feeds them the same comments. The grammar is one of
-bytes: everything outside printable ASCII is merely "not valid".
+``etc/lua/gpu_aware_comment.lua`` parses the same grammar inside slurmctld. Both give the same
+verdict and the same sentence for every comment; a test feeds them the same comments. The grammar
+is one of bytes: everything outside printable ASCII is merely "not valid".
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ class Filter:
         self.lua = RUNTIMES[version](encoding=None, unpack_returned_tuples=True)
         self.harness = self.dofile(REPO / "tests" / "lua" / "slurmctld.lua")
         self.module = self.dofile(folder / "gpu_aware.lua")
+        self.comment = self.dofile(folder / "gpu_aware_comment.lua")
 
     def dofile(self, path: Path) -> Any:
         return self.lua.eval(b"dofile")(str(path).encode())
@@ -110,7 +112,7 @@ class Filter:
 
     def parse_comment(self, text: str | bytes) -> tuple[Any, str | None]:
         """(wishes as a dict or None, sentence or None) from the Lua side."""
-        result = self.module[b"parse_comment"](to_lua(text), self.module[b"conf"])
+        result = self.comment[b"parse"](to_lua(text), self.module[b"conf"])
         wishes, sentence = result if isinstance(result, tuple) else (result, None)
         if wishes is not None:
             wishes = {
@@ -120,6 +122,15 @@ class Filter:
                 for k, v in wishes.items()
             }
         return wishes, from_lua(sentence)
+
+
+def install(folder: Path, conf: str | None) -> None:
+    """Copy the modules as an administrator does, with a configuration or without one."""
+    for module in LUA.glob("gpu_aware*.lua"):
+        if module.name != "gpu_aware_conf.lua":
+            shutil.copy(module, folder)
+    if conf is not None:
+        (folder / "gpu_aware_conf.lua").write_text(conf)
 
 
 MakeFilter = Callable[..., Filter]

@@ -11,7 +11,7 @@ for name in ([[account admin_comment array_inx comment cpus_per_tres dependency 
 end
 for name, unset in pairs({
     min_nodes = 4294967294, max_nodes = 4294967294, num_tasks = 4294967294, min_cpus = 4294967294,
-    max_cpus = 4294967294, het_job_offset = 4294967294, time_limit = 4294967294,
+    max_cpus = 4294967294, pn_min_cpus = 65534, het_job_offset = 4294967294, time_limit = 4294967294,
     cpus_per_task = 65534, ntasks_per_node = 65534, ntasks_per_tres = 65534, shared = 65534,
     immediate = 0, priority = 4294967294, user_id = 1000,
 }) do

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from luafilter import CLASSES, CONF, LUA, POLICIES, Filter
+from luafilter import CLASSES, CONF, POLICIES, Filter, install
 
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.slurm.comment import BANDWIDTHS, KEYS, PATTERNS, parse_comment
@@ -55,8 +55,7 @@ comments = st.one_of(right, likely, anything, st.tuples(likely, anything).map(",
 @pytest.fixture(scope="module")
 def lua_filter(tmp_path_factory: pytest.TempPathFactory) -> Filter:
     folder: Path = tmp_path_factory.mktemp("filter")
-    (folder / "gpu_aware.lua").write_bytes((LUA / "gpu_aware.lua").read_bytes())
-    (folder / "gpu_aware_conf.lua").write_text(CONF.format(submit_file="/nonexistent", more=""))
+    install(folder, CONF.format(submit_file="/nonexistent", more=""))
     return Filter(folder)
 
 

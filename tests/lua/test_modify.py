@@ -41,6 +41,7 @@ GUARDED: list[dict[str, Any]] = [
     {"max_nodes": 2},
     {"min_cpus": 8},
     {"max_cpus": 8},
+    {"pn_min_cpus": 3},
     {"num_tasks": 2},
     {"cpus_per_task": 2},
     {"ntasks_per_node": 2},
@@ -48,7 +49,7 @@ GUARDED: list[dict[str, Any]] = [
     {"partition": "other"},
     {"features": "big"},
     {"reservation": "r1"},
-    {"extra": "freq=1530"},
+    {"extra": "site=1"},
     {"admin_comment": "x"},
 ]
 ALLOWED: list[dict[str, Any]] = [
@@ -94,6 +95,7 @@ def test_operators_pass(filter_: Filter, uid: int, change: dict[str, Any]) -> No
         ({"reservation": "gpuaware_gate"}, "--reservation"),
         ({"tres_per_node": "gres/gpu:g3:1"}, "g3"),
         ({"tres_per_job": "gpu:g3:1"}, "g3"),
+        ({"extra": "freq=1530"}, "--comment=freq=MHz"),
     ],
 )
 def test_in_any_job_what_is_ours_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 
 NODE = {"tres_per_node": "gres/gpu:2"}
 TWO_NODES = {"min_nodes": 2, "max_nodes": 2}
+
+KNOWN_GLOBALS = frozenset(
+    (
+        *("debug", "dofile", "error", "io", "ipairs", "loadfile", "math", "pairs", "pcall"),
+        *("setfenv", "slurm", "string", "table", "tonumber", "tostring", "type"),
+    )
+)
 
 PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
     ("--gres=gpu:2", NODE, OriginalRequest(tres_per_node="gres/gpu:2")),
@@ -111,6 +119,11 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
         OriginalRequest(tres_per_node="gres/gpu:2", features="ib&gpu_a100", model="a100"),
     ),
     (
+        "model and alternatives",
+        {"tres_per_node": "gres/gpu:a100:2", "features": "x|y|z-1"},
+        OriginalRequest(tres_per_node="gres/gpu:2", features="(x|y|z-1)&gpu_a100", model="a100"),
+    ),
+    (
         "model without a count, other case",
         {"tres_per_node": "gres/gpu:A100"},
         OriginalRequest(tres_per_node="gres/gpu", features="gpu_a100", model="a100"),
@@ -173,14 +186,14 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
         "share the CPUs",
     ),
     (
-        "model and alternatives",
-        {"tres_per_node": "gres/gpu:a100:2", "features": "x|y"},
-        "alternatives",
+        "model and a mixture",
+        {"tres_per_node": "gres/gpu:a100:2", "features": "x|y&z"},
+        "groups or counts",
     ),
     (
         "model and counts",
         {"tres_per_node": "gres/gpu:a100:2", "features": "[x*2&y*1]"},
-        "alternatives",
+        "groups or counts",
     ),
     ("too long", {**NODE, "req_nodes": "n" * 1100}, "too long"),
 ]
@@ -209,6 +222,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("our licence at a cluster", {"licenses": " gpuaware@cl:2"}, "--licenses"),
     ("the gate", {"reservation": "gpuaware_gate"}, "--reservation"),
     ("the gate among others", {**NODE, "reservation": "r1,gpuaware_gate"}, "--reservation"),
+    ("clock by extra", {**NODE, "extra": "a=1,freq=1530"}, "--comment=freq=MHz"),
     ("gpus too few", {**NODE, "comment": "gpus=1"}, "the 2 GPUs"),
     ("gpus range", {**NODE, **TWO_NODES, "comment": "gpus=1-3"}, "gpus=1-3 does not hold the 4"),
 ]
@@ -252,6 +266,11 @@ def test_refused(filter_: Filter, name: str, fields: dict[str, Any], hint: str) 
     assert sentence.startswith("gpu-aware: ")
     assert hint in sentence
     assert "\n" not in sentence
+
+
+def test_components_of_a_heterogeneous_job_are_told_once(filter_: Filter) -> None:
+    assert len(filter_.submit(**NODE, het_job_offset=0).messages) == 1
+    assert filter_.submit(**NODE, het_job_offset=1).messages == []
 
 
 @pytest.mark.parametrize("uid", [0, OPERATOR])
@@ -323,6 +342,18 @@ def test_syntax_by_luac(script: str) -> None:
     subprocess.run(["luac5.1", "-p", str(LUA / script)], check=True, timeout=20)
 
 
+@pytest.mark.parametrize("script", sorted(p.name for p in LUA.glob("*.lua")))
+def test_no_stray_globals(script: str) -> None:
+    """Our names must not meet those of the site's script, nor a misspelt name pass for nil."""
+    listing = subprocess.run(
+        ["luac5.1", "-l", "-p", str(LUA / script)], check=True, capture_output=True, text=True
+    ).stdout
+    read = set(re.findall(r"GETGLOBAL.*; (\w+)", listing))
+    written = set(re.findall(r"SETGLOBAL.*; (\w+)", listing))
+    assert read <= KNOWN_GLOBALS, read - KNOWN_GLOBALS
+    assert written <= {"slurm_job_submit", "slurm_job_modify"}
+
+
 def test_example_configuration_is_valid(make_filter: MakeFilter) -> None:
     filter_ = make_filter(conf=None)
     conf, reason = filter_.module[b"read_conf"](str(LUA / "gpu_aware_conf.lua").encode())
@@ -352,7 +383,7 @@ def test_job_submit_script_works_without_the_module(
     make_filter: MakeFilter, tmp_path: Path
 ) -> None:
     filter_ = make_filter()
-    (tmp_path / "gpu_aware.lua").write_text("this is no Lua")
+    (tmp_path / "gpu_aware_request.lua").write_text("this is no Lua")
     (tmp_path / "job_submit.lua").write_text((LUA / "job_submit.lua").read_text())
     assert filter_.dofile(tmp_path / "job_submit.lua") == SUCCESS
     job, _values, writes = filter_.harness[b"job"](filter_.table(NODE))

@@ -1,0 +1,70 @@
+-- Helpers of gpu_aware.lua: strings, and the numbers that Slurm means.
+
+local B = {}
+
+function B.set_of(list)
+    local set = {}
+    for _, value in ipairs(list) do
+        set[value] = true
+    end
+    return set
+end
+
+
+--- A number that Slurm means: nil for NO_VAL, INFINITE and their 64 bit forms.
+function B.number32(value)
+    if type(value) ~= "number" or value ~= value or value < 0 or value >= 4294967294 then
+        return nil
+    end
+    return math.floor(value)
+end
+
+--- The same for fields of 8 and 16 bits.
+function B.number16(value)
+    value = B.number32(value)
+    if value and value >= 65534 then
+        return nil
+    end
+    return value
+end
+
+--- A string that is there; nil for nil and "".
+function B.text_of(value)
+    if type(value) ~= "string" or value == "" then
+        return nil
+    end
+    return value
+end
+
+--- Without the blanks at both ends. By hand: a pattern would be quadratic in a run of blanks.
+function B.trim(text)
+    local first, last = text:find("[^ \t]"), #text
+    if not first then
+        return ""
+    end
+    while text:find("^[ \t]", last) do
+        last = last - 1
+    end
+    return text:sub(first, last)
+end
+
+function B.split(text, separators)
+    local parts, from = {}, 1
+    while true do
+        local at = text:find(separators, from)
+        if not at then
+            parts[#parts + 1] = text:sub(from)
+            return parts
+        end
+        parts[#parts + 1] = text:sub(from, at - 1)
+        from = at + 1
+    end
+end
+
+--- A user's text as it may stand in a sentence: printable ASCII, at most 40 characters.
+function B.shown(text)
+    local plain = text:sub(1, 40):gsub("[^ -~]", "?")
+    return #text > 40 and plain .. "..." or plain
+end
+
+return B
