@@ -1,0 +1,311 @@
+"""The probe on every GPU node of a cluster, run by Slurm itself.
+
+One ``srun`` per node (exclusive, so that nothing disturbs the timings), a bounded number at a
+time. Threads wait for the probes, but the caller's thread alone merges reports: the store has one
+writer. A node that fails, hangs or stays busy is reported and skipped.
+
+Nodes that are done are noted in a folder per sweep, so that an interrupted sweep can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.cli_gateway import clean_environment, run_command
+from slurm_gpu_aware.store.report import parse_report
+
+__all__ = ["Outcome", "Sweep", "SweepNotes", "SweepSettings", "Target", "gpu_nodes", "parse_sinfo"]
+
+_GPU_COUNT = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?(?::([0-9]+))?(?=[,(]|$)")
+_STATE = re.compile(r"([a-z_]+)([^a-z_]*)")
+_USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}\Z")
+_MAX_REPORT = 4 << 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU node, and a partition through which it can be reached."""
+
+    node: str
+    partition: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one node."""
+
+    node: str
+    state: str
+    """``done``, ``failed``, ``timeout``, or ``skipped`` (not tried)."""
+    reason: str = ""
+    gpus: int = 0
+    timings: int = 0
+    faults: int = 0
+    """Calls that failed in a probe that was done."""
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """How the probes are run."""
+
+    sweep_id: str
+    command: str = "gpu-aware-profile"
+    """Our program on the nodes."""
+    arguments: tuple[str, ...] = ()
+    """More arguments of ``node``."""
+    concurrency: int = 8
+    """Nodes at a time."""
+    probe_s: float = 900.0
+    """Time limit of one probe."""
+    queue_s: float = 300.0
+    """A node that is not free within this time is left out."""
+    srun_options: tuple[str, ...] = ()
+    """As ``--account=x``."""
+    grace_s: float = 30.0
+    """Time for Slurm to start and end a job beyond the two limits."""
+
+    def __post_init__(self) -> None:
+        if not _ID.match(self.sweep_id):
+            raise ValueError(f"{self.sweep_id!r} is not a sweep id: letters, digits, - and _")
+        if self.concurrency < 1 or self.probe_s <= 0 or self.queue_s <= 0:
+            raise ValueError("concurrency and time limits must be more than 0")
+
+    def job_name(self, node: str) -> str:
+        """Name by which a probe's job can be cancelled."""
+        return f"gpu-aware-probe.{self.sweep_id}.{node}"
+
+    def argv(self, target: Target) -> list[str]:
+        """The ``srun`` of a node. ``place=off``: our own filter leaves the job alone.
+
+        ``--exclusive`` alone would give the job, but not its step, the node's GPUs.
+        """
+        minutes = math.ceil(self.probe_s / 60)
+        return [
+            *["srun", "-w", target.node, "-N1", "-n1", "-p", target.partition],
+            *["--exclusive", f"--gres=gpu:{target.gpus}"],
+            *["--comment=place=off", f"--job-name={self.job_name(target.node)}", "--quiet"],
+            *[f"--time={minutes}", f"--immediate={math.ceil(self.queue_s)}"],
+            *["--input=none", "--cpu-bind=none", *self.srun_options],
+            *[self.command, "node", "--json", *self.arguments],
+        ]
+
+
+def gpu_nodes(timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
+    """Ask Slurm for its GPU nodes: (those that can be probed, the others with the reason).
+
+    Raises SourceError if ``sinfo`` fails.
+    """
+    text, _ = run_command(["sinfo", "-a", "-N", "-h", "-o", "%N|%P|%T|%G"], timeout_s)
+    return parse_sinfo(text)
+
+
+def parse_sinfo(text: str) -> tuple[list[Target], list[Outcome]]:
+    """Parse lines ``node|partition|state|gres``; a node has one per partition."""
+    targets: dict[str, Target] = {}
+    skipped: dict[str, Outcome] = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) != 4:
+            continue
+        node, partition, state, gres = fields
+        gpus = sum(int(count or 1) for count in _GPU_COUNT.findall(gres))
+        if not gpus:
+            continue
+        match = _STATE.match(state)
+        word, flags = match.groups() if match else ("unknown", "")
+        if word not in _USABLE or "*" in flags:
+            reason = "does not respond" if "*" in flags else f"is {word}"
+            skipped[node] = Outcome(node, "skipped", f"node {reason}", gpus)
+        elif node not in targets or partition.endswith("*"):  # the default partition is preferred
+            targets[node] = Target(node, partition.rstrip("*"), gpus)
+    return list(targets.values()), list(skipped.values())
+
+
+@dataclass
+class SweepNotes:
+    """Which nodes of a sweep are done: a folder with one empty file per node."""
+
+    root: Path
+    sweep_id: str
+
+    @property
+    def folder(self) -> Path:
+        """Folder of this sweep; absent before the first note and after :meth:`finish`."""
+        return self.root / self.sweep_id
+
+    def done(self) -> set[str]:
+        """Nodes that are done."""
+        if not self.folder.is_dir():
+            return set()
+        return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
+
+    def begin(self) -> None:
+        """Make the folder, so that an interrupted sweep is known."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def note(self, node: str) -> None:
+        """Note a node as done. Call it after its report was merged."""
+        (self.folder / f"{node}.done").touch()
+
+    def finish(self) -> None:
+        """Forget the sweep: nothing of it is left to resume."""
+        for file in self.folder.glob("*.done"):
+            file.unlink()
+        self.folder.rmdir()
+
+    def unfinished(self) -> list[str]:
+        """Ids of sweeps that can be resumed, oldest first."""
+        if not self.root.is_dir():
+            return []
+        folders = [f for f in self.root.iterdir() if f.is_dir() and _ID.match(f.name)]
+        return [f.name for f in sorted(folders, key=lambda f: f.stat().st_mtime)]
+
+
+@dataclass
+class Sweep:
+    """Runs the probes. ``merge`` is called in the caller's thread, once per good report."""
+
+    settings: SweepSettings
+    merge: Callable[[Mapping[str, Any]], None]
+    clock: Callable[[], float] = time.monotonic
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: bool = False
+
+    def run(self, targets: Sequence[Target]) -> Iterator[Outcome]:
+        """Probe the nodes; yield an outcome per node as they end.
+
+        If the caller stops iterating, or an error or Ctrl-C comes through, every probe that still
+        runs is cancelled first.
+        """
+        pool = ThreadPoolExecutor(max_workers=self.settings.concurrency)
+        futures = {pool.submit(self._probe, target): target for target in targets}
+        try:
+            for future in as_completed(futures):
+                outcome, report = future.result()
+                if report is not None:
+                    outcome = self._merged(outcome, report)
+                yield outcome
+        finally:
+            self._stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _merged(self, outcome: Outcome, report: Mapping[str, Any]) -> Outcome:
+        try:
+            self.merge(report)
+        except SourceError as exc:
+            return Outcome(outcome.node, "failed", str(exc), took_s=outcome.took_s)
+        return outcome
+
+    def _probe(self, target: Target) -> tuple[Outcome, Mapping[str, Any] | None]:
+        started = self.clock()
+        report: Mapping[str, Any] | None = None
+        state, reason = "failed", ""
+        try:
+            code, stdout, stderr = self._srun(target)
+            report = _report_in(stdout, target.node)
+            if code != 0:
+                reason, report = _reason(code, stderr, report), None
+            elif report is None:
+                reason = "the probe printed no report"
+        except subprocess.TimeoutExpired:
+            limit = self.settings.queue_s + self.settings.probe_s + self.settings.grace_s
+            state, reason = "timeout", f"no report within {limit:g} s; its job was cancelled"
+        except SourceError as exc:
+            reason = str(exc)
+        except OSError as exc:
+            reason = f"srun cannot be run: {exc.strerror}"
+        took_s = self.clock() - started
+        if report is None:
+            return Outcome(target.node, state, reason, target.gpus, took_s=took_s), None
+        return _done(target.node, report, took_s), report
+
+    def _srun(self, target: Target) -> tuple[int, str, str]:
+        limit = self.settings.queue_s + self.settings.probe_s + self.settings.grace_s
+        with self._lock:
+            if self._stopped:
+                raise SourceError("the sweep was stopped")
+            # A session of its own: Ctrl-C reaches us alone, and we cancel in order.
+            process = subprocess.Popen(
+                self.settings.argv(target),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=clean_environment(),
+                start_new_session=True,
+            )
+            self._running[target.node] = process
+        try:
+            out, err = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            self._cancel(target.node, process)
+            raise
+        finally:
+            with self._lock:
+                self._running.pop(target.node, None)
+        return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+    def _cancel(self, node: str, process: subprocess.Popen[bytes]) -> None:
+        """Cancel the job by its name, then end ``srun`` whatever that did."""
+        try:
+            run_command(["scancel", "--me", f"--name={self.settings.job_name(node)}"], 20.0)
+        except SourceError:
+            process.terminate()  # srun cancels its own job when it is asked to end
+        try:
+            process.communicate(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            running = dict(self._running)
+        for node, process in running.items():
+            self._cancel(node, process)
+
+
+def _done(node: str, report: Mapping[str, Any], took_s: float) -> Outcome:
+    gpus, timings, faults = (len(report.get(key, ())) for key in ("gpus", "timings", "errors"))
+    return Outcome(node, "done", "", gpus, timings, faults, took_s)
+
+
+def _report_in(stdout: str, node: str) -> Mapping[str, Any] | None:
+    """Return the report in the last line (task prologs may print before it), checked."""
+    lines = stdout.strip().splitlines()
+    if not lines or not lines[-1].lstrip().startswith("{"):
+        return None
+    if len(lines[-1]) > _MAX_REPORT:
+        raise SourceError(f"the report has {len(lines[-1])} characters")
+    try:
+        report = json.loads(lines[-1])
+    except (ValueError, RecursionError) as exc:
+        raise SourceError(f"the report is not valid JSON: {exc}") from None
+    if not isinstance(report, dict):
+        raise SourceError("the report is not a JSON object")
+    checked = parse_report(report)
+    if checked.node != node:
+        raise SourceError(f"the report is of node {checked.node!r}")
+    return report
+
+
+def _reason(code: int, stderr: str, report: Mapping[str, Any] | None) -> str:
+    if report is not None and report.get("errors"):
+        first = report["errors"][0]
+        return f"{first['call']}: {first['error']}"
+    said = [line for line in stderr.strip().splitlines() if line.strip()]
+    return said[-1].removeprefix("srun: ")[:200] if said else f"srun ended with {code}"
