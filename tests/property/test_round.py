@@ -1,0 +1,170 @@
+"""What holds for every round: completeness, no GPU twice, the head is never delayed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_clusters import clusters, requests
+
+from slurm_gpu_aware.cluster import RunningJob
+from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+
+NOW = 100.0
+LIMITS = (10.0, 20.0, 30.0, math.inf)
+
+
+@st.composite
+def situations(draw):
+    """A cluster with running jobs on its busy GPUs, and a queue."""
+    cluster = draw(clusters(most_gpus=10))
+    cluster = replace(
+        cluster, free_cpus=cluster.free_cpus + 4, free_memory_mb=cluster.free_memory_mb + 4
+    )
+    running = []
+    for node, slot in np.argwhere(cluster.exists & ~cluster.free).tolist():
+        if draw(st.integers(0, 5)) == 0:
+            continue  # held by someone that we know nothing of
+        end = NOW + draw(st.sampled_from([-1.0, 10.0, 20.0, math.inf]))
+        tier = draw(st.sampled_from([None, 1.0, 2.0]))
+        running.append(
+            RunningJob(f"r{node}.{slot}", ((node, (slot,)),), end, {node: 1}, {node: 1}, "B", tier)
+        )
+    queue = [
+        replace(
+            draw(requests(cluster, str(number), draw(st.sampled_from("ABC")))),
+            time_limit_s=draw(st.sampled_from(LIMITS)),
+            priority=draw(st.sampled_from([0.0, 0.0, 1.0])),
+        )
+        for number in range(draw(st.integers(0, 7)))
+    ]
+    return replace(cluster, running=tuple(running)), queue
+
+
+def demands(request, assignment):
+    count = len(assignment.nodes)
+    for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+        yield node, slots, *node_demand(request, count, len(slots))
+
+
+@settings(max_examples=500, deadline=None)
+@given(situations())
+def test_every_request_is_in_one_list_and_no_gpu_is_given_twice(situation):
+    cluster, queue = situation
+    plan = plan_round(queue, cluster, PlanSettings(), NOW)
+    ids = [a.job_id for a in plan.assignments] + [w.job_id for w in plan.waiting]
+    assert sorted(ids) == sorted(r.job_id for r in queue)
+    assert all(w.reason for w in plan.waiting)
+    held = cluster.copy()
+    by_id = {r.job_id: r for r in queue}
+    for assignment in plan.assignments:
+        for demand in demands(by_id[assignment.job_id], assignment):
+            held.take(*demand)  # raises if a GPU is not free
+    assert (held.free_cpus >= np.minimum(cluster.free_cpus, 0)).all()
+    assert (held.free_memory_mb >= np.minimum(cluster.free_memory_mb, 0)).all()
+    assert plan == plan_round(list(reversed(queue)), cluster, PlanSettings(), NOW)
+
+
+def cluster_at(cluster, jobs, time_s):
+    """Free GPUs, CPUs and memory when all jobs that end by ``time_s`` are gone: step by step."""
+    later = cluster.copy()
+    for gpus, end, cpus, memory in jobs:
+        if max(end, NOW) <= time_s:
+            for node, slots in gpus:
+                later.give_back(node, slots, cpus.get(node, 0), memory.get(node, 0))
+    return later
+
+
+@settings(max_examples=500, deadline=None)
+@given(situations())
+def test_backfill_never_delays_the_head(situation):
+    """Let everything run to its limit: at the promised time the head's own policy still places it.
+
+    And the promise itself is the earliest end at which the head fits beside the jobs before it.
+    """
+    cluster, queue = situation
+    plan = plan_round(queue, cluster, PlanSettings(), NOW)
+    heads = [w for w in plan.waiting if w.reason.startswith("next in line")]
+    assert len(heads) <= 1
+    if not heads or heads[0].shadow_start_s is None:
+        return
+    head = heads[0]
+    by_id = {r.job_id: r for r in queue}
+    without = plan_round(queue, cluster, PlanSettings(backfill=False), NOW)
+    before = {a.job_id for a in without.assignments}
+    assert [w.shadow_start_s for w in without.waiting if w.job_id == head.job_id] == [
+        head.shadow_start_s
+    ]
+    policy = make_policy("pal")
+    for chosen, exact in ((plan.assignments, False), (without.assignments, True)):
+        now = cluster.copy()
+        jobs = [(j.gpus, j.end_s, j.cpus, j.memory_mb) for j in cluster.running]
+        for a in chosen:
+            request = by_id[a.job_id]
+            parts = list(demands(request, a))
+            for part in parts:
+                now.take(*part)
+            gpus = [(node, slots) for node, slots, _, _ in parts]
+            cpus = {node: c for node, _, c, _ in parts}
+            memory = {node: m for node, _, _, m in parts}
+            jobs.append((gpus, NOW + request.time_limit_s, cpus, memory))
+        promised = cluster_at(now, jobs, head.shadow_start_s)
+        assert policy.place(by_id[head.job_id], promised) is not None
+        if exact:
+            ends = {max(end, NOW) for _, end, _, _ in jobs}
+            for end in ends | {NOW - 1}:
+                if end < head.shadow_start_s:
+                    earlier = cluster_at(now, jobs, end)
+                    assert policy.place(by_id[head.job_id], earlier) is None
+    assert before <= {a.job_id for a in plan.assignments}
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations())
+def test_nobody_overtakes_inside_the_prefix(situation):
+    """Strict order without backfill: once a job that could ever start waits, all behind it wait."""
+    cluster, queue = situation
+    plan = plan_round(queue, cluster, PlanSettings(backfill=False), NOW)
+    started = {a.job_id for a in plan.assignments}
+    stuck = {w.job_id for w in plan.waiting if w.reason.startswith("cannot start even")}
+    ordered = sorted(queue, key=lambda r: (-r.priority, int(r.job_id)))
+    in_order = [r.job_id in started for r in ordered if r.job_id not in stuck]
+    assert in_order == sorted(in_order, reverse=True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations())
+def test_victims_are_lower_hold_what_is_taken_and_none_could_be_spared(situation):
+    cluster, queue = situation
+    queue = [replace(r, preemption_tier=2.0) for r in queue[:1]]
+    plan = plan_round(queue, cluster, PlanSettings(), NOW)
+    policy = make_policy("pal")
+    if queue and not plan.assignments:
+        every = [j for j in cluster.running if j.preemptable_by == 1.0]
+        assert policy.place(queue[0], _without(cluster, every)) is None
+    for assignment in plan.assignments:
+        victims = [j for j in cluster.running if j.job_id in assignment.victims]
+        assert len(victims) == len(assignment.victims)
+        assert all(job.preemptable_by == 1.0 for job in victims)
+        if not victims:
+            continue
+        assert policy.place(queue[0], cluster) is None
+        gone = _without(cluster, victims)
+        for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+            assert gone.free[node, list(slots)].all()
+        for job in victims:
+            spared = [other for other in victims if other is not job]
+            assert policy.place(queue[0], _without(cluster, spared)) is None
+
+
+def _without(cluster, victims):
+    gone = cluster.copy()
+    for job in victims:
+        for node, slots in job.gpus:
+            gone.give_back(node, slots, job.cpus[node], job.memory_mb[node])
+    return gone
