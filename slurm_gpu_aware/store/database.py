@@ -150,13 +150,20 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
     (``mode``; everybody by default) sees user names, job ids and GPUs, as ``squeue`` shows them.
     Sites that hide jobs from each other pass ``mode=0o640`` and give the file a group.
 
+    It reads through a connection of its own, so writers go on meanwhile and a daemon may call it
+    in a thread; it takes about as long as copying the file.
+
     Raises StoreError if the directory cannot be written.
     """
     target = published_path(store.path) if path is None else Path(path)
     fresh = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        with store._lock, _translated(target):
-            store._connection.execute("VACUUM INTO ?", (str(fresh),))
+        reader = _connect(store.path, "ro")
+        try:
+            with _translated(target):
+                reader.execute("VACUUM INTO ?", (str(fresh),))
+        finally:
+            reader.close()
         fresh.chmod(mode)
         fresh.replace(target)
     except OSError as exc:

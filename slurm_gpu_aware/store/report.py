@@ -20,6 +20,7 @@ SCHEMA = "gpu-aware-probe/1"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
 _CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
+_UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
 MAX_SLOT = 1023
 
 
@@ -219,7 +220,7 @@ def _text(raw: Mapping[str, Any], key: str, where: str, *, required: bool = Fals
     value = raw.get(key)
     if value is None and not required:
         return None
-    if not isinstance(value, str) or len(value) > 4096 or "\0" in value:
+    if not isinstance(value, str) or len(value) > 4096 or _UNSTORABLE.search(value):
         raise TypeError(f"{_at(key, where)}: expected a text, not {value!r}")
     return value
 

@@ -1,0 +1,74 @@
+"""Reports and decisions for the store's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_gpu_aware.store.ledger import Decision
+
+
+def report(
+    node: str = "n1",
+    taken_at: float = 1000.0,
+    times: Mapping[int, float] | None = None,
+    *,
+    uuid: str = "GPU-{node}-{slot}",
+    errors: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """A probe report with one class A timing per GPU (default: GPUs 0..3, 100 ms each)."""
+    slots = times if times is not None else dict.fromkeys(range(4), 100.0)
+    return {
+        "schema": "gpu-aware-probe/1",
+        "node": node,
+        "taken_at": taken_at,
+        "driver": "550.54",
+        "backend": "fake",
+        "gpus": [
+            {
+                "index": slot,
+                "uuid": uuid.format(node=node, slot=slot),
+                "name": "Tesla V100-SXM2-16GB",
+                "model": "v100",
+                "pci": f"00000000:0{slot}:00.0",
+                "numa": slot // 2,
+                "cpus": "0-3",
+                "memory_mb": 16160,
+                "clocks_mhz": [1530, 1312, 135],
+                "max_clock_mhz": 1530,
+                "default_clock_mhz": 1312,
+                "power_limit_w": 300.0,
+                "temperature_c": 40,
+            }
+            for slot in slots
+        ],
+        "links": [
+            {"a": a, "b": b, "class": "NV2", "gbps": 50.0} for a in slots for b in slots if a < b
+        ],
+        "timings": [
+            {"index": slot, "class": "A", "value_ms": value, "repeats": 5, "spread": 0.004}
+            for slot, value in slots.items()
+        ],
+        "errors": errors or [],
+    }
+
+
+def decision(job_id: str = "98", **changes: Any) -> Decision:
+    """A decision for two GPUs on each of two nodes."""
+    values: dict[str, Any] = {
+        "job_id": job_id,
+        "user": "alice",
+        "submitted_at": 100.0,
+        "decided_at": 101.5,
+        "asked": {"gpus": 4, "class": "A"},
+        "policy": "pal",
+        "nodes": ["n1", "n2"],
+        "slots": [[0, 3], [0, 3]],
+        "score": 1.06,
+        "level": "cluster",
+        "slowdown": 1.59,
+        "clock_mhz": 1312,
+        "why": {"summary": "cell 1.59"},
+        "took_ms": 0.4,
+    }
+    return Decision(**{**values, **changes})

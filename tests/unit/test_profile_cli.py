@@ -1,0 +1,255 @@
+"""``gpu-aware-profile`` show, import, export, rescore: exit codes, streams, effect on disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from store_samples import report
+
+from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import (
+    load_profile,
+    merge_report,
+    newest_timings,
+    recompute_scores,
+)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+GOOD = "gpu,node,class,value_ms\n0,n1,A,100\n1,n1,A,101.5\n2,n1,A,200\n0,n1,C,50\n"
+BAD = GOOD + "x,n1,A,1\n0,n1,Q,1\n0,n1,A,fast\n0,n1,A\n0,n1,A,nan\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run the real program in ``tmp_path`` with the store ``store.db`` there."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+
+    def call(*args: str, text: str = "", columns: int = 80) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpu_aware_profile.cli", *args],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": str(columns), "GPU_AWARE_CONFIG": str(config)},
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    return call
+
+
+def test_import_then_show(run: Run, tmp_path: Path) -> None:
+    done = run("import", "-", text=GOOD)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"imported 4 timings of 3 GPUs into {tmp_path}/store.db\n"
+    shown = run("show")
+    assert shown.returncode == 0
+    assert shown.stderr == ""
+    lines = shown.stdout.splitlines()
+    assert lines[0].split() == [
+        "class",
+        "model",
+        "GPUs",
+        "bins",
+        "outliers",
+        "best",
+        "worst",
+        "spread",
+        "age",
+    ]
+    assert lines[2].split()[:7] == ["A", "-", "3", "2", "0", "0.985", "1.970"]
+    rows = [line.split() for line in lines if line.startswith("A ")][1:]
+    assert [row[2] for row in rows] == ["0", "1", "2"]  # best first
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_show_json_and_csv_agree_with_the_store(run: Run, tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db") as store:
+        merge_report(
+            store,
+            report(
+                "n1",
+                times={0: 100.0, 1: 100.0, 2: 130.0},
+                errors=[{"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "lost"}],
+            ),
+        )
+        recompute_scores(store)
+    answer = json.loads(run("show", "--json").stdout)
+    assert answer["summary"][0]["class"] == "A"
+    assert answer["summary"][0]["worst"] == 1.3
+    assert [(g["node"], g["gpu"], g["pm_score"]) for g in answer["gpus"]] == [
+        ("n1", 0, 1.0),
+        ("n1", 1, 1.0),
+        ("n1", 2, 1.3),
+    ]
+    assert answer["faults"] == [
+        {"node": "n1", "gpu": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "lost"}
+    ]
+    table = list(csv.DictReader(io.StringIO(run("show", "--csv").stdout)))
+    assert [{k: str(v) for k, v in g.items()} for g in answer["gpus"]] == table
+    assert "gpus" not in json.loads(run("show", "--summary", "--json").stdout)
+    assert "lost" in run("show").stdout
+
+
+def test_show_can_be_narrowed(run: Run) -> None:
+    run("import", "-", text=GOOD.replace("2,n1", "2,n2"))
+    only = json.loads(run("show", "--json", "--class", "A", "--node", "n2").stdout)
+    assert [(g["node"], g["class"]) for g in only["gpus"]] == [("n2", "A")]
+    by_node = json.loads(run("show", "--json", "--sort", "node").stdout)
+    assert [(g["node"], g["gpu"], g["class"]) for g in by_node["gpus"]] == [
+        ("n1", 0, "A"),
+        ("n1", 0, "C"),
+        ("n1", 1, "A"),
+        ("n2", 2, "A"),
+    ]
+    missing = run("show", "--class", "Z")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == "Error: no scores of class 'Z'; known: A, C\n"
+
+
+def test_bad_rows_are_named_and_nothing_is_imported(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text(BAD)
+    done = run("import", "bad.csv")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert [line.split(": ", 2)[1] for line in done.stderr.splitlines()[:-1]] == [
+        f"line {n}" for n in (6, 7, 8, 9, 10)
+    ]
+    assert done.stderr.splitlines()[-1].startswith("Error: 5 bad rows, nothing was imported")
+    with open_store(tmp_path / "store.db") as store:
+        assert newest_timings(store) == []
+
+
+def test_skip_bad_imports_the_rest_and_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text(BAD)
+    done = run("import", "bad.csv", "--skip-bad")
+    assert done.returncode == 3
+    assert "imported 4 timings" in done.stderr
+    assert "line 8: value_ms is not a number: 'fast'" in done.stderr
+    with open_store(tmp_path / "store.db") as store:
+        assert set(load_profile(store).scores) == {"A", "C"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "line 1: column gpu, node, class, value_ms is missing"),
+        ("gpu,node,value_ms\n0,n1,1\n", "column class is missing.*--class NAME"),
+        ("gpu,gpu,node,class,value_ms\n", "column gpu occurs twice"),
+        ("gpu,node,class,value_ms\n", "no row to import"),
+        ('gpu,node,class,value_ms\n"0,n1,A,1\n', "not CSV"),
+        ("gpu,node,class,value_ms\n0,n1,A,\0\n", "NUL"),
+    ],
+)
+def test_files_that_are_no_timings_are_refused(run: Run, text: str, reason: str) -> None:
+    done = run("import", "-", text=text)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert re.search(reason, done.stderr)
+
+
+def test_binary_files_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"gpu,node,class,value_ms\n0,n\xff1,A,1\n")
+    done = run("import", "x.csv")
+    assert done.returncode == 1
+    assert "not UTF-8" in done.stderr
+
+
+def test_a_file_without_a_class_column_and_from_a_spreadsheet(run: Run, tmp_path: Path) -> None:
+    text = "\ufeffnode,extra,gpu,value_ms\r\nn1,?,0,100\r\n\r\nn1,?,1,120\r\n"
+    done = run("import", "-", "--class", "B", "--taken-at", "1234.5", text=text)
+    assert done.returncode == 0
+    with open_store(tmp_path / "store.db") as store:
+        assert [(t.slot, t.app_class, t.value_ms) for t in newest_timings(store)] == [
+            (0, "B", 100.0),
+            (1, "B", 120.0),
+        ]
+        assert load_profile(store).taken_at == {"n1": 1234.5}
+
+
+def test_export_and_import_are_inverse(run: Run, tmp_path: Path) -> None:
+    run("import", "-", text=GOOD.replace("101.5", "101.50000000000001"))
+    exported = run("export").stdout
+    run("import", "-", "--store", "other.db", text=exported)
+    with open_store(tmp_path / "store.db") as one, open_store(tmp_path / "other.db") as two:
+        assert load_profile(one).raw_scores == load_profile(two).raw_scores
+    assert run("export", "--store", "other.db").stdout == exported
+    assert run("export", "out.csv").stdout == ""
+    assert (tmp_path / "out.csv").read_text() == exported
+
+
+def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db") as store:
+        merge_report(store, report())
+        recompute_scores(store)
+    answer = json.loads(run("export", "--json").stdout)
+    assert {key: len(answer[key]) for key in ("nodes", "gpus", "links", "timings", "scores")} == {
+        "nodes": 1,
+        "gpus": 4,
+        "links": 6,
+        "timings": 4,
+        "scores": 4,
+    }
+
+
+def test_rescore_with_one_median_for_all_models(run: Run, tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db") as store:
+        merge_report(store, report("n1", times={0: 100.0}))
+        fast = report("n2", times={0: 50.0})
+        fast["gpus"][0]["model"] = "a100"
+        merge_report(store, fast)
+        recompute_scores(store)
+    assert run("rescore", "--reference", "cluster").returncode == 0
+    answer = json.loads(run("show", "--json").stdout)
+    assert [g["pm_score"] for g in answer["gpus"]] == pytest.approx([2 / 3, 4 / 3])
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("show",), 1, "no store there; 'gpu-aware-profile sweep'"),
+        (("show", "--json", "--csv"), 2, "give one of --json and --csv"),
+        (("show", "--summary", "--csv"), 2, "--summary has no CSV form"),
+        (("show", "--sort", "age"), 2, "is not one of"),
+        (("import", "nowhere.csv"), 2, "nowhere.csv"),
+        (("rescore", "--reference", "rack"), 2, "is not one of"),
+        (("frobnicate",), 2, "No such command"),
+        (("show", "--config", "nowhere.toml"), 1, "nowhere.toml: cannot be read"),
+    ],
+)
+def test_wrong_use_ends_in_one_sentence(
+    run: Run, args: tuple[str, ...], code: int, words: str
+) -> None:
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+
+
+def test_an_empty_store_shows_what_to_do(run: Run, tmp_path: Path) -> None:
+    open_store(tmp_path / "store.db").close()
+    done = run("show")
+    assert done.returncode == 0
+    assert "gpu-aware-profile sweep" in done.stderr
+    assert json.loads(run("show", "--json").stdout)["gpus"] == []
+
+
+def test_every_own_command_has_help_with_an_example() -> None:
+    for name in ("show", "import", "export", "rescore"):
+        command = cli.commands[name]
+        assert command.help is not None
+        assert f"gpu-aware-profile {name}" in command.help

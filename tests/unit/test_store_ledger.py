@@ -1,0 +1,140 @@
+"""The ledger: what goes in comes out, in order; pruning keeps what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from store_samples import decision
+
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.ledger import EVENT_KINDS, STATES, Ledger, RoundRecord
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(store: Store) -> Ledger:
+    return Ledger(store)
+
+
+def test_a_decision_comes_back_as_it_was(ledger: Ledger) -> None:
+    given = decision(victims=["90", "91"], exact=False, restarts=2)
+    number = ledger.add_decision(given)
+    (stored,) = ledger.decisions("98")
+    assert stored == replace(given, id=number)
+    assert ledger.decision(number) == stored
+    assert ledger.decision(number + 1) is None
+    assert ledger.decisions("99") == []
+
+
+def test_numbers_of_numpy_are_stored_as_numbers(ledger: Ledger) -> None:
+    ledger.add_decision(
+        decision(
+            slots=[np.array([1, 2]), (np.int64(1), np.int64(2))],
+            score=np.float64(1.25),
+            clock_mhz=np.int64(1312),
+            why={"cells": np.array([[1.0, 2.0]]), "tried": np.int64(3), "nodes": ("n1",)},
+        )
+    )
+    (stored,) = ledger.decisions("98")
+    assert stored.slots == [[1, 2], [1, 2]]
+    assert (stored.score, stored.clock_mhz) == (1.25, 1312)
+    assert stored.why == {"cells": [[1.0, 2.0]], "tried": 3, "nodes": ["n1"]}
+
+
+def test_nodes_and_slots_must_agree(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="differ in length"):
+        ledger.add_decision(decision(slots=[[0, 1]]))
+    assert ledger.last_decisions() == []
+
+
+def test_many_decisions_keep_their_own_nodes(ledger: Ledger) -> None:
+    for i in range(1203):  # more than one chunk of the reader
+        ledger.add_decision(decision(str(i), nodes=[f"n{i}"], slots=[[i % 8]]))
+    newest = ledger.last_decisions(2000)
+    assert [d.job_id for d in newest] == [str(i) for i in reversed(range(1203))]
+    assert all(d.nodes == [f"n{d.job_id}"] for d in newest)
+    assert [d.job_id for d in ledger.decisions_on("n7")] == ["7"]
+
+
+def test_outcomes_are_merged_and_may_be_repeated(ledger: Ledger) -> None:
+    number = ledger.add_decision(decision())
+    ledger.set_outcome(number, "released", 102.0, {"took_ms": 80})
+    ledger.set_outcome(number, "started", 103.0)
+    ledger.set_outcome(number, "started", 103.0, {"gpus": [0, 3]})
+    (stored,) = ledger.decisions("98")
+    assert (stored.state, stored.outcome_at) == ("started", 103.0)
+    assert stored.outcome == {"took_ms": 80, "gpus": [0, 3]}
+
+
+def test_an_outcome_of_nothing_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="no decision 5"):
+        ledger.set_outcome(5, "ended", 1.0)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_is_known(ledger: Ledger, state: str) -> None:
+    number = ledger.add_decision(decision())
+    ledger.set_outcome(number, state, 1.0)
+    is_open = state in ("planned", "prepared", "released", "started")
+    assert [d.id for d in ledger.open_decisions()] == ([number] if is_open else [])
+
+
+def test_misspelt_states_and_kinds_are_refused(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="unknown state 'endet'; known: planned"):
+        ledger.add_decision(decision(state="endet"))
+    with pytest.raises(ValueError, match="unknown event kind 'park'; known: parked"):
+        ledger.add_event("1", "park", {}, 1.0)
+
+
+def test_events_come_in_order_of_time(ledger: Ledger) -> None:
+    ledger.add_event("5", "started", {"node": "n1"}, 30.0)
+    ledger.add_event("5", "parked", {}, 10.0)
+    ledger.add_event("6", "parked", {}, 20.0)
+    assert [(e.kind, e.at) for e in ledger.events("5")] == [("parked", 10.0), ("started", 30.0)]
+    assert [e.job_id for e in ledger.last_events(2)] == ["6", "5"]
+    assert [e.job_id for e in ledger.last_events(9, kinds=("started",))] == ["5"]
+
+
+@pytest.mark.parametrize("kind", EVENT_KINDS)
+def test_every_kind_is_stored(ledger: Ledger, kind: str) -> None:
+    ledger.add_event("1", kind, {"text": "ümläut \U0001f600 'quote'"}, 1.0)
+    assert ledger.events("1")[0].detail == {"text": "ümläut \U0001f600 'quote'"}
+
+
+def test_rounds_come_back(ledger: Ledger) -> None:
+    given = RoundRecord(10.0, 1.5, queued=3, placed=2, waiting=1, trigger="submit")
+    ledger.add_round(given)
+    ledger.add_round(replace(given, started_at=15.0, detail={"errors": 1}))
+    newest, oldest = ledger.last_rounds()
+    assert oldest == replace(given, id=oldest.id)
+    assert (newest.started_at, newest.detail) == (15.0, {"errors": 1})
+
+
+def test_pruning_keeps_what_may_still_run(ledger: Ledger, store: Store) -> None:
+    old = ledger.add_decision(decision("1", decided_at=10.0))
+    running = ledger.add_decision(decision("2", decided_at=10.0))
+    ledger.add_decision(decision("3", decided_at=90.0, state="ended"))
+    ledger.set_outcome(old, "ended", 20.0)
+    ledger.set_outcome(running, "started", 11.0)
+    for job in ("1", "2", "3"):
+        ledger.add_event(job, "parked", {}, 5.0)
+    ledger.add_event("3", "ended", {}, 95.0)
+    ledger.add_round(RoundRecord(5.0, 1.0, 0, 0, 0))
+    assert ledger.prune(50.0) == 1 + 2 + 1
+    assert [d.job_id for d in ledger.last_decisions()] == ["3", "2"]
+    assert ledger.events("1") == []
+    assert len(ledger.events("2")) == 1
+    assert [e.kind for e in ledger.events("3")] == ["ended"]
+    assert ledger.last_rounds() == []
+    left = store.query("SELECT count(*) FROM decision_nodes")[0][0]
+    assert left == 4  # the nodes of the deleted decision went with it
+    assert ledger.prune(50.0) == 0

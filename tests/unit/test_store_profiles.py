@@ -1,0 +1,232 @@
+"""Merging reports, importing timings, scores, and what placement loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_samples import report
+
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.profiles import (
+    TimingRow,
+    check_timings,
+    import_timings,
+    load_profile,
+    merge_report,
+    newest_timings,
+    prune_timings,
+    recompute_scores,
+    score_rows,
+)
+from slurm_gpu_aware.store.report import Fault, GpuRecord, Link
+
+LOST = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def dump(store: Store) -> dict[str, list[tuple[object, ...]]]:
+    tables = ("nodes", "gpus", "links", "timings", "probe_errors", "scores")
+    return {t: [tuple(row) for row in store.query(f"SELECT * FROM {t}")] for t in tables}
+
+
+def test_a_report_comes_back_as_a_profile(store: Store) -> None:
+    merge_report(store, report("n1", times={0: 100.0, 1: 110.0}))
+    recompute_scores(store, ("A", "B"))
+    profile = load_profile(store)
+    assert profile.gpus["n1", 1] == GpuRecord(
+        uuid="GPU-n1-1",
+        name="Tesla V100-SXM2-16GB",
+        model="v100",
+        pci="00000000:01:00.0",
+        numa=0,
+        cpus="0-3",
+        memory_mb=16160,
+        clocks_mhz=(1530, 1312, 135),
+        max_clock_mhz=1530,
+        default_clock_mhz=1312,
+        power_limit_w=300.0,
+        temperature_c=40.0,
+    )
+    assert profile.links == {"n1": (Link(0, 1, "NV2", 50.0),)}
+    assert profile.taken_at == {"n1": 1000.0}
+    assert profile.faults == {}
+    expected = {("n1", 0): pytest.approx(100 / 105), ("n1", 1): pytest.approx(110 / 105)}
+    assert profile.raw_scores == {"A": expected}
+    assert profile.scores == {"A": expected}
+
+
+def test_an_empty_store_gives_an_empty_profile(store: Store) -> None:
+    recompute_scores(store, ("A",))
+    profile = load_profile(store)
+    assert (profile.scores, profile.gpus, profile.taken_at) == ({}, {}, {})
+
+
+def test_merging_again_changes_nothing(store: Store) -> None:
+    merge_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
+    recompute_scores(store)
+    before = dump(store)
+    merge_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
+    recompute_scores(store)
+    after = dump(store)
+    assert after.pop("probe_errors")[0][1:] == before.pop("probe_errors")[0][1:]
+    assert after == before
+
+
+def test_the_newest_sweep_counts_and_the_older_stays_as_history(store: Store) -> None:
+    merge_report(store, report(taken_at=1000.0, times={0: 100.0, 1: 100.0, 2: 100.0}))
+    merge_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 250.0}))
+    recompute_scores(store)
+    assert load_profile(store).scores["A"]["n1", 2] == 2.5
+    assert len(store.query("SELECT * FROM timings")) == 6
+    assert prune_timings(store, 5000.0) == 3
+    recompute_scores(store)
+    assert load_profile(store).scores["A"]["n1", 2] == 2.5
+
+
+def test_an_older_report_that_arrives_late_changes_no_score(store: Store) -> None:
+    merge_report(store, report(taken_at=2000.0))
+    merge_report(store, report(taken_at=1000.0, times={0: 900.0}))
+    recompute_scores(store)
+    profile = load_profile(store)
+    assert len(profile.gpus) == 4
+    assert profile.taken_at == {"n1": 2000.0}
+    assert set(profile.scores["A"].values()) == {1.0}
+
+
+def test_a_replaced_board_loses_the_old_boards_timings(store: Store) -> None:
+    merge_report(store, report(taken_at=1000.0))
+    newer = report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 100.0, 3: 100.0})
+    newer["gpus"][3]["uuid"] = "GPU-new"
+    newer["timings"] = newer["timings"][:3]
+    merge_report(store, newer)
+    recompute_scores(store)
+    profile = load_profile(store)
+    assert profile.gpus["n1", 3].uuid == "GPU-new"
+    assert set(profile.scores["A"]) == {("n1", 0), ("n1", 1), ("n1", 2)}
+
+
+def test_a_lost_gpu_keeps_its_record_links_and_score(store: Store) -> None:
+    merge_report(store, report(taken_at=1000.0, times={0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}))
+    merge_report(store, report(taken_at=2000.0, times={0: 1.0, 1: 1.0, 2: 1.0}, errors=[LOST]))
+    recompute_scores(store)
+    profile = load_profile(store)
+    assert profile.scores["A"]["n1", 3] == 2.0
+    assert len(profile.links["n1"]) == 6
+    assert profile.faults == {"n1": (Fault(3, LOST["call"], "GPU is lost"),)}
+
+
+def test_a_gpu_that_was_taken_out_is_forgotten(store: Store) -> None:
+    merge_report(store, report(taken_at=1000.0))
+    recompute_scores(store)
+    merge_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0}))
+    profile = load_profile(store)
+    assert set(profile.gpus) == {("n1", 0), ("n1", 1)}
+    assert profile.links == {"n1": (Link(0, 1, "NV2", 50.0),)}
+    assert set(profile.scores["A"]) == {("n1", 0), ("n1", 1)}
+
+
+def test_a_wrong_report_leaves_nothing_behind(store: Store) -> None:
+    wrong = report()
+    wrong["timings"][2]["value_ms"] = float("nan")
+    with pytest.raises(SourceError, match=r"report of n1: timings\[2\].value_ms"):
+        merge_report(store, wrong)
+    assert all(rows == [] for rows in dump(store).values())
+
+
+def test_each_model_has_its_own_median_unless_told_otherwise(store: Store) -> None:
+    merge_report(store, report("n1", times={0: 100.0, 1: 100.0}))
+    fast = report("n2", times={0: 50.0, 1: 50.0})
+    for gpu in fast["gpus"]:
+        gpu["model"] = "a100"
+    merge_report(store, fast)
+    recompute_scores(store)
+    assert set(load_profile(store).scores["A"].values()) == {1.0}
+    recompute_scores(store, reference="cluster")
+    scores = load_profile(store).scores["A"]
+    assert (scores["n1", 0], scores["n2", 0]) == (pytest.approx(4 / 3), pytest.approx(2 / 3))
+    recompute_scores(store)  # remembered
+    assert load_profile(store).scores["A"] == scores
+    with pytest.raises(ValueError, match="known: model, cluster"):
+        recompute_scores(store, reference="rack")
+
+
+def test_scores_of_classes_that_the_site_dropped_go_away(store: Store) -> None:
+    import_timings(
+        store,
+        [TimingRow("0", "n1", "A", 1.0), TimingRow("0", "n1", "Z", 1.0)],
+        taken_at=1.0,
+    )
+    recompute_scores(store)
+    assert set(load_profile(store).scores) == {"A", "Z"}
+    recompute_scores(store, ("A", "B"))
+    assert set(load_profile(store).scores) == {"A"}
+    assert {t.app_class for t in newest_timings(store)} == {"A", "Z"}
+
+
+def test_repeated_rows_are_runs_and_importing_again_replaces(store: Store) -> None:
+    rows = [TimingRow("1", "n9", "A", ms) for ms in (100.0, 900.0, 101.0)]
+    assert import_timings(store, rows, taken_at=50.0) == 3
+    assert [t.value_ms for t in newest_timings(store)] == [101.0]
+    import_timings(store, rows[:1], taken_at=50.0)
+    assert [t.value_ms for t in newest_timings(store)] == [100.0]
+    assert load_profile(store).gpus["n9", 1] == GpuRecord()
+
+
+def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
+    merge_report(store, report("n1"))
+    import_timings(store, [TimingRow("GPU-n1-2", "n1", "A", 300.0)], taken_at=5000.0)
+    recompute_scores(store)
+    assert load_profile(store).scores["A"]["n1", 2] == 3.0
+    good, bad = check_timings(
+        store,
+        [TimingRow("GPU-n1-2", "n7", "A", 1.0, 4), TimingRow("GPU-x", "n1", "A", 1.0, 5)],
+    )
+    assert good == []
+    assert bad == [
+        (4, "gpu GPU-n1-2 was last seen on node n1, not n7"),
+        (5, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (TimingRow("0", "n1;rm", "A", 1.0, 7), "line 7: 'n1;rm' is not a node name"),
+        (TimingRow("0", "n1", "../A", 1.0, 7), "line 7: '../A' is not a class name"),
+        (TimingRow("0", "n1", "Q", 1.0, 7), "line 7: class 'Q' is not one of A, B"),
+        (TimingRow("-1", "n1", "A", 1.0, 7), "neither an index"),
+        (TimingRow("٣", "n1", "A", 1.0, 7), "neither an index"),
+        (TimingRow("4096", "n1", "A", 1.0, 7), "neither an index"),
+        (TimingRow("0", "n1", "A", float("nan"), 7), "more than 0 ms"),
+        (TimingRow("0", "n1", "A", 0.0, 7), "more than 0 ms"),
+        (TimingRow("0", "n1", "A", float("inf")), "^value_ms must be"),
+    ],
+)
+def test_one_bad_row_imports_nothing(store: Store, row: TimingRow, reason: str) -> None:
+    with pytest.raises(StoreError, match=reason):
+        import_timings(
+            store, [TimingRow("0", "n1", "A", 1.0), row], taken_at=1.0, classes=("A", "B")
+        )
+    assert dump(store)["timings"] == []
+    assert dump(store)["nodes"] == []
+
+
+def test_score_rows_are_sorted_by_class_and_score(store: Store) -> None:
+    merge_report(store, report("n2", times={0: 130.0, 1: 100.0}))
+    merge_report(store, report("n1", times={0: 100.0, 5: 120.0}))
+    recompute_scores(store)
+    rows = score_rows(store)
+    assert [(r.node, r.slot) for r in rows] == [("n1", 0), ("n2", 1), ("n1", 5), ("n2", 0)]
+    assert [r.value_ms for r in rows] == [100.0, 100.0, 120.0, 130.0]
+    assert rows[0].model == "v100"
+    assert rows[0].uuid == "GPU-n1-0"
+    assert rows == sorted(rows, key=lambda r: (r.app_class, r.raw, r.node, r.slot))
+    assert sorted({r.bin for r in rows}) == list(range(len({r.binned for r in rows})))

@@ -1,0 +1,88 @@
+"""Application classes by K-means on utilisation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.variability.classes import Classifier, Utilisation, fit_classes
+
+APPS = {
+    "resnet50": Utilisation(35.0, 78.0),
+    "vgg19": Utilisation(30.0, 85.0),
+    "dcgan": Utilisation(38.0, 70.0),
+    "bert": Utilisation(55.0, 48.0),
+    "gpt2": Utilisation(60.0, 45.0),
+    "pagerank": Utilisation(72.0, 8.0),
+    "pointnet": Utilisation(66.0, 14.0),
+}
+
+
+def test_classes_run_from_compute_bound_to_memory_bound() -> None:
+    classifier, members = fit_classes(APPS)
+    assert members == {
+        "resnet50": "A",
+        "vgg19": "A",
+        "dcgan": "A",
+        "bert": "B",
+        "gpt2": "B",
+        "pagerank": "C",
+        "pointnet": "C",
+    }
+    assert classifier.names == ("A", "B", "C")
+    balance = classifier.centroids[:, 1] - classifier.centroids[:, 0]
+    assert (np.diff(balance) < 0).all()
+
+
+def test_a_new_application_goes_to_the_nearest_centroid() -> None:
+    classifier, members = fit_classes(APPS)
+    assert classifier.classify(Utilisation(20.0, 95.0)) == "A"
+    assert classifier.classify(Utilisation(80.0, 0.0)) == "C"
+    assert {app: classifier.classify(u) for app, u in APPS.items()} == members
+
+
+def test_equally_near_goes_to_the_first() -> None:
+    classifier = Classifier(("X", "Y"), np.array([[10.0, 10.0], [30.0, 10.0]]))
+    assert classifier.classify(Utilisation(20.0, 10.0)) == "X"
+
+
+def test_the_order_of_applications_does_not_matter() -> None:
+    backwards = dict(reversed(APPS.items()))
+    first, second = fit_classes(APPS), fit_classes(backwards)
+    assert first[1] == second[1]
+    assert np.array_equal(first[0].centroids, second[0].centroids)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_never_worse_than_sklearn(seed: int) -> None:
+    cluster = pytest.importorskip("sklearn.cluster")
+    rng = np.random.default_rng(seed)
+    points = rng.uniform(0, 100, (14, 2))
+    classifier, members = fit_classes(
+        {f"app{i:02d}": Utilisation(*map(float, p)) for i, p in enumerate(points)},
+        ("A", "B", "C", "D"),
+    )
+    labels = np.array(["ABCD".index(members[f"app{i:02d}"]) for i in range(14)])
+    ours = ((points - classifier.centroids[labels]) ** 2).sum()
+    theirs = cluster.KMeans(4, n_init=20, random_state=0).fit(points).inertia_
+    assert ours <= theirs * 1.05
+    for k in range(4):
+        assert classifier.centroids[k] == pytest.approx(points[labels == k].mean(axis=0))
+
+
+def test_as_many_applications_as_classes() -> None:
+    _, members = fit_classes({"x": APPS["bert"], "y": APPS["vgg19"]}, ("hot", "cold"))
+    assert members == {"x": "cold", "y": "hot"}
+
+
+def test_too_few_different_applications_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 classes need as many different applications, got 1"):
+        fit_classes({"x": APPS["bert"], "y": APPS["bert"], "z": APPS["bert"]})
+    with pytest.raises(ValueError, match="got 0"):
+        fit_classes({})
+
+
+@pytest.mark.parametrize("bad", [-1.0, 100.5, float("nan")])
+def test_impossible_utilisation_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match=r"0\.\.100 percent"):
+        Utilisation(bad, 50.0)

@@ -1,0 +1,163 @@
+"""Utilisation counters as Nsight Compute and DCGM print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.variability.counters import read_dcgm, read_ncu
+
+DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+FMA = "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"
+TENSOR = "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"
+LSU = "sm__inst_executed_pipe_lsu.avg.pct_of_peak_sustained_active"
+TIME = "gpu__time_duration.sum"
+
+LONG_HEADER = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",'
+    '"Section Name","Metric Name","Metric Unit","Metric Value"'
+)
+
+
+def long_table(*metrics: tuple[int, str, str, str]) -> list[str]:
+    """Output of ``ncu --csv --metrics ...``: one row per kernel and metric."""
+    rows = [
+        f'"{i}","4242","python3.11","g07","void gemm<float, 8>(int)","1","7",'
+        f'"Command line profiler metrics","{name}","{unit}","{value}"'
+        for i, name, unit, value in metrics
+    ]
+    return [
+        "epoch 1, loss 0.5",
+        "==PROF== Connected to process 4242 (/usr/bin/python3.11)",
+        '==PROF== Profiling "gemm" - 0: 0%....50%....100% - 8 passes',
+        LONG_HEADER,
+        *rows,
+        "==PROF== Disconnected from process 4242",
+    ]
+
+
+def test_kernels_are_weighted_by_their_duration() -> None:
+    found = read_ncu(
+        long_table(
+            (0, DRAM, "%", "20"),
+            (0, FMA, "%", "80.0"),
+            (0, LSU, "%", "99.0"),
+            (0, TIME, "us", "3.0"),
+            (1, DRAM, "%", "60"),
+            (1, FMA, "%", "10"),
+            (1, TENSOR, "%", "90"),
+            (1, TIME, "ns", "1,000"),
+        )
+    )
+    assert found.dram == pytest.approx((3 * 20 + 60) / 4)
+    assert found.peak_fu == pytest.approx((3 * 80 + 10) / 4)  # fma, not tensor; lsu does not count
+
+
+def test_without_durations_kernels_count_alike() -> None:
+    found = read_ncu(long_table((0, DRAM, "%", "20"), (0, FMA, "%", "80"), (1, DRAM, "%", "60")))
+    assert (found.dram, found.peak_fu) == (40.0, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("9,00", 9.0), ("15,72", 15.72), ("1.38", 1.38), ("0", 0.0), ("100.000000", 100.0)],
+)
+def test_numbers_of_both_locales(text: str, value: float) -> None:
+    assert read_ncu(long_table((0, DRAM, "%", text), (0, FMA, "%", "1"))).dram == value
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "weight"),
+    [
+        ("ns", "12,345", 12345.0),
+        ("nsecond", "1,234,567.5", 1234567.5),
+        ("us", "12.5", 12500.0),
+        ("usecond", "12,5", 12500.0),
+        ("ms", "2", 2e6),
+        ("s", "1", 1e9),
+        ("second", "1", 1e9),
+    ],
+)
+def test_units_of_time(unit: str, text: str, weight: float) -> None:
+    found = read_ncu(
+        long_table(
+            (0, DRAM, "%", "100"),
+            (0, FMA, "%", "0"),
+            (0, TIME, unit, text),
+            (1, DRAM, "%", "0"),
+            (1, TIME, "ns", "1,000"),
+        )
+    )
+    assert found.dram == pytest.approx(100 * weight / (weight + 1000))
+
+
+def test_the_wide_layout_says_the_same() -> None:
+    found = read_ncu(
+        [
+            "==PROF== Connected to process 1",
+            f'"ID","Process ID","Kernel Name","{TIME}","{DRAM}","{FMA}","{LSU}"',
+            '"","","","us","%","%","%"',
+            '"0","1","gemm","3.0","20","80","99"',
+            '"1","1","copy","1.0","60","10","99"',
+        ]
+    )
+    assert (found.dram, found.peak_fu) == (30.0, 62.5)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([], "no Nsight Compute table"),
+        (["Segmentation fault"], "no Nsight Compute table"),
+        (long_table((0, FMA, "%", "5")), "no dram__throughput"),
+        (long_table((0, DRAM, "%", "5"), (0, LSU, "%", "5")), "no functional unit"),
+        (long_table((0, DRAM, "%", "n/a"), (0, FMA, "%", "5")), "'n/a' is not a number"),
+        (long_table((0, DRAM, "%", "nan"), (0, FMA, "%", "5")), "'nan' is not a number"),
+        (long_table((0, DRAM, "%", "940"), (0, FMA, "%", "5")), "940% is not possible"),
+        (long_table((0, TIME, "cycle", "940")), "unknown unit 'cycle'"),
+    ],
+)
+def test_wrong_tables_are_refused(lines: list[str], reason: str) -> None:
+    with pytest.raises(SourceError, match=reason):
+        read_ncu(lines)
+
+
+DMON = """\
+#Entity   SMACT        TENSO        DRAMA        FP64A        FP32A        FP16A
+ID
+GPU 0     0.000        0.000        0.010        0.000        0.000        0.000
+GPU 0     0.912        0.521        0.400        0.000        0.100        0.020
+GPU 1     0.905        0.479        0.300        N/A          0.120        0.020
+#Entity   SMACT        TENSO        DRAMA        FP64A        FP32A        FP16A
+ID
+GPU 0     N/A          N/A          N/A          N/A          N/A          N/A
+"""
+
+
+def test_dcgm_averages_the_busy_samples() -> None:
+    found = read_dcgm(DMON.splitlines())
+    assert found.dram == pytest.approx(35.0)
+    assert found.peak_fu == pytest.approx(50.0)
+
+
+def test_dcgm_blank_values_are_no_measurements() -> None:
+    text = "#Entity  DRAMA  FP32A\nID\nGPU 0  0.5  0.25\nGPU 0  140737488355328.0  0.75\n"
+    found = read_dcgm(text.splitlines())
+    assert (found.dram, found.peak_fu) == (50.0, 50.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no DCGM table"),
+        ("Error: unable to connect", "no DCGM table"),
+        ("#Entity SMACT TENSO\nID\nGPU 0 0.5 0.5", "collect field 1005"),
+        ("#Entity SMACT DRAMA\nID\nGPU 0 0.5 0.5", "collect fields 1004"),
+        ("#Entity DRAMA FP32A\nID\nGPU 0 0.5", "line 3: expected 2 values"),
+        ("#Entity DRAMA FP32A\nID\nGPU 0 0.5 x", "line 3: 'x' is not a number"),
+        ("#Entity DRAMA FP32A\nID\nGPU 0 50 20", "5e[+]03% is not possible"),
+    ],
+)
+def test_wrong_dumps_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(SourceError, match=reason):
+        read_dcgm(text.splitlines())
