@@ -21,6 +21,7 @@ from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.slurm.cli_gateway import run_command
 from slurm_gpu_aware.slurm.gateway import SlurmNode, SlurmReservation
+from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
 from slurm_gpu_aware.store.profiles import Profile, load_profile
 
@@ -29,7 +30,7 @@ __all__ = ["CHECKS", "Check", "Ground", "run_checks"]
 OLDEST, NEWEST = (24, 11), (26, 5)
 PROFILE_OLD_S = 90 * 86_400.0
 FILTER = "gpu_aware.lua"
-_SETTING = re.compile(r"([A-Za-z]\w*)\s*=\s(.*)\Z")
+_SETTING = re.compile(r"([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,12 @@ def run_checks(config: Config) -> list[Check]:
         try:
             found.extend(check(ground))
         except StoreError as exc:
-            found.append(failed(name, str(exc), "see the store check"))
+            found.append(skipped(name, str(exc), "see the store check"))
         except AwareError as exc:
+            first = check is check_release
             cure = "start slurmctld, and run this on a host with Slurm's commands on PATH"
-            found.append(failed(name, str(exc), cure))
-            answering = answering and not needs_slurm
+            found.append(failed(name, str(exc), cure if first else "cure this, then run it again"))
+            answering = answering and not first
         except OSError as exc:
             where = f"{exc.filename}: " if exc.filename else ""
             found.append(
@@ -308,7 +310,7 @@ def check_types(g: Ground) -> Iterable[Check]:
     if not with_gpus:
         yield failed("gres types", "Slurm knows no node with GPUs", "add Gres= to the node lines")
         return
-    plain = [n.name for n in with_gpus if not _indexed(n)]
+    plain = [n.name for n in with_gpus if not gpu_slots(n)[1]]
     lines = "drain a node, then change its lines ('gpu-aware setup --output DIR' writes them)"
     if len(plain) == len(with_gpus):
         yield failed("gres types", "no node has one GRES type per GPU", lines)
@@ -317,10 +319,6 @@ def check_types(g: Ground) -> Iterable[Check]:
         yield warning("gres types", f"{names}: only the node is chosen, not the GPU", lines)
     else:
         yield ok("gres types", f"{len(with_gpus)} nodes with one GRES type per GPU")
-
-
-def _indexed(node: SlurmNode) -> bool:
-    return all(kind == f"g{i}" and n == 1 for i, (kind, n) in enumerate(node.gpus))
 
 
 def check_selector(g: Ground) -> Iterable[Check]:
@@ -511,9 +509,9 @@ def _words(value: str | None) -> list[str]:
 
 
 def _values(settings: Mapping[str, str], key: str) -> list[str]:
-    """Values of a setting that may be numbered: ``Prolog`` or ``Prolog[0]``."""
-    found = settings.get(key, "")
-    return [v for v in found.split(",") if v and v != "(null)"]
+    """Values of a setting that may stand several times: ``Prolog`` or ``Prolog[0]``, ..."""
+    found = [v for k, v in settings.items() if k.split("[")[0] == key]
+    return [v for v in found if v != "(null)"]
 
 
 CHECKS: tuple[tuple[str, bool, Callable[[Ground], Iterable[Check]]], ...] = (

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GateState", "LiveJob", "find_job", "gate_state", "open_gateway", "parked_jobs"]
 
-_PENDING = "PENDING"
-
 
 @dataclass(frozen=True)
 class LiveJob:
@@ -93,14 +91,15 @@ def _jobs(config: Config) -> list[SlurmJob] | None:
 
 
 def _live(job: SlurmJob, config: Config) -> LiveJob:
-    parked = job.state == _PENDING and job.licence_count(config.gate.licence) > 0
+    from slurm_gpu_aware.slurm.gate import is_parked
+
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
     return LiveJob(
         job_id=shown,
         user=job.user,
         state=job.state,
         reason=job.reason,
-        parked=parked,
+        parked=is_parked(job, config.gate),
         gpus=job.req_tres.get("gres/gpu"),
         submit_s=job.submit_s,
         priority=job.priority,

@@ -6,6 +6,7 @@ import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.explain import check_job_id
+from slurm_gpu_aware.cli.output import say
 
 __all__ = ["command"]
 
@@ -18,7 +19,7 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     """Open the gate for parked jobs; Slurm then starts them as if we were not installed.
 
     For SlurmUser, root and operators. The jobs keep what their users asked for; no GPUs are
-    chosen. Running jobs are not touched.
+    chosen. Running jobs are not touched. Prints the ids of the jobs whose gate was opened.
 
     \b
     Examples:
@@ -27,3 +28,12 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     """
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
+    from slurm_gpu_aware.cli.live import open_gateway
+    from slurm_gpu_aware.slurm.gate import release_by_hand
+
+    config = context.config()
+    chosen = None if everything else list(job_ids)
+    opened = release_by_hand(open_gateway(config), config, chosen)
+    for job_id in opened:
+        click.echo(job_id)
+    say(f"opened the gate for {len(opened)} {'job' if len(opened) == 1 else 'jobs'}")

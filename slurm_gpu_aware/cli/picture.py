@@ -1,0 +1,183 @@
+"""The picture of ``gpu-aware place``: link graphs of the chosen nodes with the chosen GPUs.
+
+Readable without colour: chosen GPUs are filled and bold, busy ones hatched, and the width of a
+line is the bandwidth of the link.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_gpu_aware.errors import SourceError
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.given import Answer
+    from slurm_gpu_aware.cluster import Cluster
+    from slurm_gpu_aware.topology.graph import HardwareGraph
+
+__all__ = ["draw"]
+
+_SIZE = 3.4
+_MOST_PANELS = 12
+_CHOSEN, _FREE, _BUSY = "#1f5fa8", "#ffffff", "#d9d9d9"
+_NODE_RADIUS = 0.15
+
+
+def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
+    """Draw one row per policy, one panel per node that it uses (12 panels at most).
+
+    Raises SourceError if matplotlib is missing or the file cannot be written.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise SourceError(
+            "--plot needs matplotlib; install slurm-gpu-aware with the extra 'plots'"
+        ) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [(a, _used(a)) for a in answers]
+    columns = min(_MOST_PANELS, max(len(used) for _, used in rows))
+    figure, axes = pyplot.subplots(
+        len(rows),
+        columns,
+        figsize=(max(5.2, _SIZE * columns), _SIZE * len(rows) + 0.9),
+        squeeze=False,
+        layout="constrained",
+    )
+    for (found, used), line in zip(rows, axes, strict=True):
+        for panel in line:
+            panel.set_axis_off()
+        for (node, slots), panel in zip(used, line, strict=False):
+            _panel(panel, cluster, node, slots, _title(found, cluster.nodes[node]))
+    figure.legend(handles=_legend(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as exc:
+        raise SourceError(f"{path}: the picture cannot be written: {exc}") from None
+    finally:
+        pyplot.close(figure)
+
+
+def _used(answer: Answer) -> list[tuple[int, tuple[int, ...]]]:
+    found = answer.assignment
+    return [] if found is None else list(zip(found.nodes, found.slots, strict=True))
+
+
+def _title(answer: Answer, node: str) -> str:
+    found = answer.assignment
+    slowdown = f"slowdown {found.slowdown:.2f}" if found is not None else ""
+    links = "" if answer.eff_gbps is None else f", EffBW {answer.eff_gbps:.0f} GB/s"
+    return f"{answer.policy}: {node}\n{slowdown}{links}"
+
+
+def _panel(panel: Any, cluster: Cluster, node: int, slots: tuple[int, ...], title: str) -> None:
+    graph = cluster.graphs[node] if cluster.graphs else None
+    there = [s for s in range(cluster.shape[1]) if cluster.exists[node, s]]
+    at = _positions(there, graph)
+    if graph is not None:
+        _links(panel, graph, there, slots, at)
+    for slot in there:
+        _gpu(panel, at[slot], slot, slot in slots, bool(cluster.free[node, slot]))
+    panel.set_title(title, fontsize=9)
+    panel.set_xlim(-1.3, 1.3)
+    panel.set_ylim(-1.3, 1.3)
+    panel.set_aspect("equal")
+
+
+def _positions(slots: Sequence[int], graph: HardwareGraph | None) -> dict[int, tuple[float, float]]:
+    """On a circle, GPUs of one socket side by side."""
+    order = sorted(slots, key=lambda s: (graph.groups[s] if graph is not None else 0, s))
+    turn = 2 * math.pi / max(1, len(order))
+    start = math.pi / 2 + (turn / 2 if len(order) % 2 == 0 else 0)
+    return {
+        s: (math.cos(start - i * turn), math.sin(start - i * turn)) for i, s in enumerate(order)
+    }
+
+
+def _links(
+    panel: Any,
+    graph: HardwareGraph,
+    there: Sequence[int],
+    slots: tuple[int, ...],
+    at: dict[int, tuple[float, float]],
+) -> None:
+    """NVLinks of the node as lines; between chosen GPUs also what connects them otherwise."""
+    widest = float(graph.gbps.max()) or 1.0
+    for i, a in enumerate(there):
+        for b in there[i + 1 :]:
+            inside = a in slots and b in slots
+            nvlink = graph.classes[a][b].startswith("NV")
+            if not nvlink and not inside:
+                continue
+            gbps = float(graph.gbps[a, b])
+            panel.plot(
+                [at[a][0], at[b][0]],
+                [at[a][1], at[b][1]],
+                linewidth=0.6 + 4.4 * gbps / widest,
+                linestyle="-" if nvlink else ":",
+                color=_CHOSEN if inside else "#b5b5b5",
+                zorder=2 if inside else 1,
+            )
+            if inside:
+                _label(panel, at[a], at[b], f"{gbps:.0f}")
+
+
+def _label(panel: Any, a: tuple[float, float], b: tuple[float, float], text: str) -> None:
+    # Off the middle, where the diagonals of a circle all cross.
+    x, y = a[0] * 0.62 + b[0] * 0.38, a[1] * 0.62 + b[1] * 0.38
+    panel.text(
+        x,
+        y,
+        text,
+        fontsize=7,
+        ha="center",
+        va="center",
+        zorder=5,
+        bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"},
+    )
+
+
+def _gpu(panel: Any, at: tuple[float, float], slot: int, chosen: bool, free: bool) -> None:
+    from matplotlib.patches import Circle
+
+    face = _CHOSEN if chosen else _FREE if free else _BUSY
+    panel.add_patch(
+        Circle(
+            at,
+            _NODE_RADIUS,
+            facecolor=face,
+            edgecolor="black",
+            linewidth=2.0 if chosen else 1.0,
+            hatch=None if free else "////",
+            zorder=3,
+        )
+    )
+    panel.text(
+        *at,
+        str(slot),
+        ha="center",
+        va="center",
+        zorder=4,
+        fontsize=9,
+        color="white" if chosen else "black",
+        fontweight="bold" if chosen else "normal",
+    )
+
+
+def _legend() -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    return [
+        Patch(facecolor=_CHOSEN, edgecolor="black", linewidth=2, label="chosen GPU"),
+        Patch(facecolor=_FREE, edgecolor="black", label="free GPU"),
+        Patch(facecolor=_BUSY, edgecolor="black", hatch="////", label="GPU in use"),
+        Line2D([], [], color=_CHOSEN, linewidth=3, label="link used (GB/s)"),
+        Line2D([], [], color="#b5b5b5", linewidth=3, label="other NVLink"),
+        Line2D([], [], color=_CHOSEN, linewidth=1, linestyle=":", label="through PCIe or host"),
+    ]
