@@ -1,13 +1,16 @@
 #!/bin/bash
-# Runs while the image is built: an accounting database that knows the cluster and its users, so
-# that a cluster starts in seconds.
+# Runs while the image is built: an accounting database that knows the cluster and its users, and a
+# slurmctld that has saved its state once. So a cluster starts in seconds, and a slurmctld that is
+# killed soon after starts again (26.05 refuses to while a state file has never been written).
 set -eu
 
 mkdir -p /run/munge /run/mysqld /tmp/slurm
 chown munge: /run/munge
 chown mysql: /run/mysqld
-sed 's/^AccountingStorageHost=.*/AccountingStorageHost=localhost/' /opt/cluster/etc/slurm.conf \
-    >/tmp/slurm/slurm.conf
+sed -e 's/^AccountingStorageHost=.*/AccountingStorageHost=localhost/' \
+    -e "s/^SlurmctldHost=.*/SlurmctldHost=$(hostname)/" \
+    -e 's/^NodeName=.*/& NodeAddr=localhost/' \
+    -e '/^JobSubmitPlugins=/d' /opt/cluster/etc/slurm.conf >/tmp/slurm/slurm.conf
 cp /opt/cluster/etc/gres.conf /opt/cluster/etc/cgroup.conf /tmp/slurm/
 install -o slurm -m 600 /opt/cluster/etc/slurmdbd.conf /tmp/slurm/
 chown slurm /tmp/slurm
@@ -38,6 +41,16 @@ sacctmgr -iQ add account lab Cluster=gpuaware
 sacctmgr -iQ add user root,slurm,alice,bob Account=lab Cluster=gpuaware
 sacctmgr -iQ modify user slurm set AdminLevel=Admin
 sacctmgr -nP list assoc format=cluster,account,user
+
+setpriv --reuid slurm --regid slurm --init-groups \
+    env SLURM_CONF=$SLURM_CONF slurmctld -D >/tmp/slurm/slurmctld.log 2>&1 &
+controller=$!
+await sinfo
+# The usage of accounts is written by a clean shutdown.
+kill "$controller"
+wait "$controller" || true
+ls /var/spool/slurmctld
+test -e /var/spool/slurmctld/assoc_usage
 
 kill "$accounting"
 wait "$accounting" || true
