@@ -1,0 +1,180 @@
+"""Driver calls of the clock hooks, in a child process with a time limit.
+
+A sick GPU can hang a call for ever, even unkillably; the hook itself must end in time and say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu_aware.service.clock_settings import nearest_clock
+
+__all__ = ["Result", "indices_here", "lock_clocks", "reset_clocks"]
+
+
+_NO_GPU = -1
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one GPU."""
+
+    index: int
+    mhz: int | None = None
+    """Clock that was set; None for a reset or a failure."""
+    method: str | None = None
+    """``locked`` or ``application`` (GPUs before Volta)."""
+    call: str | None = None
+    """What failed; None: nothing."""
+    error: str | None = None
+    answered: bool = True
+    """False: the call was cut off, so it may have had its effect or may still have it."""
+
+
+Work = Callable[[], Iterator[Result]]
+"""Talks to the driver; runs in a child process. Yields a result per GPU as it goes."""
+
+
+def lock_clocks(indices: Sequence[int], asked_mhz: int, limit_s: float) -> list[Result]:
+    """Lock GPUs (by minor number) at the supported clock nearest to ``asked_mhz``.
+
+    Returns one result per index, within about ``limit_s`` seconds. Never raises for a driver.
+    """
+    return _in_child(
+        lambda: _found(indices, lambda gpu, i: _lock(gpu, i, asked_mhz)), indices, limit_s
+    )
+
+
+def reset_clocks(indices: Sequence[int], limit_s: float) -> list[Result]:
+    """Undo :func:`lock_clocks`; one result per index."""
+    return _in_child(lambda: _found(indices, _reset), indices, limit_s)
+
+
+def indices_here(limit_s: float) -> list[int]:
+    """Minor numbers of the GPUs that answer; empty if the driver does not."""
+    return sorted(r.index for r in _in_child(_listed, [], limit_s) if r.error is None)
+
+
+def _found(indices: Iterable[int], act: Callable[[Any, int], Result]) -> Iterator[Result]:
+    """Open NVML and act on GPUs by minor number; a GPU that fails gives a failed result."""
+    from slurm_gpu_aware.nvml import Device, Nvml, NvmlError
+
+    wanted = set(indices)
+    try:
+        with Nvml() as nvml:
+            why = NvmlError("nvmlDeviceGetMinorNumber", "no such GPU")
+            for index, device in nvml.devices():
+                if not isinstance(device, Device):
+                    why = device  # any index that is not found in the end may be this one
+                elif index in wanted:
+                    wanted.discard(index)
+                    try:
+                        yield act(device, index)
+                    except NvmlError as exc:
+                        yield Result(index, call=exc.call, error=exc.reason)
+            for index in sorted(wanted):
+                yield Result(index, call=why.call, error=why.reason)
+    except NvmlError as exc:
+        for index in sorted(wanted):
+            yield Result(index, call=exc.call, error=exc.reason)
+
+
+def _lock(device: Any, index: int, asked_mhz: int) -> Result:
+    from slurm_gpu_aware.nvml import NvmlError
+
+    mhz = nearest_clock(asked_mhz, device.clocks_mhz())
+    try:
+        device.lock_clock(mhz)
+    except NvmlError as exc:
+        if not exc.unsupported:
+            raise
+        device.set_application_clock(mhz)
+        return Result(index, mhz, "application")
+    return Result(index, mhz, "locked")
+
+
+def _reset(device: Any, index: int) -> Result:
+    """Undo both ways of setting; it is a failure only if neither could be undone."""
+    from slurm_gpu_aware.nvml import NvmlError
+
+    failures = []
+    for method, undo in (
+        ("locked", device.unlock_clock),
+        ("application", device.reset_application_clock),
+    ):
+        try:
+            undo()
+        except NvmlError as exc:
+            if not exc.unsupported:
+                failures.append(Result(index, method=method, call=exc.call, error=exc.reason))
+    return failures[0] if failures else Result(index)
+
+
+def _in_child(work: Work, indices: Sequence[int], limit_s: float) -> list[Result]:
+    """Run ``work`` in a child and return a result per index, also for those it did not reach."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reader)
+            for result in work():
+                os.write(writer, json.dumps(vars(result)).encode() + b"\n")
+            code = 0
+        except Exception as exc:
+            failed = Result(_NO_GPU, error=f"{type(exc).__name__}: {exc}")
+            os.write(writer, json.dumps(vars(failed)).encode() + b"\n")
+        finally:
+            os._exit(code)
+    os.close(writer)
+    text, ended = _read_until(reader, time.monotonic() + limit_s)
+    os.close(reader)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    _reap(child)
+    results = [Result(**json.loads(line)) for line in text.splitlines() if line.endswith(b"}")]
+    error = "the child ended abnormally" if ended else f"no answer within {limit_s:g} s"
+    for result in results:
+        if result.index == _NO_GPU and result.error is not None:
+            error = result.error
+    results = [result for result in results if result.index != _NO_GPU]
+    reached = {result.index for result in results}
+    cut_off = [i for i in indices if i not in reached]
+    return results + [Result(i, call="nvml", error=error, answered=False) for i in cut_off]
+
+
+def _read_until(reader: int, deadline: float) -> tuple[bytes, bool]:
+    parts: list[bytes] = []
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([reader], [], [], left)[0]:
+            break
+        part = os.read(reader, 65536)
+        if not part:
+            return b"".join(parts), True
+        parts.append(part)
+    return b"".join(parts), False
+
+
+def _reap(child: int) -> None:
+    """Collect the child, but do not wait for one that hangs inside the kernel."""
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.01)
+
+
+def _listed() -> Iterator[Result]:
+    from slurm_gpu_aware.nvml import Nvml
+
+    with Nvml() as nvml:
+        for index, _ in nvml.devices():
+            if index >= 0:
+                yield Result(index)

@@ -1,0 +1,139 @@
+"""What the clock hooks read: ``clock.conf``, the job's environment, and the notes of locks.
+
+Standard library only; every value from outside goes through a strict grammar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ClockConfig", "Locks", "nearest_clock", "parse_extra", "parse_gpus", "read_config"]
+
+CONFIG = Path("/etc/slurm-gpu-aware/clock.conf")
+_MHZ = re.compile(r"[1-9][0-9]{1,4}\Z")
+_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
+_PATH_KEYS = ("spool", "locks", "command")
+
+
+@dataclass(frozen=True)
+class ClockConfig:
+    """``clock.conf``: lines ``key = value``; ``#`` starts a comment line."""
+
+    spool: Path = Path("/var/spool/slurm-gpu-aware/clocks")
+    """Folder of the records, one file NODE.jsonl per node. May be on a shared file system."""
+    locks: Path = Path("/var/lib/slurm-gpu-aware/clock-locks")
+    """Folder of the notes; local to the node, and kept over a restart."""
+    command: Path | None = None
+    """Where the hooks find this program; only they read it. None: on PATH."""
+
+
+def read_config(file: Path | None = None) -> tuple[ClockConfig, str | None]:
+    """Return (configuration, complaint): a wrong line costs its own setting, never the job.
+
+    ``$GPU_AWARE_CLOCK_CONFIG`` names another file, ``$GPU_AWARE_CLOCK_SPOOL`` another spool.
+    """
+    path = file or Path(os.environ.get("GPU_AWARE_CLOCK_CONFIG") or CONFIG)
+    values: dict[str, Path] = {}
+    complaint = None
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        lines = []
+    except (OSError, UnicodeDecodeError) as exc:
+        lines, complaint = [], f"{path}: cannot be read: {exc}"
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or key not in _PATH_KEYS or not value.startswith("/"):
+            known = ", ".join(_PATH_KEYS)
+            complaint = f"{path}:{number}: expected KEY = /PATH with a key of {known}"
+            continue
+        values[key] = Path(value)
+    spool = os.environ.get("GPU_AWARE_CLOCK_SPOOL")
+    if spool:
+        values["spool"] = Path(spool)
+    return ClockConfig(**values), complaint
+
+
+def parse_extra(text: str) -> int | None:
+    """Return MHz of ``freq=MHZ`` among comma separated items; None if there is no such item.
+
+    Raises ValueError if the item is there twice or is not a number of 10 to 99999 MHz.
+    """
+    found = [item.strip() for item in text.split(",") if item.strip().startswith("freq=")]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise ValueError("freq= occurs more than once")
+    value = found[0].removeprefix("freq=")
+    if not _MHZ.match(value):
+        raise ValueError(f"freq={value[:20]!r} is not a clock in MHz")
+    return int(value)
+
+
+def parse_gpus(text: str) -> list[int]:
+    """Return the GPU indices of ``SLURM_JOB_GPUS`` (``0,2`` or ``0-3``), ascending.
+
+    Raises ValueError for anything else.
+    """
+    found: set[int] = set()
+    for item in filter(None, text.strip().split(",")):
+        match = _RANGE.match(item)
+        if not match:
+            raise ValueError(f"{text[:40]!r} is not a list of GPU indices")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"{text[:40]!r} is not a list of GPU indices")
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
+def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:
+    """Return the supported clock nearest to the asked one; of two equally near the lower."""
+    return min(supported_mhz, key=lambda mhz: (abs(mhz - asked_mhz), mhz), default=asked_mhz)
+
+
+class Locks:
+    """The notes of what we locked: one file per GPU, named after its index.
+
+    Each is written in one step. GPUs belong to one job at a time, so no two hooks write one file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def note(self, index: int, job_id: str, mhz: int) -> None:
+        """Note a lock before it is made. Raises OSError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f".gpu{index}.{os.getpid()}"
+        temporary.write_text(json.dumps({"job_id": job_id, "asked_mhz": mhz}))
+        temporary.replace(self._file(index))
+
+    def forget(self, index: int) -> None:
+        """Drop a note, if there is one."""
+        with contextlib.suppress(OSError):
+            self._file(index).unlink()
+
+    def owners(self) -> dict[int, str | None]:
+        """GPU index -> job that locked it; None where the note is unreadable."""
+        found: dict[int, str | None] = {}
+        for file in self.folder.glob("gpu*.json") if self.folder.is_dir() else ():
+            digits = file.name.removeprefix("gpu").removesuffix(".json")
+            if not digits.isdigit():
+                continue
+            owner = None
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                owner = json.loads(file.read_text()).get("job_id")
+            found[int(digits)] = owner if isinstance(owner, str) else None
+        return found
+
+    def _file(self, index: int) -> Path:
+        return self.folder / f"gpu{index}.json"

@@ -1,0 +1,244 @@
+"""``gpu-aware-clock``: locks and resets the SM clocks of exactly a job's GPUs, on its node.
+
+Slurm's prolog and epilog run it as root, for sites whose slurmd cannot set clocks (no NVML). The
+clock comes in the job's Extra field (``freq=MHZ``), the GPUs in ``SLURM_JOB_GPUS``; no call to
+slurmctld is made.
+
+Order of a prolog, so that nothing is left locked whenever it is cut off::
+
+    note the lock (one small file per GPU) -> lock the clock -> record what happened
+
+The epilog resets what is noted for its job, and nothing else. Neither ever fails a job: whatever
+goes wrong is one JSON line in the spool (and a line in syslog), and the job runs at the default
+clock. Calls to the driver run in a child process with a time limit, because a sick GPU can hang
+them for ever.
+
+Standard library only, and NVML only if there is something to do: hooks pay for every import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu_aware.service.clock_driver import (
+    Result,
+    indices_here,
+    lock_clocks,
+    reset_clocks,
+)
+from slurm_gpu_aware.service.clock_settings import (
+    Locks,
+    parse_extra,
+    parse_gpus,
+    read_config,
+)
+
+__all__ = ["epilog", "main", "prolog", "reset_all"]
+
+SCHEMA = "gpu-aware-clock/1"
+DRIVER_LIMIT_S = 10.0
+"""Time that the driver calls of one step may take together."""
+
+_JOB = re.compile(r"[0-9]{1,12}\Z")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
+
+
+@dataclass(frozen=True)
+class _Hook:
+    """What Slurm told the hook."""
+
+    node: str
+    job_id: str
+    restarts: int
+    extra: str
+    gpus: str
+
+    @classmethod
+    def of(cls, env: Mapping[str, str]) -> _Hook:
+        node = env.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+        job_id = env.get("SLURM_JOB_ID", "")
+        restarts = env.get("SLURM_JOB_RESTART_COUNT") or env.get("SLURM_RESTART_COUNT") or "0"
+        if not _NODE.match(node):
+            raise ValueError(f"{node[:40]!r} is not a node name")
+        if not _JOB.match(job_id):
+            raise ValueError(f"SLURM_JOB_ID is {job_id[:40]!r}")
+        return cls(
+            node,
+            job_id,
+            int(restarts) if restarts.isdigit() else 0,
+            env.get("SLURM_JOB_EXTRA", ""),
+            env.get("SLURM_JOB_GPUS", ""),
+        )
+
+    def record(self, event: str, at: float, **detail: Any) -> dict[str, Any]:
+        base = {"schema": SCHEMA, "event": event, "at": at, "node": self.node}
+        return base | {"job_id": self.job_id, "restarts": self.restarts} | detail
+
+
+Record = dict[str, Any]
+
+
+def prolog(
+    env: Mapping[str, str], locks: Locks, at: float, limit_s: float = DRIVER_LIMIT_S
+) -> list[Record]:
+    """Lock the clocks that the job asks for; return what to record.
+
+    A note of another job on one of its GPUs means that an epilog was lost: that GPU is reset
+    first, also for a job that asks for no clock.
+    """
+    hook = _Hook.of(env)
+    try:
+        asked, indices = parse_extra(hook.extra), parse_gpus(hook.gpus)
+    except ValueError as exc:
+        return [hook.record("clock_failed", at, gpus=[], call="parse", error=str(exc))]
+    records: list[Record] = []
+    owners = locks.owners()
+    stale = [i for i in indices if i in owners and (asked is None or owners[i] != hook.job_id)]
+    if stale:
+        records += _undo(hook, stale, locks, at, limit_s)
+    if asked is None or not indices:
+        return records
+    for index in indices:
+        locks.note(index, hook.job_id, asked)
+    results = lock_clocks(indices, asked, limit_s)
+    for mhz, method in sorted({(r.mhz, r.method or "") for r in results if r.mhz is not None}):
+        same = sorted(r.index for r in results if (r.mhz, r.method) == (mhz, method))
+        records.append(
+            hook.record("clock_set", at, gpus=same, asked_mhz=asked, mhz=mhz, method=method)
+        )
+    for result in results:
+        if result.error is not None and result.answered:
+            locks.forget(result.index)  # surely not locked; else the epilog has to reset it
+    return records + _failures(hook, results, at, asked_mhz=asked)
+
+
+def epilog(
+    env: Mapping[str, str], locks: Locks, at: float, limit_s: float = DRIVER_LIMIT_S
+) -> list[Record]:
+    """Reset the clocks that were locked for this job, and no other; return what to record."""
+    hook = _Hook.of(env)
+    mine = sorted(index for index, owner in locks.owners().items() if owner == hook.job_id)
+    return _undo(hook, mine, locks, at, limit_s) if mine else []
+
+
+def reset_all(
+    env: Mapping[str, str],
+    locks: Locks,
+    at: float,
+    every: bool = False,
+    limit_s: float = DRIVER_LIMIT_S,
+) -> list[Record]:
+    """Reset what a node that died had left locked; for the start of the node, before any job.
+
+    ``every``: all GPUs of the node, whether noted or not (the notes themselves may be lost).
+    """
+    hook = _Hook.of({**env, "SLURM_JOB_ID": "0"})
+    indices = sorted(locks.owners())
+    if every:
+        indices = sorted({*indices, *indices_here(limit_s)})
+    return _undo(hook, indices, locks, at, limit_s) if indices else []
+
+
+def _undo(
+    hook: _Hook, indices: Sequence[int], locks: Locks, at: float, limit_s: float
+) -> list[Record]:
+    results = reset_clocks(indices, limit_s)
+    good = sorted(r.index for r in results if r.error is None)
+    for index in good:
+        locks.forget(index)
+    records = [hook.record("clock_reset", at, gpus=good)] if good else []
+    # A failed note stays, so that the next job's prolog or the next boot tries again.
+    return records + _failures(hook, results, at, during="reset")
+
+
+def _failures(hook: _Hook, results: Iterable[Result], at: float, **detail: Any) -> list[Record]:
+    by_cause: dict[tuple[str, str], list[int]] = {}
+    for result in results:
+        if result.error is not None:
+            by_cause.setdefault((result.call or "", result.error), []).append(result.index)
+    return [
+        hook.record("clock_failed", at, gpus=sorted(gpus), call=call, error=error, **detail)
+        for (call, error), gpus in by_cause.items()
+    ]
+
+
+def _spool(folder: Path, records: Sequence[Record]) -> None:
+    """Append the records to NODE.jsonl; one write, so that lines of several hooks do not mix.
+
+    The folder may be writable for others (a shared one), and we are root: a link, or a file that
+    somebody else put there, is refused.
+    """
+    if not records:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{records[0]['node']}.jsonl"
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(file, flags, 0o644)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+            raise PermissionError(f"{file} is not a file of ours")
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+
+
+def _syslog(lines: Iterable[str]) -> None:
+    import syslog
+
+    syslog.openlog("gpu-aware-clock", 0, syslog.LOG_DAEMON)
+    for line in lines:
+        syslog.syslog(syslog.LOG_INFO, line[:900])
+
+
+USAGE = """usage: gpu-aware-clock prolog | epilog | reset-all [--every]
+
+  prolog     lock the clocks that the job of this environment asks for
+  epilog     reset the clocks that were locked for it
+  reset-all  at the start of a node: reset what a crash left locked; --every: all GPUs
+Exit code 0 whatever happens to a clock (see the spool), 2 for wrong usage."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point. Never raises, and fails only for wrong usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words in (["-h"], ["--help"]):
+        sys.stdout.write(USAGE + "\n")
+        return 0
+    if words not in (["prolog"], ["epilog"], ["reset-all"], ["reset-all", "--every"]):
+        sys.stderr.write(USAGE + "\n")
+        return 2
+    said: list[str] = []
+    try:
+        config, complaint = read_config()
+        said += [complaint] if complaint else []
+        locks, at = Locks(config.locks), time.time()
+        if words[0] == "prolog":
+            records = prolog(os.environ, locks, at)
+        elif words[0] == "epilog":
+            records = epilog(os.environ, locks, at)
+        else:
+            records = reset_all(os.environ, locks, at, every="--every" in words)
+        said += [json.dumps(record) for record in records]
+        _spool(config.spool, records)
+    except Exception as exc:  # a hook that raises would drain the node
+        said.append(f"{words[0]}: {type(exc).__name__}: {exc}")
+    with contextlib.suppress(Exception):
+        _syslog(said)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
