@@ -1,0 +1,107 @@
+"""docs/comment.md says what the filter does: its tables go through the real Lua."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from luafilter import ERROR, REPO, SUCCESS, Filter, MakeFilter
+
+TEXT = (REPO / "docs" / "comment.md").read_text()
+INTERACTIVE = {"script": None}
+# What Slurm 24.11's clients send for these options, as seen by job_submit.lua.
+FIELDS: dict[str, dict[str, Any]] = {
+    "--gres=gpu:2": {"tres_per_node": "gres/gpu:2"},
+    "--gres=gpu:2,tmp:10": {"tres_per_node": "gres/gpu:2,gres/tmp:10"},
+    "--gres=gpu:1,shard:2": {"tres_per_node": "gres/gpu:1,gres/shard:2"},
+    "--gres=gpu:g1:1": {"tres_per_node": "gres/gpu:g1:1"},
+    "--gres=gpu:1": {"tres_per_node": "gres/gpu:1"},
+    ":": {"het_job_offset": 0},
+    "--gpus=2": {"tres_per_job": "gres/gpu:2"},
+    "--gpus=3": {"tres_per_job": "gres/gpu:3"},
+    "--gpus=4": {"tres_per_job": "gres/gpu:4"},
+    "--gpus=5": {"tres_per_job": "gres/gpu:5"},
+    "--gpus=8": {"tres_per_job": "gres/gpu:8"},
+    "--gpus=v100:2": {"tres_per_job": "gres/gpu:v100:2"},
+    "--gpus-per-node=2": {"tres_per_node": "gres/gpu:2"},
+    "--gpus-per-task=1": {"tres_per_task": "gres/gpu=1", "tres_bind": "gres/gpu:per_task:1"},
+    "--gpus-per-socket=1": {"tres_per_socket": "gres/gpu:1"},
+    "--sockets-per-node=2": {},
+    "--ntasks-per-gpu=2": {"ntasks_per_tres": 2, "num_tasks": 4},
+    "--cpus-per-gpu=4": {"cpus_per_tres": "gres/gpu:4"},
+    "--mem-per-gpu=4G": {"mem_per_tres": "gres/gpu:4096"},
+    "-c 2": {"cpus_per_task": 2, "tres_per_task": "cpu=2"},
+    "--exclusive": {"shared": 0},
+    "--array=0-9%3": {"array_inx": "0-9%3"},
+    '-C "fast|big"': {"features": "fast|big"},
+    '-C "[fast*1&big*1]"': {"features": "[fast*1&big*1]"},
+    "-N2": {"min_nodes": 2, "max_nodes": 2},
+    "-n4": {"num_tasks": 4},
+    "-n2": {"num_tasks": 2},
+    "sbatch": {},
+    "salloc": INTERACTIVE,
+    "srun": INTERACTIVE,
+    "scrontab": {"cron_job": True, "tres_per_node": "gres/gpu:1"},
+}
+
+
+def table(heading: str) -> list[tuple[str, str]]:
+    """First two columns of the table whose header starts with ``heading``, marks removed."""
+    lines = iter(TEXT.splitlines())
+    for line in lines:
+        if line.startswith(f"| {heading}"):
+            break
+    next(lines)
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        cells = [c.strip().replace("\\|", "|") for c in re.split(r"(?<!\\)\|", line)[1:3]]
+        rows.append((cells[0].strip("`"), cells[1]))
+    return rows
+
+
+@pytest.mark.parametrize(("comment", "verdict"), table("comment"))
+def test_example_comments(filter_: Filter, comment: str, verdict: str) -> None:
+    wishes, _ = filter_.parse_comment(comment)
+    out = filter_.submit(tres_per_node="gres/gpu:2", comment=comment)
+    if verdict.startswith("refused: "):
+        assert out.rc == ERROR
+        assert out.messages == [f"gpu-aware: {verdict.removeprefix('refused: ')}"]
+    else:
+        assert out.rc == SUCCESS
+        assert (wishes is not None) == {"accepted": True, "not ours": False}[verdict]
+
+
+@pytest.mark.parametrize(("command", "verdict"), table("you type"))
+def test_requests(make_filter: MakeFilter, command: str, verdict: str) -> None:
+    options = "|".join(re.escape(o) for o in sorted(FIELDS, key=len, reverse=True))
+    found = re.findall(rf"(?:^|(?<= ))(?:{options})(?= |$)", command)
+    assert " ".join(found) == command, "an option that this test does not know"
+    fields: dict[str, Any] = {}
+    for option in found:
+        fields |= FIELDS[option]
+    out = make_filter().submit(**fields)
+    happened = (
+        "refused"
+        if out.rc == ERROR
+        else "GPUs chosen"
+        if "licenses" in out.job
+        else "left to Slurm"
+        if out.messages
+        else "not touched"
+    )
+    assert happened == verdict
+
+
+def test_every_key_has_a_row() -> None:
+    assert [key for key, _ in table("key")] == [
+        "class",
+        "bw",
+        "pattern",
+        "gpus",
+        "freq",
+        "model",
+        "place",
+    ]
