@@ -36,7 +36,14 @@ Factory = Callable[..., Policy]
 def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
     """Name -> (factory, names of its options). One list to grep, imported late."""
     from slurm_gpu_aware.placement.baselines import BestFit, FirstFit, Packed, Random
+    from slurm_gpu_aware.placement.mapa import (
+        MapaBaseline,
+        MapaGreedy,
+        MapaPreserve,
+        MapaTopoAware,
+    )
     from slurm_gpu_aware.placement.pal import Pal
+    from slurm_gpu_aware.placement.pal_mapa import PalMapa
     from slurm_gpu_aware.placement.pm_first import PmFirst
 
     return {
@@ -46,6 +53,11 @@ def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
         "best-fit": (BestFit, frozenset()),
         "lowest-index": (FirstFit, frozenset()),
         "random": (Random, frozenset({"seed"})),
+        "pal+mapa": (PalMapa, frozenset({"effbw"})),
+        "mapa-preserve": (MapaPreserve, frozenset({"effbw"})),
+        "mapa-greedy": (MapaGreedy, frozenset({"effbw"})),
+        "mapa-topo-aware": (MapaTopoAware, frozenset()),
+        "mapa-baseline": (MapaBaseline, frozenset()),
     }
 
 

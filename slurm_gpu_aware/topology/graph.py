@@ -12,6 +12,7 @@ import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -91,7 +92,7 @@ class HardwareGraph:
         """Number of GPUs (slots 0..n-1)."""
         return len(self.groups)
 
-    @property
+    @cached_property
     def is_uniform(self) -> bool:
         """True if all pairs have the same bandwidth: any set of GPUs is as good as another."""
         off_diagonal = self.gbps[~np.eye(self.n, dtype=bool)]

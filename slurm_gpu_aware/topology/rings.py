@@ -50,38 +50,17 @@ def _extensions(n: int, size: int) -> tuple[IntArray, IntArray, IntArray]:
     return shorter, step, closing
 
 
-def _layers(
-    flat: FloatArray, n: int, k: int, *, total: bool, bottleneck: bool
-) -> Iterator[tuple[FloatArray | None, FloatArray | None]]:
-    """Best paths by sum and by minimum for sizes 2..k, each (size-1, M)."""
-    closing = _extensions(n, 2)[2]
-    first = flat[closing]
-    best_sum, best_min = (first if total else None), (first if bottleneck else None)
-    yield best_sum, best_min
-    for size in range(3, k + 1):
-        shorter, step, _ = _extensions(n, size)
-        link = flat.take(step)
-        if best_sum is not None:
-            best_sum = (best_sum[:, shorter] + link).max(axis=0)
-        if best_min is not None:
-            best_min = np.minimum(best_min[:, shorter], link, out=link).max(axis=0)
-        yield best_sum, best_min
-
-
-def ring_values(
-    weights: FloatArray, k: int, *, total: bool = True, bottleneck: bool = True
-) -> tuple[FloatArray | None, FloatArray | None]:
+def ring_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
     """Largest sum and largest bottleneck of a ring over every set of ``k >= 2`` GPUs.
 
     Parameters
     ----------
     weights : (n, n) GB/s, symmetric.
-    total, bottleneck : which of the two are wanted.
 
     Returns
     -------
-    (C(n, k),) sums and bottlenecks in tie order, None where not wanted. A ring of two GPUs uses
-    its link twice. The two maxima may belong to different rings.
+    (C(n, k),) sums and (C(n, k),) bottlenecks in tie order. A ring of two GPUs uses its link
+    twice. The two maxima may belong to different rings.
 
     Notes
     -----
@@ -89,12 +68,14 @@ def ring_values(
     """
     n = weights.shape[0]
     flat = np.ascontiguousarray(weights).ravel()
-    *_, (best_sum, best_min) = _layers(flat, n, k, total=total, bottleneck=bottleneck)
+    best_sum = best_min = flat[_extensions(n, 2)[2]]
+    for size in range(3, k + 1):
+        shorter, step, _ = _extensions(n, size)
+        link = flat.take(step)
+        best_sum = (best_sum[:, shorter] + link).max(axis=0)
+        best_min = np.minimum(best_min[:, shorter], link, out=link).max(axis=0)
     back = flat[_extensions(n, k)[2]]
-    return (
-        None if best_sum is None else (best_sum + back).max(axis=0),
-        None if best_min is None else np.minimum(best_min, back).max(axis=0),
-    )
+    return (best_sum + back).max(axis=0), np.minimum(best_min, back).max(axis=0)
 
 
 def best_ring(weights: FloatArray) -> tuple[int, ...]:
@@ -107,7 +88,10 @@ def best_ring(weights: FloatArray) -> tuple[int, ...]:
     if n <= 2:
         return tuple(range(n))
     flat = np.ascontiguousarray(weights).ravel()
-    sums = [s for s, _ in _layers(flat, n, n, total=True, bottleneck=False) if s is not None]
+    sums = [flat[_extensions(n, 2)[2]]]
+    for size in range(3, n + 1):
+        shorter, step, _ = _extensions(n, size)
+        sums.append((sums[-1][:, shorter] + flat.take(step)).max(axis=0))
     mask, closing = (1 << n) - 1, _extensions(n, n)[2]
     value = sums[-1][:, 0] + flat[closing[:, 0]]
     position = int(value.argmax())

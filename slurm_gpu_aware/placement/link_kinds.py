@@ -1,0 +1,146 @@
+"""What a choice by links is made of: the goal, the kinds of nodes, what is left.
+
+Nodes with the same link graph and the same free GPUs are one *kind*: what is best on one of them
+is best on all, so thousands of nodes cost little more than one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, IntArray
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.choose import Choice
+from slurm_gpu_aware.placement.tables import popcount
+from slurm_gpu_aware.topology.bandwidth import EffBwModel
+from slurm_gpu_aware.topology.graph import HardwareGraph, uniform_graph
+from slurm_gpu_aware.topology.patterns import Pattern
+from slurm_gpu_aware.topology.subsets import slots_of
+
+__all__ = [
+    "Goal",
+    "Kinds",
+    "Objective",
+    "choice_of",
+    "gpus_left",
+    "graph_of",
+    "groups_to_compare",
+    "kinds_of",
+]
+
+Objective = Literal["effbw", "aggbw", "preserved"]
+
+_MOST_GROUPS = 32  # groups (switches, racks) that are compared, fullest first
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the links are to be good for."""
+
+    objective: Objective
+    pattern: Pattern
+    model: EffBwModel
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The rows of a cell, sorted into kinds."""
+
+    of_row: IntArray
+    """(C,) kind of each row."""
+    graph: tuple[HardwareGraph, ...]
+    free: tuple[int, ...]
+    allowed: tuple[int, ...]
+    plain: tuple[bool, ...]
+
+
+@lru_cache(maxsize=64)
+def _unmeasured(n: int) -> HardwareGraph:
+    return uniform_graph(n)
+
+
+def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
+    """Link graph of a node; equal links between all slots if none was measured.
+
+    Slots that the graph lacks are joined to the others through the host.
+    """
+    width = cluster.shape[1]
+    graph = cluster.graphs[node] if cluster.graphs else None
+    if graph is None:
+        return _unmeasured(width)
+    used = np.flatnonzero(cluster.exists[node])
+    return graph.padded(int(used[-1]) + 1 if used.size else 0)
+
+
+def kinds_of(cell: Cell) -> Kinds:
+    cluster, units = cell.supply.cluster, cell.units
+    free = cell.supply.free[units].astype(np.int64)
+    allowed = cell.masks.astype(np.int64)
+    plain = ~cluster.indexed[units]
+    number, graphs = _graph_numbers(cluster)
+    columns = np.stack([number[units], free, allowed, plain], axis=1)
+    width = cluster.shape[1]
+    if 2 * width + 1 + len(graphs).bit_length() <= 62:
+        # One integer per row sorts many times faster than rows do.
+        code = ((number[units] << width | free) << width | allowed) << 1 | plain
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    else:
+        _, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    rows = columns[first].tolist()
+    return Kinds(
+        of_row=inverse.reshape(-1),
+        graph=tuple(graphs[row[0]].padded(int(row[1]).bit_length()) for row in rows),
+        free=tuple(int(row[1]) for row in rows),
+        allowed=tuple(int(row[2]) for row in rows),
+        plain=tuple(bool(row[3]) for row in rows),
+    )
+
+
+_numbers: tuple[object, IntArray, tuple[HardwareGraph, ...]] | None = None
+
+
+def _graph_numbers(cluster: Cluster) -> tuple[IntArray, tuple[HardwareGraph, ...]]:
+    """(N,) number of each node's graph, and the distinct graphs; remembered by identity."""
+    global _numbers
+    if not cluster.graphs:
+        return np.zeros(cluster.shape[0], dtype=np.int64), (_unmeasured(cluster.shape[1]),)
+    if _numbers is not None and _numbers[0] is cluster.graphs:
+        return _numbers[1], _numbers[2]
+    by_id: dict[int, int] = {}
+    distinct: dict[HardwareGraph, int] = {}
+    number = np.empty(len(cluster.graphs), dtype=np.int64)
+    for node, graph in enumerate(cluster.graphs):
+        if id(graph) not in by_id:
+            known = graph if graph is not None else _unmeasured(cluster.shape[1])
+            by_id[id(graph)] = distinct.setdefault(known, len(distinct))
+        number[node] = by_id[id(graph)]
+    _numbers = (cluster.graphs, number, tuple(distinct))
+    return number, tuple(distinct)
+
+
+def gpus_left(cell: Cell) -> IntArray:
+    """(C,) GPUs that stay free on each row's node."""
+    free = popcount(cell.supply.free[cell.units]).astype(np.int64)
+    given = popcount(cell.masks) if cell.supply.request.whole_node else cell.split.per_node
+    return np.asarray(free - given, dtype=np.int64)
+
+
+def groups_to_compare(cell: Cell, numbers: IntArray) -> IntArray:
+    """Groups to compare: those with the fewest free GPUs first, at most ``_MOST_GROUPS``."""
+    free = popcount(cell.supply.free).astype(np.float64)
+    known = cell.level.group >= 0
+    load = np.bincount(cell.level.group[known], weights=free[known], minlength=cell.level.groups)
+    return np.asarray(numbers[np.lexsort((numbers, load[numbers]))][:_MOST_GROUPS])
+
+
+def choice_of(cell: Cell, rows: IntArray, masks: list[int], *, sets: int, ties: int) -> Choice:
+    """Build the choice of these masks on these rows."""
+    slots = tuple(slots_of(mask) for mask in masks)
+    nodes = tuple(int(node) for node in cell.units[rows])
+    fixed = cell.supply.table.fixed
+    total = sum(int(fixed[node, list(part)].sum()) for node, part in zip(nodes, slots, strict=True))
+    return Choice(nodes, slots, total, len(cell.units), sets, ties)

@@ -1,0 +1,149 @@
+"""The same slots on several nodes, chosen by links: index set and nodes together.
+
+Slurm gives a job one GRES line for all its nodes. For every index set that enough nodes have free
+(``cells.supports``) the nodes on which its links are best are taken; then the sets are compared.
+Nodes of one kind (same graph, same free GPUs) are handled as one entry with a count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.placement.cells import Cell, supports
+from slurm_gpu_aware.placement.choose import Choice
+from slurm_gpu_aware.placement.link_kinds import (
+    Goal,
+    Kinds,
+    choice_of,
+    gpus_left,
+    groups_to_compare,
+)
+from slurm_gpu_aware.topology.bandwidth import preserved_bw
+from slurm_gpu_aware.topology.graph import HardwareGraph
+from slurm_gpu_aware.topology.matching import agg_table, eff_table
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, rank_of_mask
+
+__all__ = ["choose_same"]
+
+_MOST_WORK = 1 << 22  # index sets x kinds compared; beyond, only the lowest index sets
+_AGG_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
+_EFF_STEP = float(1 << 28)  # more than any AggBW in those steps: EffBW decides first
+
+
+def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
+    """Return the best index set and nodes: by links, then best fit, then the lowest index.
+
+    Exact while index sets x kinds of nodes stay below 4 million and at most 32 groups (switches,
+    racks) can hold the job.
+    """
+    found = {
+        number: sets
+        for number, sets, _ in supports(cell.supply, cell.level, cell.split, cell.units, cell.masks)
+    }
+    left, group = gpus_left(cell), cell.group
+    best: tuple[tuple[float, float], int, IntArray] | None = None
+    ties = 0
+    for number in groups_to_compare(cell, np.array(sorted(found), dtype=np.int64)):
+        sets = found[int(number)][: max(1, _MOST_WORK // len(kinds.graph))]
+        rows = np.flatnonzero(group == number)
+        values = _set_values(kinds, sets, goal)
+        quality, spare = _compare(cell, kinds, goal, rows, values, left)
+        which = int(np.lexsort((spare, -quality))[0])
+        key = (-float(quality[which]), float(spare[which]))
+        if best is None or key < best[0]:
+            picked = _nodes_for(cell, kinds, goal, rows, values[which], left)
+            best = (key, int(sets[which]), picked)
+            ties = int(((quality == quality[which]) & (spare == spare[which])).sum())
+    if best is None:
+        raise ValueError("the cell holds no set: it was not found feasible")
+    _, mask, picked = best
+    return choice_of(
+        cell, picked, [mask] * len(picked), sets=sum(len(s) for s in found.values()), ties=ties
+    )
+
+
+def _set_values(kinds: Kinds, sets: IntArray, goal: Goal) -> FloatArray:
+    """(F, U) value of each index set on each kind of node; -inf where it is not free."""
+    values = np.full((len(sets), len(kinds.graph)), -np.inf)
+    size = int(sets[0]).bit_count()
+    for kind, graph in enumerate(kinds.graph):
+        inside = (sets & ~kinds.allowed[kind]) == 0
+        if inside.any():
+            values[inside, kind] = _values_on(graph, kinds.free[kind], sets[inside], size, goal)
+    return values
+
+
+def _values_on(
+    graph: HardwareGraph, free: int, sets: IntArray, size: int, goal: Goal
+) -> FloatArray:
+    if goal.objective == "preserved":
+        return preserved_bw(graph, free, sets) - float(preserved_bw(graph, free, 0))
+    if graph.n > MAX_EXACT:
+        # Too large for tables: the links of the set, whatever the pattern.
+        bits = ((sets[:, None] >> np.arange(graph.n)) & 1).astype(np.float64)
+        return np.asarray(((bits @ graph.gbps) * bits).sum(axis=1) / 2.0)
+    rank = rank_of_mask(graph.n)[sets]
+    agg = agg_table(graph, goal.pattern, size)[rank]
+    if goal.objective == "aggbw":
+        return agg
+    eff = eff_table(graph, goal.pattern, size, goal.model)[rank]
+    # To a thousandth of a GB/s, then AggBW: one number that sorts as the pair does, exactly.
+    return np.round(eff * 1000.0) * _EFF_STEP + agg * _AGG_STEPS
+
+
+def _compare(
+    cell: Cell, kinds: Kinds, goal: Goal, rows: IntArray, values: FloatArray, left: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """(F,) value of the job on the best nodes for each index set, and GPUs left beside it."""
+    of_row = kinds.of_row[rows]
+    must = np.isin(cell.units[rows], list(cell.supply.request.required))
+    others = cell.split.nodes - int(must.sum())
+    number = len(kinds.graph)
+    count = np.bincount(of_row[~must], minlength=number)
+    spare_of = np.zeros(number)
+    spare_of[of_row] = left[rows]
+    emptiest_last = np.argsort(spare_of, kind="stable")
+    count, spare_of, values = (
+        count[emptiest_last],
+        spare_of[emptiest_last],
+        values[:, emptiest_last],
+    )
+    position = np.argsort(emptiest_last)
+    fixed = values[:, position[of_row[must]]]
+    order = np.argsort(-values, axis=1, kind="stable")
+    sorted_values = np.take_along_axis(values, order, axis=1)
+    taken = _taken(count[order], others)
+    spare = np.full(len(values), float(left[rows][must].sum()))
+    if goal.objective == "effbw":
+        used = np.where(taken > 0, sorted_values, np.inf).min(axis=1, initial=np.inf)
+        worst = np.minimum(used, fixed.min(axis=1, initial=np.inf))
+        good_enough = values >= worst[:, None]
+        spare += _taken(np.where(good_enough, count, 0), others) @ spare_of
+        return worst, spare
+    part = np.where(taken > 0, sorted_values, 0.0)
+    total = (part * taken).sum(axis=1) + fixed.sum(axis=1)
+    return total, spare + (taken * spare_of[order]).sum(axis=1)
+
+
+def _taken(count: IntArray, wanted: int) -> IntArray:
+    """How many of each column are taken when ``wanted`` are taken from left to right."""
+    before = np.cumsum(count, axis=1) - count
+    return np.asarray(np.clip(wanted - before, 0, count))
+
+
+def _nodes_for(
+    cell: Cell, kinds: Kinds, goal: Goal, rows: IntArray, value: FloatArray, left: IntArray
+) -> IntArray:
+    """Rows that take part for one index set, ascending."""
+    own = value[kinds.of_row[rows]]
+    optional = ~np.isin(cell.units[rows], list(cell.supply.request.required))
+    count = cell.split.nodes
+    if goal.objective == "effbw":
+        # As good as the worst node: any node of at least that value is as good as another.
+        order = np.lexsort((-own, optional))[:count]
+        rows = rows[own >= own[order].min()]
+        optional = ~np.isin(cell.units[rows], list(cell.supply.request.required))
+        own = np.zeros(len(rows))
+    order = np.lexsort((cell.units[rows], left[rows], -own, optional))[:count]
+    return np.asarray(np.sort(rows[order]))

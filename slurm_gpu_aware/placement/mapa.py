@@ -1,0 +1,221 @@
+"""MAPA: placement by the links between GPUs (Ranganath et al., SC'21, section 4).
+
+============== =====================================================================
+mapa-greedy    the set with the largest AggBW (eq. 1)
+mapa-preserve  bandwidth sensitive jobs: the largest EffBW (eq. 2 or the default
+               model); others: the largest PreservedBW (eq. 3)
+mapa-baseline  the lowest free indices of the first node that has room
+mapa-topo-aware  recursive bipartition: same socket first (``topo_split``)
+============== =====================================================================
+
+MAPA places within one machine. Over the nodes of a cluster the same values choose the node, then
+best fit, then the lowest index; jobs larger than a node take the fewest nodes (see ``links``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.account import MOST_NODES, assignment
+from slurm_gpu_aware.placement.cells import Cell, first_cell
+from slurm_gpu_aware.placement.choose import Choice, choose
+from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
+from slurm_gpu_aware.placement.links import choose_by_links
+from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table
+from slurm_gpu_aware.placement.topo_split import choose_by_sockets
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.topology.bandwidth import (
+    BOTTLENECK,
+    PAPER,
+    EffBwModel,
+    eq2_model,
+    preserved_bw,
+)
+from slurm_gpu_aware.topology.matching import match
+from slurm_gpu_aware.topology.patterns import parse_pattern
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
+
+__all__ = [
+    "MapaBaseline",
+    "MapaGreedy",
+    "MapaPreserve",
+    "MapaTopoAware",
+    "goal_for",
+    "links_account",
+    "links_rule",
+    "read_model",
+]
+
+EffBwOption = str | Sequence[float]
+_RULES: dict[Objective, str] = {
+    "effbw": "the largest EffBW",
+    "aggbw": "the largest AggBW",
+    "preserved": "the least link bandwidth taken from others",
+}
+
+
+def read_model(policy: str, effbw: EffBwOption) -> EffBwModel:
+    """Return the EffBW model of option ``effbw``.
+
+    ``bottleneck``, ``paper``, or the 14 coefficients of a site's refit of eq. 2.
+
+    Raises
+    ------
+    PolicyError
+        Anything else; names what is valid.
+    """
+    named = {"bottleneck": BOTTLENECK, "paper": PAPER}
+    try:
+        return named[effbw] if isinstance(effbw, str) else eq2_model(effbw)
+    except (KeyError, TypeError, ValueError):
+        raise PolicyError(
+            f"policy {policy!r}: effbw must be bottleneck, paper or the 14 coefficients "
+            f"of eq. 2, not {effbw!r}"
+        ) from None
+
+
+def goal_for(request: Request, model: EffBwModel, objective: Objective | None = None) -> Goal:
+    """Return what a job's links are to be good for.
+
+    ``objective`` None: EffBW for a sensitive job, PreservedBW for others. A job without
+    communication (one GPU, pattern ``none``) gains from no link and preserves them, too.
+    """
+    pattern = parse_pattern(request.pattern)
+    if objective is None:
+        talks = pattern.has_edges(request.gpus)
+        objective = "effbw" if request.bandwidth_sensitive and talks else "preserved"
+    return Goal(objective, pattern, model)
+
+
+def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:
+    """MAPA's part of the account: the three bandwidths of the chosen set. GB/s."""
+    cluster = cell.supply.cluster
+    nodes: list[dict[str, Any]] = []
+    for node, slots in list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]:
+        graph, free = graph_of(cluster, node), int(cell.supply.free[node])
+        left = float(preserved_bw(graph, free, mask_of(slots)))
+        entry: dict[str, Any] = {
+            "node": cluster.nodes[node],
+            "measured": bool(cluster.graphs) and cluster.graphs[node] is not None,
+            "preservedbw_gbps": round(left, 3),
+            "taken_gbps": round(float(preserved_bw(graph, free, 0)) - left, 3),
+        }
+        if len(slots) <= MAX_EXACT:
+            found = match(graph, slots, goal.pattern, goal.model, by_sum=goal.objective == "aggbw")
+            entry |= {
+                "effbw_gbps": round(found.eff_gbps, 3),
+                "aggbw_gbps": round(found.agg_gbps, 3),
+                "order": [list(order) for order in found.order],
+                "links_gbps": [round(link, 3) for link in found.links_gbps],
+            }
+        nodes.append(entry)
+    account: dict[str, Any] = {
+        "objective": goal.objective,
+        "pattern": cell.supply.request.pattern,
+        "bandwidth_sensitive": cell.supply.request.bandwidth_sensitive,
+        "effbw_model": goal.model.name,
+        "links": nodes,
+    }
+    if all("effbw_gbps" in entry for entry in nodes):
+        account["effbw_gbps"] = min(entry["effbw_gbps"] for entry in nodes)
+        account["aggbw_gbps"] = round(sum(entry["aggbw_gbps"] for entry in nodes), 3)
+    account["preservedbw_gbps"] = round(sum(entry["preservedbw_gbps"] for entry in nodes), 3)
+    return account
+
+
+def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
+    """End of the summary sentence: rule, bandwidths, ties."""
+    parts = [_RULES[goal.objective]]
+    if choice.sets is not None:
+        parts[0] += f" of {choice.sets} set{'s' if choice.sets != 1 else ''}"
+    if choice.ties > 1:
+        parts[0] += f" ({choice.ties} equal: the lowest index)"
+    if "effbw_gbps" in account:
+        parts.append(f"EffBW {account['effbw_gbps']:g}, AggBW {account['aggbw_gbps']:g}")
+    parts.append(f"PreservedBW {account['preservedbw_gbps']:g} GB/s")
+    return ", ".join(parts)
+
+
+def one_node_first(request: Request, cluster: Cluster) -> Cell | None:
+    """All GPUs equal, fewest nodes: MAPA knows neither scores nor network levels."""
+    whole = anywhere(cluster)
+    levels = (
+        LevelView("node", 1.0, whole.group, 1, None, one_node=True),
+        LevelView("cluster", 1.0, whole.group, 1, None, one_node=False),
+    )
+    supply = Supply(request, cluster, flat_table(cluster))
+    return first_cell(supply, levels, splits(request, cluster))
+
+
+class _ByLinks:
+    name = ""
+    objective: Objective | None = None
+
+    def __init__(self, effbw: EffBwOption = "bottleneck") -> None:
+        self.model = read_model(self.name, effbw)
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        goal = goal_for(request, self.model, self.objective)
+        cell = one_node_first(request, cluster)
+        if cell is None:
+            return None
+        choice = choose_by_links(cell, goal)
+        why = links_account(cell, choice, goal)
+        return assignment(self.name, cell, choice, why=why, rule=links_rule(choice, goal, why))
+
+
+class MapaGreedy(_ByLinks):
+    """The set of GPUs, and the embedding of the pattern, with the largest AggBW."""
+
+    name = "mapa-greedy"
+    objective: Objective | None = "aggbw"
+
+
+class MapaPreserve(_ByLinks):
+    """Sensitive jobs get the best links, others those that hurt the jobs to come the least.
+
+    Option ``effbw``: see :func:`read_model`.
+    """
+
+    name = "mapa-preserve"
+
+
+class MapaBaseline:
+    """MAPA's baseline: lowest GPU ids, on the first node that has room."""
+
+    name = "mapa-baseline"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        return _without_values(
+            self.name, request, cluster, "the lowest free indices", sockets=False
+        )
+
+
+class MapaTopoAware:
+    """MAPA's topology-aware comparison: recursive bipartition, the same socket first."""
+
+    name = "mapa-topo-aware"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        return _without_values(self.name, request, cluster, "the same socket first", sockets=True)
+
+
+def _without_values(
+    name: str, request: Request, cluster: Cluster, rule: str, *, sockets: bool
+) -> Assignment | None:
+    """Place without looking at bandwidths, but tell those of the outcome."""
+    goal = goal_for(request, BOTTLENECK)
+    cell = one_node_first(request, cluster)
+    if cell is None:
+        return None
+    choice = choose_by_sockets(cell) if sockets else choose(cell, best_fit=False)
+    why = {**links_account(cell, choice, goal), "objective": "none"}
+    return assignment(name, cell, choice, why=why, rule=rule)
