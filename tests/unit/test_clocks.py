@@ -1,0 +1,374 @@
+"""Clock hooks: the real scripts, the real program, the real binding, on fake GPUs."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_nvml import ROOT, FakeNode, build_library, machines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu_aware.service.clock_settings import (
+    ClockConfig,
+    Locks,
+    nearest_clock,
+    parse_extra,
+    parse_gpus,
+    read_config,
+)
+
+HOOKS = {kind: ROOT / "etc" / f"{kind}.d" / "50-gpu-aware" for kind in ("prolog", "epilog")}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+class Hooks:
+    """Slurm's side: runs the hook scripts as slurmd would, with its variables."""
+
+    def __init__(self, node, folder):
+        self.node = node
+        self.spool = folder / "spool"
+        self.locks = folder / "locks"
+        self.calls = folder / "calls"
+        program = folder / "gpu-aware-clock"
+        program.write_text(
+            f'#!/bin/sh\necho "$1" >> {self.calls}\n'
+            f'exec {sys.executable} -m slurm_gpu_aware.service.clocks "$@"\n'
+        )
+        program.chmod(0o755)
+        self.conf = folder / "clock.conf"
+        self.conf.write_text(
+            f"# paths of this test\nspool = {self.spool}\n\nlocks={self.locks}\n"
+            f"command = {program}\n"
+        )
+
+    def run(self, kind, job, gpus="", extra="", **env):
+        done = subprocess.run(
+            [HOOKS[kind]],
+            env={
+                **self.node.env,
+                "GPU_AWARE_CLOCK_CONFIG": str(self.conf),
+                "SLURMD_NODENAME": "n1",
+                "SLURM_JOB_ID": str(job),
+                "SLURM_JOB_GPUS": gpus,
+                "SLURM_JOB_EXTRA": extra,
+                **env,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout) == (0, "")
+
+    def command(self, *words, **env):
+        return self.node.run(
+            "slurm_gpu_aware.service.clocks",
+            *words,
+            GPU_AWARE_CLOCK_CONFIG=str(self.conf),
+            SLURMD_NODENAME="n1",
+            **env,
+        )
+
+    def records(self):
+        file = self.spool / "n1.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def events(self):
+        return [(r["event"], r["job_id"], r["gpus"]) for r in self.records()]
+
+    def started(self):
+        """How often a hook started Python."""
+        return len(self.calls.read_text().split()) if self.calls.exists() else 0
+
+    def locked(self):
+        return {
+            k: int(self.node.set_to(k, "locked_clocks")[1])
+            for k in range(4)
+            if self.node.set_to(k, "locked_clocks")
+        }
+
+
+@pytest.fixture
+def hooks(library, tmp_path):
+    # NVML's order differs from the minor numbers, as it may on a real node.
+    return Hooks(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
+
+
+def test_a_job_gets_its_clock_and_gives_it_back(hooks):
+    hooks.run("prolog", 17, "0,3", "owner=x,freq=901", SLURM_JOB_RESTART_COUNT="2")
+    assert hooks.locked() == {0: 900, 3: 900}  # 901 MHz is between 900 and 907
+    hooks.run("epilog", 17, "0,3", "freq=901")
+    assert hooks.locked() == {}
+    assert hooks.events() == [("clock_set", "17", [0, 3]), ("clock_reset", "17", [0, 3])]
+    record = hooks.records()[0]
+    assert record["at"] > 0
+    assert {k: record[k] for k in ("schema", "node", "restarts", "asked_mhz", "mhz", "method")} == {
+        "schema": "gpu-aware-clock/1",
+        "node": "n1",
+        "restarts": 2,
+        "asked_mhz": 901,
+        "mhz": 900,
+        "method": "locked",
+    }
+    assert list(hooks.locks.iterdir()) == []
+
+
+def test_jobs_without_a_clock_start_no_python(hooks):
+    hooks.run("prolog", 1, "0,1")
+    hooks.run("prolog", 2, "", "freq=900")  # no GPU
+    hooks.run("prolog", 3, "2", "myfreq=900,other")
+    hooks.run("epilog", 1, "0,1")
+    assert hooks.started() == 0
+    assert (hooks.records(), hooks.node.history()) == ([], [])
+
+
+def test_the_epilog_touches_only_what_was_locked_for_its_job(hooks):
+    hooks.run("prolog", 1, "0", "freq=900")
+    hooks.run("prolog", 2, "1", "freq=600")
+    hooks.node.python(
+        "import pynvml as n; n.nvmlInit()\n"
+        "n.nvmlDeviceSetGpuLockedClocks(n.nvmlDeviceGetHandleByIndex(0), 700, 700); print(1)"
+    )  # the site itself locked GPU 2
+    hooks.run("epilog", 3, "2")
+    assert hooks.locked() == {0: 900, 1: 600, 2: 700}
+    hooks.run("epilog", 2, "1")
+    assert hooks.locked() == {0: 900, 2: 700}
+
+
+def test_a_lost_epilog_is_made_up_for_by_the_next_job(hooks):
+    hooks.run("prolog", 1, "0,1", "freq=900")
+    hooks.run("prolog", 2, "1")  # asks for no clock and must not run at job 1's
+    assert hooks.locked() == {0: 900}
+    hooks.run("prolog", 3, "0", "freq=1200")
+    assert hooks.locked() == {0: 1200}
+    hooks.run("epilog", 1, "0,1")  # a late epilog of job 1 leaves job 3's clock alone
+    assert hooks.locked() == {0: 1200}
+    hooks.run("epilog", 3, "0")
+    assert hooks.locked() == {}
+
+
+def test_a_requeued_job_whose_clock_was_taken_away_runs_at_the_default(hooks):
+    hooks.run("prolog", 1, "0", "freq=900")
+    hooks.run("prolog", 1, "0", "", SLURM_JOB_RESTART_COUNT="1")
+    assert hooks.locked() == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [("NO_PERMISSION", "Insufficient Permissions"), ("GPU_IS_LOST", "GPU is lost")],
+)
+def test_a_clock_that_cannot_be_set_is_recorded_and_the_others_are_set(hooks, error, words):
+    machines.add_fault(hooks.node.state, "nvmlDeviceSetGpuLockedClocks", minor=2, error=error)
+    hooks.run("prolog", 5, "1-3", "freq=900")
+    assert hooks.locked() == {1: 900, 3: 900}
+    assert hooks.events() == [("clock_set", "5", [1, 3]), ("clock_failed", "5", [2])]
+    failed = hooks.records()[1]
+    assert (failed["call"], failed["error"]) == ("nvmlDeviceSetGpuLockedClocks", words)
+    hooks.run("epilog", 5, "1-3")
+    assert hooks.locked() == {}
+    assert hooks.records()[2]["gpus"] == [1, 3]  # GPU 2 was never locked
+
+
+def test_a_gpu_that_fell_off_the_bus(hooks):
+    machines.lose(hooks.node.state, 3)
+    hooks.run("prolog", 5, "0,3", "freq=900")
+    assert hooks.locked() == {0: 900}
+    assert hooks.events() == [("clock_set", "5", [0]), ("clock_failed", "5", [3])]
+    assert hooks.records()[1]["error"] == "GPU is lost"
+
+
+def test_a_gpu_lost_while_locked_is_tried_again_later(hooks):
+    hooks.run("prolog", 5, "0,3", "freq=900")
+    machines.lose(hooks.node.state, 3)
+    hooks.run("epilog", 5, "0,3")
+    assert hooks.events()[1:] == [("clock_reset", "5", [0]), ("clock_failed", "5", [3])]
+    machines.heal(hooks.node.state)
+    hooks.run("prolog", 6, "3")
+    assert hooks.locked() == {}
+
+
+def test_gpus_before_volta_get_application_clocks(hooks):
+    for call in ("nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"):
+        machines.add_fault(hooks.node.state, call, error="NOT_SUPPORTED")
+    hooks.run("prolog", 5, "2", "freq=900")
+    assert hooks.node.set_to(2, "applications_clocks") == ["877", "900"]
+    assert hooks.records()[0]["method"] == "application"
+    hooks.run("epilog", 5, "2")
+    assert hooks.node.set_to(2, "applications_clocks") is None
+
+
+def test_a_hanging_driver_is_cut_off_and_undone_by_the_epilog(hooks):
+    machines.add_fault(hooks.node.state, "nvmlDeviceSetGpuLockedClocks", minor=1, hang_s=3600)
+    code = """
+import json, os, sys
+from pathlib import Path
+from slurm_gpu_aware.service import clocks
+from slurm_gpu_aware.service.clock_settings import Locks
+env = {"SLURM_JOB_ID": "9", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_EXTRA": "freq=900",
+       "SLURMD_NODENAME": "n1"}
+print(json.dumps(clocks.prolog(env, Locks(Path(sys.argv[1])), 1.0, limit_s=1.0)))
+""".replace("sys.argv[1]", repr(str(hooks.locks)))
+    records = hooks.node.python(code)
+    assert [(r["event"], r["gpus"]) for r in records] == [
+        ("clock_set", [0]),
+        ("clock_failed", [1]),
+    ]
+    assert records[1]["error"] == "no answer within 1 s"
+    machines.heal(hooks.node.state)
+    hooks.run("epilog", 9, "0,1")
+    assert hooks.locked() == {}
+    assert hooks.events() == [("clock_reset", "9", [0, 1])]  # 1 too: it may have been locked late
+
+
+def test_without_a_driver_the_job_runs_and_the_record_says_why(hooks):
+    hooks.node.machine.unlink()
+    hooks.run("prolog", 5, "0", "freq=900")
+    (failed,) = hooks.records()
+    assert (failed["event"], failed["call"], failed["error"]) == (
+        "clock_failed",
+        "nvmlInit",
+        "Driver Not Loaded",
+    )
+    assert list(hooks.locks.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "extra"),
+    [("0", "freq=fast"), ("0", "freq=900,freq=901"), ("0;1", "freq=900"), ("0", "freq=0900")],
+)
+def test_nonsense_is_recorded_and_sets_nothing(hooks, gpus, extra):
+    hooks.run("prolog", 5, gpus, extra)
+    assert [r["call"] for r in hooks.records()] == ["parse"]
+    assert hooks.node.history() == []
+
+
+def test_the_start_of_a_node_resets_what_a_crash_left(hooks):
+    hooks.run("prolog", 1, "0,1", "freq=900")
+    assert hooks.command("reset-all").returncode == 0
+    assert hooks.locked() == {}
+    assert hooks.events()[-1] == ("clock_reset", "0", [0, 1])
+    hooks.run("prolog", 1, "2", "freq=900")
+    for note in hooks.locks.iterdir():
+        note.unlink()  # a container that came back without its notes
+    assert hooks.command("reset-all").returncode == 0
+    assert hooks.locked() == {2: 900}
+    assert hooks.command("reset-all", "--every").returncode == 0
+    assert hooks.locked() == {}
+
+
+@pytest.mark.parametrize("trouble", ["spool", "config", "program"])
+def test_no_trouble_of_ours_fails_a_job(hooks, trouble):
+    if trouble == "spool":
+        hooks.spool.write_text("a file where the folder should be")
+    elif trouble == "config":
+        hooks.conf.write_text(hooks.conf.read_text() + "spool = relative\nnonsense\n")
+    else:
+        hooks.conf.write_text("command = /nonexistent/gpu-aware-clock\n")
+    hooks.run("prolog", 1, "0", "freq=900")
+    assert hooks.locked() == ({} if trouble == "program" else {0: 900})
+    hooks.run("epilog", 1, "0")
+
+
+def test_a_spool_file_that_is_not_ours_is_left_alone(hooks):
+    hooks.spool.mkdir()
+    victim = hooks.node.folder / "victim"
+    victim.write_text("untouched")
+    (hooks.spool / "n1.jsonl").symlink_to(victim)
+    hooks.run("prolog", 1, "0", "freq=900")
+    assert victim.read_text() == "untouched"
+    assert hooks.locked() == {0: 900}
+
+
+def test_wrong_usage_says_so(hooks):
+    done = hooks.command("prologue")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: gpu-aware-clock prolog | epilog")
+    assert hooks.command("--help").returncode == 0
+
+
+def test_hooks_import_no_more_than_they_need():
+    code = (
+        "import sys; from slurm_gpu_aware.service import clocks;"
+        "print([m for m in ('click', 'numpy', 'sqlite3', 'pynvml', 'subprocess', 'sqlite_utils')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_hook_scripts_are_valid_for_a_posix_shell():
+    for script in HOOKS.values():
+        assert os.access(script, os.X_OK)
+        subprocess.run(["sh", "-n", script], check=True, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "mhz"),
+    [("", None), ("a,b=c", None), ("freq=900", 900), ("a=1, freq=1410,b", 1410), ("xfreq=9", None)],
+)
+def test_extra(text, mhz):
+    assert parse_extra(text) == mhz
+
+
+@pytest.mark.parametrize(
+    "text", ["freq=", "freq=9", "freq=-900", "freq=9e2", "freq=900MHz", "freq=\u0669\u0669\u0669"]
+)
+def test_extra_is_strict(text):
+    with pytest.raises(ValueError, match="freq="):
+        parse_extra(text)
+
+
+@given(st.text(max_size=60))
+def test_parsers_return_or_say_why(text):
+    with contextlib.suppress(ValueError):
+        mhz = parse_extra(text)
+        assert mhz is None or 10 <= mhz <= 99_999
+    with contextlib.suppress(ValueError):
+        indices = parse_gpus(text)
+        assert indices == sorted(set(indices))
+
+
+@given(st.sets(st.integers(0, 15), max_size=8))
+def test_gpu_lists_round_trip(indices):
+    assert parse_gpus(",".join(map(str, indices))) == sorted(indices)
+
+
+def test_gpu_ranges():
+    assert parse_gpus("0-2,5") == [0, 1, 2, 5]
+    for wrong in ("2-0", "a", "0,b", "-1", "0--2"):
+        with pytest.raises(ValueError, match="GPU indices"):
+            parse_gpus(wrong)
+
+
+@given(st.integers(10, 99_999), st.lists(st.integers(100, 2000), min_size=1))
+def test_no_supported_clock_is_nearer(asked, supported):
+    chosen = nearest_clock(asked, supported)
+    assert chosen in supported
+    assert all(abs(c - asked) >= abs(chosen - asked) for c in supported)
+
+
+def test_of_two_equally_near_clocks_the_lower():
+    assert nearest_clock(905, [910, 900]) == 900
+    assert nearest_clock(905, []) == 905
+
+
+def test_config_defaults_and_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPU_AWARE_CLOCK_SPOOL", "/elsewhere")
+    config, complaint = read_config(tmp_path / "absent")
+    assert (config, complaint) == (ClockConfig(spool=Path("/elsewhere")), None)
+
+
+def test_an_unreadable_note_belongs_to_nobody(tmp_path):
+    locks = Locks(tmp_path)
+    locks.note(3, "17", 900)
+    (tmp_path / "gpu5.json").write_text("{")
+    (tmp_path / "gpu6.json").write_text("[]")
+    (tmp_path / "other").write_text("")
+    assert locks.owners() == {3: "17", 5: None, 6: None}
