@@ -102,6 +102,16 @@ def test_backfill_leaves_the_cpus_that_the_head_needs():
     assert list(where(result)) == ["3"]
 
 
+def test_backfill_jobs_together_leave_the_cpus_that_the_head_needs():
+    """8 CPUs, the head takes 6 of them later: of two jobs with 2 CPUs only one may stay on."""
+    cluster = Cluster.uniform(1, 4, cpus_per_node=8)
+    cluster.take(0, [0], cpus=3)
+    running = RunningJob("r", ((0, (0,)),), NOW + 100, cpus={0: 3})
+    cluster = Cluster(**{**vars(cluster), "running": (running,)})
+    queue = [job(1, 1, cpus=6), job(2, 1, cpus=2, limit=1000), job(3, 1, cpus=2, limit=1000)]
+    assert list(where(plan(queue, cluster))) == ["2"]
+
+
 def test_job_without_limit_does_not_starve_a_head_that_waits_for_one():
     cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], math.inf))
     result = plan([job(1, 2), job(2, 1), job(3, 1, limit=60)], cluster)

@@ -1,0 +1,167 @@
+"""How long placement takes, and how it grows with the cluster.
+
+Run ``python benchmarks/placement.py [PART ...]``; without names all parts run. Each part is one
+function in ``PARTS`` that prints its own table.
+
+What is measured: warm, steady-state decisions. Between two decisions one job changes (the last
+one ends, others start elsewhere), so nothing of the decision itself can be remembered; what
+depends on scores alone (bins, masks per bin) has been computed before. Times are medians over
+repetitions in this process; ratios are against a time of the same run.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.request import Request
+
+BINS = np.array([0.89, 0.94, 1.06, 2.55])
+SHARES = [0.3, 0.4, 0.28, 0.02]
+
+
+def cluster_of(nodes: int, width: int, busy: float = 0.9, seed: int = 1) -> Cluster:
+    """A cluster with binned scores and a share of busy GPUs."""
+    rng = np.random.default_rng(seed)
+    scores = {c: rng.choice(BINS, (nodes, width), p=SHARES) for c in ("A", "B", "C")}
+    cluster = Cluster.uniform(nodes, width, scores=scores, cpus_per_node=64)
+    cluster.free[:] = rng.random((nodes, width)) >= busy
+    return cluster
+
+
+def median_s(action: Callable[[int], object], repetitions: int) -> float:
+    """Median time of ``action(i)`` over ``repetitions``, after one call to warm up."""
+    action(0)
+    spent = []
+    for i in range(1, repetitions + 1):
+        start = time.perf_counter()
+        action(i)
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
+
+
+def decisions(cluster: Cluster, policy: str, request: Request, repetitions: int) -> float:
+    """Median time of one decision; after each, its GPUs are taken and the last job's given back."""
+    chooser = make_policy(policy)
+    held: list[tuple[int, tuple[int, ...]]] = []
+    spent = []
+    for _ in range(repetitions + 3):
+        start = time.perf_counter()
+        found = chooser.place(request, cluster)
+        spent.append(time.perf_counter() - start)
+        for node, slots in held:
+            cluster.give_back(node, slots)
+        held = []
+        if found is not None:
+            held = list(zip(found.nodes, found.slots, strict=True))
+            for node, slots in held:
+                cluster.take(node, slots)
+    return statistics.median(spent[3:])
+
+
+def one_decision() -> None:
+    """PAL, one decision, from 64 to a million GPUs; targets of 256, 27,648 and 1,000,000 GPUs."""
+    print("one decision, ms (median, 90% of GPUs busy)")
+    kinds = {
+        "1 GPU": Request("1", 1, app_class="A"),
+        "half a node": None,
+        "2 nodes, same slots": None,
+    }
+    names = ("pal", "pm-first", "packed")
+    print(f"{'GPUs':>9} {'nodes':>7}  {'job':<20}" + "".join(f"{n:>10}" for n in names))
+    targets = {(64, 4): 0.2, (4608, 6): 2.0, (125_000, 8): 50.0}
+    for nodes, width in ((16, 4), (64, 4), (512, 8), (4608, 6), (16_000, 8), (125_000, 8)):
+        worst = 0.0
+        for kind, fixed in kinds.items():
+            half = max(1, width // 2)
+            if kind == "half a node":
+                request = Request("1", half, app_class="A")
+            elif kind.startswith("2 nodes"):
+                request = Request("1", 2 * half, gpus_per_node=half, min_nodes=2, app_class="A")
+            else:
+                request = fixed or Request("1", 1)
+            row = []
+            for name in names:
+                cluster = cluster_of(nodes, width, busy=0.6 if width == 4 else 0.9)
+                row.append(1e3 * decisions(cluster, name, request, 200 if nodes < 5000 else 15))
+            worst = max(worst, row[0])
+            cells = "".join(f"{value:>10.3f}" for value in row)
+            print(f"{nodes * width:>9,} {nodes:>7,}  {kind:<20}{cells}")
+        target = targets.get((nodes, width))
+        if target is not None:
+            print(
+                f"{'':>9} worst PAL {worst:.3f} ms, target {target} ms: {worst / target:.2f} of it"
+            )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of this process up to a million GPUs: {peak:.0f} MB (target < 1000)")
+
+
+def full_round() -> None:
+    """A round of 1,000 queued jobs on 27,648 GPUs, idle and with a blocked head."""
+    print("a round of 1,000 queued jobs on 4,608 x 6 GPUs, s (target 1.5)")
+    rng = np.random.default_rng(7)
+    sizes = rng.choice([1, 2, 3, 6, 12, 24], 1000, p=[0.4, 0.2, 0.15, 0.15, 0.07, 0.03])
+    queue = [
+        Request(
+            str(i),
+            int(gpus),
+            app_class="ABC"[i % 3],
+            cpus=int(gpus) * 4,
+            submit_s=float(i),
+            time_limit_s=float(rng.integers(600, 86_400)),
+        )
+        for i, gpus in enumerate(sizes)
+    ]
+    head = Request("head", 6 * 4600, gpus_per_node=6, submit_s=-1.0)
+    for title, busy, jobs in (
+        ("all fit, classes mixed", 0.5, queue),
+        ("90% busy, head needs 4,600 nodes", 0.9, [head, *queue]),
+        ("nothing free", 1.0, queue),
+    ):
+        cluster = cluster_of(4608, 6, busy)
+        running = tuple(
+            RunningJob(
+                f"r{n}", ((n, tuple(np.flatnonzero(~cluster.free[n]).tolist())),), 3600.0 + n
+            )
+            for n in range(4608)
+            if not cluster.free[n].all()
+        )
+        cluster = replace(cluster, running=running)
+        settings = PlanSettings(policy="pal")
+        start = time.perf_counter()
+        plan = plan_round(jobs, cluster, settings, 0.0)
+        first = time.perf_counter() - start
+        again = median_s(lambda _: plan_round(jobs, cluster, settings, 0.0), 3)  # noqa: B023
+        each = 1e3 * again / len(jobs)
+        print(
+            f"  {title:<34} {again:6.3f} (first {first:.3f}), {each:.2f} ms per job, "
+            f"{len(plan.assignments)} started: {again / 1.5:.2f} of the target"
+        )
+
+
+PARTS: dict[str, Callable[[], None]] = {"decision": one_decision, "round": full_round}
+
+
+def main(names: list[str]) -> int:
+    """Run the named parts, or all."""
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        print(f"unknown part {unknown[0]!r}; known: {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    for name in names or PARTS:
+        PARTS[name]()
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
