@@ -13,13 +13,17 @@ flock 9
 docker/base-image.sh "$suite"
 docker/wheels.sh "$suite"
 
-# What is laid over the image's root: the fake GPUs, two on each of a node's two sockets.
+# What is laid over the image's root: the fake GPUs, two on each of a node's two sockets. On n3 NVML
+# counts them in another order than Slurm, as happens on real machines.
 rm -rf build/image
 mkdir -p build/image/etc/gpu-aware-fake build/fake_nvml
 make -s -C docker/fake_nvml OUT="$PWD/build/fake_nvml" DESTDIR="$PWD/build/image" install
 for number in 1 2 3 4; do
+    order=0,1,2,3
+    [ "$number" -ne 3 ] || order=2,0,3,1
     "${PYTHON:-python3}" docker/fake_nvml/machines.py write --kind two-socket-4 --node "n$number" \
-        --seed "$number" --cpus 0-7 --cpus 8-15 --out "build/image/etc/gpu-aware-fake/n$number.json"
+        --seed "$number" --cpus 0-7 --cpus 8-15 --nvml-order "$order" \
+        --out "build/image/etc/gpu-aware-fake/n$number.json"
 done
 
 # Without buildx, the classic builder; it says so at length.

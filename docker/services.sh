@@ -146,6 +146,8 @@ run_node() {
     install -d -m 1777 "/shared/fakegpu/$(hostname)"
     munge
     await 600 test -e /etc/slurm/.ready
+    # Clocks that a killed container left locked
+    gpu-aware-clock reset-all --every >>"$logs/clocks.log" 2>&1
     keep slurmd slurmd -D &
 }
 
