@@ -106,6 +106,8 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     Parameters
     ----------
     path : the live SQLite file, on a local file system.
+        The directory is made if it is missing. A store that root makes belongs to the owner of
+        the directory, so that the selector, which is not root, can write it.
     readonly : open without writing anything. Where the live file cannot be read by this user
         (SQLite needs write access to the directory of a WAL file), the published copy is opened
         instead (see :func:`publish`).
@@ -119,10 +121,7 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     file = Path(path)
     if readonly:
         return _open_readonly(file)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise StoreError(f"{file.parent}: cannot be created: {exc.strerror}") from None
+    _create(file)
     connection = _connect(file, "rwc")
     try:
         with _translated(file):
@@ -178,6 +177,18 @@ def check_integrity(store: Store) -> list[str]:
     """Read the whole file and return SQLite's complaints; empty: sound. Takes O(file size)."""
     found = [str(row[0]) for row in store.query("PRAGMA quick_check(10)")]
     return [] if found == ["ok"] else found
+
+
+def _create(file: Path) -> None:
+    """Make an empty file with the right owner; SQLite gives its -wal and -shm the same one."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0 and not file.exists():
+            owner = file.parent.stat()
+            file.touch(mode=0o644)
+            os.chown(file, owner.st_uid, owner.st_gid)
+    except OSError as exc:
+        raise StoreError(f"{file}: cannot be created: {exc.strerror}") from None
 
 
 def _open_readonly(file: Path) -> Store:

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,39 @@ def test_another_user_reads_the_copy_and_not_the_live_file(tmp_path: Path) -> No
         check=False,
     )
     assert done.stdout.split() == ["store.public.db", "4"], done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away, which needs root")
+def test_a_store_made_by_root_belongs_to_the_owner_of_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    os.chown(folder, 12345, 12346)
+    with open_store(folder / "store.db") as store:
+        merge_report(store, report())
+        owners = {(p.name, p.stat().st_uid, p.stat().st_gid) for p in folder.iterdir()}
+    assert owners == {(name, 12345, 12346) for name in ("store.db", "store.db-wal", "store.db-shm")}
+
+
+def test_threads_of_the_daemon_share_one_store(tmp_path: Path) -> None:
+    """A heartbeat's event never lands in another thread's transaction that is rolled back."""
+    with open_store(tmp_path / "store.db") as store:
+        ledger = Ledger(store)
+
+        def rounds(which: int) -> None:
+            for i in range(50):
+                try:
+                    with store.write():
+                        ledger.add_event(f"round{which}", "planned", {}, float(i))
+                        if i % 2:
+                            raise LookupError
+                except LookupError:
+                    ledger.add_event(f"error{which}", "error", {}, float(i))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(rounds, range(4)))
+        for which in range(4):
+            assert [e.at for e in ledger.events(f"round{which}")] == list(range(0, 50, 2))
+            assert [e.at for e in ledger.events(f"error{which}")] == list(range(1, 50, 2))
 
 
 WRITER = """

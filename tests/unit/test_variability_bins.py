@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.variability import bins
 from slurm_gpu_aware.variability.bins import MAX_OWN, bin_scores, choose_bins
 from slurm_gpu_aware.variability.kmeans import best_intervals, weighted
 from slurm_gpu_aware.variability.scores import pm_scores
@@ -97,9 +98,29 @@ def test_k_has_the_best_worst_silhouette() -> None:
     assert bin_scores(raw).centroids.round(2).tolist() == [0.94, 1.0, 1.06, 1.2]
 
 
+@pytest.mark.parametrize(
+    ("raw", "centroids"),
+    [
+        ([0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.2, 1.6], [1.0, 1.2, 1.6]),
+        ([1.0] * 7 + [1.1] * 7 + [1.3], [1.0, 1.1, 1.3]),
+    ],
+)
+def test_one_slow_gpu_among_few_is_not_called_equal(
+    raw: list[float], centroids: list[float]
+) -> None:
+    """By silhouettes alone the 1.2 joins the 1.0s, because a bin of one has silhouette 0."""
+    assert bin_scores(raw).centroids.tolist() == pytest.approx(centroids)
+
+
+def test_scores_too_far_apart_for_eleven_bins_get_the_least_error() -> None:
+    raw = np.geomspace(0.5, 8.0, 60)
+    binning = bin_scores(raw)
+    assert binning.centroids.size == 11 + (binning.outlier == 2).sum()
+
+
 def test_chosen_k_beats_every_other_by_sklearns_silhouettes() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
-    raw = np.random.default_rng(8).gamma(40.0, 1 / 40.0, 120)
+    raw = np.random.default_rng(8).gamma(1600.0, 1 / 1600.0, 120)
     points = weighted(raw)
     worst = {}
     for clusters in best_intervals(points, 11)[1:]:
@@ -141,6 +162,29 @@ def test_bins_lose_little_of_measured_clusters(name: str) -> None:
     assert np.abs(binning.scores - raw).max() < 0.035
     assert ((binning.scores - raw) ** 2).sum() < 0.25 * ((raw - raw.mean()) ** 2).sum()
     assert 2 <= binning.centroids.size <= 11 + 11
+
+
+MEASURED = [
+    "frontera_bert",
+    "frontera_pagerank",
+    "frontera_resnet",
+    "lonestar6_resnet",
+    "longhorn_bert",
+    "longhorn_pagerank",
+    "longhorn_resnet",
+    "longhorn_sgemm",
+]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", MEASURED)
+def test_on_measured_clusters_the_silhouettes_alone_decide(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = measured(name)
+    with_rule = bin_scores(raw).scores.tolist()
+    monkeypatch.setattr(bins, "MAX_ERROR", float("inf"))
+    assert bin_scores(raw).scores.tolist() == with_rule
 
 
 @pytest.mark.parametrize("count", [27_648, 200_000])
