@@ -54,7 +54,7 @@ def _link_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatA
         links = graph.gbps[members[first], members[second]]
         return _frozen(links.sum(axis=0), links.min(axis=0))
     if pattern.name == "tree":
-        return _frozen(*(tree_values(graph.gbps, k, total=t) for t in (True, False)))
+        return _frozen(*tree_values(graph.gbps, k))
     return _frozen(*(mapping_values(graph.gbps, edges, k, total=t) for t in (True, False)))
 
 

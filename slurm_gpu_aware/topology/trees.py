@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import combinations
+from math import comb
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from slurm_gpu_aware.topology.subsets import (
 )
 
 __all__ = ["best_tree", "tree_values"]
+
+_MOST_AT_ONCE = 1 << 18  # splits in one expression: stays within the caches
 
 
 @lru_cache(maxsize=64)
@@ -50,79 +54,84 @@ def _splits(n: int, left: int, right: int) -> tuple[IntArray, IntArray]:
 
 
 class _Trees:
-    """Tables of one machine and one way to combine links (sum or minimum)."""
+    """Tables of one machine: one per way to combine links (sum, minimum), all in one pass."""
 
-    def __init__(self, weights: FloatArray, *, total: bool) -> None:
+    NEUTRAL: ClassVar[dict[np.ufunc, float]] = {np.add: 0.0, np.minimum: np.inf}
+
+    def __init__(self, weights: FloatArray, *ways: np.ufunc) -> None:
         self.weights = weights
         self.n = weights.shape[0]
-        self.total = total
-        self._hung: dict[int, FloatArray] = {}
-        self._rooted: dict[int, FloatArray] = {}
+        self.ways = ways
+        self._hung: dict[int, tuple[FloatArray, ...]] = {}
+        self._rooted: dict[int, tuple[FloatArray, ...]] = {}
 
-    def _join(self, a: FloatArray, b: FloatArray) -> FloatArray:
-        return a + b if self.total else np.minimum(a, b)
-
-    def rooted(self, size: int) -> FloatArray:
-        """(n, C(n, size)) best tree over each set rooted at each GPU; -inf for GPUs outside."""
+    def rooted(self, size: int) -> tuple[FloatArray, ...]:
+        """(size, M) best tree over each set rooted at each of its members."""
         if size not in self._rooted:
             self._rooted[size] = self._build(size)
         return self._rooted[size]
 
-    def hung(self, size: int) -> FloatArray:
-        """(n, C(n, size)) best tree over each set, hung by one link onto each GPU outside it."""
+    def hung(self, size: int) -> tuple[FloatArray, ...]:
+        """(n, M) best tree over each set, hung by one link onto each GPU outside it."""
         if size not in self._hung:
-            members = members_of_size(self.n, size)
-            trees = self.rooted(size)[members, np.arange(members.shape[1])]
-            # (n, size, M): the link from the GPU outside to each possible root.
-            self._hung[size] = self._join(self.weights[:, members], trees[None]).max(axis=1)
+            link = self.weights[:, members_of_size(self.n, size)]  # to each possible root
+            self._hung[size] = tuple(
+                way(link, table).max(axis=1)
+                for way, table in zip(self.ways, self.rooted(size), strict=True)
+            )
         return self._hung[size]
 
-    def _build(self, size: int) -> FloatArray:
-        n = self.n
-        masks, rank = masks_of_size(n, size), rank_of_mask(n)
-        table = np.full((n, masks.size), -np.inf)
+    def _build(self, size: int) -> tuple[FloatArray, ...]:
+        members = members_of_size(self.n, size)
         left, right = heap_children(size)
-        for root in range(n):
-            inside = np.flatnonzero(masks >> root & 1)
-            rest = rank[masks[inside] ^ (1 << root)]
-            if left == 0:
-                table[root, inside] = 0.0 if self.total else np.inf
-            elif right == 0:
-                table[root, inside] = self.hung(left)[root, rest]
-            else:
-                a, b = _splits(n, left, right)
-                value = self._join(
-                    self.hung(left)[root].take(a[:, rest]),
-                    self.hung(right)[root].take(b[:, rest]),
-                )
-                table[root, inside] = value.max(axis=0)
-        return table
+        if left == 0:
+            return tuple(np.full(members.shape, self.NEUTRAL[way]) for way in self.ways)
+        rest = rank_of_mask(self.n)[masks_of_size(self.n, size) ^ (1 << members)]
+        if right == 0:
+            return tuple(below[members, rest] for below in self.hung(left))
+        a, b = _splits(self.n, left, right)
+        tables = tuple(np.empty(members.size) for _ in self.ways)
+        # Sorted by root, one chunk reads few rows of the tables below: they stay in the cache.
+        order = np.argsort(members, axis=None, kind="stable")
+        step = max(1, _MOST_AT_ONCE // len(a))
+        for first in range(0, len(order), step):
+            states = order[first : first + step]
+            root, others = members.take(states), rest.take(states)
+            one_at = root * comb(self.n, left) + a.take(others, axis=1)
+            other_at = root * comb(self.n, right) + b.take(others, axis=1)
+            parts = zip(self.ways, tables, self.hung(left), self.hung(right), strict=True)
+            for way, table, one, other in parts:
+                value = one.take(one_at)
+                table[states] = way(value, other.take(other_at), out=value).max(axis=0)
+        return tuple(table.reshape(members.shape) for table in tables)
 
     def layout(self, root: int, mask: int, size: int, at: int, out: list[int]) -> None:
-        """Write the best tree over ``mask`` rooted at ``root`` into heap positions of ``out``."""
+        """Write the best tree over ``mask`` rooted at ``root`` into heap positions of ``out``.
+
+        By the first of the ways.
+        """
         out[at] = root
         left, right = heap_children(size)
-        rank, rest = rank_of_mask(self.n), mask ^ (1 << root)
+        rank, rest, way = rank_of_mask(self.n), mask ^ (1 << root), self.ways[0]
         if left == 0:
             return
         if right == 0:
             part, other = rest, 0
         else:
-            column = rank[rest]
-            a, b = (ranks[:, column] for ranks in _splits(self.n, left, right))
-            split = int(self._join(self.hung(left)[root, a], self.hung(right)[root, b]).argmax())
+            a, b = (ranks[:, rank[rest]] for ranks in _splits(self.n, left, right))
+            split = int(way(self.hung(left)[0][root, a], self.hung(right)[0][root, b]).argmax())
             part = int(masks_of_size(self.n, left)[a[split]])
             other = rest ^ part
         for child, length, place in ((part, left, 2 * at + 1), (other, right, 2 * at + 2)):
             if length:
                 gpus = list(slots_of(child))
-                link = self.weights[root, gpus]
-                hung = self._join(link, self.rooted(length)[gpus, rank[child]])
-                self.layout(gpus[int(hung.argmax())], child, length, place, out)
+                below = self.rooted(length)[0][:, rank[child]]
+                best = int(way(self.weights[root, gpus], below).argmax())
+                self.layout(gpus[best], child, length, place, out)
 
 
-def tree_values(weights: FloatArray, k: int, *, total: bool) -> FloatArray:
-    """Largest sum (``total``) or bottleneck of the balanced tree over every ``k``-set.
+def tree_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+    """Largest sum and largest bottleneck of the balanced tree over every ``k``-set.
 
     Parameters
     ----------
@@ -130,13 +139,14 @@ def tree_values(weights: FloatArray, k: int, *, total: bool) -> FloatArray:
 
     Returns
     -------
-    (C(n, k),) in tie order.
+    (C(n, k),) sums and (C(n, k),) bottlenecks in tie order.
 
     Notes
     -----
     Exact. At most about 7 million splits on 16 GPUs (k = 12).
     """
-    return np.asarray(_Trees(weights, total=total).rooted(k).max(axis=0))
+    total, slowest = _Trees(weights, np.add, np.minimum).rooted(k)
+    return total.max(axis=0), slowest.max(axis=0)
 
 
 def best_tree(weights: FloatArray) -> tuple[int, ...]:
@@ -146,8 +156,8 @@ def best_tree(weights: FloatArray) -> tuple[int, ...]:
     tree without them exists. Deterministic.
     """
     n = weights.shape[0]
-    trees = _Trees(weights, total=True)
+    trees = _Trees(weights, np.add)
     out = [0] * n
     full = mask_of(list(range(n)))
-    trees.layout(int(trees.rooted(n)[:, 0].argmax()), full, n, 0, out)
+    trees.layout(int(trees.rooted(n)[0][:, 0].argmax()), full, n, 0, out)
     return tuple(out)
