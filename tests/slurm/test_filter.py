@@ -1,0 +1,283 @@
+"""The filter inside a real slurmctld. The selector is down, the gate closed for an hour."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from cluster import GATE, Cluster
+
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+
+CONF = "/etc/slurm/gpu_aware_conf.lua"
+SUBMITTED = "/var/spool/slurm-gpu-aware/submitted"
+
+# What decides about nodes and GPUs, as scontrol spells it.
+GUARDED = [
+    "licenses=",
+    "licenses=foo:1",
+    "nodelist=n2",
+    "reqnodelist=n1",
+    "excnodelist=n3",
+    "gres=gpu:1",
+    "gres=",
+    "trespernode=gres/gpu:1",
+    "tresperjob=gres/gpu:1",
+    "trespertask=gres/gpu=1",
+    "tresfreq=gpu:900",
+    "cpuspertres=gres/gpu:1",
+    "numnodes=2",
+    "numcpus=4",
+    "numtasks=2",
+    "mincpusnode=3",
+    "cpuspertask=2",
+    "oversubscribe=yes",
+    "partition=gpu",
+    "features=gpu_v100",
+    "reservation=x",
+    "extra=freq=1530",
+    "extra=site",
+]
+ALLOWED = [
+    "comment=class=B",
+    "comment=see",
+    "timelimit=5",
+    "jobname=other",
+    "nice=5",
+    "starttime=now",
+    "dependency=",
+]
+
+
+@pytest.fixture(autouse=True)
+def closed_gate(cluster: Cluster, clean: None) -> Iterator[None]:
+    """A gate that does not need the heartbeat, and nobody who opens it."""
+    cluster.service_down("ctl", "selectd")
+    delete_gate(cluster)
+    create = f"scontrol create reservation reservationname={GATE} licenses=gpuaware:100000"
+    cluster.sh("ctl", f"{create} starttime=now duration=60 users=root flags=ANY_NODES nodecnt=0")
+    yield
+    delete_gate(cluster)
+
+
+def delete_gate(cluster: Cluster) -> None:
+    cluster.run("ctl", ["scontrol", "delete", f"reservation={GATE}"])
+
+
+def submit(cluster: Cluster, *args: str, user: str = "alice") -> tuple[int, str, str]:
+    """(status, job id or nothing, what the user reads)."""
+    done = cluster.run("ctl", ["sbatch", "--parsable", *args, "--wrap=sleep 1"], user)
+    return done.returncode, done.stdout.decode().strip(), done.stderr.decode()
+
+
+def update(cluster: Cluster, job: str, change: str, user: str = "alice") -> tuple[int, str]:
+    done = cluster.run("ctl", ["scontrol", "update", f"jobid={job}", change], user)
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def open_gate(cluster: Cluster, job: str) -> None:
+    assert update(cluster, job, "licenses=", "root") == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--gres=gpu:2"], OriginalRequest("gres/gpu:2", min_cpus=1)),
+        (["--gpus=2"], OriginalRequest(tres_per_job="gres/gpu:2", min_cpus=1)),
+        (
+            ["-N2", "--gpus-per-node=2"],
+            OriginalRequest("gres/gpu:2", nodes=(2, 2), min_cpus=2),
+        ),
+        (
+            ["-n4", "-c2", "--gpus-per-task=1"],
+            OriginalRequest(
+                tres_per_task="cpu=2,gres/gpu=1",
+                tres_bind="gres/gpu:per_task:1",
+                num_tasks=4,
+                cpus_per_task=2,
+                min_cpus=8,
+            ),
+        ),
+        (
+            ["--gpus=v100:2", "-C", "gpu_v100", "-x", "n4"],
+            OriginalRequest(
+                tres_per_job="gres/gpu:2",
+                features="gpu_v100&gpu_v100",
+                model="v100",
+                exc_nodes="n4",
+                min_cpus=1,
+            ),
+        ),
+    ],
+)
+def test_parked(cluster: Cluster, args: list[str], expected: OriginalRequest) -> None:
+    status, job, said = submit(cluster, *args, "--comment=class=A")
+    assert (status, said) == (0, "")
+    cluster.wait_until(lambda: cluster.job(job)["Reason"] == "Licenses", 20, "waits for the gate")
+    fields = cluster.job(job)
+    assert fields["JobState"] == "PENDING"
+    assert fields["Licenses"] == "gpuaware:1"
+    assert int(fields["Priority"]) > 0
+    assert parse(fields["AdminComment"]) == expected
+    open_gate(cluster, job)
+    cluster.wait(job, "COMPLETED")
+
+
+def test_refusals_reach_the_user(cluster: Cluster) -> None:
+    for args, sentence in [
+        (["--gres=gpu:1", "--comment=class=D"], "class=D is not valid; valid: A, B, C, auto"),
+        (["--gres=gpu:g1:1"], "GPU type g1 names one GPU of a node"),
+        (["--licenses=gpuaware:1"], "licence gpuaware is the gate"),
+        (["--gpus=1", f"--reservation={GATE}"], f"reservation {GATE} is the gate"),
+        (["--gpus=1", "--extra=freq=900"], "--comment=freq=MHz"),
+    ]:
+        status, job, said = submit(cluster, *args)
+        assert status != 0, args
+        assert job == ""
+        assert said.startswith("sbatch: error: gpu-aware: ")
+        assert sentence in said.splitlines()[0]
+    assert cluster.jobs() == []
+
+
+def test_left_to_slurm_and_told(cluster: Cluster) -> None:
+    for args, reason in [
+        (["--gpus=5"], "evenly"),
+        (["--gpus=1", "--comment=place=off"], "place=off"),
+        (["--gpus=1", "--ntasks-per-gpu=2"], "--ntasks-per-gpu"),
+    ]:
+        status, job, said = submit(cluster, *args)
+        assert status == 0
+        assert said.count("gpu-aware: this job is left to Slurm, which picks its GPUs: ") == 1
+        assert reason in said
+        assert cluster.wait(job, "COMPLETED")["Licenses"] == "(null)"
+
+
+def test_jobs_without_gpus_are_not_touched(cluster: Cluster) -> None:
+    status, job, said = submit(cluster, "--comment=class=A")
+    assert (status, said) == (0, "")
+    assert "AdminComment" not in cluster.wait(job, "COMPLETED")
+
+
+def test_a_model_does_not_reach_srun_inside(cluster: Cluster) -> None:
+    """sbatch exports SLURM_GPUS=v100:1; with it srun would ask for a type that no node has."""
+    job = cluster.submit("alice", ["--gpus=v100:1"], 'echo "asks $SLURM_GPUS"; srun echo ran')
+    open_gate(cluster, job)
+    cluster.wait(job, "COMPLETED")
+    assert cluster.output(job, "alice").splitlines() == ["asks 1", "ran"]
+
+
+def test_array_task_by_task(cluster: Cluster) -> None:
+    job = cluster.submit("alice", ["--array=0-3%2", "--gres=gpu:1"])
+    assert update(cluster, f"{job}_1", "licenses=")[0] != 0
+    open_gate(cluster, f"{job}_1")
+    cluster.wait(f"{job}_1", "COMPLETED")
+    others = [j for j in cluster.jobs(job) if j.get("ArrayTaskId") != "1"]
+    assert {j["Licenses"] for j in others} == {"gpuaware:1"}
+
+
+@pytest.mark.parametrize("command", ["salloc", "srun"])
+def test_interactive_waits_and_goes_on(cluster: Cluster, command: str) -> None:
+    process = cluster.start_command("ctl", [command, "--gres=gpu:1", "echo", "ran"], "alice")
+    try:
+        cluster.wait_until(
+            lambda: [j.get("Reason") for j in cluster.jobs()] == ["Licenses"], 20, "parked"
+        )
+        job = cluster.jobs()[0]
+        assert parse(job["AdminComment"]) == OriginalRequest(
+            "gres/gpu:1", min_cpus=1, interactive=True
+        )
+        open_gate(cluster, job["JobId"])
+        out, _ = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, b"ran\n")
+    finally:
+        process.kill()
+
+
+def test_owner_cannot_open_the_gate(cluster: Cluster) -> None:
+    job = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"])
+    watched = ("Licenses", "TresPerNode", "NumNodes", "NumCPUs", "Features", "AdminComment")
+    before = {key: cluster.job(job).get(key) for key in watched}
+    for change in GUARDED:
+        status, said = update(cluster, job, change)
+        assert status != 0, change
+        assert "gpu-aware: " in said, change
+        assert "ask" in said, change
+    assert {key: cluster.job(job).get(key) for key in watched} == before
+    assert update(cluster, job, "admincomment=x")[0] != 0
+    assert update(cluster, job, "licenses=", "bob")[0] != 0
+    assert "class=D is not valid" in update(cluster, job, "comment=class=D")[1]
+    for change in ALLOWED:
+        assert update(cluster, job, change) == (0, ""), change
+    for command in ("hold", "release"):
+        assert cluster.run("ctl", ["scontrol", command, job], "alice").returncode == 0
+
+
+def test_owner_cannot_enter_by_another_job(cluster: Cluster) -> None:
+    _, other, _ = submit(cluster, "--hold")
+    _, left, _ = submit(cluster, "--hold", "--gres=gpu:1", "--comment=place=off")
+    for job, change in [
+        (other, "licenses=gpuaware"),
+        (other, f"reservation={GATE}"),
+        (other, "gres=gpu:g1:1"),
+        (left, "licenses=gpuaware:1"),
+        (left, "tresperjob=gres/gpu:g3:1"),
+        (left, "extra=freq=900"),
+    ]:
+        status, said = update(cluster, job, change)
+        assert status != 0, change
+        assert "gpu-aware: " in said, change
+
+
+def test_odd_comments_do_no_harm(cluster: Cluster) -> None:
+    rng = random.Random(11)
+    pieces = [
+        "class=A",
+        "bw=",
+        "'",
+        '"',
+        "$(touch /tmp/owned)",
+        "`id`",
+        "\n",
+        "é日本",
+        ";",
+        "%s",
+        ",",
+    ]
+    for _ in range(25):
+        comment = "".join(rng.choices(pieces, k=4))
+        submit(cluster, "--gres=gpu:1", f"--comment={comment}")
+    submit(cluster, "--gres=gpu:1", "--comment=" + "class=A," * 1280)
+    assert cluster.sh("ctl", "ls /tmp/owned 2>&1 || true").startswith("ls: cannot")
+    assert {j["Licenses"] for j in cluster.jobs()} == {"gpuaware:1"}
+    assert "goes on unmodified" not in cluster.sh("ctl", "cat /var/log/cluster/slurmctld.log")
+
+
+def test_each_parked_job_leaves_a_byte(cluster: Cluster) -> None:
+    def size() -> int:
+        return int(cluster.sh("ctl", f"stat -c %s {SUBMITTED} 2>/dev/null || echo 0"))
+
+    before = size()
+    for _ in range(3):
+        submit(cluster, "--gres=gpu:1")
+    submit(cluster)
+    assert size() == before + 3
+
+
+def test_broken_configuration_lets_jobs_pass(cluster: Cluster) -> None:
+    log = "/var/log/cluster/slurmctld.log"
+    before = int(cluster.sh("ctl", f"stat -c %s {log}"))
+    touch = "touch -d @$(($(stat -c %Y /etc/slurm/job_submit.lua)+1)) /etc/slurm/job_submit.lua"
+    try:
+        cluster.sh("ctl", f"echo 'return {{' > {CONF}; {touch}")
+        status, job, said = submit(cluster, "--gres=gpu:1")
+        assert (status, said) == (0, "")
+        cluster.wait(job, "COMPLETED")
+        said = cluster.sh("ctl", f"tail -c +{before} {log}")
+        assert "passes unmodified" in said
+        assert CONF in said
+    finally:
+        cluster.mode("aware")
+        cluster.service_down("ctl", "selectd")
+    _, job, _ = submit(cluster, "--gres=gpu:1")
+    assert cluster.job(job)["Licenses"] == "gpuaware:1"
