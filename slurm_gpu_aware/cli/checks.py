@@ -13,7 +13,7 @@ from functools import cached_property
 from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER, shipped
+from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER, filter_files, shipped
 from slurm_gpu_aware.cli.live import open_gateway
 from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.config import Config
@@ -240,18 +240,24 @@ def check_filter(g: Ground) -> Iterable[Check]:
         yield failed(
             "filter",
             f"{script} does not load gpu_aware.lua",
-            "add the two lines of the administrator's guide, or 'gpu-aware setup --install'",
+            "add the lines of the administrator's guide, or 'gpu-aware setup --install'",
         )
         return
-    reference = next((p for p in shipped("lua") if p.name == FILTER), None)
+    stale = [p.name for p in filter_files() if not _same(p, g.folder / p.name)]
     if not ours.exists():
         yield failed("filter", f"{ours} is missing", install)
-    elif reference is not None and ours.read_bytes() != reference.read_bytes():
-        yield failed("filter", f"{ours} is of another release than this command", install)
+    elif stale:
+        yield failed(
+            "filter", f"{g.folder}: missing, or of another release: {', '.join(stale)}", install
+        )
     else:
         yield ok("filter", f"{script} loads {FILTER} of this release")
     yield from _check_filter_conf(g.config, conf)
     yield _check_filter_answers(g)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.read_bytes() == other.read_bytes()
 
 
 def _check_filter_conf(config: Config, path: Path) -> Iterable[Check]:

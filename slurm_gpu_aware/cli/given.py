@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from slurm_gpu_aware.store.profiles import Profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
-from slurm_gpu_aware.topology.matching import match
+from slurm_gpu_aware.topology.matching import Match, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
 
@@ -42,6 +42,8 @@ class Answer:
     """EffBW, bottleneck model; of the slowest node."""
     preserved_gbps: float | None = None
     """PreservedBW (eq. 3): links among the GPUs that stay free on the nodes used."""
+    links: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """Pairs of slots that the best embedding uses, per node; empty: links not known."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; ``place`` None if nothing fits."""
@@ -160,26 +162,35 @@ def answer(policy: str, request: Request, cluster: Cluster, options: Mapping[str
     if found is None:
         return Answer(policy, None)
     nodes = tuple(cluster.nodes[i] for i in found.nodes)
-    agg, eff, preserved = _bandwidths(request, cluster, found)
-    return Answer(policy, found, nodes, agg, eff, preserved)
+    return _with_links(Answer(policy, found, nodes), found, request, cluster)
 
 
-def _bandwidths(
-    request: Request, cluster: Cluster, found: Assignment
-) -> tuple[float | None, float | None, float | None]:
-    """(AggBW, EffBW, PreservedBW) of a set within its nodes; None where links are not known."""
+def _with_links(base: Answer, found: Assignment, request: Request, cluster: Cluster) -> Answer:
+    """The answer with bandwidths inside its nodes; as it is where links are not known."""
     pattern = parse_pattern(request.pattern)
     agg, eff, preserved = 0.0, float("inf"), 0.0
+    used: list[tuple[tuple[int, int], ...]] = []
     for node, slots in zip(found.nodes, found.slots, strict=True):
         graph = cluster.graphs[node] if cluster.graphs else None
         if graph is None or graph.n > MAX_EXACT or not found.exact:
-            return None, None, None
+            return base
         best = match(graph, slots, pattern, BOTTLENECK)
         agg += best.agg_gbps
         eff = min(eff, best.eff_gbps)
         free = mask_of([int(s) for s in np.flatnonzero(cluster.free[node])])
         preserved += float(preserved_bw(graph, free, mask_of(slots)))
-    return agg, eff, preserved
+        used.append(_pairs(best, request.pattern))
+    return replace(base, agg_gbps=agg, eff_gbps=eff, preserved_gbps=preserved, links=tuple(used))
+
+
+def _pairs(best: Match, pattern: str) -> tuple[tuple[int, int], ...]:
+    """Slots that talk to each other, each pair once."""
+    found: set[tuple[int, int]] = set()
+    for order, name in zip(best.order, pattern.split("+"), strict=True):
+        for a, b in parse_pattern(name).edges_for(len(order)):
+            pair = sorted((order[a], order[b]))
+            found.add((pair[0], pair[1]))
+    return tuple(sorted(found))
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

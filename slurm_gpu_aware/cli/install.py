@@ -38,6 +38,7 @@ _GPU_TYPE = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?(?::\d+)?", re.IGNOREC
 _INDEX_TYPE = re.compile(r"g\d+\Z")
 OWN_FILTER = "job_submit.lua"
 LUA_CONF = "gpu_aware_conf.lua"
+CLOCK_CONF = "clock.conf"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ def for_output(site: Site, folder: Path) -> Plan:
         Change(folder / "slurm.conf.lines", text),
         Change(folder / "create-gate.sh", _gate_script(site.config), 0o755),
         Change(folder / LUA_CONF, _lua_conf(site)),
-        *(_copy(p, folder / p.name) for p in _lua_files()),
+        Change(folder / CLOCK_CONF, render.clock_conf(_commands() / "gpu-aware-clock")),
+        *(_copy(p, folder / p.name) for p in [*filter_files(), *_own_filter()]),
         *(_copy(p, folder / "prolog.d" / p.name, 0o755) for p in shipped("prolog.d")),
         *(_copy(p, folder / "epilog.d" / p.name, 0o755) for p in shipped("epilog.d")),
         *_units(site, folder / "systemd"),
@@ -130,8 +132,12 @@ def in_place(site: Site) -> Plan:
     settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
     notes = [*settings.notes, *_profile_notes(site)]
     changes = [_copy(source, target, 0o755) for source, target in scripts]
-    changes += [_copy(p, site.slurm_dir / p.name) for p in _lua_files() if p.name != OWN_FILTER]
+    changes += [_copy(p, site.slurm_dir / p.name) for p in filter_files()]
     changes.append(Change(site.slurm_dir / LUA_CONF, _lua_conf(site)))
+    clock = (site.config.source or DEFAULT_PATH).parent / CLOCK_CONF
+    if not clock.exists():  # settings of the site are kept
+        text = render.clock_conf(_commands() / "gpu-aware-clock")
+        changes.append(Change(clock, text))
     changes += _filter(site, notes)
     changes += _units(site, site.unit_dir)
     changes += _gres(site, notes)
@@ -147,20 +153,26 @@ def in_place(site: Site) -> Plan:
     return Plan(tuple(changes), tuple(notes))
 
 
-def _lua_files() -> list[Path]:
-    """The filter's files but for its configuration, which is generated."""
-    return [p for p in shipped("lua") if p.suffix == ".lua" and p.name != LUA_CONF]
+def filter_files() -> list[Path]:
+    """The filter's modules: neither job_submit.lua nor the configuration, which is generated."""
+    own = (LUA_CONF, OWN_FILTER)
+    return [p for p in shipped("lua") if p.suffix == ".lua" and p.name not in own]
+
+
+def _own_filter() -> list[Path]:
+    """The job_submit.lua for sites that have none."""
+    return [p for p in shipped("lua") if p.name == OWN_FILTER]
 
 
 def _filter(site: Site, notes: list[str]) -> list[Change]:
-    """Our job_submit.lua where the site has none; two lines to add where it has its own."""
+    """Our job_submit.lua where the site has none; lines to add where it has its own."""
     target = site.slurm_dir / OWN_FILTER
-    ours = [p for p in _lua_files() if p.name == OWN_FILTER]
+    ours = _own_filter()
     if site.filter_text is None or (ours and site.filter_text == ours[0].read_text()):
         return [_copy(p, target) for p in ours]
     if "gpu_aware" not in site.filter_text:
         notes.append(
-            f"{target} is the site's own and stays; add the two lines that load gpu_aware.lua"
+            f"{target} is the site's own and stays; add the lines that load gpu_aware.lua"
             " (see 'A site's own job_submit.lua' in the administrator's guide)"
         )
     return []
@@ -284,7 +296,7 @@ def _gate_script(config: Config) -> str:
 
 
 def _units(site: Site, folder: Path) -> list[Change]:
-    commands = Path(sys.prefix) / "bin"
+    commands = _commands()
     config_file = site.config.source or DEFAULT_PATH
     selectd = render.selectd_unit(
         commands / "gpu-aware",
@@ -300,6 +312,11 @@ def _units(site: Site, folder: Path) -> list[Change]:
         Change(folder / "gpu-aware-sweep.service", sweep),
         Change(folder / "gpu-aware-sweep.timer", render.sweep_timer()),
     ]
+
+
+def _commands() -> Path:
+    """Where this installation's commands are."""
+    return Path(sys.prefix) / "bin"
 
 
 def _copy(source: Path, target: Path, mode: int = 0o644) -> Change:

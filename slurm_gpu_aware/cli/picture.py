@@ -24,6 +24,8 @@ _SIZE = 3.4
 _MOST_PANELS = 12
 _CHOSEN, _FREE, _BUSY = "#1f5fa8", "#ffffff", "#d9d9d9"
 _NODE_RADIUS = 0.15
+_MOST_WIDE_LINKS = 60
+_LABEL = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
 
 
 def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
@@ -40,32 +42,35 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [(a, _used(a)) for a in answers]
-    columns = min(_MOST_PANELS, max(len(used) for _, used in rows))
+    lines = _lines(answers)
+    columns = min(_MOST_PANELS, max(len(line) for line in lines))
     figure, axes = pyplot.subplots(
-        len(rows),
+        len(lines),
         columns,
-        figsize=(max(5.2, _SIZE * columns), _SIZE * len(rows) + 0.9),
+        figsize=(max(5.2, _SIZE * columns), _SIZE * len(lines) + 0.9),
         squeeze=False,
         layout="constrained",
     )
-    for (found, used), line in zip(rows, axes, strict=True):
-        for panel in line:
+    for line, panels in zip(lines, axes, strict=True):
+        for panel in panels:
             panel.set_axis_off()
-        for (node, slots), panel in zip(used, line, strict=False):
-            _panel(panel, cluster, node, slots, _title(found, cluster.nodes[node]))
+        for (found, position), panel in zip(line, panels, strict=False):
+            _panel(panel, cluster, found, position)
     figure.legend(handles=_legend(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=150, bbox_inches="tight")
     except (OSError, ValueError) as exc:
         raise SourceError(f"{path}: the picture cannot be written: {exc}") from None
     finally:
         pyplot.close(figure)
 
 
-def _used(answer: Answer) -> list[tuple[int, tuple[int, ...]]]:
-    found = answer.assignment
-    return [] if found is None else list(zip(found.nodes, found.slots, strict=True))
+def _lines(answers: Sequence[Answer]) -> list[list[tuple[Answer, int]]]:
+    """Panels (answer, position of its node) line by line: a policy per line, or all in one."""
+    lines = [[(a, i) for i in range(len(a.nodes))] for a in answers]
+    if all(len(line) == 1 for line in lines):
+        return [[panel for line in lines for panel in line]]
+    return lines
 
 
 def _title(answer: Answer, node: str) -> str:
@@ -75,15 +80,21 @@ def _title(answer: Answer, node: str) -> str:
     return f"{answer.policy}: {node}\n{slowdown}{links}"
 
 
-def _panel(panel: Any, cluster: Cluster, node: int, slots: tuple[int, ...], title: str) -> None:
+def _panel(panel: Any, cluster: Cluster, answer: Answer, position: int) -> None:
+    found = answer.assignment
+    if found is None:
+        return
+    node, slots = found.nodes[position], found.slots[position]
     graph = cluster.graphs[node] if cluster.graphs else None
     there = [s for s in range(cluster.shape[1]) if cluster.exists[node, s]]
     at = _positions(there, graph)
     if graph is not None:
-        _links(panel, graph, there, slots, at)
+        used = answer.links[position] if answer.links else ()
+        _links(panel, graph, there, used, at)
     for slot in there:
-        _gpu(panel, at[slot], slot, slot in slots, bool(cluster.free[node, slot]))
-    panel.set_title(title, fontsize=9)
+        state = "chosen" if slot in slots else "free" if cluster.free[node, slot] else "busy"
+        _gpu(panel, at[slot], slot, state, min(_NODE_RADIUS, 1.6 / len(there)))
+    panel.set_title(_title(answer, cluster.nodes[node]), fontsize=9)
     panel.set_xlim(-1.3, 1.3)
     panel.set_ylim(-1.3, 1.3)
     panel.set_aspect("equal")
@@ -103,28 +114,30 @@ def _links(
     panel: Any,
     graph: HardwareGraph,
     there: Sequence[int],
-    slots: tuple[int, ...],
+    used: Sequence[tuple[int, int]],
     at: dict[int, tuple[float, float]],
 ) -> None:
-    """NVLinks of the node as lines; between chosen GPUs also what connects them otherwise."""
+    """NVLinks of the node as lines, and what the job uses, with its bandwidth."""
     widest = float(graph.gbps.max()) or 1.0
-    for i, a in enumerate(there):
-        for b in there[i + 1 :]:
-            inside = a in slots and b in slots
-            nvlink = graph.classes[a][b].startswith("NV")
-            if not nvlink and not inside:
-                continue
-            gbps = float(graph.gbps[a, b])
-            panel.plot(
-                [at[a][0], at[b][0]],
-                [at[a][1], at[b][1]],
-                linewidth=0.6 + 4.4 * gbps / widest,
-                linestyle="-" if nvlink else ":",
-                color=_CHOSEN if inside else "#b5b5b5",
-                zorder=2 if inside else 1,
-            )
-            if inside:
-                _label(panel, at[a], at[b], f"{gbps:.0f}")
+    pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
+    # Behind a switch every pair is joined: thin lines, or they hide everything.
+    scale = 4.4 if len(pairs) <= _MOST_WIDE_LINKS else 0.8
+    for a, b in pairs:
+        inside = (a, b) in used
+        nvlink = graph.classes[a][b].startswith("NV")
+        if not nvlink and not inside:
+            continue
+        gbps = float(graph.gbps[a, b])
+        panel.plot(
+            [at[a][0], at[b][0]],
+            [at[a][1], at[b][1]],
+            linewidth=0.4 + (4.4 if inside else scale) * gbps / widest,
+            linestyle="-" if nvlink else ":",
+            color=_CHOSEN if inside else "#b5b5b5",
+            zorder=2 if inside else 1,
+        )
+        if inside:
+            _label(panel, at[a], at[b], f"{gbps:.0f}")
 
 
 def _label(panel: Any, a: tuple[float, float], b: tuple[float, float], text: str) -> None:
@@ -138,22 +151,23 @@ def _label(panel: Any, a: tuple[float, float], b: tuple[float, float], text: str
         ha="center",
         va="center",
         zorder=5,
-        bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"},
+        bbox=_LABEL,
     )
 
 
-def _gpu(panel: Any, at: tuple[float, float], slot: int, chosen: bool, free: bool) -> None:
+def _gpu(panel: Any, at: tuple[float, float], slot: int, state: str, radius: float) -> None:
     from matplotlib.patches import Circle
 
-    face = _CHOSEN if chosen else _FREE if free else _BUSY
+    chosen, busy = state == "chosen", state == "busy"
+    face = _CHOSEN if chosen else _BUSY if busy else _FREE
     panel.add_patch(
         Circle(
             at,
-            _NODE_RADIUS,
+            radius,
             facecolor=face,
             edgecolor="black",
             linewidth=2.0 if chosen else 1.0,
-            hatch=None if free else "////",
+            hatch="////" if busy else None,
             zorder=3,
         )
     )
@@ -163,9 +177,12 @@ def _gpu(panel: Any, at: tuple[float, float], slot: int, chosen: bool, free: boo
         ha="center",
         va="center",
         zorder=4,
-        fontsize=9,
+        fontsize=9 if radius >= _NODE_RADIUS else 7,
         color="white" if chosen else "black",
         fontweight="bold" if chosen else "normal",
+        bbox={"boxstyle": "round,pad=0.1", "facecolor": _BUSY, "edgecolor": "none"}
+        if busy
+        else None,
     )
 
 
@@ -177,7 +194,9 @@ def _legend() -> list[Any]:
         Patch(facecolor=_CHOSEN, edgecolor="black", linewidth=2, label="chosen GPU"),
         Patch(facecolor=_FREE, edgecolor="black", label="free GPU"),
         Patch(facecolor=_BUSY, edgecolor="black", hatch="////", label="GPU in use"),
-        Line2D([], [], color=_CHOSEN, linewidth=3, label="link used (GB/s)"),
+        Line2D([], [], color=_CHOSEN, linewidth=3, label="link that the job uses (GB/s)"),
         Line2D([], [], color="#b5b5b5", linewidth=3, label="other NVLink"),
-        Line2D([], [], color=_CHOSEN, linewidth=1, linestyle=":", label="through PCIe or host"),
+        Line2D(
+            [], [], color=_CHOSEN, linewidth=1, linestyle=":", label="the same through PCIe or host"
+        ),
     ]

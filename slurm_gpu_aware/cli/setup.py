@@ -96,8 +96,9 @@ def command(
         _end(plan, f"{len(changes)} files would change; --install writes them.")
         return
     existing = [c for c in changes if c.path.exists()]
-    if existing and not yes:
-        click.confirm(f"Overwrite {len(existing)} files?", abort=True, err=True)
+    if existing and not yes and not click.confirm(f"Overwrite {len(existing)} files?", err=True):
+        say("nothing was written")
+        raise click.exceptions.Exit(1)
     for change in changes:
         kept = work.write(change)
         say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))

@@ -16,6 +16,7 @@ from slurm_gpu_aware.slurm.conffile import SlurmConf
 __all__ = [
     "NodeGpus",
     "Settings",
+    "clock_conf",
     "gate_command",
     "gres_lines",
     "hostlist",
@@ -281,6 +282,18 @@ ReadWritePaths={store.parent}
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def clock_conf(command: Path) -> str:
+    """``clock.conf`` of the compute nodes: where prolog and epilog find their program."""
+    return (
+        "# Read by Slurm's prolog and epilog on compute nodes: gpu-aware-clock.\n"
+        f"command = {command}\n"
+        "# Records of what was set; a folder that the controller can read, too, shows them there.\n"
+        "# spool = /var/spool/slurm-gpu-aware/clocks\n"
+        "# Notes of what is locked; local to the node.\n"
+        "# locks = /var/lib/slurm-gpu-aware/clock-locks\n"
+    )
 
 
 def sweep_unit(command: Path, *, user: str, config_file: Path) -> str:

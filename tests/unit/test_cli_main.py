@@ -1,0 +1,70 @@
+"""The command line as a whole: exit codes, streams, start-up."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = ["doctor", "explain", "place", "queue", "release", "selectd", "setup", "status"]
+
+
+def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slurm_gpu_aware.cli.main", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=env,
+    )
+
+
+def test_help_lists_every_command():
+    done = run("--help")
+    assert done.returncode == 0
+    assert [c for c in COMMANDS if f"\n  {c} " not in done.stdout] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_an_example(command: str):
+    done = run(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"gpu-aware {command}" in done.stdout
+    assert "Example" in done.stdout
+
+
+def test_unknown_command_is_wrong_usage():
+    done = run("selectde")
+    assert done.returncode == 2
+    assert "No such command" in done.stderr
+    assert done.stdout == ""
+
+
+def test_bad_config_is_one_line_and_exit_1(tmp_path):
+    bad = tmp_path / "config.toml"
+    bad.write_text("[gate]\nlease = 3\n")
+    done = run("--config", str(bad), "status")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "gate.lease: unknown key" in done.stderr
+
+
+def test_version():
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("gpu-aware, version ")
+
+
+def test_help_imports_no_heavy_library():
+    code = (
+        "import sys\n"
+        "from slurm_gpu_aware.cli.main import cli\n"
+        "cli.main(['--help'], standalone_mode=False)\n"
+        "heavy = {'numpy', 'sqlite_utils', 'sklearn', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,265 @@
+"""setup: what it writes, what it leaves alone, and that it asks."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from store_samples import report
+
+from slurm_gpu_aware.cli.install import Change, check_lua, node_states, shipped, write
+from slurm_gpu_aware.errors import AwareError
+from slurm_gpu_aware.slurm.conffile import parse_conf
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import merge_report
+
+INDEXED = "Gres=gpu:g0:1,gpu:g1:1"
+HEAD = "ClusterName=test\nSlurmUser=root\n"
+SHAPE = "Sockets=2 CoresPerSocket=4"
+
+
+class Site:
+    """A site in a folder: slurm.conf, a store with two profiled nodes, and the command."""
+
+    def __init__(self, root: Path, slurm_conf: str | None):
+        self.slurm = root / "slurm"
+        self.units = root / "units"
+        self.slurm.mkdir()
+        if slurm_conf is not None:
+            (self.slurm / "slurm.conf").write_text(slurm_conf)
+        with open_store(root / "lib" / "store.db") as store:
+            for node in ("n1", "n2"):
+                merge_report(store, report(node, times={0: 100.0, 1: 100.0}))
+        self.config = root / "etc" / "config.toml"
+        self.config.parent.mkdir()
+        self.config.write_text(
+            f'[store]\npath = "{root}/lib/store.db"\n'
+            f'[events]\nsubmit_file = "{root}/spool/submitted"\n'
+        )
+
+    def setup(self, *args: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "slurm_gpu_aware.cli.main"),
+                *("--config", str(self.config), "setup"),
+                *("--slurm-dir", str(self.slurm), "--unit-dir", str(self.units), *args),
+            ],
+            input=answer,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    def files(self) -> dict[str, str]:
+        return {p.name: p.read_text() for p in self.slurm.iterdir() if p.is_file()}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, f"{HEAD}NodeName=n[1-2] {SHAPE} {INDEXED}\n")
+
+
+def test_without_a_mode_nothing_is_written(site: Site):
+    before = site.files()
+    done = site.setup()
+    assert done.returncode == 0
+    assert "+Licenses=gpuaware:100000" in done.stdout
+    assert "+++ " in done.stdout
+    assert "--install writes them" in done.stderr
+    assert site.files() == before
+    assert not site.units.exists()
+
+
+def test_install_asks_before_it_overwrites(site: Site):
+    before = site.files()
+    done = site.setup("--install", answer="n\n")
+    assert done.returncode == 1
+    assert "Overwrite 1 files?" in done.stderr
+    assert site.files() == before
+
+
+def test_install_writes_everything_and_keeps_the_first_version(site: Site):
+    before = site.files()
+    done = site.setup("--install", answer="y\n")
+    assert done.returncode == 0, done.stderr
+    files = site.files()
+    assert files["slurm.conf.before-gpu-aware"] == before["slurm.conf"]
+    conf = parse_conf(files["slurm.conf"])
+    assert conf.get("JobSubmitPlugins") == "lua"
+    assert conf.get("Prolog") == str(site.slurm / "prolog.d" / "50-gpu-aware")
+    assert "NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1" in files["gres.conf"]
+    assert "gpu_aware.lua" in files
+    assert 'models = {"v100"}' in files["gpu_aware_conf.lua"]
+    assert (site.units / "gpu-aware-selectd.service").exists()
+    assert (site.config.parent / "clock.conf").exists()
+    assert (site.slurm / "prolog.d" / "50-gpu-aware").stat().st_mode & 0o111
+    assert (site.config.parent.parent / "spool").is_dir()
+
+
+def test_install_twice_changes_nothing(site: Site):
+    site.setup("--install", "--yes")
+    before = site.files()
+    done = site.setup("--install")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "nothing was written" in done.stderr
+    assert site.files() == before
+
+
+def test_plain_nodes_keep_their_types_and_setup_says_so(tmp_path: Path):
+    """Changing types under running jobs kills them."""
+    conf = f"{HEAD}NodeName=n1 {INDEXED}\nNodeName=n2 Gres=gpu:v100:2\n"
+    site = Site(tmp_path, conf)
+    done = site.setup("--install", "--yes")
+    files = site.files()
+    assert [x for x in files["slurm.conf"].splitlines() if x.startswith("NodeName")] == [
+        x for x in conf.splitlines() if x.startswith("NodeName")
+    ]
+    assert "n2" not in files["gres.conf"]
+    assert "NodeName=n1 Name=gpu Type=g0" in files["gres.conf"]
+    said = " ".join(done.stderr.split())
+    assert "n2 keep their GRES types" in said
+
+
+def test_gres_lines_of_the_site_are_not_repeated(site: Site):
+    own = "NodeName=n[1-2] Name=gpu Type=g0 File=/dev/nvidia0\n"
+    (site.slurm / "gres.conf").write_text(own)
+    site.setup("--install", "--yes")
+    assert site.files()["gres.conf"] == own
+
+
+def test_a_node_that_slurm_does_not_know_is_left_to_the_admin(tmp_path: Path):
+    site = Site(tmp_path, HEAD)
+    done = site.setup("--install", "--yes")
+    assert "gres.conf" not in site.files()
+    assert "NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1" in " ".join(done.stderr.split())
+
+
+def test_the_sites_own_filter_stays(site: Site):
+    own = "function slurm_job_submit() return slurm.SUCCESS end\n"
+    (site.slurm / "job_submit.lua").write_text(own)
+    done = site.setup("--install", "--yes")
+    assert site.files()["job_submit.lua"] == own
+    assert "add the lines that load gpu_aware.lua" in " ".join(done.stderr.split())
+
+
+def test_a_changed_configuration_reloads_the_filter(site: Site):
+    """slurmctld reads our modules again only when job_submit.lua is newer."""
+    site.setup("--install", "--yes")
+    script = site.slurm / "job_submit.lua"
+    os.utime(script, (1_000_000_000, 1_000_000_000))
+    site.config.write_text(site.config.read_text() + '[site]\ndefault_class = "A"\n')
+    site.setup("--install", "--yes")
+    assert script.stat().st_mtime == 1_000_000_000  # nothing that the filter reads has changed
+    site.config.write_text(site.config.read_text() + "park_uncommented = false\n")
+    done = site.setup("--install", "--yes")
+    assert "park_uncommented = false" in site.files()["gpu_aware_conf.lua"]
+    assert abs(script.stat().st_mtime - time.time()) < 3600
+    assert "touched" in done.stderr
+
+
+def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
+    out = tmp_path / "review"
+    before = site.files()
+    done = site.setup("--output", str(out))
+    assert done.returncode == 0, done.stderr
+    assert site.files() == before
+    names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    assert {
+        "gres.conf",
+        "slurm.conf.lines",
+        "create-gate.sh",
+        "gpu_aware.lua",
+        "gpu_aware_conf.lua",
+        "job_submit.lua",
+        "clock.conf",
+        "prolog.d/50-gpu-aware",
+        "epilog.d/50-gpu-aware",
+        "systemd/gpu-aware-selectd.service",
+        "systemd/gpu-aware-sweep.timer",
+    } <= names
+    assert (
+        "# NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1 Features=gpu_v100"
+        in (out / "slurm.conf.lines").read_text()
+    )
+
+
+def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):
+    out = tmp_path / "review"
+    site.setup("--output", str(out))
+    (out / "gres.conf").write_text("mine\n")
+    done = site.setup("--output", str(out), answer="n\n")
+    assert "-mine" in done.stdout
+    assert (out / "gres.conf").read_text() == "mine\n"
+
+
+def test_without_a_profile_setup_says_what_is_missing(site: Site):
+    (site.config.parent.parent / "lib" / "store.db").unlink()
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 0
+    assert "no profile" in done.stderr
+    assert "gres.conf" not in site.files()
+
+
+def test_both_modes_are_wrong_usage(site: Site, tmp_path: Path):
+    assert site.setup("--install", "--output", str(tmp_path / "x")).returncode == 2
+
+
+def test_an_unknown_operator_is_wrong_usage(site: Site):
+    done = site.setup("--operator", "no-such-user-here")
+    assert done.returncode == 2
+    assert "no such user" in done.stderr
+
+
+def test_states_of_nodes():
+    conf = parse_conf(
+        "NodeName=a Gres=gpu:g0:1,gpu:g1:1\nNodeName=b Gres=gpu:2\nNodeName=c Gres=gpu:a100:2\n"
+        "NodeName=d\nNodeName=e[1-2] Gres=nic:1,gpu:g0:1\n"
+    )
+    assert node_states(conf) == {
+        "a": "indexed",
+        "b": "plain",
+        "c": "plain",
+        "e1": "indexed",
+        "e2": "indexed",
+    }
+
+
+@pytest.mark.skipif(shutil.which("luac") is None, reason="luac is not installed")
+def test_broken_lua_is_refused_before_anything_is_written(tmp_path: Path):
+    """A syntax error stops slurmctld at its next start."""
+    with pytest.raises(AwareError, match="Lua syntax error, nothing was installed"):
+        check_lua([Change(tmp_path / "x.lua", "return {")])
+
+
+def test_write_keeps_mode_and_the_first_version(tmp_path: Path):
+    file = tmp_path / "slurm.conf"
+    file.write_text("first\n")
+    file.chmod(0o640)
+    assert write(Change(file, "second\n")) == tmp_path / "slurm.conf.before-gpu-aware"
+    assert write(Change(file, "third\n")) is None
+    assert file.read_text() == "third\n"
+    assert (tmp_path / "slurm.conf.before-gpu-aware").read_text() == "first\n"
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_write_follows_a_link(tmp_path: Path):
+    real = tmp_path / "real"
+    real.write_text("a")
+    link = tmp_path / "slurm.conf"
+    link.symlink_to(real)
+    write(Change(link, "b"))
+    assert link.is_symlink()
+    assert real.read_text() == "b"
+
+
+@pytest.mark.parametrize("kind", ["lua", "prolog.d", "epilog.d"])
+def test_shipped_files_are_found(kind: str):
+    assert shipped(kind)
