@@ -83,8 +83,9 @@ class Result:
         def stat(values: FloatArray, how: str) -> float | None:
             if not len(values):
                 return None
-            pick = {"avg": np.mean, "median": np.median}.get(how)
-            return float(pick(values) if pick else np.percentile(values, float(how[1:])))
+            if how == "avg":
+                return float(values.mean())
+            return float(np.percentile(values, 50 if how == "median" else float(how[1:])))
 
         return {
             "policy": self.settings.label,
