@@ -28,7 +28,7 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	@luac=$$(command -v luac5.1 || command -v luac) || { echo "luac is not installed: Lua files not checked"; exit 0; }; \
 	  find etc/lua docker/etc -name '*.lua' -exec echo $$luac -p {} + -exec $$luac -p {} +
 	@command -v shellcheck >/dev/null || { echo "shellcheck is not installed: shell scripts not checked"; exit 0; }; \
-	  shellcheck docker/*.sh docker/cluster docker/demo .ci/run
+	  shellcheck docker/*.sh docker/cluster .ci/run
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
 	$(PYTEST) tests/unit tests/property tests/lua tests/slurm
@@ -56,7 +56,7 @@ cluster-down:  ## Stop it; nothing is left behind
 	docker/cluster down
 
 demo: docker  ## Sweep, 16 jobs of three classes, and why each got its GPUs (KEEP=1 leaves it running)
-	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) docker/demo
+	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) $(BIN)/python docker/demo.py
 
 clean:  ## Remove what was built, images of the cluster included
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis

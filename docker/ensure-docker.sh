@@ -34,6 +34,10 @@ if [ -n "$missing" ]; then
     mkdir -p build
     {
         apt-get update
+        # Newer Debian has the client in a package of its own.
+        case $missing in
+        *docker.io*) ! apt-cache show docker-cli >/dev/null 2>&1 || missing="$missing docker-cli" ;;
+        esac
         # shellcheck disable=SC2086  # a list of names
         apt-get install -y --no-install-recommends $missing iptables
     } >build/apt.log 2>&1 || {
