@@ -17,7 +17,7 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 FLAT = Cluster.uniform(4, 4, locality_penalty=1.0, same_indices=False)
 
 
-def random_trace(seed, n=80, sizes=(1, 1, 2, 4, 8)):
+def random_trace(seed, n=50, sizes=(1, 1, 2, 4, 8)):
     dice = random.Random(seed)
     at = 0.0
     jobs = []
@@ -50,7 +50,7 @@ def name(settings):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=name)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_every_job_ends_once_and_its_work_is_done(settings, seed):
     trace = random_trace(seed)
     scores = random_scores(seed)
@@ -176,4 +176,4 @@ def test_an_unknown_policy_is_refused_at_once():
 def test_progress_adds_up_to_all_jobs():
     seen = []
     simulate(random_trace(8), FLAT, SimSettings(), progress=seen.append)
-    assert sum(seen) == 80
+    assert sum(seen) == 50
