@@ -1,0 +1,99 @@
+"""What starts a round: the filter's byte at a submission, jobcomp's line at an end, a timer.
+
+Both files are watched by inotify; no polling. A file that is not there yet, or was rotated away,
+is watched again as soon as it is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+from collections.abc import Mapping
+from pathlib import Path
+
+import inotify_simple
+
+__all__ = ["Events"]
+
+log = logging.getLogger(__name__)
+
+_FLAGS = inotify_simple.flags
+_CHANGED = _FLAGS.MODIFY | _FLAGS.CLOSE_WRITE | _FLAGS.ATTRIB
+_GONE = _FLAGS.MOVE_SELF | _FLAGS.DELETE_SELF
+
+
+class Events:
+    """Waits for one of some files to change, a signal, or a time.
+
+    ``files`` maps what happened (``submit``, ``end``) to the file that then changes.
+    """
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = dict(files)
+        self._inotify = inotify_simple.INotify()
+        self._watched: dict[int, str] = {}
+        self._missing: set[str] = set()
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def wait(self, timeout_s: float) -> str:
+        """Wait; return ``submit``, ``end``, ``signal`` or ``timer``."""
+        self._watch()
+        readable, _, _ = select.select(
+            [self._inotify.fileno(), self._wake_r], [], [], max(0.0, timeout_s)
+        )
+        if self._wake_r in readable:
+            os.read(self._wake_r, 4096)
+            return "signal"
+        if not readable:
+            return "timer"
+        happened = self._drain()
+        return happened if happened is not None else "timer"
+
+    def wake(self) -> None:
+        """End a wait at once; may be called from a signal handler."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_w, b".")
+
+    def close(self) -> None:
+        """Give the file descriptors back."""
+        self._inotify.close()
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+
+    def drain(self) -> None:
+        """Forget what has happened so far: a round that starts now will see it."""
+        self._drain()
+
+    def _drain(self) -> str | None:
+        happened: str | None = None
+        for event in self._inotify.read(timeout=0):
+            what = self._watched.get(event.wd)
+            if what is None:
+                continue
+            if event.mask & (_GONE | _FLAGS.IGNORED):
+                del self._watched[event.wd]
+            if event.mask & _CHANGED and happened != "submit":
+                happened = what
+        return happened
+
+    def _watch(self) -> None:
+        """Watch what is not watched yet."""
+        watched = set(self._watched.values())
+        for what, path in self._files.items():
+            if what in watched:
+                continue
+            try:
+                number = self._inotify.add_watch(str(path), _CHANGED | _GONE)
+            except OSError as exc:
+                if what not in self._missing:
+                    log.warning(
+                        "%s: cannot be watched (%s); rounds start by the timer until it can",
+                        path,
+                        exc.strerror,
+                    )
+                self._missing.add(what)
+                continue
+            self._missing.discard(what)
+            self._watched[number] = what

@@ -1,0 +1,102 @@
+"""The heartbeat: a thread that keeps the gate's reservation alive, whatever a round does.
+
+It stops pushing if no round has succeeded for a long time: then the gate opens by itself, and
+Slurm starts the parked jobs as if we were not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gate import hold_gate
+from slurm_gpu_aware.slurm.gateway import Gateway
+
+__all__ = ["Heartbeat"]
+
+log = logging.getLogger(__name__)
+
+STALL_S = 300.0
+"""Without a successful round for this long, the gate is let go."""
+_RETRY_S = 3.0
+
+
+class Heartbeat:
+    """Holds the gate from a thread of its own."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        config: Config,
+        *,
+        clock: Callable[[], float] = time.time,
+        stall_s: float = STALL_S,
+    ) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._clock = clock
+        self._stall_s = stall_s
+        self._stop = threading.Event()
+        self._held_until = 0.0
+        self._last_round = clock()
+        self._stalled = False
+        self.created: SimpleQueue[float] = SimpleQueue()
+        """Times at which the reservation had to be created; the main loop writes them down."""
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    @property
+    def held_until(self) -> float:
+        """Unix time until which the gate is certainly closed; in the past: it may be open."""
+        return self._held_until
+
+    def start(self) -> None:
+        """Beat once now, then from the thread. Raises SourceError if Slurm does not answer."""
+        self.beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating; the reservation stays until its end."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=self._config.selector.command_timeout_s + 1)
+
+    def round_done(self) -> None:
+        """The main loop finished a round."""
+        self._last_round = self._clock()
+
+    def beat(self) -> None:
+        """Push the end of the reservation once; create it if it is gone. Raises SourceError."""
+        now = self._clock()
+        if now - self._last_round > self._stall_s:
+            if not self._stalled:
+                log.error(
+                    "no round has succeeded for %.0f s: the gate is let go, parked jobs will"
+                    " start as Slurm likes",
+                    now - self._last_round,
+                )
+            self._stalled = True
+            return
+        self._stalled = False
+        end_s, created = hold_gate(self._gateway, self._config.gate, now)
+        self._held_until = end_s
+        if created:
+            log.info("gate reservation %s created", self._config.gate.reservation)
+            self.created.put(now)
+
+    def _run(self) -> None:
+        wait_s = self._config.selector.heartbeat_s
+        while not self._stop.wait(wait_s):
+            try:
+                self.beat()
+                wait_s = self._config.selector.heartbeat_s
+            except SourceError as exc:
+                log.warning("heartbeat: %s", exc)
+                wait_s = min(_RETRY_S, self._config.selector.heartbeat_s)
+            except Exception:
+                log.exception("heartbeat failed; it goes on")
+                wait_s = self._config.selector.heartbeat_s

@@ -1,0 +1,303 @@
+"""Placing in three steps, each of which may be repeated: prepare, read back, open the gate.
+
+Slurm's update of a job is not atomic and one that timed out may still be applied, so nothing is
+believed that was not read back. A selector that dies in between leaves either a parked job with
+pins, which the next round places anew or undoes, or an open gate, whose pins are right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.watch import Tracked, Watch
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.slurm.gate import is_parked, open_licences
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.mark import HAND, PREPARED, RELEASED, marked
+from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields, restored_fields
+
+__all__ = ["Candidate", "Placer", "extra_with_clock"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A parked job, or one task of a parked array, that a round may place."""
+
+    id: str
+    job: SlurmJob
+    original: OriginalRequest
+    request: Request
+
+
+@dataclass
+class _Step:
+    candidate: Candidate
+    assignment: Assignment
+    pins: Pins
+    fields: tuple[tuple[str, str], ...]
+    tracked: Tracked
+
+
+class Placer:
+    """Carries out a plan."""
+
+    def __init__(self, gateway: Gateway, config: Config, books: Books, watch: Watch) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._books = books
+        self._watch = watch
+
+    def place(
+        self,
+        assignments: Sequence[Assignment],
+        candidates: Mapping[str, Candidate],
+        node_names: Sequence[str],
+        took_s: Mapping[str, float],
+        now: float,
+    ) -> tuple[list[str], dict[str, str]]:
+        """Place jobs; return (ids whose gate was opened, reason for each that failed).
+
+        Raises SourceError if Slurm does not answer; jobs are then parked, prepared or open, and
+        the next round sees which.
+        """
+        failed: dict[str, str] = {}
+        steps: list[_Step] = []
+        for assignment in assignments:
+            candidate = candidates[assignment.job_id]
+            try:
+                steps.append(self._step(candidate, assignment, node_names, took_s, now))
+            except ValueError as exc:
+                failed[assignment.job_id] = str(exc)
+        refused = self._gateway.update_jobs([JobUpdate(s.candidate.id, s.fields) for s in steps])
+        seen = {job.id: job for job in self._gateway.jobs()} if steps else {}
+        ready: list[_Step] = []
+        for step in steps:
+            wrong = self._wrong(step, seen.get(step.candidate.id), refused)
+            if wrong is None:
+                ready.append(step)
+                step.tracked.state = "prepared"
+                self._books.outcome(step.tracked.decision, "prepared", now)
+                self._books.event(step.candidate.id, "prepared", dict(step.fields), now)
+            else:
+                failed[step.candidate.id] = wrong
+        self._undo([s for s in steps if s.candidate.id in failed], seen, failed, now)
+        return self._open(ready, seen, failed, now), failed
+
+    def leave(self, candidate_jobs: Sequence[tuple[SlurmJob, str]], now: float) -> list[str]:
+        """Open the gate, unpinned, for jobs that we never can place: Slurm shall do it."""
+        updates = []
+        for job, reason in candidate_jobs:
+            original = parse(job.admin_comment)
+            if original is None or job.admin_comment is None:
+                continue
+            undo = restored_fields(job, original)
+            if undo:
+                updates.append(JobUpdate(job.id, undo))
+            comment = marked(job.admin_comment, HAND, job.restarts, now)
+            fields = (("AdminComment", comment), ("Licenses", open_licences(original)))
+            updates.append(JobUpdate(job.id, fields))
+            log.info("job %s is left to Slurm: %s", job.id, reason)
+            self._books.event(job.id, "released", {"left_to_slurm": reason}, now)
+        refused = self._gateway.update_jobs(updates)
+        for job_id, why in refused.items():
+            log.warning("job %s could not be left to Slurm: %s", job_id, why)
+        return [job.id for job, _ in candidate_jobs if job.id not in refused]
+
+    def _step(
+        self,
+        candidate: Candidate,
+        assignment: Assignment,
+        node_names: Sequence[str],
+        took_s: Mapping[str, float],
+        now: float,
+    ) -> _Step:
+        """Decide the fields and write the decision down, before Slurm hears of it."""
+        names = tuple(node_names[i] for i in assignment.nodes)
+        slots = tuple(sorted(assignment.slots[0])) if assignment.exact else None
+        if slots is not None and any(tuple(sorted(s)) != slots for s in assignment.slots):
+            raise ValueError("different GPU indices on its nodes cannot be told to Slurm")
+        pins = Pins(names, slots, assignment.clock_mhz)
+        job = candidate.job
+        fields = placed_fields(candidate.original, pins)
+        if pins.clock_mhz is None and job.tres_freq != candidate.original.tres_freq:
+            fields += (("TresFreq", candidate.original.tres_freq or ""),)
+        extra = extra_with_clock(job.extra, pins.clock_mhz)
+        if extra is None:
+            detail = {"error": "its Extra field holds characters that cannot be kept"}
+            self._books.event(candidate.id, "clock_failed", detail, now)
+        elif extra != (job.extra or ""):
+            fields += (("Extra", extra),)
+        comment = marked(job.admin_comment or "", PREPARED, job.restarts, now)
+        fields += (("AdminComment", comment),)
+        JobUpdate(candidate.id, fields)  # raises before anything is written
+        tracked = Tracked(None, "planned", names, slots, job.restarts)
+        tracked.decision = self._decide(candidate, assignment, names, took_s, now)
+        previous = self._watch.placed.get(candidate.id)
+        if previous is not None:
+            self._books.outcome(previous.decision, "reparked", now, {"why": "decided anew"})
+        self._watch.placed[candidate.id] = tracked
+        return _Step(candidate, assignment, pins, fields, tracked)
+
+    def _decide(
+        self,
+        candidate: Candidate,
+        assignment: Assignment,
+        names: tuple[str, ...],
+        took_s: Mapping[str, float],
+        now: float,
+    ) -> int | None:
+        from slurm_gpu_aware.store.ledger import Decision
+
+        request, job = candidate.request, candidate.job
+        asked = {
+            "gpus": request.gpus,
+            "class": request.app_class,
+            "min_nodes": request.min_nodes,
+            "max_nodes": request.max_nodes,
+            "gpus_per_node": request.gpus_per_node,
+            "bw": "high" if request.bandwidth_sensitive else "low",
+            "pattern": request.pattern,
+            "policy": request.policy,
+            "freq": request.clock,
+            "exclusive": request.whole_node,
+            "comment": job.comment,
+        }
+        return self._books.decide(
+            Decision(
+                job_id=candidate.id,
+                user=job.user,
+                submitted_at=job.submit_s,
+                decided_at=now,
+                asked={key: value for key, value in asked.items() if value is not None},
+                policy=assignment.policy,
+                nodes=list(names),
+                slots=[list(s) for s in assignment.slots],
+                score=assignment.score,
+                level=assignment.level,
+                slowdown=assignment.slowdown,
+                clock_mhz=assignment.clock_mhz,
+                exact=assignment.exact,
+                victims=assignment.victims,
+                why=assignment.why,
+                took_ms=1000.0 * took_s.get(candidate.id, 0.0),
+                state="planned",
+                restarts=job.restarts,
+            )
+        )
+
+    def _wrong(self, step: _Step, job: SlurmJob | None, refused: Mapping[str, str]) -> str | None:
+        """Why a prepared job must not be opened; None: it shows what we set."""
+        if job is None:
+            return refused.get(step.candidate.id, "it is gone")
+        if not is_parked(job, self._config.gate):
+            return f"it is {job.state} and no longer parked"
+        wrong = differences(job, step.fields)
+        if wrong:
+            said = refused.get(step.candidate.id)
+            return "; ".join([*wrong, *([said] if said else [])])
+        return None
+
+    def _undo(
+        self,
+        steps: Sequence[_Step],
+        seen: Mapping[str, SlurmJob],
+        failed: Mapping[str, str],
+        now: float,
+    ) -> None:
+        updates = []
+        for step in steps:
+            job_id = step.candidate.id
+            log.warning("job %s could not be prepared: %s", job_id, failed[job_id])
+            self._books.outcome(step.tracked.decision, "failed", now, {"why": failed[job_id]})
+            self._books.event(job_id, "error", {"step": "prepare", "why": failed[job_id]}, now)
+            self._watch.placed.pop(job_id, None)
+            job = seen.get(job_id)
+            if job is not None and is_parked(job, self._config.gate):
+                fields = undo_fields(job, step.candidate.original)
+                if fields:
+                    updates.append(JobUpdate(job_id, fields))
+        self._gateway.update_jobs(updates)
+
+    def _open(
+        self,
+        steps: Sequence[_Step],
+        seen: Mapping[str, SlurmJob],
+        failed: dict[str, str],
+        now: float,
+    ) -> list[str]:
+        updates = []
+        for step in steps:
+            job = seen[step.candidate.id]
+            comment = marked(job.admin_comment or "", RELEASED, job.restarts, now)
+            fields = (
+                ("AdminComment", comment),
+                ("Licenses", open_licences(step.candidate.original)),
+            )
+            updates.append(JobUpdate(step.candidate.id, fields))
+        refused = self._gateway.update_jobs(updates)
+        opened: list[str] = []
+        for step in steps:
+            job_id = step.candidate.id
+            why = refused.get(job_id)
+            if why is not None:
+                # It stays parked and pinned; the next round undoes or places it.
+                failed[job_id] = why
+                log.warning("job %s: the gate could not be opened: %s", job_id, why)
+                self._books.event(job_id, "error", {"step": "open", "why": why}, now)
+                continue
+            step.tracked.state = "released"
+            step.tracked.released_at = now
+            self._books.outcome(step.tracked.decision, "released", now)
+            self._books.event(job_id, "released", {}, now)
+            log.info(
+                "job %s -> %s GPUs %s (%s, score %.3f)",
+                job_id,
+                ",".join(step.pins.nodes),
+                list(step.pins.slots) if step.pins.slots is not None else "by Slurm",
+                step.assignment.policy,
+                step.assignment.score,
+            )
+            opened.append(job_id)
+        return opened
+
+
+def undo_fields(job: SlurmJob, original: OriginalRequest) -> tuple[tuple[str, str], ...]:
+    """Fields that clear every pin and the selector's mark of a parked job."""
+    from slurm_gpu_aware.slurm.mark import unmarked
+
+    fields = restored_fields(job, original)
+    extra = extra_with_clock(job.extra, None)
+    if extra is not None and extra != (job.extra or ""):
+        fields += (("Extra", extra),)
+    if job.admin_comment is not None and unmarked(job.admin_comment) != job.admin_comment:
+        fields += (("AdminComment", unmarked(job.admin_comment)),)
+    return fields
+
+
+def extra_with_clock(extra: str | None, clock_mhz: int | None) -> str | None:
+    """The job's Extra with ``freq=MHZ`` as one of its comma separated items, or without any.
+
+    None if what the user put there cannot be kept in an update; it is then left as it is.
+    """
+    items = [i for i in (extra or "").split(",") if i and not i.strip().startswith("freq=")]
+    if clock_mhz is not None:
+        items.append(f"freq={clock_mhz}")
+    text = ",".join(items)
+    try:
+        JobUpdate("1", (("Extra", text),))
+    except ValueError:
+        return None
+    return text
+
+
+def task_of(job: SlurmJob, job_id: str) -> SlurmJob:
+    """The unsplit array record as the record of one of its tasks."""
+    return replace(job, id=job_id, array_tasks=None)

@@ -1,0 +1,184 @@
+"""Parking again: jobs whose gate we opened and that do not start, or that came back.
+
+Closing the gate comes first and alone: for a job that has started meanwhile an update of its
+licences does no harm, but one of its nodes would shrink it. Only what reads back as parked is
+then unpinned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.placing import undo_fields
+from slurm_gpu_aware.service.watch import Watch
+from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.gate import closed_licences, is_parked, open_licences
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.mark import HAND, mark_of
+from slurm_gpu_aware.slurm.rewrite import is_pinned
+
+__all__ = ["Backoff", "Recovery", "is_released"]
+
+log = logging.getLogger(__name__)
+
+_STARTING = frozenset({"None", "Priority", "Resources", "Cleaning"})
+"""Reasons of a placed job that is about to start."""
+_STALE_S = 5.0
+"""Slurm shows the old reason until its scheduler has looked at the job."""
+
+
+@dataclass
+class Backoff:
+    """How long a job that could not start is not planned again: doubling, up to 16 times."""
+
+    base_s: float
+    _until: dict[str, float] = field(default_factory=dict)
+    _count: dict[str, int] = field(default_factory=dict)
+
+    def punish(self, job_id: str, now: float) -> float:
+        """Hold a job back once more; return until when."""
+        count = self._count.get(job_id, 0)
+        self._count[job_id] = count + 1
+        self._until[job_id] = now + self.base_s * 2 ** min(count, 4)
+        return self._until[job_id]
+
+    def held_until(self, job_id: str, now: float) -> float | None:
+        """Until when a job is held back; None: it is not."""
+        until = self._until.get(job_id)
+        return until if until is not None and until > now else None
+
+    def forget(self, known: set[str]) -> None:
+        """Drop jobs that are gone."""
+        for job_id in [j for j in self._count if j not in known]:
+            self._count.pop(job_id)
+            self._until.pop(job_id, None)
+
+
+def is_released(job: SlurmJob, config: Config) -> bool:
+    """Pending, ours, the gate open by us: pinned or marked, and not opened by an operator."""
+    original = parse(job.admin_comment)
+    if job.state != "PENDING" or original is None or is_parked(job, config.gate):
+        return False
+    mark = mark_of(job.admin_comment)
+    if mark is not None:
+        return mark.state != HAND
+    return is_pinned(job, original)
+
+
+class Recovery:
+    """Finds jobs that must be parked again, and parks them."""
+
+    def __init__(
+        self, gateway: Gateway, config: Config, books: Books, watch: Watch, backoff: Backoff
+    ) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._books = books
+        self._watch = watch
+        self._backoff = backoff
+        self._first_seen: dict[str, float] = {}
+
+    def due(
+        self, jobs: Sequence[SlurmJob], lost_nodes: frozenset[str], now: float
+    ) -> dict[str, str]:
+        """Why, for each job whose gate must be closed again. ``lost_nodes``: cannot be used."""
+        released = [job for job in jobs if is_released(job, self._config)]
+        current = {job.id for job in released}
+        self._first_seen = {j: t for j, t in self._first_seen.items() if j in current}
+        found: dict[str, str] = {}
+        for job in released:
+            why = self._why(job, lost_nodes, now)
+            if why is not None:
+                found[job.id] = why
+        return found
+
+    def _why(self, job: SlurmJob, lost_nodes: frozenset[str], now: float) -> str | None:
+        first = self._first_seen.setdefault(job.id, now)
+        tracked = self._watch.placed.get(job.id)
+        since = tracked.released_at if tracked and tracked.released_at is not None else first
+        mark = mark_of(job.admin_comment)
+        if mark is not None and job.restarts > mark.restarts:
+            return "requeued"
+        lost = sorted(lost_nodes.intersection(job.req_nodes))
+        if lost:
+            return f"node {lost[0]} cannot be used"
+        if job.reason not in _STARTING and not (
+            job.reason == "Licenses" and now - since < _STALE_S
+        ):
+            return f"held by {job.reason}"
+        if now - since > self._config.selector.start_timeout_s:
+            return f"not started within {self._config.selector.start_timeout_s:g} s"
+        return None
+
+    def park_again(self, jobs: Mapping[str, SlurmJob], due: Mapping[str, str], now: float) -> int:
+        """Close the gate of these jobs and clear every pin; return how many are parked now."""
+        if not due:
+            return 0
+        updates = []
+        for job_id in due:
+            original = parse(jobs[job_id].admin_comment)
+            if original is not None:
+                closed = closed_licences(original, self._config.gate)
+                updates.append(JobUpdate(job_id, (("Licenses", closed),)))
+        refused = self._gateway.update_jobs(updates)
+        seen = {job.id: job for job in self._gateway.jobs()}
+        parked: list[SlurmJob] = []
+        for job_id, why in due.items():
+            job = seen.get(job_id)
+            if job is None:
+                continue
+            if is_parked(job, self._config.gate):
+                parked.append(job)
+                self._write(job, why, now)
+            elif job.state == "PENDING":
+                log.warning(
+                    "job %s (%s) could not be parked again: %s",
+                    job_id,
+                    why,
+                    refused.get(job_id, "its licences did not change"),
+                )
+        self._give_back([job for job in seen.values() if job.id in due], now)
+        self.unpin(parked)
+        return len(parked)
+
+    def unpin(self, jobs: Sequence[SlurmJob]) -> None:
+        """Give parked jobs back their original request; nothing is sent for those that have it."""
+        updates = []
+        for job in jobs:
+            original = parse(job.admin_comment)
+            fields = undo_fields(job, original) if original is not None else ()
+            if fields:
+                updates.append(JobUpdate(job.id, fields))
+        for job_id, why in self._gateway.update_jobs(updates).items():
+            log.warning(
+                "job %s could not be unpinned, tried again in the next round: %s", job_id, why
+            )
+
+    def _give_back(self, jobs: Sequence[SlurmJob], now: float) -> None:
+        """A job that started while its gate was being closed does not need the licence."""
+        updates = []
+        for job in jobs:
+            original = parse(job.admin_comment)
+            if (
+                job.state != "PENDING"
+                and original is not None
+                and job.licence_count(self._config.gate.licence)
+            ):
+                updates.append(JobUpdate(job.id, (("Licenses", open_licences(original)),)))
+        self._gateway.update_jobs(updates)
+
+    def _write(self, job: SlurmJob, why: str, now: float) -> None:
+        tracked = self._watch.placed.pop(job.id, None)
+        detail = {"why": why, "restarts": job.restarts}
+        if tracked is not None:
+            self._books.outcome(tracked.decision, "reparked", now, detail)
+        self._books.event(job.id, "reparked", detail, now)
+        if why == "requeued" or why.startswith("node "):
+            log.info("job %s parked again: %s", job.id, why)
+            return
+        until = self._backoff.punish(job.id, now)
+        log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, until - now)

@@ -1,0 +1,313 @@
+"""One round: read, see what became of placed jobs, park again, plan, place."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.placing import Candidate, Placer, task_of
+from slurm_gpu_aware.service.recovery import Backoff, Recovery, is_released
+from slurm_gpu_aware.service.watch import Watch
+from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.gate import is_parked
+from slurm_gpu_aware.slurm.gateway import Gateway, SlurmConfig, SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.gres import placed_slots
+from slurm_gpu_aware.slurm.parse import parse_licenses
+from slurm_gpu_aware.slurm.rewrite import gpus_per_node
+from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold, build_cluster, is_usable
+from slurm_gpu_aware.slurm.translate import (
+    CannotPlanError,
+    Site,
+    array_tasks,
+    class_of,
+    to_request,
+    wishes_of,
+)
+
+__all__ = ["Outcome", "Rounds"]
+
+log = logging.getLogger(__name__)
+
+_PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None"})
+"""Reasons that say that nothing but our gate holds a parked job."""
+_GATE_MARGIN_S = 15.0
+"""Nothing is pinned if the gate may open within this time: a job that starts meanwhile must not
+be touched."""
+_MOST_TASKS = 500
+"""Array tasks of one array that one round plans."""
+_CONFIG_S = 60.0
+"""Partitions and Slurm's configuration are read again after this time."""
+
+
+@dataclass
+class Outcome:
+    """What a round did."""
+
+    queued: int = 0
+    placed: list[str] = field(default_factory=list)
+    parked_again: int = 0
+    released: int = 0
+    """Jobs with an open gate that Slurm has not started yet."""
+    waiting: list[dict[str, Any]] = field(default_factory=list)
+    took_s: float = 0.0
+
+
+class Rounds:
+    """Everything that lives from one round to the next."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        config: Config,
+        books: Books,
+        *,
+        gate_held_until: Callable[[], float],
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._books = books
+        self._clock = clock
+        self._timer = timer
+        self._gate_held_until = gate_held_until
+        self.watch = Watch(books, config)
+        self._backoff = Backoff(config.selector.reuse_backoff_s)
+        self._placer = Placer(gateway, config, books, self.watch)
+        self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
+        self._slurm: SlurmConfig | None = None
+        self._partitions: dict[str, SlurmPartition] = {}
+        self._read_at = -float("inf")
+        self.ids: dict[int, str] = {}
+        """Slurm's record number -> job id, of the last reading."""
+
+    def run(self) -> Outcome:
+        """Run a round. Raises SourceError if Slurm does not answer."""
+        started = self._timer()
+        outcome = Outcome()
+        now = self._clock()
+        jobs = self._gateway.jobs()
+        self.ids = {job.raw_id: job.id for job in jobs}
+        self.watch.observe(jobs, now)
+        parked = [job for job in jobs if is_parked(job, self._config.gate)]
+        released = [job for job in jobs if is_released(job, self._config)]
+        outcome.queued = len(parked)
+        outcome.released = len(released)
+        if parked or released:
+            self._plan_and_place(jobs, parked, released, outcome)
+        self._backoff.forget({job.id for job in jobs})
+        outcome.took_s = self._timer() - started
+        return outcome
+
+    def _plan_and_place(
+        self,
+        jobs: Sequence[SlurmJob],
+        parked: Sequence[SlurmJob],
+        released: Sequence[SlurmJob],
+        outcome: Outcome,
+    ) -> None:
+        nodes = {node.name: node for node in self._gateway.nodes()}
+        now = self._clock()
+        lost = frozenset(name for name, node in nodes.items() if not is_usable(node))
+        due = self._recovery.due(released, lost, now)
+        if due and self._gate_held(now):
+            by_id = {job.id: job for job in jobs}
+            outcome.parked_again = self._recovery.park_again(by_id, due, now)
+            outcome.released -= outcome.parked_again
+        holds = [h for h in (self._hold(j, now) for j in released if j.id not in due) if h]
+        slurm, partitions = self._static()
+        cluster = build_cluster(
+            list(nodes.values()),
+            jobs,
+            self._books.profile(),
+            slurm,
+            classes=self._config.site.classes,
+            locality_penalty=self._config.placement.locality_penalty,
+            holds=holds,
+            now=now,
+            class_of=self._class_of,
+        )
+        site = Site(
+            self._config, slurm, nodes, partitions, self._gateway.reservations(), cluster, now
+        )
+        candidates, leave = self._candidates(parked, jobs, site, outcome)
+        plan = self._plan(candidates, site)
+        outcome.waiting += [
+            {"job_id": w.job_id, "reason": w.reason, "shadow_start_s": w.shadow_start_s}
+            for w in plan.waiting
+        ]
+        if not self._gate_held(self._clock()):
+            log.warning("the gate is not held: nothing is placed until it is")
+            return
+        self._placer.leave(leave, now)
+        chosen = {assignment.job_id for assignment in plan.assignments}
+        # Whatever an interrupted round left pinned and this one does not place.
+        self._recovery.unpin([job for job in parked if job.id not in chosen])
+        if plan.assignments:
+            placed, failed = self._placer.place(
+                plan.assignments, candidates, cluster.nodes, plan.took_s, self._clock()
+            )
+            outcome.placed = placed
+            for job_id, why in failed.items():
+                self._backoff.punish(job_id, now)
+                outcome.waiting.append({"job_id": job_id, "reason": why, "shadow_start_s": None})
+
+    def _gate_held(self, now: float) -> bool:
+        return self._gate_held_until() - now > _GATE_MARGIN_S
+
+    def _static(self) -> tuple[SlurmConfig, Mapping[str, SlurmPartition]]:
+        """Slurm's configuration and partitions, read once a minute."""
+        if self._slurm is None or self._timer() - self._read_at > _CONFIG_S:
+            self._slurm = self._gateway.config()
+            self._partitions = {p.name: p for p in self._gateway.partitions()}
+            self._read_at = self._timer()
+        return self._slurm, self._partitions
+
+    def _class_of(self, job: SlurmJob) -> str | None:
+        if parse(job.admin_comment) is None:
+            return None
+        return class_of(job, wishes_of(job, self._config), self._config)
+
+    def _hold(self, job: SlurmJob, now: float) -> Hold | None:
+        """What a job whose gate is open will take as soon as Slurm starts it."""
+        original = parse(job.admin_comment)
+        if original is None or not job.req_nodes:
+            return None
+        nodes = len(job.req_nodes)
+        slots = placed_slots(job.tres_per_node) or ()
+        return Hold(
+            job_id=job.id,
+            nodes=job.req_nodes,
+            slots=slots,
+            gpus_per_node=len(slots) or gpus_per_node(original, nodes),
+            cpus_per_node=-(-job.cpus // nodes),
+            memory_mb_per_node=job.req_tres.get("mem", 0) // nodes,
+            end_s=now + job.time_limit_s,
+            app_class=self._class_of(job),
+        )
+
+    def _candidates(
+        self,
+        parked: Sequence[SlurmJob],
+        jobs: Sequence[SlurmJob],
+        site: Site,
+        outcome: Outcome,
+    ) -> tuple[dict[str, Candidate], list[tuple[SlurmJob, str]]]:
+        """Jobs to plan, and those to leave to Slurm; the rest waits, with its reason."""
+        found: dict[str, Candidate] = {}
+        leave: list[tuple[SlurmJob, str]] = []
+        licences = _Licences(self._gateway)
+
+        def wait(job_id: str, reason: str) -> None:
+            outcome.waiting.append({"job_id": job_id, "reason": reason, "shadow_start_s": None})
+
+        for job in sorted(parked, key=lambda j: (-j.priority, j.submit_s, j.raw_id)):
+            original = parse(job.admin_comment)
+            assert original is not None  # noqa: S101 - is_parked said so
+            if job.reason not in _PLANNABLE:
+                wait(job.id, f"held by {job.reason}")
+                continue
+            for job_id in self._ids(job, jobs):
+                until = self._backoff.held_until(job_id, site.now)
+                if until is not None:
+                    wait(job_id, f"it could not start; tried again in {until - site.now:.0f} s")
+                    continue
+                lacking = licences.lacking(original.licenses)
+                if lacking is not None:
+                    wait(job_id, f"licence {lacking} is in use")
+                    continue
+                record = job if job_id == job.id else task_of(job, job_id)
+                try:
+                    request = to_request(record, original, site, job_id=job_id)
+                except CannotPlanError as exc:
+                    if exc.leave:
+                        leave.append((job, exc.reason))
+                        break
+                    wait(job_id, exc.reason)
+                    continue
+                licences.take(original.licenses)
+                found[job_id] = Candidate(job_id, record, original, request)
+        return found, leave
+
+    @staticmethod
+    def _ids(job: SlurmJob, jobs: Sequence[SlurmJob]) -> list[str]:
+        """The job itself, or the tasks of an array that its ``%limit`` lets start."""
+        if job.array_tasks is None:
+            return [job.id]
+        try:
+            tasks = array_tasks(job.array_tasks)
+        except ValueError as exc:
+            log.warning("job %s: %s", job.id, exc)
+            return []
+        most = _MOST_TASKS
+        if job.array_limit:
+            active = sum(
+                1
+                for other in jobs
+                if other.array_id == job.array_id
+                and other.array_tasks is None
+                and (other.state in HOLDING or other.state == "PENDING")
+            )
+            most = min(most, max(0, job.array_limit - active))
+        return [f"{job.array_id}_{task}" for task in tasks[:most]]
+
+    def _plan(self, candidates: Mapping[str, Candidate], site: Site) -> Plan:
+        if not candidates:
+            return Plan((), ())
+        from slurm_gpu_aware.planning.round import plan_round
+
+        placement, classes = self._config.placement, self._config.site.classes
+        clocks = {name: self._config.for_class(name).clock_mhz for name in classes}
+        settings = PlanSettings(
+            policy=placement.policy,
+            classes=classes,
+            class_clock_mhz={name: mhz for name, mhz in clocks.items() if mhz is not None},
+            max_clock_mhz=placement.max_clock_mhz,
+            backfill=placement.backfill,
+        )
+        return plan_round(
+            [candidate.request for candidate in candidates.values()],
+            site.cluster,
+            settings,
+            site.now,
+            timer=self._timer,
+        )
+
+
+class _Licences:
+    """Users' own licences: how many are free, minus what this round gives away."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._free: dict[str, int] | None = None
+
+    def lacking(self, text: str | None) -> str | None:
+        """Name of a licence that is not free in the number asked; None: all are."""
+        for name, count in self._wanted(text):
+            if self._known().get(name, count) < count:
+                return name
+        return None
+
+    def take(self, text: str | None) -> None:
+        """Count a job's licences as in use."""
+        for name, count in self._wanted(text):
+            if name in self._known():
+                self._known()[name] -= count
+
+    def _known(self) -> dict[str, int]:
+        if self._free is None:
+            self._free = self._gateway.free_licenses()
+        return self._free
+
+    @staticmethod
+    def _wanted(text: str | None) -> tuple[tuple[str, int], ...]:
+        try:
+            return parse_licenses(text or "")
+        except ValueError:
+            return ()

@@ -1,0 +1,244 @@
+"""``gpu-aware selectd``: the daemon's main loop.
+
+Rounds start on events (a submission, a job's end), at the latest every ``selector.round_s``; while
+placed jobs have not started yet, sooner. The heartbeat runs beside, in a thread of its own. One
+daemon at a time, by a lock on a file beside the store. SIGTERM ends it after the round it is in;
+SIGKILL may end it anywhere, and the next start goes on from what Slurm and the ledger say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from slurm_gpu_aware.config import Config, load_config
+from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.clock_settings import read_config as read_clock_config
+from slurm_gpu_aware.service.clock_spool import ClockSpool
+from slurm_gpu_aware.service.events import Events
+from slurm_gpu_aware.service.heartbeat import Heartbeat
+from slurm_gpu_aware.service.rounds import Outcome, Rounds
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import Gateway
+
+__all__ = ["Selector", "run"]
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 0.03
+"""After an event: what comes in a burst is seen by one round."""
+_ECHO_S = 0.25
+"""The filter speaks before the job exists: a submission is looked for twice."""
+_STARTING_S = 0.5
+"""Between two looks at placed jobs that have not started."""
+_RECORD_S = 5.0
+"""Rounds that place nothing are written down at most this often."""
+_SHOWN_WAITING = 200
+_PRUNE_S = 3600.0
+
+
+def run(config: Config | Path | str | None = None, once: bool = False) -> int:
+    """Run the selector until SIGTERM or SIGINT; with ``once`` a single round.
+
+    Returns the exit code: 0, or 1 if another selector runs or nothing could be done.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+    settings = config if isinstance(config, Config) else load_config(config)
+    gateway = CliGateway(settings.selector.command_timeout_s)
+    try:
+        with _alone(settings.store.path.parent / "selectd.lock"):
+            selector = Selector(settings, gateway)
+            try:
+                return selector.once() if once else selector.loop()
+            finally:
+                selector.close()
+    except AwareError as exc:
+        log.error("%s", exc)
+        return 1
+
+
+class Selector:
+    """The daemon: heartbeat, events, rounds, ledger."""
+
+    def __init__(self, config: Config, gateway: Gateway) -> None:
+        self._config = config
+        self._books = Books(config.store.path)
+        self._heartbeat = Heartbeat(gateway, config)
+        self._rounds = Rounds(
+            gateway,
+            config,
+            self._books,
+            gate_held_until=lambda: self._heartbeat.held_until,
+        )
+        files = {"submit": config.events.submit_file}
+        if config.events.jobcomp_file is not None:
+            files["end"] = config.events.jobcomp_file
+        self._events = Events(files)
+        clocks, complaint = read_clock_config()
+        if complaint is not None:
+            log.warning("%s", complaint)
+        self._clocks = ClockSpool(clocks.spool, config.store.path.parent / "clocks.offsets")
+        self._stopping = False
+        self._echo = False
+        self._slept_badly = False
+        self._recorded = -float("inf")
+        self._pruned = -float("inf")
+        self._last_waiting: object = None
+        self._outcome = Outcome()
+
+    def loop(self) -> int:
+        """Run rounds until a signal asks to stop; return the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        _touch(self._config.events.submit_file)
+        if not self._await_slurm():
+            return 0
+        self._rounds.watch.load()
+        log.info("selector started, policy %s", self._config.placement.policy)
+        trigger = "start"
+        while not self._stopping:
+            self._round(trigger)
+            trigger = self._events.wait(self._wait_s())
+            if trigger in ("submit", "end"):
+                time.sleep(_SETTLE_S)
+                self._events.drain()
+        log.info(
+            "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
+        )
+        return 0
+
+    def once(self) -> int:
+        """One heartbeat and one round."""
+        self._heartbeat.beat()
+        self._rounds.watch.load()
+        self._round("once")
+        return 1 if self._slept_badly else 0
+
+    def close(self) -> None:
+        """Stop the heartbeat, close the store."""
+        self._heartbeat.stop()
+        self._books.close()
+        self._events.close()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+        self._events.wake()
+
+    def _await_slurm(self) -> bool:
+        """Take hold of the gate; wait for slurmctld as long as it takes. False: told to stop."""
+        said = False
+        while not self._stopping:
+            try:
+                self._heartbeat.start()
+                return True
+            except SourceError as exc:
+                if not said:
+                    log.warning("waiting for Slurm: %s", exc)
+                said = True
+                self._events.wait(2.0)
+        return False
+
+    def _wait_s(self) -> float:
+        if self._slept_badly:
+            return 2.0
+        wait_s = self._config.selector.round_s
+        if self._outcome.released or self._outcome.placed:
+            # A look costs slurmctld something: never more than a quarter of the time.
+            wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
+        if self._echo:
+            wait_s = min(wait_s, max(_ECHO_S, self._outcome.took_s))
+        if self._books.unpublished:
+            wait_s = min(wait_s, 2.0)
+        return wait_s
+
+    def _round(self, trigger: str) -> None:
+        """One round and what belongs to it; whatever fails, the daemon goes on."""
+        self._echo = trigger == "submit"
+        started = time.time()
+        try:
+            self._outcome = self._rounds.run()
+            self._slept_badly = False
+            self._heartbeat.round_done()
+        except SourceError as exc:
+            log.warning("round given up: %s", exc)
+            self._slept_badly = True
+            return
+        except Exception:
+            log.exception("round failed; the next one tries again")
+            self._slept_badly = True
+            return
+        self._write_down(trigger, started)
+
+    def _write_down(self, trigger: str, started: float) -> None:
+        while not self._heartbeat.created.empty():
+            at = self._heartbeat.created.get()
+            name = self._config.gate.reservation
+            self._books.event("", "gate_created", {"reservation": name}, at)
+        self._clocks.collect(self._books, lambda raw: self._rounds.ids.get(raw, str(raw)))
+        outcome = self._outcome
+        due = time.monotonic() - self._recorded >= _RECORD_S
+        shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
+        if outcome.placed or outcome.parked_again or (due and shown != self._last_waiting):
+            from slurm_gpu_aware.store.ledger import RoundRecord
+
+            self._recorded = time.monotonic()
+            self._last_waiting = shown
+            detail = {"waiting": outcome.waiting[:_SHOWN_WAITING]}
+            if outcome.parked_again:
+                detail["parked_again"] = [{"count": outcome.parked_again}]
+            self._books.round(
+                RoundRecord(
+                    started_at=started,
+                    took_ms=1000.0 * outcome.took_s,
+                    queued=outcome.queued,
+                    placed=len(outcome.placed),
+                    waiting=len(outcome.waiting),
+                    trigger=trigger,
+                    detail=detail,
+                )
+            )
+        days = self._config.store.ledger_days
+        if days and time.monotonic() - self._pruned > _PRUNE_S:
+            self._pruned = time.monotonic()
+            self._books.prune(time.time() - 86400.0 * days)
+        self._books.publish()
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock that only one selector can have. Raises SourceError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be opened: {exc.strerror}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            who = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise SourceError(
+                f"another selector runs on this host (process {who}); stop it first"
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _touch(path: Path) -> None:
+    """Make the file that the filter appends to, so that it can be watched."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))

@@ -1,0 +1,129 @@
+"""What became of the jobs that we placed: started, ended, requeued. Writes it to the ledger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.slurm.gate import is_parked
+from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.snapshot import HOLDING
+
+__all__ = ["Tracked", "Watch"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Tracked:
+    """A job with an open decision."""
+
+    decision: int | None
+    """Number in the ledger; None: the store could not be used."""
+    state: str
+    nodes: tuple[str, ...]
+    slots: tuple[int, ...] | None
+    """None: Slurm picks the GPUs."""
+    restarts: int
+    released_at: float | None = None
+    """When the gate was opened, or when we first saw it open."""
+    raw_id: int | None = None
+
+
+@dataclass
+class Watch:
+    """Placed jobs by id, from the ledger and from what Slurm shows."""
+
+    books: Books
+    config: Config
+    placed: dict[str, Tracked] = field(default_factory=dict)
+    _seen_parked: set[str] = field(default_factory=set)
+
+    def load(self) -> None:
+        """Take up the decisions that a previous selector left open."""
+        for decision in self.books.open_decisions():
+            slots = tuple(decision.slots[0]) if decision.exact and decision.slots else None
+            self.placed[decision.job_id] = Tracked(
+                decision.id, decision.state, tuple(decision.nodes), slots, decision.restarts
+            )
+
+    def observe(self, jobs: Iterable[SlurmJob], now: float) -> None:
+        """Compare with what Slurm shows and write down what changed."""
+        known = {job.id: job for job in jobs}
+        for parked in known.values():
+            if is_parked(parked, self.config.gate):
+                self._parked(parked, now)
+        self._seen_parked.intersection_update(known)
+        for job_id, tracked in list(self.placed.items()):
+            job = known.get(job_id)
+            if job is None:
+                self._ended(job_id, tracked, {"state": "unknown", "why": "gone from Slurm"}, now)
+            elif job.state in HOLDING:
+                self._started(job, tracked, now)
+            elif job.state != "PENDING":
+                if tracked.state != "started":
+                    self._started(job, tracked, now)
+                self._ended(job_id, tracked, {"state": job.state}, now)
+            else:
+                self._pending(job, tracked, now)
+
+    def _parked(self, job: SlurmJob, now: float) -> None:
+        if job.id in self._seen_parked:
+            return
+        self._seen_parked.add(job.id)
+        if not self.books.has_event(job.id, "parked"):
+            self.books.event(job.id, "parked", {"user": job.user, "reason": job.reason}, now)
+
+    def _started(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
+        if tracked.state == "started" and job.restarts == tracked.restarts:
+            return
+        if not job.shares and job.state not in HOLDING and job.start_s is None:
+            return  # it ended without having run
+        got: dict[str, Any] = {share.node: list(share.gpus) for share in job.shares}
+        detail: dict[str, Any] = {"gpus": got, "start_s": job.start_s}
+        if got:
+            detail["as_planned"] = self._as_planned(got, tracked)
+            if not detail["as_planned"]:
+                log.warning(
+                    "job %s runs on %s, not on %s %s as decided",
+                    job.id,
+                    got,
+                    ",".join(tracked.nodes),
+                    list(tracked.slots or ()),
+                )
+        tracked.state = "started"
+        tracked.restarts = job.restarts
+        log.info("job %s started on %s", job.id, got or ",".join(tracked.nodes))
+        self.books.outcome(tracked.decision, "started", job.start_s or now, detail)
+        self.books.event(job.id, "started", detail, job.start_s or now)
+
+    @staticmethod
+    def _as_planned(got: Mapping[str, list[int]], tracked: Tracked) -> bool:
+        if set(got) != set(tracked.nodes):
+            return False
+        return tracked.slots is None or all(g == sorted(tracked.slots) for g in got.values())
+
+    def _ended(self, job_id: str, tracked: Tracked, detail: Mapping[str, Any], now: float) -> None:
+        log.info("job %s ended: %s", job_id, detail["state"])
+        self.books.outcome(tracked.decision, "ended", now, detail)
+        self.books.event(job_id, "ended", detail, now)
+        del self.placed[job_id]
+
+    def _pending(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
+        if is_parked(job, self.config.gate):
+            return  # prepared, or parked again: rounds and recovery see to it
+        if tracked.state == "started" or job.restarts > tracked.restarts:
+            if tracked.state != "requeued":
+                log.info("job %s was requeued", job.id)
+                self.books.event(job.id, "requeued", {"restarts": job.restarts}, now)
+            tracked.state = "requeued"
+        elif tracked.state in ("planned", "prepared"):
+            # A selector that died after opening the gate could not write it down.
+            tracked.state = "released"
+            tracked.released_at = tracked.released_at or now
+            self.books.outcome(tracked.decision, "released", now, {"seen_later": True})
+            self.books.event(job.id, "released", {"seen_later": True}, now)

@@ -1,0 +1,126 @@
+"""The gate: the licence that a reservation holds, so that jobs asking for it wait.
+
+The reservation ends a minute or two after the last heartbeat. If the selector dies, it runs out
+and Slurm starts the parked jobs by itself. Opening the gate for one job is giving it back the
+licences that the user asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+from slurm_gpu_aware.config import Config, GateConfig
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.mark import HAND, marked
+from slurm_gpu_aware.slurm.rewrite import restored_fields
+
+__all__ = [
+    "closed_licences",
+    "hold_gate",
+    "is_parked",
+    "open_gate",
+    "open_licences",
+    "release_by_hand",
+]
+
+log = logging.getLogger(__name__)
+
+
+def hold_gate(gateway: Gateway, gate: GateConfig, now: float) -> tuple[float, bool]:
+    """Make the reservation last ``lease_s`` from ``now``; create it if it is not there.
+
+    Returns (end of the reservation, whether it had to be created). Raises SourceError.
+    """
+    end_s = now + gate.lease_s
+    if gateway.extend_reservation(gate.reservation, end_s):
+        return end_s, False
+    try:
+        gateway.create_licence_reservation(
+            gate.reservation, gate.licence, gate.licence_count, "root", end_s
+        )
+    except SourceError:
+        # One that ended a moment ago may be purged between the two calls, or another one
+        # may have created it.
+        if not gateway.extend_reservation(gate.reservation, end_s):
+            raise
+        return end_s, False
+    return end_s, True
+
+
+def is_parked(job: SlurmJob, gate: GateConfig) -> bool:
+    """Waiting at the gate: pending, asking for the gate's licence, recorded by the filter."""
+    return (
+        job.state == "PENDING"
+        and job.licence_count(gate.licence) > 0
+        and parse(job.admin_comment) is not None
+    )
+
+
+def closed_licences(original: OriginalRequest, gate: GateConfig) -> str:
+    """Value of ``Licenses`` that closes the gate for a job."""
+    own = f"{original.licenses}," if original.licenses else ""
+    return f"{own}{gate.licence}:1"
+
+
+def open_licences(original: OriginalRequest) -> str:
+    """Value of ``Licenses`` that opens the gate: what the user asked for."""
+    return original.licenses or ""
+
+
+def open_gate(gateway: Gateway, jobs: Iterable[SlurmJob], now: float) -> dict[str, str]:
+    """Open the gate for parked jobs as an operator: unpinned, and left alone by the selector.
+
+    Slurm then starts them as if we were not there. Returns Slurm's complaints by job id.
+    """
+    updates = []
+    for job in jobs:
+        original = parse(job.admin_comment)
+        if original is None or job.admin_comment is None:
+            continue
+        # Whatever the selector had pinned is undone before the gate opens.
+        undo = restored_fields(job, original)
+        if undo:
+            updates.append(JobUpdate(job.id, undo))
+        comment = marked(job.admin_comment, HAND, job.restarts, now)
+        fields = (("AdminComment", comment), ("Licenses", open_licences(original)))
+        updates.append(JobUpdate(job.id, fields))
+    return gateway.update_jobs(updates)
+
+
+def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | None) -> list[str]:
+    """Open the gate for these jobs (ids as users type them; None: all parked ones).
+
+    ``98`` names a job, or all tasks of array 98 that are still parked; ``98_3`` one task.
+
+    Returns
+    -------
+    Ids of the jobs whose gate was opened.
+
+    Raises
+    ------
+    SourceError
+        A named job is not parked, or Slurm refused an update.
+    """
+    parked = [job for job in gateway.jobs() if is_parked(job, config.gate)]
+    if job_ids is None:
+        chosen = parked
+    else:
+        chosen = []
+        for job_id in job_ids:
+            found = [job for job in parked if _names_job(job_id, job)]
+            if not found:
+                raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
+            chosen += found
+    refused = open_gate(gateway, chosen, time.time())
+    if refused:
+        job_id, why = next(iter(refused.items()))
+        raise SourceError(f"Slurm refused to open the gate of job {job_id}: {why}")
+    return [job.id for job in chosen]
+
+
+def _names_job(job_id: str, job: SlurmJob) -> bool:
+    return job_id in (job.id, str(job.raw_id), str(job.array_id))

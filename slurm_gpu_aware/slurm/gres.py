@@ -1,0 +1,94 @@
+"""GRES names: type ``gK`` is GPU index K of an indexed node; requests and TRES lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu_aware.slurm.gateway import SlurmNode
+
+__all__ = [
+    "GpuItem",
+    "gpu_item",
+    "gpu_slots",
+    "index_type",
+    "placed_slots",
+    "same_tres",
+    "typed_gres",
+]
+
+_TYPE = re.compile(r"g(0|[1-9][0-9]{0,3})\Z")
+_GPU = re.compile(r"(?:gres[/:])?gpu(?:[:=]([A-Za-z][A-Za-z0-9._-]*))?(?:[:=]([0-9]+))?\Z")
+
+
+@dataclass(frozen=True)
+class GpuItem:
+    """The GPU part of a TRES list such as ``gres/gpu:2,gres/nic:1``."""
+
+    count: int
+    kind: str | None
+    others: tuple[str, ...]
+    """The other entries, as they stand."""
+
+
+def index_type(slot: int) -> str:
+    """GRES type of a GPU index."""
+    return f"g{slot}"
+
+
+def typed_gres(slots: Sequence[int], others: Sequence[str] = ()) -> str:
+    """TresPerNode that means exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``."""
+    return ",".join([*(f"gres/gpu:{index_type(slot)}:1" for slot in sorted(slots)), *others])
+
+
+def gpu_item(text: str | None) -> GpuItem | None:
+    """The one GPU entry of a TRES list; None if there is none, or more than one."""
+    found: list[re.Match[str]] = []
+    others: list[str] = []
+    for item in filter(None, (text or "").split(",")):
+        match = _GPU.match(item)
+        if match is None:
+            others.append(item)
+        else:
+            found.append(match)
+    if len(found) != 1:
+        return None
+    return GpuItem(int(found[0][2] or 1), found[0][1], tuple(others))
+
+
+def same_tres(one: str | None, other: str | None) -> bool:
+    """Whether two TRES lists say the same, whatever the order and the way of writing."""
+    return _normal(one) == _normal(other)
+
+
+def _normal(text: str | None) -> list[str]:
+    items = []
+    for item in filter(None, (text or "").split(",")):
+        plain = item.replace("=", ":").removeprefix("gres/").removeprefix("gres:")
+        items.append(plain if plain[-1].isdigit() and ":" in plain else f"{plain}:1")
+    return sorted(items)
+
+
+def gpu_slots(node: SlurmNode) -> tuple[tuple[int, ...], bool]:
+    """(GPU indices that Slurm knows on a node, whether exact ones can be chosen)."""
+    kinds = [_TYPE.match(kind or "") for kind, _ in node.gpus]
+    if node.gpus and all(kinds) and all(count == 1 for _, count in node.gpus):
+        slots = tuple(sorted(int(match[1]) for match in kinds if match))
+        if len(set(slots)) == len(slots):
+            return slots, not node.shared_gres
+    return tuple(range(sum(count for _, count in node.gpus))), False
+
+
+def placed_slots(text: str | None) -> tuple[int, ...] | None:
+    """GPU indices of a typed TresPerNode (``gres/gpu:g1:1,gres/gpu:g3:1``); None if untyped."""
+    found = []
+    for item in filter(None, (text or "").split(",")):
+        match = _GPU.match(item)
+        if match is None:
+            continue
+        kind = _TYPE.match(match[1] or "")
+        if kind is None:
+            return None
+        found.append(int(kind[1]))
+    return tuple(sorted(found)) or None

@@ -1,0 +1,217 @@
+"""THE table: how each form of request is rewritten when a job is placed, and how it is restored.
+
+A form that has no row here is left to Slurm. Rows were tried on real Slurm, one by one: that
+``srun`` inside the job works in all its forms, and that the job starts (`docs/slurm.md`).
+
+========================  =======================================================================
+asked                     told to Slurm, with the gate closed
+========================  =======================================================================
+``--gres``,               ``TresPerNode`` typed, ``ReqNodeList``, ``NumNodes``
+``--gpus-per-node``
+``--gpus``                the same, ``TresPerJob`` cleared
+``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
++ ``--cpus-per-gpu=C``    ``CpusPerTres`` cleared; ``NumCPUs`` = C x GPUs, or with a task count
+                          ``CPUsPerTask`` = C x GPUs / tasks
++ ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
+``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
+plain nodes
+========================  =======================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.gres import GpuItem, gpu_item, same_tres, typed_gres
+from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
+
+__all__ = [
+    "Form",
+    "Pins",
+    "differences",
+    "form_of",
+    "is_pinned",
+    "placed_fields",
+    "restored_fields",
+]
+
+Fields = tuple[tuple[str, str], ...]
+
+_NO_MAXIMUM = 500_000
+"""NumNodes cannot be unset; more nodes than any cluster has means the same."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which option asked for GPUs, and how many."""
+
+    kind: str
+    """``node``, ``job`` or ``task``."""
+    item: GpuItem
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What a placed job is bound to."""
+
+    nodes: tuple[str, ...]
+    slots: tuple[int, ...] | None
+    """GPU indices, the same on each node; None: Slurm picks the GPUs."""
+    clock_mhz: int | None = None
+
+
+def form_of(original: OriginalRequest) -> Form | None:
+    """The row of the table that a request belongs to; None: not in the table."""
+    if original.tres_per_socket is not None:
+        return None
+    found = [
+        Form(kind, item)
+        for kind, item in (
+            ("node", gpu_item(original.tres_per_node)),
+            ("job", gpu_item(original.tres_per_job)),
+            ("task", gpu_item(original.tres_per_task)),
+        )
+        if item is not None
+    ]
+    return found[0] if len(found) == 1 and found[0].item.count > 0 else None
+
+
+def placed_fields(original: OriginalRequest, pins: Pins) -> Fields:
+    """Fields that pin a job, all but the licences and the AdminComment.
+
+    Raises ValueError if the request has no row in the table or a name is no node's name.
+    """
+    form = form_of(original)
+    if form is None:
+        raise ValueError("this form of request is not in the table of rewrites")
+    nodes = check_node_names(pins.nodes)
+    fields = [("ReqNodeList", ",".join(nodes)), ("NumNodes", f"{len(nodes)}-{len(nodes)}")]
+    if pins.slots is not None:
+        fields += _exact_gpus(original, form, pins.slots, len(nodes))
+    if pins.clock_mhz is not None:
+        fields.append(("TresFreq", f"gpu:{pins.clock_mhz}"))
+    return tuple(fields)
+
+
+def _exact_gpus(
+    original: OriginalRequest, form: Form, slots: Sequence[int], nodes: int
+) -> list[tuple[str, str]]:
+    fields: list[tuple[str, str]] = []
+    others: tuple[str, ...] = form.item.others
+    if form.kind == "job":
+        fields.append(("TresPerJob", ""))
+        others = ()
+    elif form.kind == "task":
+        fields.append(("TresPerTask", ",".join(others)))
+        others = ()
+    fields.append(("TresPerNode", typed_gres(slots, others)))
+    per_gpu = gpu_item(original.cpus_per_tres)
+    if per_gpu is not None:
+        total = per_gpu.count * len(slots) * nodes
+        tasks = tasks_of(original, nodes)
+        fields.append(("CpusPerTres", ""))
+        if tasks is None:
+            fields.append(("NumCPUs", str(total)))
+        else:
+            fields.append(("CPUsPerTask", str(max(1, total // tasks))))
+    return fields
+
+
+def tasks_of(original: OriginalRequest, nodes: int) -> int | None:
+    """Task count that the user gave; None: none was given."""
+    if original.num_tasks is not None:
+        return original.num_tasks
+    if original.ntasks_per_node is not None:
+        return original.ntasks_per_node * nodes
+    return None
+
+
+def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
+    """GPUs that a request takes on each of ``nodes`` nodes."""
+    form = form_of(original)
+    if form is None:
+        return 0
+    if form.kind == "node":
+        return form.item.count
+    total = form.item.count
+    if form.kind == "task":
+        total *= tasks_of(original, nodes) or nodes
+    return -(-total // nodes)
+
+
+def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
+    """Fields that make ``job`` what it was when it was parked, all but the licences.
+
+    Only what differs is named, so that a job that was never pinned needs nothing.
+    """
+    fields: list[tuple[str, str]] = []
+    pinned = is_pinned(job, original)
+    if set(job.req_nodes) != set(_names(original.req_nodes)):
+        fields.append(("ReqNodeList", ",".join(_names(original.req_nodes))))
+    if pinned:
+        least, most = original.nodes or (1, None)
+        fields.append(("NumNodes", f"{least}-{_NO_MAXIMUM if most is None else most}"))
+    for name, now, then in (
+        ("TresPerNode", job.tres_per_node, original.tres_per_node),
+        ("TresPerJob", job.tres_per_job, original.tres_per_job),
+        ("TresPerTask", job.tres_per_task, original.tres_per_task),
+        ("CpusPerTres", job.cpus_per_tres, original.cpus_per_tres),
+    ):
+        if not same_tres(now, then) and not (name == "TresPerTask" and _only_cpus(now, then)):
+            fields.append((name, then or ""))
+    if original.cpus_per_tres is not None and job.cpus_per_tres is None:
+        fields.append(("CPUsPerTask", str(original.cpus_per_task or 1)))
+    if (job.tres_freq or "") != (original.tres_freq or ""):
+        fields.append(("TresFreq", original.tres_freq or ""))
+    return tuple(fields)
+
+
+def is_pinned(job: SlurmJob, original: OriginalRequest) -> bool:
+    """Whether a job's nodes or GPUs are not those of the original request."""
+    return set(job.req_nodes) != set(_names(original.req_nodes)) or not same_tres(
+        job.tres_per_node, original.tres_per_node
+    )
+
+
+def differences(job: SlurmJob, fields: Fields) -> list[str]:
+    """Read back: which of the fields of an update a job does not show. Empty: all are there."""
+    wrong = []
+    for name, wanted in fields:
+        seen = _seen(job, name)
+        if seen is None:
+            continue
+        if name == "ReqNodeList":
+            same = set(job.req_nodes) == set(_names(wanted))
+        elif name.startswith("TresPer") or name == "CpusPerTres":
+            same = same_tres(seen, wanted)
+        else:
+            same = seen == wanted
+        if not same:
+            wrong.append(f"{name}={seen} instead of {wanted}")
+    return wrong
+
+
+def _seen(job: SlurmJob, name: str) -> str | None:
+    """A field as it can be read back; None: Slurm computes it anew, not to be compared."""
+    return {
+        "ReqNodeList": ",".join(job.req_nodes),
+        "TresPerNode": job.tres_per_node or "",
+        "TresPerJob": job.tres_per_job or "",
+        "TresPerTask": job.tres_per_task or "",
+        "CpusPerTres": job.cpus_per_tres or "",
+        "TresFreq": job.tres_freq or "",
+        "AdminComment": job.admin_comment or "",
+        "Extra": job.extra or "",
+    }.get(name)
+
+
+def _only_cpus(now: str | None, then: str | None) -> bool:
+    """Slurm itself writes ``-c N`` as ``cpu=N`` into TresPerTask after submission."""
+    return then is None and now is not None and all(i.startswith("cpu") for i in now.split(","))
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return expand_hostlist(text) if text else ()

@@ -1,0 +1,237 @@
+"""Nodes, running jobs and profile into the planner's `Cluster`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, FloatArray, LocalityLevel, RunningJob
+from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.gres import gpu_slots
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.store.profiles import Link, Profile
+    from slurm_gpu_aware.topology.graph import HardwareGraph
+
+__all__ = ["HOLDING", "Hold", "build_cluster", "is_usable"]
+
+HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"})
+"""Job states in which resources are held."""
+
+_BASE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING"})
+_BLOCKING = frozenset(
+    {
+        "BLOCKED",
+        "DOWN",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "ERROR",
+        "FAIL",
+        "FAILING",
+        "FUTURE",
+        "INVAL",
+        "INVALID_REG",
+        "MAINT",
+        "NOT_RESPONDING",
+        "NO_RESPOND",
+        "PERFCTRS",
+        "POWERING_DOWN",
+        "POWER_DOWN",
+        "REBOOT",
+        "REBOOT_ISSUED",
+        "REBOOT_REQUESTED",
+        "UNKNOWN",
+    }
+)
+_PLENTY = 1 << 40
+"""Stands for what Slurm does not count."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Resources given to a job that Slurm has not started yet."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    slots: tuple[int, ...]
+    """The same on each node; empty if Slurm picks the GPUs."""
+    gpus_per_node: int
+    cpus_per_node: int
+    memory_mb_per_node: int
+    end_s: float
+    app_class: str | None = None
+
+
+def is_usable(node: SlurmNode) -> bool:
+    """Whether Slurm would start a job on it now (or could wake it up for one)."""
+    return bool(node.states & _BASE) and not node.states & _BLOCKING
+
+
+def build_cluster(
+    nodes: Sequence[SlurmNode],
+    jobs: Sequence[SlurmJob],
+    profile: Profile | None,
+    slurm: SlurmConfig,
+    *,
+    classes: Sequence[str],
+    locality_penalty: float,
+    holds: Sequence[Hold] = (),
+    now: float = 0.0,
+    class_of: Callable[[SlurmJob], str | None] = lambda job: None,
+) -> Cluster:
+    """The cluster as the planner sees it: nodes that have GPUs, in Slurm's order.
+
+    A GPU is free if the node can be used, Slurm has not drained it, and neither Slurm's count
+    (GresUsed), a job's indices, nor one of ``holds`` has it.
+    """
+    here = [node for node in nodes if node.gpus]
+    places = {node.name: i for i, node in enumerate(here)}
+    known = [gpu_slots(node) for node in here]
+    width = max((max(slots, default=-1) + 1 for slots, _ in known), default=0)
+    exists = np.zeros((len(here), width), dtype=np.bool_)
+    free = exists.copy()
+    for i, node in enumerate(here):
+        slots = [s for s in known[i][0] if s not in node.gpus_drained]
+        exists[i, slots] = is_usable(node)
+        free[i, [s for s in slots if s not in node.gpus_used]] = is_usable(node)
+    running = [
+        job
+        for job in (_running(j, places, class_of) for j in jobs if j.state in HOLDING)
+        if job is not None
+    ]
+    free_cpus = np.array([_free_cpus(node, slurm) for node in here], dtype=np.int64)
+    free_memory = np.array([_free_memory(node, slurm) for node in here], dtype=np.int64)
+    for hold in holds:
+        for name in hold.nodes:
+            if name in places:
+                free_cpus[places[name]] -= hold.cpus_per_node
+                free_memory[places[name]] -= hold.memory_mb_per_node
+    running += [_held(hold, places, free, known, now) for hold in holds]
+    for job in running:
+        for i, slots_held in job.gpus:
+            free[i, [s for s in slots_held if s < width]] = False
+    return Cluster(
+        nodes=tuple(node.name for node in here),
+        exists=exists,
+        free=free,
+        scores=_scores(here, width, profile, classes),
+        levels=(
+            LocalityLevel("node", 1.0, np.arange(len(here), dtype=np.int64)),
+            LocalityLevel("cluster", locality_penalty, np.zeros(len(here), dtype=np.int64)),
+        ),
+        free_cpus=np.maximum(free_cpus, 0),
+        free_memory_mb=np.maximum(free_memory, 0),
+        indexed=np.array([indexed for _, indexed in known], dtype=np.bool_),
+        model=tuple(_model(node, profile) for node in here),
+        graphs=_graphs(here, known, profile),
+        running=tuple(running),
+    )
+
+
+def _free_cpus(node: SlurmNode, slurm: SlurmConfig) -> int:
+    return node.cpus - node.cpus_used if slurm.counts_cpus else _PLENTY
+
+
+def _free_memory(node: SlurmNode, slurm: SlurmConfig) -> int:
+    return node.memory_mb - node.memory_used_mb if slurm.counts_memory else _PLENTY
+
+
+def _running(
+    job: SlurmJob, places: Mapping[str, int], class_of: Callable[[SlurmJob], str | None]
+) -> RunningJob | None:
+    shares = [share for share in job.shares if share.node in places]
+    if not shares:
+        return None
+    return RunningJob(
+        job_id=job.id,
+        gpus=tuple((places[share.node], share.gpus) for share in shares if share.gpus),
+        end_s=job.end_s,
+        cpus={places[share.node]: share.cpus for share in shares},
+        memory_mb={places[share.node]: share.memory_mb for share in shares},
+        app_class=class_of(job),
+    )
+
+
+def _held(
+    hold: Hold,
+    places: Mapping[str, int],
+    free: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
+    known: Sequence[tuple[tuple[int, ...], bool]],
+    now: float,
+) -> RunningJob:
+    """A hold as a running job; where Slurm picks the GPUs, any free ones stand for them."""
+    here = [places[name] for name in hold.nodes if name in places]
+    gpus = []
+    for i in here:
+        slots = hold.slots
+        if not slots:
+            slots = tuple(int(s) for s in np.flatnonzero(free[i])[: hold.gpus_per_node])
+        gpus.append((i, slots))
+    return RunningJob(
+        job_id=hold.job_id,
+        gpus=tuple(gpus),
+        end_s=hold.end_s if math.isinf(hold.end_s) else max(now, hold.end_s),
+        cpus=dict.fromkeys(here, hold.cpus_per_node),
+        memory_mb=dict.fromkeys(here, hold.memory_mb_per_node),
+        app_class=hold.app_class,
+    )
+
+
+def _scores(
+    nodes: Sequence[SlurmNode], width: int, profile: Profile | None, classes: Sequence[str]
+) -> dict[str, FloatArray]:
+    scores = {name: np.ones((len(nodes), width)) for name in classes}
+    if profile is None:
+        return scores
+    places = {node.name: i for i, node in enumerate(nodes)}
+    for name, array in scores.items():
+        for (node, slot), value in profile.scores.get(name, {}).items():
+            if node in places and slot < width and math.isfinite(value) and value > 0:
+                array[places[node], slot] = value
+    return scores
+
+
+def _model(node: SlurmNode, profile: Profile | None) -> str | None:
+    """The feature ``gpu_a100``, else what the probe read."""
+    for feature in sorted(node.features):
+        if feature.startswith("gpu_"):
+            return feature.removeprefix("gpu_")
+    if profile is not None:
+        for (name, _), record in profile.gpus.items():
+            if name == node.name and record.model:
+                return record.model
+    return None
+
+
+def _graphs(
+    nodes: Sequence[SlurmNode],
+    known: Sequence[tuple[tuple[int, ...], bool]],
+    profile: Profile | None,
+) -> tuple[HardwareGraph | None, ...]:
+    if profile is None or not profile.links:
+        return ()
+    return tuple(
+        _graph(profile.links[node.name], max(slots, default=-1) + 1)
+        if node.name in profile.links
+        else None
+        for node, (slots, _) in zip(nodes, known, strict=True)
+    )
+
+
+@lru_cache(maxsize=512)
+def _graph(links: tuple[Link, ...], slots: int) -> HardwareGraph | None:
+    from slurm_gpu_aware.topology.graph import HardwareGraph
+
+    listed = [(link.a, link.b, link.link_class, link.gbps) for link in links]
+    try:
+        return HardwareGraph.from_links(
+            [item for item in listed if max(item[0], item[1]) < slots], n=slots
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,304 @@
+"""A parked job into the planner's `Request`, or the reason why it cannot be planned."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import BoolArray, Cluster
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.comment import Wishes, parse_comment
+from slurm_gpu_aware.slurm.features import matches, understood
+from slurm_gpu_aware.slurm.gateway import (
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
+from slurm_gpu_aware.slurm.gres import gpu_item
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
+
+__all__ = ["CannotPlanError", "Site", "array_tasks", "class_of", "to_request", "wishes_of"]
+
+_TASKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?\Z")
+
+
+class CannotPlanError(Exception):
+    """Why a job cannot be planned.
+
+    ``leave`` : True: it never can, Slurm shall place it; False: not now.
+    """
+
+    def __init__(self, reason: str, *, leave: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.leave = leave
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a translation needs to know beside the job."""
+
+    config: Config
+    slurm: SlurmConfig
+    nodes: Mapping[str, SlurmNode]
+    partitions: Mapping[str, SlurmPartition]
+    reservations: Sequence[SlurmReservation]
+    cluster: Cluster
+    now: float
+
+
+def wishes_of(job: SlurmJob, config: Config) -> Wishes:
+    """The user's comment; one that is wrong by now (the site changed) counts as none."""
+    try:
+        found = parse_comment(job.comment, config.site.classes, config.placement.allowed)
+    except RequestError:
+        found = None
+    return found if found is not None else Wishes()
+
+
+def class_of(job: SlurmJob, wishes: Wishes, config: Config) -> str:
+    """Application class: the comment's, else the partition's, else the site's default."""
+    if wishes.app_class in config.site.classes:
+        return str(wishes.app_class)
+    for partition in job.partitions:
+        if partition in config.site.partition_class:
+            return config.site.partition_class[partition]
+    return config.site.default_class
+
+
+def array_tasks(expression: str) -> list[int]:
+    """Task numbers of ``0-2,4-9:2``. Raises ValueError."""
+    found: list[int] = []
+    for item in expression.strip("[]").split(","):
+        match = _TASKS.match(item)
+        if match is None:
+            raise ValueError(f"{expression[:80]!r} is not a list of array tasks")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if step < 1 or last - first > 10_000_000:
+            raise ValueError(f"{expression[:80]!r} is not a list of array tasks")
+        found.extend(range(first, last + 1, step))
+    return found
+
+
+def to_request(
+    job: SlurmJob, original: OriginalRequest, site: Site, *, job_id: str | None = None
+) -> Request:
+    """Translate a parked job (``job_id``: one task of its array).
+
+    Raises
+    ------
+    CannotPlanError
+        With the reason; ``leave`` says whether the gate should be opened for Slurm to place it.
+    """
+    form = form_of(original)
+    if form is None:
+        raise CannotPlanError("its form of request cannot be placed exactly", leave=True)
+    if job.het:
+        raise CannotPlanError("heterogeneous jobs are left to Slurm", leave=True)
+    if not understood(original.features):
+        raise CannotPlanError("its constraint is left to Slurm", leave=True)
+    wishes = wishes_of(job, site.config)
+    app_class = class_of(job, wishes, site.config)
+    limit_s = _time_limit(job, site)
+    eligible = _eligible(job, original, site, limit_s)
+    least, most = _node_bounds(job, original, form, site)
+    gpus, per_node, least, most = _size(original, form, least, most, eligible, site.cluster)
+    per_gpu = gpu_item(original.cpus_per_tres)
+    defaults = site.config.for_class(app_class)
+    memory = _memory(job, original, eligible, site)
+    return Request(
+        job_id=job_id or job.id,
+        gpus=gpus,
+        min_nodes=least,
+        max_nodes=most,
+        gpus_per_node=per_node,
+        app_class=app_class,
+        bandwidth_sensitive=(
+            defaults.bandwidth_sensitive if wishes.bw is None else wishes.bw == "high"
+        ),
+        pattern=wishes.pattern or "ring",
+        policy=wishes.place if wishes.place not in (None, "off") else None,
+        clock=wishes.freq,
+        performance_model=wishes.model,
+        eligible=eligible,
+        required=_required(original, site.cluster),
+        whole_node=original.exclusive or job.exclusive,
+        cpus=max(1, job.cpus),
+        cpus_per_gpu=per_gpu.count if per_gpu is not None else 0,
+        memory_mb_per_node=memory[0],
+        memory_mb_per_cpu=memory[1],
+        memory_mb_per_gpu=memory[2],
+        time_limit_s=limit_s,
+        priority=float(job.priority),
+        submit_s=job.submit_s,
+    )
+
+
+def _time_limit(job: SlurmJob, site: Site) -> float:
+    limit = job.time_limit_s
+    if math.isinf(limit):
+        known = [site.partitions[p] for p in job.partitions if p in site.partitions]
+        bounds = [p.default_time_s if p.default_time_s is not None else p.max_time_s for p in known]
+        limit = max(bounds, default=math.inf)
+    return limit
+
+
+def _eligible(job: SlurmJob, original: OriginalRequest, site: Site, limit_s: float) -> BoolArray:
+    """(N,) nodes that partition, features, -x, reservations and whole-node demands leave."""
+    names = site.cluster.nodes
+    partition = _partition_nodes(job, site)
+    excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
+    blocked = _reserved(job, site, limit_s)
+    allowed = np.zeros(len(names), dtype=np.bool_)
+    for i, name in enumerate(names):
+        node = site.nodes[name]
+        allowed[i] = (
+            name in partition
+            and name not in excluded
+            and name not in blocked
+            and matches(original.features, node.features)
+            and not (original.exclusive and node.cpus_used)
+        )
+    return allowed
+
+
+def _partition_nodes(job: SlurmJob, site: Site) -> frozenset[str]:
+    """Nodes of the job's partitions.
+
+    A job that may run in several partitions must have all its nodes in one: the first whose free
+    GPUs suffice in number is taken, so that a job on several nodes never mixes two.
+    """
+    known = [site.partitions[p] for p in job.partitions if p in site.partitions]
+    open_now = [p for p in known if p.up]
+    if not open_now:
+        raise CannotPlanError("its partition is not up", leave=False)
+    if len(open_now) == 1:
+        return open_now[0].nodes
+    ranked = sorted(open_now, key=lambda p: -p.priority_tier)
+    free = site.cluster.free.sum(axis=1)
+    wanted = max(1, job.req_tres.get("gres/gpu", 1))
+    for partition in ranked:
+        inside = [i for i, name in enumerate(site.cluster.nodes) if name in partition.nodes]
+        if int(free[inside].sum()) >= wanted:
+            return partition.nodes
+    return ranked[0].nodes
+
+
+def _reserved(job: SlurmJob, site: Site, limit_s: float) -> set[str]:
+    """Nodes that reservations keep from the job during its time limit."""
+    blocked: set[str] = set()
+    own: set[str] | None = None
+    wanted = set((job.reservation or "").split(",")) - {""}
+    for reservation in site.reservations:
+        if reservation.name in wanted:
+            own = (own or set()) | (set(reservation.nodes) if reservation.active else set())
+        elif reservation.start_s < site.now + limit_s and reservation.end_s > site.now:
+            blocked |= reservation.nodes
+    if wanted:
+        # Inside its own reservation other reservations do not matter, outside nothing is allowed.
+        return set(site.cluster.nodes) - (own or set())
+    return blocked
+
+
+def _required(original: OriginalRequest, cluster: Cluster) -> tuple[int, ...]:
+    if not original.req_nodes:
+        return ()
+    places = {name: i for i, name in enumerate(cluster.nodes)}
+    names = expand_hostlist(original.req_nodes)
+    missing = [name for name in names if name not in places]
+    if missing:
+        raise CannotPlanError(f"required node {missing[0]} has no GPUs", leave=True)
+    return tuple(places[name] for name in names)
+
+
+def _node_bounds(
+    job: SlurmJob, original: OriginalRequest, form: Form, site: Site
+) -> tuple[int, int | None]:
+    """Fewest and most nodes: what was asked, and what the tasks and CPUs need."""
+    least, most = original.nodes or (1, None)
+    tasks = original.num_tasks
+    if tasks is not None and original.ntasks_per_node:
+        least = max(least, -(-tasks // original.ntasks_per_node))
+    widest = max((node.cpus for node in site.nodes.values()), default=0)
+    if site.slurm.counts_cpus and widest and original.cpus_per_tres is None:
+        least = max(least, -(-job.cpus // widest))
+    if tasks is not None and (most is None or most > tasks):
+        most = max(least, tasks)
+    return least, most
+
+
+def _size(
+    original: OriginalRequest,
+    form: Form,
+    least: int,
+    most: int | None,
+    eligible: BoolArray,
+    cluster: Cluster,
+) -> tuple[int, int | None, int, int | None]:
+    """(GPUs in total, per node or None, fewest nodes, most nodes)."""
+    count = form.item.count
+    if form.kind == "node":
+        nodes = _most_nodes(count, least, original.nodes, eligible, cluster)
+        return count * nodes, count, nodes, nodes
+    if form.kind == "job":
+        return count, None, least, most
+    tasks = tasks_of(original, least)
+    if tasks is None:
+        raise CannotPlanError("--gpus-per-task without a task count", leave=True)
+    per_node = None
+    if count > 1:
+        width = cluster.shape[1]
+        fits = [
+            k for k in range(least, tasks + 1) if tasks % k == 0 and count * tasks // k <= width
+        ]
+        if not fits:
+            raise CannotPlanError("its tasks cannot be spread evenly over nodes", leave=True)
+        per_node = count * tasks // fits[0]
+    return count * tasks, per_node, least, most
+
+
+def _most_nodes(
+    count: int,
+    least: int,
+    asked: tuple[int, int | None] | None,
+    eligible: BoolArray,
+    cluster: Cluster,
+) -> int:
+    """``--nodes=2-4``: as many as can start now, as Slurm does, but at least the fewest."""
+    most = asked[1] if asked is not None else None
+    if most is None or most <= least:
+        return least
+    ready = int((cluster.free.sum(axis=1)[eligible] >= count).sum())
+    return max(least, min(most, ready))
+
+
+def _memory(
+    job: SlurmJob, original: OriginalRequest, eligible: BoolArray, site: Site
+) -> tuple[int, int, int]:
+    """(per node, per CPU, per GPU) MB; 0: not given this way."""
+    if not site.slurm.counts_memory:
+        return 0, 0, 0
+    per_gpu = gpu_item(original.mem_per_tres)
+    if per_gpu is not None:
+        return 0, 0, per_gpu.count
+    if job.memory_mb_per_cpu is not None:
+        return 0, job.memory_mb_per_cpu, 0
+    if job.memory_mb_per_node:
+        return job.memory_mb_per_node, 0, 0
+    # --mem=0: all memory of the node; only nodes where all of it is free will do.
+    sizes = [
+        site.nodes[name].memory_mb
+        for i, name in enumerate(site.cluster.nodes)
+        if eligible[i] and not site.nodes[name].memory_used_mb
+    ]
+    return min(sizes, default=1 << 40), 0, 0
