@@ -6,8 +6,12 @@
     The schema, as append-only named steps (imported only when a step is pending).
 ``report``
     The strict grammar of a probe's report.
+``merging``
+    Probe reports in.
+``timings``
+    Imported timings in; the newest timing of each GPU and class out.
 ``profiles``
-    Probe reports and timings in; PM scores, link graphs and GPU records out.
+    PM scores, link graphs, GPU records out.
 ``ledger``
     Every decision of the selector and every event of a job.
 

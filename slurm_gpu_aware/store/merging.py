@@ -1,0 +1,152 @@
+"""Probe reports into the store: one report, one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.report import ProbeReport, parse_report
+
+__all__ = ["merge_report"]
+
+
+def merge_report(store: Store, report: Mapping[str, Any]) -> None:
+    """Merge one probe report; all of it or nothing, and merging it again changes nothing.
+
+    Scores are not touched: call :func:`recompute_scores` after the last report of a sweep. A slot
+    whose UUID changed holds another board now, so the old board's timings are dropped. A GPU that
+    the report does not mention is forgotten, unless the report says that reading it (or the
+    node) failed. A report older than what is stored adds its timings and changes nothing else.
+
+    Raises
+    ------
+    SourceError
+        The report does not keep to the grammar.
+    StoreError
+        The store cannot be written.
+    """
+    probe = parse_report(report)
+    with store.write():
+        newer = store.query(
+            "SELECT 1 FROM nodes WHERE node = ? AND probed_at_unix > ?",
+            (probe.node, probe.taken_at),
+        )
+        if not newer:
+            _put_node(store, probe, json.dumps(report, separators=(",", ":")))
+            _put_gpus(store, probe)
+            _put_links(store, probe)
+            _put_faults(store, probe)
+        _put_timings(store, probe)
+
+
+def _put_node(store: Store, probe: ProbeReport, text: str) -> None:
+    store.execute(
+        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix, driver, backend, report)"
+        " VALUES (?1, ?2, ?2, ?3, ?4, ?5) ON CONFLICT (node) DO UPDATE SET"
+        " taken_at_unix = max(taken_at_unix, excluded.taken_at_unix),"
+        " probed_at_unix = excluded.probed_at_unix, driver = excluded.driver,"
+        " backend = excluded.backend, report = excluded.report",
+        (probe.node, probe.taken_at, probe.driver, probe.backend, text),
+    )
+
+
+def _put_gpus(store: Store, probe: ProbeReport) -> None:
+    before = {
+        row["slot"]: row["uuid"]
+        for row in store.query("SELECT slot, uuid FROM gpus WHERE node = ?", (probe.node,))
+    }
+    failed = {fault.slot for fault in probe.faults}
+    for slot, uuid in before.items():
+        gone = slot not in probe.gpus and slot not in failed and None not in failed
+        new = probe.gpus.get(slot)
+        replaced = new is not None and None not in (uuid, new.uuid) and uuid != new.uuid
+        if gone or replaced:
+            store.execute("DELETE FROM gpus WHERE node = ? AND slot = ?", (probe.node, slot))
+    columns = (
+        "node, slot, uuid, name, model, pci, numa, cpus, memory_mb, clocks_mhz, max_clock_mhz,"
+        " default_clock_mhz, power_limit_w, temperature_c"
+    )
+    updates = ", ".join(f"{c} = excluded.{c}" for c in columns.split(", ")[2:])
+    store.executemany(
+        f"INSERT INTO gpus ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+        f" ON CONFLICT (node, slot) DO UPDATE SET {updates}",
+        [
+            (
+                probe.node,
+                slot,
+                gpu.uuid,
+                gpu.name,
+                gpu.model,
+                gpu.pci,
+                gpu.numa,
+                gpu.cpus,
+                gpu.memory_mb,
+                json.dumps(list(gpu.clocks_mhz)),
+                gpu.max_clock_mhz,
+                gpu.default_clock_mhz,
+                gpu.power_limit_w,
+                gpu.temperature_c,
+            )
+            for slot, gpu in probe.gpus.items()
+        ],
+    )
+
+
+def _put_links(store: Store, probe: ProbeReport) -> None:
+    """Replace the links; those of a GPU that could not be read stay as they were."""
+    seen = set(probe.gpus)
+    slots = {r["slot"] for r in store.query("SELECT slot FROM gpus WHERE node = ?", (probe.node,))}
+    store.executemany(
+        "DELETE FROM links WHERE node = ? AND a = ? AND b = ?",
+        [
+            (probe.node, row["a"], row["b"])
+            for row in store.query("SELECT a, b FROM links WHERE node = ?", (probe.node,))
+            if seen.issuperset((row["a"], row["b"])) or not slots.issuperset((row["a"], row["b"]))
+        ],
+    )
+    store.executemany(
+        "INSERT INTO links (node, a, b, link_class, gbps) VALUES (?, ?, ?, ?, ?)",
+        [(probe.node, link.a, link.b, link.link_class, link.gbps) for link in probe.links],
+    )
+
+
+def _put_faults(store: Store, probe: ProbeReport) -> None:
+    store.execute("DELETE FROM probe_errors WHERE node = ?", (probe.node,))
+    store.executemany(
+        "INSERT INTO probe_errors (node, slot, call, error, taken_at_unix) VALUES (?, ?, ?, ?, ?)",
+        [(probe.node, f.slot, f.call, f.error, probe.taken_at) for f in probe.faults],
+    )
+
+
+def _put_timings(store: Store, probe: ProbeReport) -> None:
+    """Add the timings of GPUs that the store has under the same UUID."""
+    uuids = {
+        row["slot"]: row["uuid"]
+        for row in store.query("SELECT slot, uuid FROM gpus WHERE node = ?", (probe.node,))
+    }
+    store.execute(
+        "DELETE FROM timings WHERE node = ? AND taken_at_unix = ?", (probe.node, probe.taken_at)
+    )
+    runs: dict[tuple[int, str], int] = {}
+    for timing in probe.timings:
+        if timing.slot not in uuids or uuids[timing.slot] != probe.gpus[timing.slot].uuid:
+            continue  # an old report about a board that is gone
+        key = (timing.slot, timing.app_class)
+        runs[key] = runs.get(key, -1) + 1
+        store.execute(
+            "INSERT INTO timings (node, slot, class, taken_at_unix, run, value_ms, repeats, spread,"
+            " source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                probe.node,
+                timing.slot,
+                timing.app_class,
+                probe.taken_at,
+                runs[key],
+                timing.value_ms,
+                timing.repeats,
+                timing.spread,
+                probe.backend or "probe",
+            ),
+        )

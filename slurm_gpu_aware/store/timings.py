@@ -1,0 +1,191 @@
+"""Timings: imported ones in, the newest of each GPU and class out."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.report import MAX_SLOT, check_name
+
+__all__ = [
+    "NewestTiming",
+    "TimingRow",
+    "check_timings",
+    "import_timings",
+    "newest_timings",
+    "prune_timings",
+]
+
+Gpu = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class TimingRow:
+    """One timing to import, as typed by a person."""
+
+    gpu: str
+    """Slurm's index on the node, or the UUID of a GPU that was probed."""
+    node: str
+    app_class: str
+    value_ms: float
+    line: int = 0
+    """Where it stands in the file; 0: unknown."""
+
+
+@dataclass(frozen=True)
+class NewestTiming:
+    """The newest measurement of one GPU for one class."""
+
+    node: str
+    slot: int
+    app_class: str
+    value_ms: float
+    """Median over its runs."""
+    taken_at: float
+    model: str
+    """Empty if unknown."""
+
+
+def check_timings(
+    store: Store, rows: Iterable[TimingRow], classes: Sequence[str] = ()
+) -> tuple[list[tuple[TimingRow, int]], list[tuple[int, str]]]:
+    """Sort rows into good ones, each with its slot, and bad ones as (line, what is wrong).
+
+    ``classes`` are the site's; empty: any well-formed name. Reads the store, writes nothing.
+    """
+    by_uuid = {
+        row["uuid"]: (row["node"], int(row["slot"]))
+        for row in store.query("SELECT node, slot, uuid FROM gpus WHERE uuid IS NOT NULL")
+    }
+    good: list[tuple[TimingRow, int]] = []
+    bad: list[tuple[int, str]] = []
+    for row in rows:
+        try:
+            good.append((row, _checked_slot(row, by_uuid, classes)))
+        except ValueError as exc:
+            bad.append((row.line, str(exc)))
+    return good, bad
+
+
+def import_timings(
+    store: Store,
+    rows: Iterable[TimingRow],
+    *,
+    taken_at: float,
+    classes: Sequence[str] = (),
+    source: str = "import",
+) -> int:
+    """Add timings from elsewhere, measured at ``taken_at`` (Unix s); all or none.
+
+    Nodes and GPUs that were never probed are added without identity. Several rows of one GPU and
+    class are runs of one measurement; a timing of the same GPU, class and moment that was stored
+    before is replaced. Returns the number of rows. Scores are not touched.
+
+    Raises StoreError naming the first bad row, with nothing imported.
+    """
+    with store.write():
+        good, bad = check_timings(store, rows, classes)
+        if bad:
+            line, reason = bad[0]
+            raise StoreError(f"line {line}: {reason}" if line else reason)
+        runs: dict[tuple[str, int, str], int] = {}
+        for row, slot in good:
+            key = (row.node, slot, row.app_class)
+            run = runs.get(key, 0)
+            runs[key] = run + 1
+            if run == 0:
+                _touch(store, row.node, slot, taken_at)
+                store.execute(
+                    "DELETE FROM timings WHERE node = ? AND slot = ? AND class = ?"
+                    " AND taken_at_unix = ?",
+                    (*key, float(taken_at)),
+                )
+            store.execute(
+                "INSERT INTO timings (node, slot, class, taken_at_unix, run, value_ms, source)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*key, float(taken_at), run, float(row.value_ms), source),
+            )
+    return len(good)
+
+
+def newest_timings(store: Store) -> list[NewestTiming]:
+    """The newest measurement of each GPU and class, runs combined by their median."""
+    import numpy as np
+
+    from slurm_gpu_aware.variability.scores import combine_runs
+
+    rows = store.query(
+        "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, g.model"
+        " FROM timings t JOIN gpus g USING (node, slot)"
+        " JOIN (SELECT node, slot, class, max(taken_at_unix) AS newest FROM timings"
+        "       GROUP BY node, slot, class) n"
+        " ON n.node = t.node AND n.slot = t.slot AND n.class = t.class"
+        " AND n.newest = t.taken_at_unix"
+        " ORDER BY t.node, t.slot, t.class"
+    )
+    number: dict[tuple[str, int, str], int] = {}
+    first: list[sqlite3.Row] = []
+    which = []
+    for row in rows:
+        key = (row["node"], row["slot"], row["class"])
+        if key not in number:
+            number[key] = len(first)
+            first.append(row)
+        which.append(number[key])
+    _, medians = combine_runs(np.array(which, dtype=np.int64), [row["value_ms"] for row in rows])
+    return [
+        NewestTiming(
+            row["node"],
+            row["slot"],
+            row["class"],
+            float(value),
+            row["taken_at_unix"],
+            row["model"] or "",
+        )
+        for row, value in zip(first, medians, strict=True)
+    ]
+
+
+def prune_timings(store: Store, before_unix: float) -> int:
+    """Delete timings older than ``before_unix`` that a newer one replaced; return how many."""
+    return store.execute(
+        "DELETE FROM timings AS old WHERE taken_at_unix < ? AND EXISTS (SELECT 1 FROM timings AS"
+        " new WHERE new.node = old.node AND new.slot = old.slot AND new.class = old.class"
+        " AND new.taken_at_unix > old.taken_at_unix)",
+        (before_unix,),
+    ).rowcount
+
+
+def _checked_slot(row: TimingRow, by_uuid: Mapping[str, Gpu], classes: Sequence[str]) -> int:
+    check_name("node", row.node)
+    check_name("class", row.app_class)
+    if classes and row.app_class not in classes:
+        raise ValueError(f"class {row.app_class!r} is not one of {', '.join(classes)}")
+    if not math.isfinite(row.value_ms) or row.value_ms <= 0.0:
+        raise ValueError(f"value_ms must be a time of more than 0 ms, not {row.value_ms!r}")
+    if row.gpu.isascii() and row.gpu.isdigit() and int(row.gpu) <= MAX_SLOT:
+        return int(row.gpu)
+    if row.gpu not in by_uuid:
+        raise ValueError(
+            f"gpu {row.gpu!r} is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"
+        )
+    node, slot = by_uuid[row.gpu]
+    if node != row.node:
+        raise ValueError(f"gpu {row.gpu} was last seen on node {node}, not {row.node}")
+    return slot
+
+
+def _touch(store: Store, node: str, slot: int, taken_at: float) -> None:
+    """Make sure that node and GPU have rows, and that the node is at least this new."""
+    store.execute(
+        "INSERT INTO nodes (node, taken_at_unix) VALUES (?, ?) ON CONFLICT (node)"
+        " DO UPDATE SET taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",
+        (node, float(taken_at)),
+    )
+    store.execute(
+        "INSERT INTO gpus (node, slot) VALUES (?, ?) ON CONFLICT DO NOTHING", (node, slot)
+    )
