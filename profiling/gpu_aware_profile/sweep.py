@@ -27,7 +27,7 @@ from slurm_gpu_aware.store.report import parse_report
 
 __all__ = ["Outcome", "Sweep", "SweepNotes", "SweepSettings", "Target", "gpu_nodes", "parse_sinfo"]
 
-_GPU_COUNT = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?(?::([0-9]+))?(?=[,(]|$)")
+_SOCKETS = re.compile(r"\([^)]*\)")
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)")
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}\Z")
@@ -122,7 +122,7 @@ def parse_sinfo(text: str) -> tuple[list[Target], list[Outcome]]:
         if len(fields) != 4:
             continue
         node, partition, state, gres = fields
-        gpus = sum(int(count or 1) for count in _GPU_COUNT.findall(gres))
+        gpus = _gpu_count(gres)
         if not gpus:
             continue
         match = _STATE.match(state)
@@ -133,6 +133,16 @@ def parse_sinfo(text: str) -> tuple[list[Target], list[Outcome]]:
         elif node not in targets or partition.endswith("*"):  # the default partition is preferred
             targets[node] = Target(node, partition.rstrip("*"), gpus)
     return list(targets.values()), list(skipped.values())
+
+
+def _gpu_count(gres: str) -> int:
+    """Sum of ``gpu``, ``gpu:N`` and ``gpu:TYPE:N`` in a node's GRES."""
+    items = [item.split(":") for item in _SOCKETS.sub("", gres).split(",")]
+    return sum(
+        int(words[-1]) if len(words) > 1 and words[-1].isdigit() else 1
+        for words in items
+        if words[0] == "gpu"
+    )
 
 
 @dataclass

@@ -1,0 +1,344 @@
+"""The sweep with executables named srun, sinfo and scancel first on PATH.
+
+The fake srun really runs the probe, on the fake GPUs of the node that was asked for.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from fake_nvml import FakeNode, build_library, machines
+
+from gpu_aware_profile.sweep import (
+    Outcome,
+    Sweep,
+    SweepNotes,
+    SweepSettings,
+    Target,
+    gpu_nodes,
+    parse_sinfo,
+)
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import load_profile
+
+GRES = "gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1)"
+
+# What the fake srun does on a node stands in FOLDER/NODE.does; "ok" if there is no such file.
+SRUN = """
+import os, re, subprocess, sys, time
+folder = os.environ["FAKE_SLURM"]
+words = sys.argv[1:]
+with open(f"{folder}/srun.log", "a") as log:
+    log.write(" ".join(words) + "\\n")
+node = words[words.index("-w") + 1]
+name = next(w for w in words if w.startswith("--job-name=")).partition("=")[2]
+does = f"{folder}/{node}.does"
+does = open(does).read() if os.path.exists(does) else "ok"
+command = words[next(i for i, w in enumerate(words) if w.endswith("profile")):]
+if does == "busy":
+    sys.exit("srun: error: Unable to allocate resources: Requested nodes are busy")
+if does == "garbage":
+    print("{not json")
+elif does == "silent":
+    pass
+elif does == "hang":
+    open(f"{folder}/{node}.started", "w").close()
+    while not os.path.exists(f"{folder}/cancelled.{name}"):
+        time.sleep(0.02)
+    sys.exit(143)
+else:
+    print("a line of the site's task prolog", flush=True)
+    machine = "n1" if does == "wrong" else node
+    env = {**os.environ, "SLURMD_NODENAME": machine,
+           "FAKE_NVML_MACHINE": f"{folder}/{node}.json",
+           "FAKE_NVML_STATE": f"{folder}/{node}.state"}
+    sys.exit(subprocess.run(command, env=env).returncode)
+"""
+SINFO = """
+import os
+print(open(os.environ["FAKE_SLURM"] + "/sinfo.txt").read(), end="")
+"""
+SCANCEL = """
+import os, sys
+name = next(w for w in sys.argv if w.startswith("--name=")).partition("=")[2]
+open(os.environ["FAKE_SLURM"] + "/cancelled." + name, "w").close()
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+class FakeCluster:
+    """Fake Slurm commands and one fake machine per node."""
+
+    def __init__(self, library, folder, nodes=("n1", "n2", "n3")):
+        self.folder = folder
+        self.store = folder / "store.db"
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name, body in (("srun", SRUN), ("sinfo", SINFO), ("scancel", SCANCEL)):
+            self._program(name, f"#!{sys.executable}\n{body}")
+        probe = "from gpu_aware_profile.cli import main; main()"
+        self._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
+        for k, node in enumerate(nodes):
+            machine = machines.build("two-socket-4", node, seed=k)
+            machines.write_json(folder / f"{node}.json", machine)
+        self.sinfo(*(f"{node}|gpu*|idle|{GRES}" for node in nodes))
+        fake = FakeNode(library, folder)  # for its loader path
+        self.env = {
+            **fake.env,
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "FAKE_SLURM": str(folder),
+            "GPU_AWARE_CONFIG": str(folder / "config.toml"),
+        }
+        (folder / "config.toml").write_text(f'[store]\npath = "{self.store}"\n')
+
+    def _program(self, name, text):
+        file = self.bin / name
+        file.write_text(textwrap.dedent(text))
+        file.chmod(0o755)
+
+    def sinfo(self, *lines):
+        (self.folder / "sinfo.txt").write_text("\n".join(lines) + "\n")
+
+    def let(self, node, does):
+        (self.folder / f"{node}.does").write_text(does)
+
+    def sweep(self, *options, code=0):
+        done = subprocess.run(
+            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def argv(self, *options):
+        code = "from gpu_aware_profile.cli import main; main()"
+        words = ["sweep", "--json", "--command", str(self.bin / "profile"), *options]
+        return [sys.executable, "-c", code, *words]
+
+    def probed(self):
+        """Nodes that srun was called for, in order."""
+        log = self.folder / "srun.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [line.split()[1] for line in lines]
+
+
+@pytest.fixture
+def cluster(library, tmp_path):
+    return FakeCluster(library, tmp_path)
+
+
+def states(done):
+    return {n["node"]: n["state"] for n in json.loads(done.stdout)["nodes"]}
+
+
+def test_a_sweep_fills_the_store(cluster):
+    done = cluster.sweep("--jobs", "2")
+    assert states(done) == {"n1": "done", "n2": "done", "n3": "done"}
+    assert sorted(cluster.probed()) == ["n1", "n2", "n3"]
+    with open_store(cluster.store) as store:
+        profile = load_profile(store)
+    assert len(profile.gpus) == 12
+    assert {name: len(scores) for name, scores in profile.scores.items()} == {
+        "A": 12,
+        "B": 12,
+        "C": 12,
+    }
+    machine = json.loads((cluster.folder / "n2.json").read_text())
+    slowness = {g["minor"]: g["slowness"]["A"] for g in machine["gpus"]}
+    scores = {k: profile.raw_scores["A"]["n2", k] for k in slowness}
+    assert scores[1] / scores[0] == pytest.approx(slowness[1] / slowness[0], rel=0.01)
+    assert {k.link_class for k in profile.links["n3"]} == {"NV3", "SYS"}
+    assert not (cluster.folder / "sweeps" / json.loads(done.stdout)["sweep"]).exists()
+
+
+def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
+    cluster.sweep("--node", "n2", "--srun-option=--account=ops", "--repeats", "3", "--class", "A")
+    words = (cluster.folder / "srun.log").read_text().split()
+    for word in (
+        *["--exclusive", "--gres=gpu:4", "-N1", "--comment=place=off", "--immediate=300"],
+        *["--time=15", "--account=ops", "--repeats=3", "--class=A", "--json"],
+    ):
+        assert word in words
+    assert words[words.index("-p") + 1] == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("busy", "error: Unable to allocate resources: Requested nodes are busy"),
+        ("garbage", "not valid JSON"),
+        ("silent", "the probe printed no report"),
+        ("wrong", "the report is of node 'n1'"),
+    ],
+)
+def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(cluster, does, reason):
+    cluster.let("n2", does)
+    first = cluster.sweep(code=3)
+    assert states(first) == {"n1": "done", "n2": "failed", "n3": "done"}
+    answer = json.loads(first.stdout)
+    assert reason in next(n["reason"] for n in answer["nodes"] if n["node"] == "n2")
+    assert f"--resume {answer['sweep']}" in first.stderr
+    cluster.let("n2", "ok")
+    second = cluster.sweep("--resume", answer["sweep"])
+    assert states(second) == {"n2": "done"}
+    assert sorted(cluster.probed()) == ["n1", "n2", "n2", "n3"]
+    assert "2 done before" in second.stderr
+    with open_store(cluster.store) as store:
+        assert len(load_profile(store).gpus) == 12
+
+
+def test_a_lost_gpu_keeps_its_node_in_the_sweep(cluster):
+    machines.lose(cluster.folder / "n1.json", 2)
+    done = cluster.sweep()
+    (n1,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n1"]
+    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, 9, 1)
+
+
+def test_a_node_without_a_driver_is_reported_with_the_cause(cluster):
+    machines.add_fault(cluster.folder / "n3.json", "nvmlInit", error="DRIVER_NOT_LOADED")
+    done = cluster.sweep(code=3)
+    (n3,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n3"]
+    assert (n3["state"], n3["reason"]) == ("failed", "nvmlInit: Driver Not Loaded")
+
+
+def test_a_node_that_hangs_is_cancelled(cluster, monkeypatch):
+    for name in ("PATH", "FAKE_SLURM"):
+        monkeypatch.setenv(name, cluster.env[name])
+    cluster.let("n2", "hang")
+    merged = []
+    settings = SweepSettings(
+        *["s1", str(cluster.bin / "profile")], probe_s=0.2, queue_s=0.2, grace_s=0.1
+    )
+    (outcome,) = Sweep(settings, merged.append).run([Target("n2", "gpu", 4)])
+    assert (outcome.node, outcome.state) == ("n2", "timeout")
+    assert outcome.reason == "no report within 0.5 s; its job was cancelled"
+    assert (cluster.folder / "cancelled.gpu-aware-probe.s1.n2").exists()
+    assert merged == []
+
+
+def test_ctrl_c_cancels_what_runs_and_says_how_to_go_on(cluster):
+    cluster.let("n1", "hang")
+    started = cluster.folder / "n1.started"
+    os.mkfifo(started)  # readable when the fake srun has opened it
+    watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
+    with subprocess.Popen(
+        cluster.argv("--jobs", "1"),
+        env=cluster.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        first = process.stderr.readline()
+        assert select.select([watch], [], [], 60.0)[0]
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    os.close(watch)
+    sweep_id = first.split()[1].rstrip(":")
+    assert process.returncode == 130
+    assert f"go on with: gpu-aware-profile sweep --resume {sweep_id}" in said
+    assert (cluster.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n1").exists()
+    assert cluster.probed() == ["n1"]  # nothing was started after it
+    cluster.let("n1", "ok")
+    assert states(cluster.sweep("--resume", sweep_id)) == dict.fromkeys(["n1", "n2", "n3"], "done")
+
+
+def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(cluster):
+    cluster.sinfo(
+        f"n1|gpu*|idle|{GRES}", f"n2|gpu*|drained|{GRES}", f"n3|gpu*|idle*|{GRES}", "c1|cpu|idle|"
+    )
+    done = cluster.sweep(code=3)
+    assert {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]} == {
+        "n1": "",
+        "n2": "node is drained",
+        "n3": "node does not respond",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--node", "n9"], "'n9' is not a GPU node of this cluster; GPU nodes: n1, n2, n3"),
+        (["--resume", "nope"], "no unfinished sweep 'nope'; unfinished: none"),
+        (["--resume", "../x"], "is not a sweep id"),
+    ],
+)
+def test_wrong_options_name_the_valid_values(cluster, options, words):
+    done = subprocess.run(
+        cluster.argv(*options), env=cluster.env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert cluster.probed() == []
+
+
+def test_without_slurm_the_reason_is_said(cluster):
+    (cluster.bin / "sinfo").unlink()
+    cluster.env["PATH"] = str(cluster.bin)
+    done = cluster.sweep(code=1)
+    assert "sinfo" in done.stderr
+
+
+def test_no_gpu_node_at_all(cluster):
+    cluster.sinfo("c1|cpu*|idle|(null)")
+    assert "no node with GPUs" in cluster.sweep(code=1).stderr
+
+
+def test_sinfo_is_really_asked(cluster, monkeypatch):
+    monkeypatch.setenv("PATH", cluster.env["PATH"])
+    monkeypatch.setenv("FAKE_SLURM", cluster.env["FAKE_SLURM"])
+    targets, skipped = gpu_nodes()
+    assert targets == [Target(node, "gpu", 4) for node in ("n1", "n2", "n3")]
+    assert skipped == []
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:4", 4),
+        ("gpu:a100:8(S:0-1)", 8),
+        (GRES, 4),
+        ("gpu", 1),
+        ("shard:16,gpu:v100:2,mps:200", 2),
+        ("(null)", 0),
+        ("gpux:4", 0),
+    ],
+)
+def test_gpus_are_counted_in_every_form_of_gres(gres, gpus):
+    targets, _ = parse_sinfo(f"n1|p|idle|{gres}\n")
+    assert [t.gpus for t in targets] == ([gpus] if gpus else [])
+
+
+def test_the_default_partition_is_preferred():
+    lines = ["n1|long|idle|gpu:4", "n1|gpu*|idle|gpu:4", "n1|short|idle|gpu:4"]
+    assert parse_sinfo("\n".join(lines))[0] == [Target("n1", "gpu", 4)]
+
+
+def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
+    notes = SweepNotes(tmp_path / "sweeps", "s1")
+    assert (notes.done(), notes.unfinished()) == (set(), [])
+    notes.begin()
+    notes.note("n1.cluster.example")
+    assert notes.done() == {"n1.cluster.example"}
+    assert notes.unfinished() == ["s1"]
+    notes.finish()
+    assert notes.unfinished() == []
+
+
+def test_a_report_that_the_store_refuses_fails_its_node():
+    def refuse(report):
+        raise SourceError("no")
+
+    running = Sweep(SweepSettings("s1"), refuse)
+    refused = running._merged(Outcome("n1", "done", took_s=2.0), {})
+    assert refused == Outcome("n1", "failed", "no", took_s=2.0)
