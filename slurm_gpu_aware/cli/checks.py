@@ -328,27 +328,19 @@ def check_types(g: Ground) -> Iterable[Check]:
 
 
 def check_selector(g: Ground) -> Iterable[Check]:
-    """The daemon runs, here if this is the controller."""
-    found = []
-    for entry in glob("/proc/[0-9]*/cmdline"):
-        try:
-            words = Path(entry).read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"selectd" in words and any(w.endswith(b"gpu-aware") for w in words):
-            found.append(entry.split("/")[2])
-    if len(found) == 1:
-        yield ok("selector", f"process {found[0]}")
-    elif found:
-        yield failed(
-            "selector", f"{len(found)} processes: {', '.join(found)}", "stop all but one of them"
-        )
+    """The daemon runs, if this is its host: its lock names a process that is one."""
+    lock = g.config.store.path.parent / "selectd.lock"
+    # Only read: taking the lock to test it could keep a starting selector out.
+    text = lock.read_text() if lock.exists() else ""
+    number = text.strip()
+    command = Path("/proc") / number / "cmdline"
+    if number.isdigit() and command.exists() and b"selectd" in command.read_bytes().split(b"\0"):
+        yield ok("selector", f"process {number}")
     else:
         yield failed(
             "selector",
-            "no gpu-aware selectd runs on this host",
-            "systemctl enable --now gpu-aware-selectd; on another host than the controller this"
-            " check and the next ones mean nothing",
+            "no selector runs on this host",
+            "on the controller: systemctl enable --now gpu-aware-selectd",
         )
 
 
@@ -479,22 +471,22 @@ def check_events(g: Ground) -> Iterable[Check]:
 
 def check_permissions(g: Ground) -> Iterable[Check]:
     """SlurmUser, who runs the selector, can write the store."""
-    folder = g.config.store.path.parent
-    if not folder.is_dir():
-        yield failed(
-            "permissions", f"{folder} is missing", f"install -d -o {g.slurm_user} {folder}"
-        )
-    elif not _writable(folder, g.slurm_user):
-        yield failed(
-            "permissions",
-            f"{g.slurm_user} cannot write to {folder}",
-            f"chown -R {g.slurm_user} {folder}",
-        )
+    path, user = g.config.store.path, g.slurm_user
+    if not path.parent.is_dir():
+        cure = f"install -d -o {user} {path.parent}"
+        yield failed("permissions", f"{path.parent} is missing", cure)
+        return
+    # SQLite writes beside the file, too; a sweep run as root leaves files that are root's.
+    files = [path.with_name(path.name + end) for end in ("", "-wal", "-shm")]
+    wrong = [p for p in (path.parent, *files) if p.exists() and not _writable(p, user)]
+    if wrong:
+        cure = f"chown -R {user} {path.parent}"
+        yield failed("permissions", f"{user} cannot write to {wrong[0]}", cure)
     else:
-        yield ok("permissions", f"{g.slurm_user} can write to {folder}")
+        yield ok("permissions", f"{user} can write to {path.parent}")
 
 
-def _writable(folder: Path, user: str) -> bool:
+def _writable(path: Path, user: str) -> bool:
     """Whether the mode bits let a user write; groups beside the primary one are looked up too."""
     try:
         entry = pwd.getpwnam(user)
@@ -502,7 +494,7 @@ def _writable(folder: Path, user: str) -> bool:
         return False
     if entry.pw_uid == 0:
         return True
-    status = folder.stat()
+    status = path.stat()
     if status.st_uid == entry.pw_uid:
         return bool(status.st_mode & stat.S_IWUSR)
     if status.st_gid in os.getgrouplist(user, entry.pw_gid):

@@ -74,12 +74,14 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
 
 def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     """What the ledger knows of a job, JSON-able."""
-    from slurm_gpu_aware.cli.reading import decision_json, event_json, waiting_of
+    from slurm_gpu_aware.cli.reading import decision_json, event_json, reason_for, waiting_of
 
     decisions = reader.ledger.decisions(job_id)
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
-    waiting = waiting_of(rounds[0] if rounds else None).get(job_id)
+    waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
+    if waiting and decisions and decisions[-1].decided_at >= rounds[0].started_at:
+        waiting = None  # placed since
     tasks = _tasks(reader, job_id) if not decisions else []
     state = _state(decisions, events, waiting)
     return {

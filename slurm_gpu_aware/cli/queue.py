@@ -77,7 +77,9 @@ def _parked(
     slurm_reason: str | None,
     waiting: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    entry = waiting.get(job_id)
+    from slurm_gpu_aware.cli.reading import reason_for
+
+    entry = reason_for(job_id.partition("_[")[0], waiting)
     if entry is not None:
         reason = str(entry.get("reason") or "no reason was recorded")
     elif slurm_reason in ("Licenses", "Priority", "Resources", "None", None):

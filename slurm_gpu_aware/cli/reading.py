@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
 
-__all__ = ["Reader", "decision_json", "event_json", "open_reader", "round_json", "waiting_of"]
+__all__ = [
+    "Reader",
+    "decision_json",
+    "event_json",
+    "open_reader",
+    "reason_for",
+    "round_json",
+    "waiting_of",
+]
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,13 @@ def waiting_of(record: RoundRecord | None) -> dict[str, Mapping[str, Any]]:
     if not isinstance(entries, list | tuple):
         return {}
     return {str(e["job_id"]): e for e in entries if isinstance(e, Mapping) and "job_id" in e}
+
+
+def reason_for(job_id: str, waiting: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Entry of a job in :func:`waiting_of`; for an array that of its first task that waits."""
+    if job_id in waiting:
+        return waiting[job_id]
+    return next((e for j, e in waiting.items() if j.startswith(f"{job_id}_")), None)
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:

@@ -90,8 +90,10 @@ def command(
         say("luac is not installed: the Lua files were not checked.")
     changes = work.pending(plan.changes)
     for change in changes:
-        if change.path.exists() or not install:
+        if change.path.exists():
             click.echo(work.diff(change), nl=False)
+        else:
+            click.echo(f"new file {change.path}")
     if output is None and not install:
         _end(plan, f"{len(changes)} files would change; --install writes them.")
         return

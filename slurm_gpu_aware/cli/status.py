@@ -13,6 +13,7 @@ from slurm_gpu_aware.cli.output import age, json_option, pairs, print_json, say,
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.reading import Reader
+    from slurm_gpu_aware.config import Config
 
 __all__ = ["command"]
 
@@ -44,7 +45,7 @@ def command(context: Context, count: int, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    click.echo(_text(answer, now, config.selector.round_s))
+    click.echo(_text(answer, now, config))
     if note:
         say(note)
 
@@ -73,12 +74,12 @@ def _from_store(reader: Reader, count: int) -> dict[str, Any]:
     }
 
 
-def _text(answer: Mapping[str, Any], now: float, round_s: float) -> str:
+def _text(answer: Mapping[str, Any], now: float, config: Config) -> str:
     rounds = answer["rounds"]
     profile = answer["profile"]
     last = rounds[0]["started_at"] if rounds else None
     entries: list[tuple[str, object]] = [
-        ("selector", _selector_text(last, now, round_s)),
+        ("selector", _selector_text(answer["gate"], last, now, config)),
         ("gate", _gate_text(answer["gate"])),
         ("parked", answer["parked"] if answer["parked"] is not None else "unknown"),
         ("placed", ", ".join(f"{n} {state}" for state, n in answer["placed"].items() if n) or "0"),
@@ -102,14 +103,19 @@ def _text(answer: Mapping[str, Any], now: float, round_s: float) -> str:
     return "\n\n".join(blocks)
 
 
-def _selector_text(last: float | None, now: float, round_s: float) -> str:
-    if last is None:
-        return "has never run a round; start it: systemctl start gpu-aware-selectd"
-    quiet = now - last
-    text = f"last round {age(quiet)} ago"
-    if quiet > 6 * round_s:
-        text += f" (expected every {round_s:g} s): it may be down; see gpu-aware doctor"
-    return text
+def _selector_text(
+    gate: Mapping[str, Any] | None, last: float | None, now: float, config: Config
+) -> str:
+    """Alive or not, by the heartbeat: rounds in which nothing changes are not written down."""
+    seen = "no round yet" if last is None else f"last recorded round {age(now - last)} ago"
+    if gate is None:
+        return seen
+    if not gate["exists"]:
+        return f"does not run ({seen}); start it: systemctl start gpu-aware-selectd"
+    quiet = config.gate.lease_s - gate["left_s"]
+    if quiet > 3 * config.selector.heartbeat_s:
+        return f"no heartbeat for {age(quiet)}: it may be down; see gpu-aware doctor"
+    return f"runs, {seen}"
 
 
 def _gate_text(gate: Mapping[str, Any] | None) -> str:

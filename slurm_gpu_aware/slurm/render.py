@@ -162,9 +162,10 @@ def _job_completion(
     ):
         values["JobCompType"] = "jobcomp/filetxt"
         values["JobCompLoc"] = str(wanted)
-        notes.append(
-            f"{wanted} must be writable by SlurmUser before slurmctld starts, or it does not start"
-        )
+        if kind == "jobcomp/none":
+            notes.append(
+                f"{wanted} must be writable by SlurmUser before slurmctld starts, or it does not"
+            )
     else:
         notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
 
@@ -263,7 +264,6 @@ def selectd_unit(command: Path, *, user: str, config_file: Path, store: Path) ->
     return f"""\
 [Unit]
 Description=GPU-aware selector for Slurm
-Documentation=file:/usr/share/doc/slurm-gpu-aware
 After=network-online.target slurmctld.service
 Wants=network-online.target
 

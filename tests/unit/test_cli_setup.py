@@ -70,7 +70,7 @@ def test_without_a_mode_nothing_is_written(site: Site):
     done = site.setup()
     assert done.returncode == 0
     assert "+Licenses=gpuaware:100000" in done.stdout
-    assert "+++ " in done.stdout
+    assert f"new file {site.slurm}/gpu_aware.lua" in done.stdout
     assert "--install writes them" in done.stderr
     assert site.files() == before
     assert not site.units.exists()
