@@ -7,6 +7,7 @@ Each method is one short transaction; the daemon calls them from its loop. Reade
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -336,11 +337,15 @@ def _event(row: sqlite3.Row) -> Event:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), default=_plain)
+    """Strict JSON: infinite and undefined numbers (no time limit, 0/0) become null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """NumPy scalars and arrays, tuples' kin and paths that reach a policy's account."""
+    """NumPy scalars and arrays, sets, mappings and paths that reach a policy's account."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -348,6 +353,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return _finite(_plain(value))
 
 
 def _check(value: str, known: Sequence[str], what: str) -> None:

@@ -329,6 +329,38 @@ def test_selector_and_merge_write_at_once_and_neither_fails(tmp_path: Path) -> N
         assert check_integrity(store) == []
 
 
+ENDLESS = """
+import itertools, sys
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+from store_samples import decision
+ledger = Ledger(open_store(sys.argv[1]))
+for i in itertools.count():
+    ledger.add_decision(decision(str(i)))
+    print(i, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    ) as writer:
+        assert writer.stdout is not None
+        while (line := writer.stdout.readline()) != "200\n":
+            assert line
+        writer.kill()
+        written = [200, *map(int, writer.stdout.read().split())]
+    with open_store(path) as store:
+        assert check_integrity(store) == []
+        stored = Ledger(store).last_decisions(100_000)
+        assert {int(d.job_id) for d in stored} >= set(range(written[-1] + 1))
+        assert all(d.nodes == ["n1", "n2"] for d in stored)  # no half decision
+
+
 def test_the_ledger_opens_without_heavy_imports(tmp_path: Path) -> None:
     """Views over the ledger must start fast: no numpy, no sqlite-utils."""
     path = tmp_path / "store.db"

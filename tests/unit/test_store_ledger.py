@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_numbers_of_numpy_are_stored_as_numbers(ledger: Ledger) -> None:
     assert stored.slots == [[1, 2], [1, 2]]
     assert (stored.score, stored.clock_mhz) == (1.25, 1312)
     assert stored.why == {"cells": [[1.0, 2.0]], "tried": 3, "nodes": ["n1"]}
+
+
+def test_numbers_without_end_are_stored_as_null(ledger: Ledger, store: Store) -> None:
+    """``Infinity`` is not JSON: other programs, and SQLite itself, refuse it."""
+    why = {"limit_s": math.inf, "cells": np.array([1.0, np.nan]), "set": {3, 1}, "n": np.int64(2)}
+    ledger.add_decision(decision(why=why))
+    (stored,) = ledger.decisions("98")
+    assert stored.why == {"limit_s": None, "cells": [1.0, None], "set": [1, 3], "n": 2}
+    assert store.query("SELECT json_extract(why, '$.n') FROM decisions")[0][0] == 2
 
 
 def test_nodes_and_slots_must_agree(ledger: Ledger) -> None:
