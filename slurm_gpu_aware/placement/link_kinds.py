@@ -34,6 +34,7 @@ __all__ = [
 
 Objective = Literal["effbw", "aggbw", "preserved"]
 
+_ALL = (1 << 64) - 1  # masks of 64 slots come back from numpy with a sign
 _MOST_GROUPS = 32  # groups (switches, racks) that are compared, fullest first
 
 
@@ -93,9 +94,9 @@ def kinds_of(cell: Cell) -> Kinds:
     rows = columns[first].tolist()
     return Kinds(
         of_row=inverse.reshape(-1),
-        graph=tuple(graphs[row[0]].padded(int(row[1]).bit_length()) for row in rows),
-        free=tuple(int(row[1]) for row in rows),
-        allowed=tuple(int(row[2]) for row in rows),
+        graph=tuple(graphs[row[0]].padded((row[1] & _ALL).bit_length()) for row in rows),
+        free=tuple(row[1] & _ALL for row in rows),
+        allowed=tuple(row[2] & _ALL for row in rows),
         plain=tuple(bool(row[3]) for row in rows),
     )
 

@@ -1,0 +1,185 @@
+"""Exact matching against trying every permutation, and what must hold for all machines."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_machines import (
+    brute_agg,
+    brute_bottleneck,
+    brute_eq2,
+    brute_preserved,
+    machines,
+    patterns,
+)
+
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, eq2, link_counts
+from slurm_gpu_aware.topology.graph import HardwareGraph
+from slurm_gpu_aware.topology.machines import machine
+from slurm_gpu_aware.topology.matching import agg_table, eff_table, match, preserved_table
+from slurm_gpu_aware.topology.patterns import Pattern
+from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values
+from slurm_gpu_aware.topology.subsets import mask_of, masks_of_size, rank_of_mask, slots_of
+
+MANY = settings(max_examples=150, deadline=None)
+RING = Pattern("ring")
+
+
+@st.composite
+def cases(draw, most=6):
+    graph = draw(machines(most))
+    return graph, draw(patterns()), draw(st.integers(1, graph.n))
+
+
+def test_sets_stand_in_the_order_of_their_lowest_members():
+    for n in (1, 5, 8):
+        for k in range(n + 1):
+            sets = [slots_of(int(mask)) for mask in masks_of_size(n, k)]
+            assert sets == list(combinations(range(n), k))
+            ranks = rank_of_mask(n)[[mask_of(s) for s in sets]]
+            assert ranks.tolist() == list(range(len(sets)))
+
+
+@MANY
+@given(cases())
+def test_tables_agree_with_every_permutation(case):
+    graph, pattern, k = case
+    sets = list(combinations(range(graph.n), k))
+    assert agg_table(graph, pattern, k).tolist() == [brute_agg(graph, s, pattern) for s in sets]
+    assert eff_table(graph, pattern, k, BOTTLENECK).tolist() == [
+        brute_bottleneck(graph, s, pattern) for s in sets
+    ]
+
+
+@MANY
+@given(machines(6), st.data())
+def test_eq2_tables_agree_with_every_ring(graph, data):
+    k = data.draw(st.integers(1, graph.n))
+    sets = list(combinations(range(graph.n), k))
+    table = eff_table(graph, Pattern("tree"), k, PAPER)
+    assert table.tolist() == [brute_eq2(graph, s) for s in sets]
+    chosen = sets[int(table.argmax())]
+    order = match(graph, chosen, RING, PAPER).order[0]
+    counts = link_counts(graph, order, RING.edges_for(k))
+    assert float(eq2(*counts)) == table.max()
+
+
+@MANY
+@given(machines(8), st.data())
+def test_preserved_bandwidth_agrees_with_the_sum_over_pairs(graph, data):
+    free = sorted(data.draw(st.sets(st.integers(0, graph.n - 1), min_size=1)))
+    k = data.draw(st.integers(1, len(free)))
+    table = preserved_table(graph, mask_of(free), k)
+    for gpus in combinations(free, k):
+        value = table[rank_of_mask(graph.n)[mask_of(gpus)]]
+        assert value == brute_preserved(graph, free, gpus)
+
+
+@MANY
+@given(cases())
+def test_the_match_is_an_embedding_with_the_values_of_the_set(case):
+    graph, pattern, k = case
+    gpus = tuple(range(graph.n - k, graph.n))
+    for by_sum in (False, True):
+        found = match(graph, gpus, pattern, BOTTLENECK, by_sum=by_sum)
+        assert all(tuple(sorted(order)) == gpus for order in found.order)
+        assert len(found.links_gbps) == len(pattern.edges_for(k))
+        if by_sum:
+            assert sum(found.links_gbps) == found.agg_gbps
+        elif found.links_gbps:
+            assert min(found.links_gbps) == found.eff_gbps
+        assert found.agg_gbps == brute_agg(graph, gpus, pattern)
+
+
+@MANY
+@given(cases(), st.data())
+def test_a_better_link_never_makes_a_set_worse(case, data):
+    """The default model and AggBW are monotone in every link; eq. 2 is not."""
+    graph, pattern, k = case
+    if graph.n < 2:
+        return
+    a, b = data.draw(st.sampled_from(list(combinations(range(graph.n), 2))))
+    better = graph.gbps.copy()
+    better[a, b] = better[b, a] = better[a, b] + data.draw(st.sampled_from([0.5, 13.0, 100.0]))
+    improved = HardwareGraph.build(better, graph.classes, graph.groups)
+    for table in (
+        lambda g: eff_table(g, pattern, k, BOTTLENECK),
+        lambda g: agg_table(g, pattern, k),
+    ):
+        assert (table(improved) >= table(graph)).all()
+
+
+def test_eq2_as_published_is_not_monotone():
+    """The worst upgrade of one PCIe link to a double: 49.2 -> 21.3 GB/s."""
+    assert float(eq2(1, 1, 3)) < float(eq2(0, 2, 3)) - 25
+
+
+@MANY
+@given(cases(), st.data())
+def test_relabelling_gpus_moves_values_and_changes_none(case, data):
+    graph, pattern, k = case
+    new = data.draw(st.permutations(range(graph.n)))
+    other = graph.subgraph(new)
+    for gpus in combinations(range(graph.n), k):
+        there = mask_of([new[i] for i in gpus])
+        at, was = rank_of_mask(graph.n)[mask_of(gpus)], rank_of_mask(graph.n)[there]
+        for model in (BOTTLENECK, PAPER):
+            assert (
+                eff_table(other, pattern, k, model)[at] == eff_table(graph, pattern, k, model)[was]
+            )
+        assert agg_table(other, pattern, k)[at] == agg_table(graph, pattern, k)[was]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["ring", "tree", "0-1,1-2,2-3,3-4,4-5,5-0"]))
+def test_eight_gpus_against_random_embeddings(seed, name):
+    """No embedding that is tried by chance beats the table on machines of eight."""
+    from slurm_gpu_aware.topology.patterns import parse_pattern
+
+    rng = np.random.default_rng(seed)
+    values = np.triu(rng.choice([12.0, 25.0, 50.0], (8, 8)), 1)
+    graph = HardwareGraph.build(values + values.T, [["SYS"] * 8 for _ in range(8)])
+    pattern = parse_pattern(name)
+    for k in (6, 7, 8):
+        edges = np.array(pattern.edges_for(k))
+        best = agg_table(graph, pattern, k)
+        slowest = eff_table(graph, pattern, k, BOTTLENECK)
+        for _ in range(100):
+            order = rng.permutation(8)[:k]
+            links = graph.gbps[order[edges[:, 0]], order[edges[:, 1]]]
+            at = rank_of_mask(8)[mask_of(order.tolist())]
+            assert links.sum() <= best[at]
+            assert links.min() <= slowest[at]
+
+
+def test_sixteen_gpus_ring_of_the_torus():
+    """A Hamiltonian ring of NVLinks exists for every even size that a torus' rows can close."""
+    gbps = machine("mapa-torus-2d").gbps
+    total, slowest = ring_values(gbps, 16)
+    assert slowest.tolist() == [25.0]
+    order = best_ring(gbps)
+    links = [gbps[a, b] for a, b in pairwise([*order, order[0]])]
+    assert sorted(order) == list(range(16))
+    assert sum(links) == total[0] == 13 * 50 + 3 * 25
+    # A 4 x 4 torus is bipartite: odd rings of NVLinks do not exist, even ones from 4 on do.
+    for k in range(3, 9):
+        assert ring_values(gbps, k)[1].max() == (12.0 if k % 2 else (50.0 if k == 8 else 25.0))
+
+
+def test_ring_counts_are_the_bits_of_every_ring():
+    """Two GPUs: the link counts twice."""
+    kinds = np.array([[0, 2, 1], [2, 0, 0], [1, 0, 0]], dtype=np.int8)
+    assert [hex(int(word)) for word in ring_counts(kinds, 2)[:, 0]] == ["0x0", "0x0", "0x1"]
+    assert [int(word) for word in ring_counts(kinds, 2)[:, 1]] == [1 << 2, 0, 0]
+    assert [int(word) for word in ring_counts(kinds, 3)[:, 0]] == [0, 1 << 1, 0, 0]
+
+
+def test_same_input_same_answer_whatever_was_asked_before():
+    graph = machine("dgx-1-v100")
+    first = [match(graph, (0, 2, 3, 5), RING, BOTTLENECK).order]
+    match.cache_clear()
+    agg_table(graph, RING, 5)
+    assert match(graph, (0, 2, 3, 5), RING, BOTTLENECK).order == first[0]
