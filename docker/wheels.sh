@@ -6,6 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 suite=$1
 python=${PYTHON:-python3}
+[ -n "${PYTHON:-}" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
 target=build/wheels/$suite
 
 version=$(docker run --rm "slurm-gpu-aware-base:$suite" \
