@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.placement.cells import Cell
@@ -90,26 +88,26 @@ def cells_tried(cell: Cell, levels: Sequence[LevelView]) -> dict[str, Any]:
 
     Equal products stand tighter level first, as they are walked. Lists the last ``MOST_CELLS``.
     """
+    products = [level.penalty * cell.supply.table.values for level in levels]
+    own = levels.index(cell.level)
+    ends = []
+    for position, ascending in enumerate(products):
+        side: Literal["left", "right"] = "right" if position < own else "left"
+        end = int(ascending.searchsorted(cell.product, side=side))
+        ends.append(cell.bound_index + 1 if position == own else end)
+    walked = sorted(
+        (float(products[position][index]), position, index)
+        for position, end in enumerate(ends)
+        for index in range(max(0, end - MOST_CELLS), end)
+    )[-MOST_CELLS:]
     values = cell.supply.table.values
-    walked: list[tuple[float, int, float, str]] = []
-    number = 0
-    for position, level in enumerate(levels):
-        products = level.penalty * values
-        if level is cell.level:
-            end = cell.bound_index + 1
-        elif position < levels.index(cell.level):
-            end = int(np.searchsorted(products, cell.product, side="right"))
-        else:
-            end = int(np.searchsorted(products, cell.product, side="left"))
-        number += end
-        walked.extend(
-            (float(products[index]), position, float(values[index]), level.name)
-            for index in range(max(0, end - MOST_CELLS), end)
-        )
-    walked.sort()
     listed = [
-        {"level": name, "V": round(value, 4), "LxV": round(product, 4), "found": False}
-        for product, _, value, name in walked[-MOST_CELLS:]
+        {
+            "level": levels[position].name,
+            "V": round(float(values[index]), 4),
+            "LxV": round(product, 4),
+            "found": position == own and index == cell.bound_index,
+        }
+        for product, position, index in walked
     ]
-    listed[-1]["found"] = True
-    return {"cells": listed, "cells_tried": number}
+    return {"cells": listed, "cells_tried": sum(ends)}

@@ -8,7 +8,7 @@ all cells; the first cell of the walk is then the one with the smallest product 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from slurm_gpu_aware.cluster import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
 from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, sets_of, unpack
 
-__all__ = ["Cell", "first_cell", "holds", "smallest_bound", "supports"]
+__all__ = ["Cell", "first_cell", "holds", "smallest_bound", "supports", "supports_of"]
 
 _SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
 _EXACT_WIDTH = 20  # slots up to which all index sets are counted; beyond, those of single nodes
@@ -135,35 +135,75 @@ def smallest_bound(feasible: Callable[[int], bool], limit: int) -> int | None:
 
 def holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
     """Say whether the cell (level, ``values[index]``) has a set for this split."""
+    key = ("holds", level, split, index)
+    known: bool | None = supply.memo.get(key)
+    if known is None:
+        known = supply.memo[key] = _holds(supply, level, split, index)
+    return known
+
+
+def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
     masks = supply.at_most(split, index)
     if split.nodes == 1:
         if level.domains is None:
             return bool((popcount(masks) >= split.per_node).any())
-        return bool((popcount(masks[:, None] & _domains(supply, level)) >= split.per_node).any())
+        return bool((popcount(_parts(supply, level, masks)) >= split.per_node).any())
     nodes, rows = _rows(supply, level, split, index)
     if split.uneven:
         return bool(uneven_groups(supply, level, nodes, rows).any())
     if not split.same_slots:
         return bool(_even_groups(supply, level, split, nodes).any())
-    return next(supports(supply, level, split, nodes, rows), None) is not None
+    if level.groups > 1:
+        return next(supports(supply, level, split, nodes, rows), None) is not None
+    found = list(supports(supply, level, split, nodes, rows))
+    supply.memo[("supports", level, split, index)] = found
+    return bool(found)
+
+
+def supports_of(cell: Cell) -> Iterable[tuple[int, IntArray, IntArray]]:
+    """All of :func:`supports` for a cell, from the search if it had them already."""
+    key = ("supports", cell.level, cell.split, cell.bound_index)
+    found: Iterable[tuple[int, IntArray, IntArray]] | None = cell.supply.memo.get(key)
+    if found is not None:
+        return found
+    return supports(cell.supply, cell.level, cell.split, cell.units, cell.masks)
 
 
 def _spans(level: LevelView, split: Split) -> bool:
     return level.any_span or (level.one_node == (split.nodes == 1))
 
 
-def _domains(supply: Supply, level: LevelView) -> MaskArray:
-    """The level's domains; none on nodes where Slurm picks the GPU."""
+def _parts(supply: Supply, level: LevelView, masks: MaskArray) -> MaskArray:
+    """(N, J) candidate GPUs of each domain of a level below the node.
+
+    None on nodes where Slurm picks the GPU. ``--exclusive`` takes all GPUs of a node, so there
+    the domain must hold them all.
+    """
     assert level.domains is not None  # noqa: S101 - callers have asked
-    exact = supply.cluster.indexed & (not supply.request.whole_node)
-    return level.domains if exact.all() else np.where(exact[:, None], level.domains, 0)
+    parts: MaskArray = masks[:, None] & level.domains
+    fine = supply.cluster.indexed[:, None]
+    if supply.request.whole_node:
+        fine = fine & (parts == masks[:, None])
+    elif supply.cluster.indexed.all():
+        return parts
+    return np.where(fine, parts, parts.dtype.type(0))
 
 
 def _rows(supply: Supply, level: LevelView, split: Split, index: int) -> tuple[IntArray, MaskArray]:
     """Node and mask of each row that can take part in a set of the cell."""
+    key = ("rows", level, split, index)
+    known: tuple[IntArray, MaskArray] | None = supply.memo.get(key)
+    if known is None:
+        known = supply.memo[key] = _find_rows(supply, level, split, index)
+    return known
+
+
+def _find_rows(
+    supply: Supply, level: LevelView, split: Split, index: int
+) -> tuple[IntArray, MaskArray]:
     masks = supply.at_most(split, index)
     if split.nodes == 1 and level.domains is not None:
-        parts = masks[:, None] & _domains(supply, level).astype(masks.dtype, copy=False)
+        parts = _parts(supply, level, masks)
         node, domain = np.nonzero(popcount(parts) >= split.per_node)
         return node, parts[node, domain]
     enough = popcount(masks) >= max(split.per_node, 1)

@@ -8,6 +8,7 @@ fewest GPUs left (best fit), then the lowest node and the lowest slots.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import comb
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import (
     Cell,
-    supports,
+    supports_of,
     uneven_capacity,
     uneven_groups,
     widest_nodes,
@@ -71,13 +72,15 @@ def _fixed(cell: Cell, rows: IntArray | slice = slice(None)) -> IntArray:
 
 def _take(cell: Cell, row: int, count: int) -> tuple[tuple[int, ...], int]:
     """The ``count`` best slots of a row (lowest index on ties) and their sum."""
-    fixed = _fixed(cell, slice(row, row + 1))[0]
-    width = len(fixed)
     mask = int(cell.masks[row])
+    slots = [s for s in range(mask.bit_length()) if mask >> s & 1]
     if cell.supply.request.whole_node:
-        count = mask.bit_count()
-    slots = sorted((s for s in range(width) if mask >> s & 1), key=lambda s: (fixed[s], s))[:count]
-    return tuple(sorted(slots)), int(fixed[slots].sum())
+        count = len(slots)
+    if cell.bound_index == 0 and not cell.supply.request.whole_node:
+        return tuple(slots[:count]), count * cell.supply.table.fixed_value(0)
+    fixed = _fixed(cell, slice(row, row + 1))[0].tolist()
+    slots = sorted(slots, key=fixed.__getitem__)[:count]
+    return tuple(sorted(slots)), sum(fixed[s] for s in slots)
 
 
 def _left(cell: Cell) -> IntArray:
@@ -106,11 +109,13 @@ def _totals(cell: Cell) -> IntArray | int:
 
 
 def _choose_one(cell: Cell, best_fit: bool) -> Choice:
-    key = np.zeros(len(cell.units), dtype=np.int64)
-    if best_fit:
+    if len(cell.units) == 1 or not best_fit:
+        row, ties = 0, len(cell.units)
+    else:
         # After the GPUs left on the node, those left that are as good, so that these stay together.
-        key += _totals(cell) * _LEFT + _left(cell) * 128 + popcount(cell.masks)
-    row = int(np.argmin(key))
+        key = _totals(cell) * _LEFT + (_left(cell) * 128 + popcount(cell.masks))
+        row = int(key.argmin())
+        ties = int(np.count_nonzero(key == key[row]))
     slots, total = _take(cell, row, cell.split.per_node)
     return Choice(
         nodes=(int(cell.units[row]),),
@@ -118,7 +123,7 @@ def _choose_one(cell: Cell, best_fit: bool) -> Choice:
         total=total,
         candidates=len(cell.units),
         sets=_count_sets(cell),
-        ties=int((key == key[row]).sum()),
+        ties=ties,
     )
 
 
@@ -126,8 +131,16 @@ def _count_sets(cell: Cell) -> int:
     """Number of one-node sets in the cell."""
     if cell.supply.request.whole_node:
         return len(cell.units)
-    sizes = np.bincount(popcount(cell.masks))
-    return sum(int(n) * comb(size, cell.split.per_node) for size, n in enumerate(sizes))
+    per_node, width = cell.split.per_node, cell.supply.cluster.shape[1]
+    if comb(width, per_node) * len(cell.units) >= 1 << 62:
+        return sum(comb(size, per_node) for size in popcount(cell.masks).tolist())
+    return int(_combinations(width, per_node)[popcount(cell.masks)].sum())
+
+
+@cache
+def _combinations(width: int, size: int) -> IntArray:
+    """C(n, size) for n = 0..width."""
+    return np.array([comb(n, size) for n in range(width + 1)], dtype=np.int64)
 
 
 def _groups(cell: Cell, fine: IntArray) -> list[int]:
@@ -176,10 +189,7 @@ def _choose_even(cell: Cell, best_fit: bool) -> Choice:
 
 def _choose_same(cell: Cell, best_fit: bool) -> Choice:
     supply, count = cell.supply, cell.split.nodes
-    found = {
-        group: sets
-        for group, sets, _ in supports(supply, cell.level, cell.split, cell.units, cell.masks)
-    }
+    found = {group: sets for group, sets, _ in supports_of(cell)}
     group = cell.group
     left = _left(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
     required = np.isin(cell.units, list(supply.request.required))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from math import isfinite
 
 from slurm_gpu_aware.cluster import Cluster, LocalityLevel
 
@@ -18,18 +17,16 @@ def level_of(
 
     On plain nodes Slurm picks the GPUs, so levels below the node are not promised there.
     """
-    at = np.repeat(np.array(nodes, dtype=np.int64), [len(s) for s in slots])
-    which = np.array([s for part in slots for s in part], dtype=np.int64)
-    exact = bool(cluster.indexed[list(nodes)].all())
+    first = nodes[0]
     for level in cluster.levels:
         if level.group.ndim == 2:
-            if not exact or len(nodes) > 1:
+            if len(nodes) > 1 or not cluster.indexed[first]:
                 continue
-            numbers = level.group[at, which]
+            numbers = level.group[first, list(slots[0])]
+        elif len(nodes) == 1:
+            return level
         else:
             numbers = level.group[list(nodes)]
-            if len(nodes) == 1:
-                return level
         if numbers[0] >= 0 and bool((numbers == numbers[0]).all()):
             return level
     return cluster.levels[-1]
@@ -46,10 +43,10 @@ def worst_score(
     worst = 0.0
     for node, chosen in zip(nodes, slots, strict=True):
         row = scores[node]
-        values = row[list(chosen)]
+        values = [float(row[slot]) for slot in chosen]
         if not cluster.indexed[node]:
-            values = np.concatenate([values, row[cluster.free[node]]])
-        worst = max(worst, float(np.where(np.isfinite(values), values, 1.0).max()))
+            values += row[cluster.free[node]].tolist()
+        worst = max(worst, *(v if isfinite(v) else 1.0 for v in values))
     return worst
 
 

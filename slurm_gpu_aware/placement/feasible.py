@@ -12,7 +12,8 @@ types that the other kind does not have.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,9 +26,9 @@ __all__ = ["Split", "Supply", "allowed_nodes", "node_demand", "splits", "why_not
 Pool = Literal["all", "indexed", "plain"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Split:
-    """One way to spread a request's GPUs over nodes."""
+    """One way to spread a request's GPUs over nodes. Compared by identity: it keys the search."""
 
     nodes: int
     """Number of nodes; 0: any number within the request's bounds, uneven."""
@@ -45,20 +46,47 @@ class Split:
 
 def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
     """Return the splits that the request and the cluster's GRES rule allow, fewest nodes first."""
-    counts = request.node_counts(cluster.shape[1])
-    one = [Split(1, request.gpus)] if 1 in counts else []
-    many = [(n, request.gpus // n) for n in counts if n > 1]
-    if request.whole_node:
+    return _splits(
+        request.gpus,
+        request.gpus_per_node,
+        request.min_nodes,
+        request.max_nodes,
+        len(request.required),
+        cluster.shape[1],
+        request.whole_node,
+        cluster.same_indices,
+        not cluster.indexed.all(),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _splits(
+    gpus: int,
+    gpus_per_node: int | None,
+    min_nodes: int,
+    max_nodes: int | None,
+    required: int,
+    width: int,
+    whole_node: bool,
+    same_indices: bool,
+    plain: bool,
+) -> tuple[Split, ...]:
+    request = Request(
+        "", gpus, min_nodes, max_nodes, gpus_per_node, required=tuple(range(required))
+    )
+    counts = request.node_counts(width)
+    one = [Split(1, gpus)] if 1 in counts else []
+    many = [(n, gpus // n) for n in counts if n > 1]
+    if whole_node:
         return (*one, *(Split(n, g) for n, g in many))
-    if not cluster.same_indices:
-        if request.gpus_per_node is not None:
+    if not same_indices:
+        if gpus_per_node is not None:
             return (*one, *(Split(n, g) for n, g in many))
-        most = request.max_nodes if request.max_nodes is not None else request.gpus
-        fewest = max(request.min_nodes, len(request.required))
-        spread = most > 1 and fewest <= min(most, request.gpus) and request.gpus > 1
+        most = max_nodes if max_nodes is not None else gpus
+        fewest = max(min_nodes, required)
+        spread = most > 1 and fewest <= min(most, gpus) and gpus > 1
         return (*one, Split(0, 0)) if spread else tuple(one)
     pairs: list[Split] = []
-    plain = not bool(cluster.indexed.all())
     for n, g in many:
         pairs.append(Split(n, g, same_slots=True, pool="indexed" if plain else "all"))
         if plain:
@@ -102,6 +130,9 @@ class Supply:
         self.free: MaskArray = pack(cluster.free)
         self._allowed = allowed_nodes(request, cluster)
         self._usable: dict[Split, MaskArray] = {}
+        self._at_most: dict[tuple[Split, int], MaskArray] = {}
+        self.memo: dict[object, Any] = {}
+        """Results of the search that a later step asks for again, by the step's own keys."""
         self._whole = pack(cluster.exists) if request.whole_node else None
         self._plain: BoolArray | None = None
         if not request.whole_node and not bool(cluster.indexed.all()):
@@ -117,8 +148,14 @@ class Supply:
 
     def at_most(self, split: Split, index: int) -> MaskArray:
         """Like :meth:`usable`, only GPUs with a score of at most ``table.values[index]``."""
+        found = self._at_most.get((split, index))
+        if found is None:
+            found = self._at_most[(split, index)] = self._bounded(split, index)
+        return found
+
+    def _bounded(self, split: Split, index: int) -> MaskArray:
         usable = self.usable(split)
-        masks = usable & self.table.at_most(index)
+        masks: MaskArray = usable & self.table.at_most(index)
         nothing = masks.dtype.type(0)
         if self._whole is not None:
             return np.where(masks == self._whole, masks, nothing)

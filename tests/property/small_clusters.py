@@ -159,7 +159,7 @@ def level_index(request, cluster, chosen):
     for index, level in enumerate(cluster.levels):
         if level.group.ndim == 2:
             node, slots = chosen[0]
-            exact = cluster.indexed[node] and not request.whole_node
+            exact = cluster.indexed[node]
             if len(chosen) == 1 and exact and len({level.group[node, s] for s in slots}) == 1:
                 return index
         elif len({int(level.group[node]) for node, _ in chosen}) == 1:

@@ -125,6 +125,16 @@ def test_whole_node_takes_every_gpu_and_counts_the_worst():
     assert (got.nodes, got.slots, got.score, got.exact) == ((1,), ((0, 1),), 1.1, False)
 
 
+def test_whole_node_lies_in_a_socket_only_with_all_its_gpus():
+    base = cluster_of([[1.0, 1.0], [1.0, 1.0]])
+    sockets = LocalityLevel("socket", 1.0, np.array([[0, 1], [2, 2]]))
+    node = LocalityLevel("node", 1.1, np.array([0, 1]))
+    cluster = Cluster(**{**vars(base), "levels": (sockets, node, base.levels[1])})
+    got = Pal().place(ask(1, whole_node=True), cluster)
+    assert got is not None
+    assert (got.nodes, got.level, got.slowdown) == ((1,), "socket", 1.0)
+
+
 def test_plain_node_promises_only_its_worst_free_gpu():
     base = cluster_of([[0.8, 1.4], [1.0, 1.1]])
     cluster = Cluster(**{**vars(base), "indexed": np.array([False, True])})
