@@ -29,6 +29,6 @@ done
 # Without buildx, the classic builder; it says so at length.
 docker build -q --build-arg "SUITE=$suite" -t "slurm-gpu-aware:$suite" -f docker/Dockerfile . \
     2>build/docker-build.log >/dev/null || {
-    cat build/docker-build.log >&2
+    tail -n 30 build/docker-build.log >&2
     exit 1
 }

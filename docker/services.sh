@@ -10,7 +10,7 @@ set -u
 state=/run/services
 logs=/var/log/cluster
 etc=/opt/cluster/etc
-ours=/opt/slurm-gpu-aware/share
+ours=/opt/slurm-gpu-aware/share/slurm-gpu-aware
 
 say() { echo "$(date +%T) $*" >>"$logs/services.log"; }
 
