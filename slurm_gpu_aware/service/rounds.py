@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,13 @@ from slurm_gpu_aware.service.recovery import Backoff, Recovery, is_released
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
-from slurm_gpu_aware.slurm.gateway import Gateway, SlurmConfig, SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.gateway import (
+    Gateway,
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+)
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.parse import parse_licenses
 from slurm_gpu_aware.slurm.rewrite import gpus_per_node
@@ -41,6 +47,8 @@ _GATE_MARGIN_S = 15.0
 be touched."""
 _MOST_TASKS = 500
 """Array tasks of one array that one round plans."""
+_EPILOG_S = 3.0
+"""A node on which epilogs run for longer than this is not planned with until they are done."""
 _CONFIG_S = 60.0
 """Partitions and Slurm's configuration are read again after this time."""
 
@@ -84,6 +92,7 @@ class Rounds:
         self._slurm: SlurmConfig | None = None
         self._partitions: dict[str, SlurmPartition] = {}
         self._read_at = -float("inf")
+        self._completing: dict[str, float] = {}
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, of the last reading."""
 
@@ -130,6 +139,7 @@ class Rounds:
             classes=self._config.site.classes,
             locality_penalty=self._config.placement.locality_penalty,
             holds=holds,
+            busy_nodes=self._busy(nodes.values(), now),
             now=now,
             class_of=self._class_of,
         )
@@ -157,6 +167,12 @@ class Rounds:
             for job_id, why in failed.items():
                 self._backoff.punish(job_id, now)
                 outcome.waiting.append({"job_id": job_id, "reason": why, "shadow_start_s": None})
+
+    def _busy(self, nodes: Iterable[SlurmNode], now: float) -> frozenset[str]:
+        """Nodes that have been completing a job for so long that waiting there is no good."""
+        names = [node.name for node in nodes if "COMPLETING" in node.states]
+        self._completing = {name: self._completing.get(name, now) for name in names}
+        return frozenset(n for n, since in self._completing.items() if now - since > _EPILOG_S)
 
     def _gate_held(self, now: float) -> bool:
         return self._gate_held_until() - now > _GATE_MARGIN_S

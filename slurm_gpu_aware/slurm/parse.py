@@ -90,7 +90,9 @@ _REQUIRED = frozenset(
         "WorkDir",
     ]
 )
-_FREE_TEXT = frozenset({"JobName", "Network", "Account", "WCKey"}) | frozenset(_TAIL.split())
+_FREE_TEXT = frozenset(
+    {"JobName", "Network", "Account", "WCKey", *_TAIL.split()} - {"AdminComment"}
+)
 _KEY = re.compile(
     r"(?:(?<= )|^)(" + "|".join(sorted(map(re.escape, _ZONE), key=len, reverse=True)) + ")="
 )
@@ -178,7 +180,7 @@ def _fields_with_blanks(segment: str, shares: str) -> dict[str, str] | None:
     fields: dict[str, str] = {"shares": shares}
     for match, following in zip(matches, [*matches[1:], None], strict=True):
         value = segment[match.end() : following.start() if following else len(segment)]
-        value = value.rstrip(" ") if following is None else value.removesuffix(" ")
+        value = value.rstrip(" ")
         if match[1] not in _FREE_TEXT and match[1] != "JOB_GRES":
             # A key that we do not know may follow; Slurm's own values hold no blank.
             value = value.split(" ", 1)[0]
@@ -265,7 +267,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
 def _shares(text: str) -> tuple[NodeShare, ...]:
     """Shares of a running job: ``nodes TAB cpu ids TAB memory TAB gres`` separated by blanks."""
     shares: list[NodeShare] = []
-    for item in text.split():
+    for item in filter(None, text.split(" ")):
         nodes, cpu_ids, memory, *rest = item.split("\t")
         types: dict[int, str] = {}
         held: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -82,13 +82,15 @@ def build_cluster(
     classes: Sequence[str],
     locality_penalty: float,
     holds: Sequence[Hold] = (),
+    busy_nodes: Set[str] = frozenset(),
     now: float = 0.0,
     class_of: Callable[[SlurmJob], str | None] = lambda job: None,
 ) -> Cluster:
     """The cluster as the planner sees it: nodes that have GPUs, in Slurm's order.
 
     A GPU is free if the node can be used, Slurm has not drained it, and neither Slurm's count
-    (GresUsed), a job's indices, nor one of ``holds`` has it.
+    (GresUsed), a job's indices, nor one of ``holds`` has it. On ``busy_nodes`` nothing is free
+    for now (Slurm starts no job on a node while an epilog runs there).
     """
     here = [node for node in nodes if node.gpus]
     places = {node.name: i for i, node in enumerate(here)}
@@ -99,7 +101,8 @@ def build_cluster(
     for i, node in enumerate(here):
         slots = [s for s in known[i][0] if s not in node.gpus_drained]
         exists[i, slots] = is_usable(node)
-        free[i, [s for s in slots if s not in node.gpus_used]] = is_usable(node)
+        ready = is_usable(node) and node.name not in busy_nodes
+        free[i, [s for s in slots if s not in node.gpus_used]] = ready
     running = [
         job
         for job in (_running(j, places, class_of) for j in jobs if j.state in HOLDING)
