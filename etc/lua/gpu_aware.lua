@@ -35,7 +35,7 @@ local trim = base.trim
 local split = base.split
 local shown = base.shown
 
-local MAX_COMMENT = 1024 -- bytes; Slurm refuses longer AdminComments
+local MAX_RECORD = 960 -- bytes of AdminComment: Slurm takes 1024, the selector adds a mark
 
 -- What an ordinary user may not change in a job of ours: field, its name in scontrol.
 local GUARDED = {
@@ -278,11 +278,11 @@ local function decide_submit(job, uid, conf)
         model = parts[1].type:lower()
         environment = request.model_changes(job, parts[1], new)
         if not environment then
-            return left("a model together with groups or counts in --constraint")
+            return left("a model together with groups or mixtures in --constraint")
         end
     end
     new.admin_comment = request.admin_comment(job, new, model)
-    if #new.admin_comment > MAX_COMMENT then
+    if #new.admin_comment > MAX_RECORD then
         return left("a request too long to be recorded")
     end
     local own = text_of(job.licenses)

@@ -45,6 +45,9 @@ local FORM_OPTIONS = {
 }
 local FORM_ORDER = { "node", "job", "task", "socket" }
 
+-- What the planner cannot evaluate node by node (slurm_gpu_aware/slurm/features.py).
+local NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
+
 -- Environment of a batch job in which sbatch hands the GPU type on to srun inside the job.
 local TYPED_ENVIRONMENT = {
     "SLURM_GPUS",
@@ -218,6 +221,8 @@ function R.left_reason(job, parts, sharing, wishes, conf)
         return "--immediate"
     elseif (text_of(job.licenses) or ""):find("|", 1, true) then
         return "licences with |"
+    elseif (text_of(job.features) or ""):find(NOT_UNDERSTOOD) then
+        return "counts, brackets or negation in --constraint"
     end
     local size = R.shape(job, part)
     return cpus_per_gpu_reason(job, form, size) or uneven_reason(part, size, conf)
@@ -229,11 +234,10 @@ local function with_feature(constraint, feature)
     if not constraint then
         return feature
     end
-    -- Only plain conjunctions and plain alternatives: counts, groups and mixtures bind in ways of
-    -- their own.
-    if not constraint:find("[^A-Za-z0-9_.:=/&,+-]") then
+    -- Only plain conjunctions and plain alternatives: groups and mixtures bind in ways of their own.
+    if not constraint:find("[|()]") then
         return constraint .. "&" .. feature
-    elseif not constraint:find("[^A-Za-z0-9_.:=/|+-]") then
+    elseif not constraint:find("[&,()]") then
         return "(" .. constraint .. ")&" .. feature
     end
     return nil

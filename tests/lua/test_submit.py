@@ -11,6 +11,8 @@ import pytest
 from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.slurm.features import understood
+from slurm_gpu_aware.slurm.rewrite import form_of
 
 NODE = {"tres_per_node": "gres/gpu:2"}
 TWO_NODES = {"min_nodes": 2, "max_nodes": 2}
@@ -188,14 +190,15 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
     (
         "model and a mixture",
         {"tres_per_node": "gres/gpu:a100:2", "features": "x|y&z"},
-        "groups or counts",
+        "groups or mixtures",
     ),
     (
         "model and counts",
         {"tres_per_node": "gres/gpu:a100:2", "features": "[x*2&y*1]"},
-        "groups or counts",
+        "counts, brackets",
     ),
-    ("too long", {**NODE, "req_nodes": "n" * 1100}, "too long"),
+    ("negation", {**NODE, "features": "!slow"}, "negation"),
+    ("too long", {**NODE, "req_nodes": "n" * 960}, "too long"),
 ]
 
 UNTOUCHED: list[tuple[str, dict[str, Any]]] = [
@@ -237,6 +240,8 @@ def test_parked(filter_: Filter, name: str, fields: dict[str, Any], expected: An
     assert out.job["licenses"] == (f"{own},gpuaware:1" if own else "gpuaware:1")
     for field in ("tres_per_node", "tres_per_job", "tres_per_task", "features"):
         assert out.job.get(field) == getattr(expected, field)
+    assert form_of(expected) is not None, "the selector has no row for it"
+    assert understood(expected.features)
     changed = {"licenses", "admin_comment", "tres_per_node", "tres_per_task", "features"}
     assert set(out.written) <= changed
     assert " " not in out.job["admin_comment"]
