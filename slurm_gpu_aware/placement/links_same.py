@@ -1,7 +1,7 @@
 """The same slots on several nodes, chosen by links: index set and nodes together.
 
 Slurm gives a job one GRES line for all its nodes. For every index set that enough nodes have free
-(``cells.supports``) the nodes on which its links are best are taken; then the sets are compared.
+(``cells.supports_of``) the nodes on which its links are best are taken; then the sets are compared.
 Nodes of one kind (same graph, same free GPUs) are handled as one entry with a count.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
-from slurm_gpu_aware.placement.cells import Cell, supports
+from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.choose import Choice
 from slurm_gpu_aware.placement.link_kinds import (
     Goal,
@@ -37,10 +37,7 @@ def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
     Exact while index sets x kinds of nodes stay below 4 million and at most 32 groups (switches,
     racks) can hold the job.
     """
-    found = {
-        number: sets
-        for number, sets, _ in supports(cell.supply, cell.level, cell.split, cell.units, cell.masks)
-    }
+    found = {number: sets for number, sets, _ in supports_of(cell)}
     left, group = gpus_left(cell), cell.group
     best: tuple[tuple[float, float], int, IntArray] | None = None
     ties = 0
