@@ -281,27 +281,31 @@ def supports(
     Exact up to 20 slots per node. Beyond that only the lowest slots of each distinct mask are
     tried, which may miss a set.
     """
-    wanted = _even_groups(supply, level, split, nodes)
-    keep = wanted[level.group[nodes]]
-    nodes, masks = nodes[keep], masks[keep]
-    if not len(nodes):
+    if level.groups == 1 and not supply.request.required:
+        numbers = np.zeros(1 if len(nodes) >= split.nodes else 0, dtype=np.int64)
+    else:
+        wanted = _even_groups(supply, level, split, nodes)
+        keep = wanted[level.group[nodes]]
+        nodes, masks, numbers = nodes[keep], masks[keep], np.flatnonzero(wanted)
+    if not len(numbers):
         return
-    common = _common_slots(supply, nodes, masks)
     width = supply.cluster.shape[1]
-    numbers = np.flatnonzero(wanted)
     if width > _EXACT_WIDTH:
-        yield from _lowest_supports(level, split, nodes, masks, common, numbers)
+        yield from _lowest_supports(supply, level, split, nodes, masks, numbers)
         return
     sets = sets_of(width, split.per_node)
-    sets = sets[(sets & common) == sets]
+    if supply.request.required:
+        sets = sets[(sets & _common_slots(supply, nodes, masks)) == sets]
     chunk = max(1, _SUPPORT_SIZE >> width)
     for start in range(0, len(numbers), chunk):
         part = numbers[start : start + chunk]
-        place = np.searchsorted(part, level.group[nodes])
-        inside = (place < len(part)) & (
-            part[np.minimum(place, len(part) - 1)] == level.group[nodes]
-        )
-        table = _superset_counts(place[inside], masks[inside], len(part), width)[:, sets]
+        if level.groups == 1:
+            table = _superset_counts(0, masks, 1, width)[:, sets]
+        else:
+            place = np.searchsorted(part, level.group[nodes])
+            at = np.minimum(place, len(part) - 1)
+            inside = part[at] == level.group[nodes]
+            table = _superset_counts(at[inside], masks[inside], len(part), width)[:, sets]
         for row in np.flatnonzero((table >= split.nodes).any(axis=1)):
             found = np.flatnonzero(table[row] >= split.nodes)
             yield int(part[row]), sets[found], table[row, found]
@@ -315,7 +319,7 @@ def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
     return common
 
 
-def _superset_counts(place: IntArray, masks: MaskArray, groups: int, width: int) -> IntArray:
+def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:
     """(groups, 2^width): number of rows of the group whose mask contains each set."""
     flat = (place << width) | masks.astype(np.int64)
     table: IntArray = np.bincount(flat, minlength=groups << width)
@@ -326,13 +330,14 @@ def _superset_counts(place: IntArray, masks: MaskArray, groups: int, width: int)
 
 
 def _lowest_supports(
+    supply: Supply,
     level: LevelView,
     split: Split,
     nodes: IntArray,
     masks: MaskArray,
-    common: int,
     numbers: IntArray,
 ) -> Iterator[tuple[int, IntArray, IntArray]]:
+    common = _common_slots(supply, nodes, masks)
     for number in numbers:
         own = masks[level.group[nodes] == number].astype(np.int64)
         tried: dict[int, int] = {}

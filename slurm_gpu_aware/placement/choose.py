@@ -13,7 +13,7 @@ from math import comb
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.cluster import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import (
     Cell,
     supports_of,
@@ -154,12 +154,20 @@ def _groups(cell: Cell, fine: IntArray) -> list[int]:
     return [int(g) for g in fine[order]]
 
 
+def _required(cell: Cell) -> BoolArray:
+    """(C,) rows whose node the request names."""
+    required = cell.supply.request.required
+    if not required:
+        return np.zeros(len(cell.units), dtype=np.bool_)
+    return np.isin(cell.units, list(required))
+
+
 def _choose_even(cell: Cell, best_fit: bool) -> Choice:
     count = cell.split.nodes
     key = np.zeros(len(cell.units), dtype=np.int64)
     if best_fit:
         key += _totals(cell) * _LEFT + _left(cell)
-    key[np.isin(cell.units, list(cell.supply.request.required))] -= 1 << 60
+    key[_required(cell)] -= 1 << 60
     group = cell.group
     fine = np.flatnonzero(np.bincount(group, minlength=cell.level.groups) >= count)
     required = cell.supply.request.required
@@ -192,7 +200,7 @@ def _choose_same(cell: Cell, best_fit: bool) -> Choice:
     found = {group: sets for group, sets, _ in supports_of(cell)}
     group = cell.group
     left = _left(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
-    required = np.isin(cell.units, list(supply.request.required))
+    required = _required(cell)
     best: tuple[float, int, IntArray] | None = None
     ties = 0
     for number in _groups(cell, np.array(sorted(found), dtype=np.int64)):
@@ -202,11 +210,11 @@ def _choose_same(cell: Cell, best_fit: bool) -> Choice:
             sets = sets[: max(1, _MOST_WORK // len(rows))]
         key = _same_keys(cell, sets, rows, left[rows])
         must = required[rows]
+        others = count - int(np.count_nonzero(must))
         values = key[:, must].sum(axis=1)
-        others = count - int(must.sum())
         if others:
-            free_choice = key[:, ~must]
-            values += np.partition(free_choice, others - 1, axis=1)[:, :others].sum(axis=1)
+            optional = key if others == count else key[:, ~must]
+            values = values + np.partition(optional, others - 1, axis=1)[:, :others].sum(axis=1)
         which = int(np.argmin(values))
         if best is None or values[which] < best[0]:
             order = np.lexsort((key[which], ~must))[:count]
@@ -233,7 +241,8 @@ def _same_keys(cell: Cell, sets: IntArray, rows: IntArray, left: IntArray) -> Fl
     Whole numbers below 2^53, so that floats (and their fast product) are exact.
     """
     masks = cell.masks[rows].astype(np.int64)
-    key = np.broadcast_to(left.astype(np.float64), (len(sets), len(rows))).copy()
+    key = np.empty((len(sets), len(rows)))
+    key[:] = left
     if cell.bound_index > 0:
         width = cell.supply.cluster.shape[1]
         member = unpack(sets.astype(np.uint64), width).astype(np.float64)

@@ -6,10 +6,11 @@
    otherwise it gets a shadow reservation.
 4. Behind the head only jobs that cannot delay it start (EASY backfill).
 
-Which jobs form the prefix is found by placing them in Slurm's order, not by summing demands:
-packing, eligibility and CPUs decide too. If placing them again by class leaves one of them
-without a place, that job chooses first in a second try, and if that fails too the placements in
-Slurm's order stand: no job of the prefix loses its turn to placement priority.
+The sum of demands bounds the prefix, but packing, eligibility and CPUs decide too. So the jobs
+within that sum are placed by class; if one finds no place, the prefix is found by placing in
+Slurm's order instead and then placed again by class. If that leaves one of them without a place,
+it chooses first in a second try, and if that fails too the placements in Slurm's order stand: no
+job of the prefix loses its turn to placement priority.
 
 A job that could not start even if every known job had ended blocks nobody.
 """
@@ -32,7 +33,7 @@ from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import Policy, make_policy
 from slurm_gpu_aware.planning.backfill import Beside, reserve
 from slurm_gpu_aware.planning.clock import clock_mhz
-from slurm_gpu_aware.planning.order import by_class, in_slurm_order
+from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import plan_preemption
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
@@ -141,6 +142,8 @@ class _Round:
         self.running: list[RunningJob] = list(cluster.running)
         self.assignments: list[Assignment] = []
         self.waiting: list[Waiting] = []
+        self._settled: set[str] = set()
+        """Jobs whose waiting is already explained, whatever else this round finds."""
         self._empty: Cluster | None = None
         self._never: dict[object, str | None] = {}
 
@@ -153,10 +156,14 @@ class _Round:
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
         """Start the guaranteed prefix; return the rest of the queue, the head first."""
+        behind = self._prefix_by_demand(ordered)
+        if behind is not None:
+            return behind
         trial = self.here.copy()
         prefix: list[tuple[Request, Assignment]] = []
-        behind: list[Request] = []
         for position, request in enumerate(ordered):
+            if request.job_id in self._settled:
+                continue
             try:
                 found = self.chooser.place(request, trial)
             except _FailedError as exc:
@@ -170,7 +177,31 @@ class _Round:
                 break
         for request, found in self._class_first(prefix):
             self._give(request, found)
-        return behind
+        return behind or []
+
+    def _prefix_by_demand(self, ordered: list[Request]) -> list[Request] | None:
+        """PAL's truncation: the jobs whose demands sum to the free GPUs, placed by class.
+
+        If all of them find a place they are guaranteed and one pass was enough; the rest of the
+        queue is returned. None if one of them does not: then the prefix is found by placing.
+        """
+        cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.here.free)))
+        trial = self.here.copy()
+        placed: list[tuple[Request, Assignment]] = []
+        for request in by_class(ordered[:cut], self.settings.classes):
+            try:
+                found = self.chooser.place(request, trial)
+            except _FailedError as exc:
+                self._wait(request, str(exc))
+                continue
+            if found is not None:
+                take(trial, request, found)
+                placed.append((request, found))
+            elif not self._cannot_ever(request):
+                return None
+        for request, found in placed:
+            self._give(request, found)
+        return ordered[cut:]
 
     def _class_first(
         self, prefix: list[tuple[Request, Assignment]]
@@ -266,6 +297,7 @@ class _Round:
         self.assignments.append(replace(found, clock_mhz=clock_mhz(request, self.settings)))
 
     def _wait(self, request: Request, reason: str, shadow_start_s: float | None = None) -> None:
+        self._settled.add(request.job_id)
         self.waiting.append(Waiting(request.job_id, reason, shadow_start_s))
 
     def _cannot_ever(self, request: Request) -> bool:
