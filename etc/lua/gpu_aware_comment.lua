@@ -80,6 +80,8 @@ local function readers(conf)
     }
 end
 
+local readers_of = setmetatable({}, { __mode = "k" }) -- configuration -> its readers
+
 --- Parse a comment. Returns a table of wishes; nil if it is not ours; nil and a sentence if wrong.
 function C.parse(text, conf)
     local entries, ours = {}, false
@@ -117,7 +119,8 @@ function C.parse(text, conf)
         end
         found[key] = value
     end
-    local wishes, reader = {}, readers(conf)
+    local wishes, reader = {}, readers_of[conf] or readers(conf)
+    readers_of[conf] = reader
     for _, key in ipairs(KEYS) do
         if found[key] then
             wishes[key] = reader[key].read(found[key])

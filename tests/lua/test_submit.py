@@ -20,7 +20,7 @@ TWO_NODES = {"min_nodes": 2, "max_nodes": 2}
 KNOWN_GLOBALS = frozenset(
     (
         *("debug", "dofile", "error", "io", "ipairs", "loadfile", "math", "pairs", "pcall"),
-        *("setfenv", "slurm", "string", "table", "tonumber", "tostring", "type"),
+        *("setfenv", "setmetatable", "slurm", "string", "table", "tonumber", "tostring", "type"),
     )
 )
 

@@ -1,0 +1,119 @@
+"""The record of a parked job: Python reads back what Lua and Python write."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from luafilter import CONF, Filter, install
+
+from slurm_gpu_aware.slurm.admin_comment import PREFIX, OriginalRequest, encode, is_ours, parse
+
+text = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=20)
+names = st.text(string.ascii_letters + string.digits + "_[]-,", min_size=1, max_size=20)
+count = st.integers(0, 60_000)
+
+requests = st.builds(
+    OriginalRequest,
+    **dict.fromkeys(
+        ["tres_per_node", "tres_per_job", "licenses", "features", "req_nodes", "admin_comment"],
+        st.none() | text,
+    ),
+    nodes=st.none() | st.tuples(count, st.none() | count),
+    **dict.fromkeys(["num_tasks", "cpus_per_task", "min_cpus"], st.none() | count),
+    exclusive=st.booleans(),
+    interactive=st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(requests)
+def test_python_round_trip(request: OriginalRequest) -> None:
+    line = encode(request)
+    assert parse(line) == request
+    assert line.isascii()
+    assert not set(line) & set(" \t\r\n\"'")
+
+
+@given(st.text())
+def test_parse_never_raises(line: str) -> None:
+    parse(line)
+    parse(PREFIX + line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        None,
+        "",
+        "cost centre 7",
+        "gpuaware/2;tn=gres/gpu:1",
+        "gpuaware/1;tn",
+        "gpuaware/1;tn=a b",
+        "gpuaware/1;tn=%zz",
+        "gpuaware/1;nt=four",
+        "gpuaware/1;nn=2-",
+        "gpuaware/1;ex=0",
+        "gpuaware/1;nt=1;nt=2",
+    ],
+)
+def test_not_a_record(line: str | None) -> None:
+    assert parse(line) is None
+
+
+def test_keys_of_others_are_skipped() -> None:
+    line = "gpuaware/1;tn=gres/gpu:2;sel=released:0:1790000000;zz=%20"
+    assert parse(line) == OriginalRequest(tres_per_node="gres/gpu:2")
+
+
+def test_ours_by_prefix_of_any_version() -> None:
+    assert is_ours("gpuaware/2;x=1")
+    assert not is_ours("my gpuaware/1;")
+    assert not is_ours(None)
+
+
+@pytest.fixture(scope="module")
+def lua_filter(tmp_path_factory: pytest.TempPathFactory) -> Filter:
+    folder: Path = tmp_path_factory.mktemp("filter")
+    install(folder, CONF.format(submit_file="/nonexistent", more=""))
+    return Filter(folder)
+
+
+fields = st.fixed_dictionaries(
+    {"tres_per_node": st.sampled_from(["gres/gpu:1", "gres/gpu:4", "gres/gpu"])},
+    optional={
+        "min_nodes": st.integers(1, 64),
+        "num_tasks": st.integers(0, 9999),
+        "cpus_per_task": st.integers(1, 64),
+        "ntasks_per_node": st.integers(1, 64),
+        "min_cpus": count,
+        "req_nodes": names,
+        "exc_nodes": names,
+        "licenses": names,
+        "tres_freq": text,
+        "tres_bind": text,
+        "mem_per_tres": text,
+        "admin_comment": text,
+        "script": st.just("#!/bin/sh"),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(fields)
+def test_python_reads_what_lua_writes(lua_filter: Filter, fields: dict[str, Any]) -> None:
+    out = lua_filter.submit(**{"script": None, **fields})
+    expected = {k: v for k, v in fields.items() if k not in ("script", "min_nodes")}
+    site = expected.pop("admin_comment", None)
+    least = fields.get("min_nodes")
+    assert parse(out.job["admin_comment"]) == OriginalRequest(
+        **expected,
+        nodes=(least, None) if least else None,
+        interactive="script" not in fields,
+        admin_comment=site,
+    )
+    assert encode(parse(out.job["admin_comment"]) or OriginalRequest()) == out.job["admin_comment"]
