@@ -13,10 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ClockConfig", "Locks", "nearest_clock", "parse_extra", "parse_gpus", "read_config"]
+__all__ = [
+    "Asked",
+    "ClockConfig",
+    "Locks",
+    "nearest_clock",
+    "parse_extra",
+    "parse_gpus",
+    "read_config",
+]
 
 CONFIG = Path("/etc/slurm-gpu-aware/clock.conf")
-_MHZ = re.compile(r"[1-9][0-9]{1,4}\Z")
+_CLOCK = re.compile(r"freq=([1-9][0-9]{1,4})(?:@([0-9]{1,4}(?:\+[0-9]{1,4})*))?\Z")
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 _PATH_KEYS = ("spool", "locks", "command")
 
@@ -63,20 +71,33 @@ def read_config(file: Path | None = None) -> tuple[ClockConfig, str | None]:
     return ClockConfig(**values), complaint
 
 
-def parse_extra(text: str) -> int | None:
-    """Return MHz of ``freq=MHZ`` among comma separated items; None if there is no such item.
+@dataclass(frozen=True)
+class Asked:
+    """The clock that a job asks for."""
 
-    Raises ValueError if the item is there twice or is not a number of 10 to 99999 MHz.
+    mhz: int
+    gpus: tuple[int, ...] | None = None
+    """GPU indices on each of its nodes; None: what Slurm says."""
+
+
+def parse_extra(text: str) -> Asked | None:
+    """Return what ``freq=MHZ`` or ``freq=MHZ@0+3`` among comma separated items asks for.
+
+    The indices are needed where every GPU has a GRES type of its own: the ``SLURM_JOB_GPUS`` of a
+    prolog holds the GPUs of one type only, the job's last (seen on 24.11).
+
+    Returns None if there is no such item. Raises ValueError if it is there twice or is malformed.
     """
     found = [item.strip() for item in text.split(",") if item.strip().startswith("freq=")]
     if not found:
         return None
     if len(found) > 1:
         raise ValueError("freq= occurs more than once")
-    value = found[0].removeprefix("freq=")
-    if not _MHZ.match(value):
-        raise ValueError(f"freq={value[:20]!r} is not a clock in MHz")
-    return int(value)
+    match = _CLOCK.match(found[0])
+    if not match:
+        raise ValueError(f"{found[0][:40]!r} is not freq=MHZ or freq=MHZ@INDEX+INDEX")
+    gpus = tuple(sorted({int(k) for k in match[2].split("+")})) if match[2] else None
+    return Asked(int(match[1]), gpus)
 
 
 def parse_gpus(text: str) -> list[int]:

@@ -1,8 +1,8 @@
 """``gpu-aware-clock``: locks and resets the SM clocks of exactly a job's GPUs, on its node.
 
 Slurm's prolog and epilog run it as root, for sites whose slurmd cannot set clocks (no NVML). The
-clock comes in the job's Extra field (``freq=MHZ``), the GPUs in ``SLURM_JOB_GPUS``; no call to
-slurmctld is made.
+clock comes in the job's Extra field (``freq=MHZ``, or ``freq=MHZ@0+3`` with the GPUs), the GPUs
+otherwise in ``SLURM_JOB_GPUS``; no call to slurmctld is made.
 
 Order of a prolog, so that nothing is left locked whenever it is cut off::
 
@@ -38,6 +38,7 @@ from slurm_gpu_aware.service.clock_driver import (
     reset_clocks,
 )
 from slurm_gpu_aware.service.clock_settings import (
+    Asked,
     Locks,
     parse_extra,
     parse_gpus,
@@ -99,7 +100,7 @@ def prolog(
     """
     hook = _Hook.of(env)
     try:
-        asked, indices = parse_extra(hook.extra), parse_gpus(hook.gpus)
+        asked, indices = _wanted(hook)
     except ValueError as exc:
         return [hook.record("clock_failed", at, gpus=[], call="parse", error=str(exc))]
     records: list[Record] = []
@@ -110,17 +111,27 @@ def prolog(
     if asked is None or not indices:
         return records
     for index in indices:
-        locks.note(index, hook.job_id, asked)
-    results = lock_clocks(indices, asked, limit_s)
+        locks.note(index, hook.job_id, asked.mhz)
+    results = lock_clocks(indices, asked.mhz, limit_s)
     for mhz, method in sorted({(r.mhz, r.method or "") for r in results if r.mhz is not None}):
         same = sorted(r.index for r in results if (r.mhz, r.method) == (mhz, method))
         records.append(
-            hook.record("clock_set", at, gpus=same, asked_mhz=asked, mhz=mhz, method=method)
+            hook.record("clock_set", at, gpus=same, asked_mhz=asked.mhz, mhz=mhz, method=method)
         )
     for result in results:
         if result.error is not None and result.answered:
             locks.forget(result.index)  # surely not locked; else the epilog has to reset it
-    return records + _failures(hook, results, at, asked_mhz=asked)
+    return records + _failures(hook, results, at, asked_mhz=asked.mhz)
+
+
+def _wanted(hook: _Hook) -> tuple[Asked | None, list[int]]:
+    """The clock and the GPUs of a job. Raises ValueError for nonsense."""
+    asked, seen = parse_extra(hook.extra), parse_gpus(hook.gpus)
+    if asked is None or asked.gpus is None:
+        return asked, seen
+    if not set(seen) <= set(asked.gpus):
+        raise ValueError(f"{hook.extra[:60]!r} does not agree with GPUs {hook.gpus[:40]} of Slurm")
+    return asked, list(asked.gpus) if seen else []
 
 
 def epilog(

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.service.clock_settings import (
+    Asked,
     ClockConfig,
     Locks,
     nearest_clock,
@@ -118,6 +119,21 @@ def test_a_job_gets_its_clock_and_gives_it_back(hooks):
         "method": "locked",
     }
     assert list(hooks.locks.iterdir()) == []
+
+
+def test_the_selectors_indices_count_because_slurm_names_the_gpus_of_one_type_only(hooks):
+    """A job on gpu:g1:1,gpu:g3:1 has SLURM_JOB_GPUS=3 in prolog and epilog (24.11)."""
+    hooks.run("prolog", 17, "3", "freq=900@1+3")
+    assert hooks.locked() == {1: 900, 3: 900}
+    hooks.run("epilog", 17, "3", "freq=900@1+3")
+    assert hooks.locked() == {}
+    assert hooks.events() == [("clock_set", "17", [1, 3]), ("clock_reset", "17", [1, 3])]
+
+
+def test_indices_that_slurm_contradicts_set_nothing(hooks):
+    hooks.run("prolog", 17, "2", "freq=900@1+3")
+    assert hooks.locked() == {}
+    assert "does not agree with GPUs 2" in hooks.records()[0]["error"]
 
 
 def test_jobs_without_a_clock_start_no_python(hooks):
@@ -310,15 +326,27 @@ def test_hook_scripts_are_valid_for_a_posix_shell():
 
 
 @pytest.mark.parametrize(
-    ("text", "mhz"),
-    [("", None), ("a,b=c", None), ("freq=900", 900), ("a=1, freq=1410,b", 1410), ("xfreq=9", None)],
+    ("text", "asked"),
+    [
+        ("", None),
+        ("a,b=c", None),
+        ("xfreq=9", None),
+        ("freq=900", Asked(900)),
+        ("a=1, freq=1410,b", Asked(1410)),
+        ("freq=900@3+0", Asked(900, (0, 3))),
+        ("x,freq=900@12", Asked(900, (12,))),
+    ],
 )
-def test_extra(text, mhz):
-    assert parse_extra(text) == mhz
+def test_extra(text, asked):
+    assert parse_extra(text) == asked
 
 
 @pytest.mark.parametrize(
-    "text", ["freq=", "freq=9", "freq=-900", "freq=9e2", "freq=900MHz", "freq=\u0669\u0669\u0669"]
+    "text",
+    [
+        *["freq=", "freq=9", "freq=-900", "freq=9e2", "freq=900MHz", "freq=\u0669\u0669\u0669"],
+        *["freq=900@", "freq=900@1+", "freq=900@+1", "freq=900@1-3", "freq=900@1@2"],
+    ],
 )
 def test_extra_is_strict(text):
     with pytest.raises(ValueError, match="freq="):
@@ -328,8 +356,8 @@ def test_extra_is_strict(text):
 @given(st.text(max_size=60))
 def test_parsers_return_or_say_why(text):
     with contextlib.suppress(ValueError):
-        mhz = parse_extra(text)
-        assert mhz is None or 10 <= mhz <= 99_999
+        asked = parse_extra(text)
+        assert asked is None or 10 <= asked.mhz <= 99_999
     with contextlib.suppress(ValueError):
         indices = parse_gpus(text)
         assert indices == sorted(set(indices))
