@@ -366,6 +366,10 @@ local function decide_modify(job, record, conf)
         end
     end
     local wishes, sentence = comment.parse(text_of(job.comment), conf)
+    if wishes and wishes.place == "off" then
+        return "gpu-aware: place=off can be asked only at submission;"
+            .. " cancel the job and submit it again"
+    end
     local parts = names_licence(record.licenses, conf.licence) and request.gpu_request(record) or {}
     return sentence or (parts[1] and gpus_sentence(wishes, parts[1], record))
 end
