@@ -78,26 +78,32 @@ def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
 
 
 def kinds_of(cell: Cell) -> Kinds:
+    """Sort the rows of a cell into kinds: same graph, same free and same allowed GPUs."""
     cluster, units = cell.supply.cluster, cell.units
-    free = cell.supply.free[units].astype(np.int64)
-    allowed = cell.masks.astype(np.int64)
-    plain = ~cluster.indexed[units]
     number, graphs = _graph_numbers(cluster)
-    columns = np.stack([number[units], free, allowed, plain], axis=1)
     width = cluster.shape[1]
+    columns = (
+        number[units],
+        cell.supply.free[units].astype(np.int64),
+        cell.masks.astype(np.int64),
+        (~cluster.indexed[units]).astype(np.int64),
+    )
     if 2 * width + 1 + len(graphs).bit_length() <= 62:
         # One integer per row sorts many times faster than rows do.
-        code = ((number[units] << width | free) << width | allowed) << 1 | plain
+        code = ((columns[0] << width | columns[1]) << width | columns[2]) << 1 | columns[3]
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     else:
-        _, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    rows = columns[first].tolist()
+        table = np.stack(columns, axis=1)
+        _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    graph, free, allowed, plain = (column[first].tolist() for column in columns)
     return Kinds(
         of_row=inverse.reshape(-1),
-        graph=tuple(graphs[row[0]].padded((row[1] & _ALL).bit_length()) for row in rows),
-        free=tuple(row[1] & _ALL for row in rows),
-        allowed=tuple(row[2] & _ALL for row in rows),
-        plain=tuple(bool(row[3]) for row in rows),
+        graph=tuple(
+            graphs[g].padded((f & _ALL).bit_length()) for g, f in zip(graph, free, strict=True)
+        ),
+        free=tuple(f & _ALL for f in free),
+        allowed=tuple(a & _ALL for a in allowed),
+        plain=tuple(bool(p) for p in plain),
     )
 
 

@@ -176,16 +176,24 @@ def _grown(
 def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Choice:
     """One node, or several that each give their own best set."""
     count = cell.split.nodes
-    values = np.array([b.values for b in best])[kinds.of_row]
+    values = np.array([b.values for b in best])
     left, own = gpus_left(cell), popcount(cell.masks).astype(np.int64)
-    required = list(cell.supply.request.required) if count > 1 else []
-    optional = ~np.isin(cell.units, required)
-    order = np.lexsort((cell.units, own, left, -values[:, 1], -values[:, 0], optional))
-    if count > 1:
-        order = _rows_of_best_group(cell, order, values, goal)
-    picked = np.sort(order[:count])
-    last = order[count - 1]
-    equal = (values == values[last]).all(axis=1) & (left == left[last]) & (own == own[last])
+    if count == 1:
+        # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
+        top = values[:, 0] == values[:, 0].max()
+        top &= values[:, 1] == values[top, 1].max()
+        rows = np.flatnonzero(top[kinds.of_row])
+        for spare in (left, own):
+            rows = rows[spare[rows] == spare[rows].min()]
+        equal, picked = rows, rows[np.argmin(cell.units[rows])][None]
+    else:
+        of_row = values[kinds.of_row]
+        optional = ~np.isin(cell.units, list(cell.supply.request.required))
+        order = np.lexsort((cell.units, own, left, -of_row[:, 1], -of_row[:, 0], optional))
+        order = _rows_of_best_group(cell, order, of_row, goal)[:count]
+        last = order[-1]
+        alike = (of_row == of_row[last]).all(axis=1) & (left == left[last])
+        equal, picked = np.flatnonzero(alike), np.sort(order)
     per_kind = np.bincount(kinds.of_row, minlength=len(best))
     tied = np.bincount(kinds.of_row[equal], minlength=len(best))
     return choice_of(

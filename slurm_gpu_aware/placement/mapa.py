@@ -15,6 +15,7 @@ best fit, then the lowest index; jobs larger than a node take the fewest nodes (
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from slurm_gpu_aware.assignment import Assignment
@@ -36,6 +37,7 @@ from slurm_gpu_aware.topology.bandwidth import (
     eq2_model,
     preserved_bw,
 )
+from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
@@ -79,17 +81,26 @@ def read_model(policy: str, effbw: EffBwOption) -> EffBwModel:
         ) from None
 
 
+_pattern = lru_cache(maxsize=256)(parse_pattern)
+
+
 def goal_for(request: Request, model: EffBwModel, objective: Objective | None = None) -> Goal:
     """Return what a job's links are to be good for.
 
     ``objective`` None: EffBW for a sensitive job, PreservedBW for others. A job without
     communication (one GPU, pattern ``none``) gains from no link and preserves them, too.
     """
-    pattern = parse_pattern(request.pattern)
+    pattern = _pattern(request.pattern)
     if objective is None:
         talks = pattern.has_edges(request.gpus)
         objective = "effbw" if request.bandwidth_sensitive and talks else "preserved"
     return Goal(objective, pattern, model)
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(graph: HardwareGraph, gpus: int) -> float:
+    """Sum of the links among the GPUs of a mask (eq. 3)."""
+    return float(preserved_bw(graph, gpus, 0))
 
 
 def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:
@@ -98,12 +109,12 @@ def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:
     nodes: list[dict[str, Any]] = []
     for node, slots in list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]:
         graph, free = graph_of(cluster, node), int(cell.supply.free[node])
-        left = float(preserved_bw(graph, free, mask_of(slots)))
+        left = _kept(graph, free & ~mask_of(slots))
         entry: dict[str, Any] = {
             "node": cluster.nodes[node],
             "measured": bool(cluster.graphs) and cluster.graphs[node] is not None,
             "preservedbw_gbps": round(left, 3),
-            "taken_gbps": round(float(preserved_bw(graph, free, 0)) - left, 3),
+            "taken_gbps": round(_kept(graph, free) - left, 3),
         }
         if len(slots) <= MAX_EXACT:
             found = match(graph, slots, goal.pattern, goal.model, by_sum=goal.objective == "aggbw")

@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.choose import Choice, choose
-from slurm_gpu_aware.placement.link_kinds import choice_of, gpus_left, graph_of
+from slurm_gpu_aware.placement.link_kinds import choice_of, gpus_left, kinds_of
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
@@ -68,24 +68,18 @@ def choose_by_sockets(cell: Cell) -> Choice:
 
     Jobs on several nodes and plain nodes have no socket to prefer: best fit decides.
     """
-    cluster = cell.supply.cluster
-    if cell.split.nodes != 1 or cell.supply.request.whole_node or not cluster.indexed.all():
+    supply = cell.supply
+    if cell.split.nodes != 1 or supply.request.whole_node or not supply.cluster.indexed.all():
         return choose(cell)
-    best: tuple[tuple[int, int, int], int, int] | None = None
-    equal = 0
-    left = gpus_left(cell).tolist()
-    seen: dict[tuple[HardwareGraph, int], tuple[int, int]] = {}
-    for row, node in enumerate(cell.units.tolist()):
-        graph, allowed = graph_of(cluster, node), int(cell.masks[row])
-        if (graph, allowed) not in seen:
-            mask = socket_first(graph, (1 << graph.n) - 1, allowed, cell.split.per_node)
-            seen[graph, allowed] = mask, len({graph.groups[s] for s in slots_of(mask)})
-        mask, spanned = seen[graph, allowed]
-        key = (spanned, left[row], node)
-        equal = equal + 1 if best is not None and key[:2] == best[0][:2] else equal
-        if best is None or key < best[0]:
-            equal = 1
-            best = key, row, mask
-    if best is None:
-        raise ValueError("the cell holds no set: it was not found feasible")
-    return choice_of(cell, np.array([best[1]]), [best[2]], sets=len(cell.units), ties=equal)
+    kinds, k = kinds_of(cell), cell.split.per_node
+    masks, spanned = [], []
+    for graph, allowed in zip(kinds.graph, kinds.allowed, strict=True):
+        masks.append(socket_first(graph, (1 << graph.n) - 1, allowed, k))
+        spanned.append(len({graph.groups[s] for s in slots_of(masks[-1])}))
+    sockets = np.array(spanned, dtype=np.int64)[kinds.of_row]
+    rows = np.flatnonzero(sockets == sockets.min())
+    left = gpus_left(cell)[rows]
+    rows = rows[left == left.min()]
+    row = rows[np.argmin(cell.units[rows])][None]
+    chosen = masks[int(kinds.of_row[row[0]])]
+    return choice_of(cell, row, [chosen], sets=len(cell.units), ties=len(rows))
