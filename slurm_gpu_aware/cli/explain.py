@@ -22,6 +22,7 @@ from slurm_gpu_aware.cli.output import (
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.reading import Reader
+    from slurm_gpu_aware.config import Config
     from slurm_gpu_aware.store.ledger import Decision, Event
 
 __all__ = ["check_job_id", "command", "place_text"]
@@ -59,9 +60,9 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
     config = context.config()
     with open_reader(config) as reader:
         answer = _look_up(reader, job_id)
+        if answer["state"] == "unknown":
+            answer = _ask_slurm(answer, reader, config)
         note = reader.note()
-    if answer["state"] == "unknown":
-        _ask_slurm(answer, config)
     if as_json:
         print_json(answer)
     else:
@@ -86,7 +87,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     state = _state(decisions, events, waiting)
     return {
         "job_id": job_id,
-        "state": "array" if tasks and state == "unknown" else state,
+        "state": "array" if tasks and not waiting else state,
         "waiting": dict(waiting) if waiting else None,
         "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
         "decisions": [decision_json(d) for d in decisions],
@@ -120,15 +121,20 @@ def _tasks(reader: Reader, job_id: str) -> list[str]:
     return [str(row["job_id"]) for row in rows]
 
 
-def _ask_slurm(answer: dict[str, Any], config: Any) -> None:
-    """Fill in what Slurm says of a job that the ledger does not know; silent if it cannot."""
+def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[str, Any]:
+    """The answer with what Slurm says of a job that the ledger does not know by this id."""
     from slurm_gpu_aware.cli.live import find_job
 
     job = find_job(config, answer["job_id"])
     if job is None:
-        return
+        return answer
+    if job.id != answer["job_id"]:  # Slurm's own number of an array task
+        known = _look_up(reader, job.id)
+        if known["state"] != "unknown":
+            return known
     answer["slurm"] = {"state": job.state, "reason": job.reason, "parked": job.parked}
     answer["state"] = "parked" if job.parked else "not ours"
+    return answer
 
 
 def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool = True) -> str:

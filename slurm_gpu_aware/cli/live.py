@@ -19,7 +19,10 @@ __all__ = ["GateState", "LiveJob", "find_job", "gate_state", "open_gateway", "pa
 class LiveJob:
     """A job as Slurm shows it to anybody."""
 
-    job_id: str
+    id: str
+    """``98``, or ``98_3`` for an array task."""
+    shown: str
+    """The same, with the tasks that an array still holds: ``98_[1-3]``."""
     user: str
     state: str
     reason: str
@@ -58,7 +61,7 @@ def parked_jobs(config: Config) -> list[LiveJob] | None:
     if jobs is None:
         return None
     parked = [job for job in (_live(j, config) for j in jobs) if job.parked]
-    return sorted(parked, key=lambda j: (-j.priority, j.submit_s, j.job_id))
+    return sorted(parked, key=lambda j: (-j.priority, j.submit_s, j.id))
 
 
 def find_job(config: Config, job_id: str) -> LiveJob | None:
@@ -95,7 +98,8 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
 
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
     return LiveJob(
-        job_id=shown,
+        id=job.id,
+        shown=shown,
         user=job.user,
         state=job.state,
         reason=job.reason,

@@ -38,7 +38,7 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
         note = reader.note()
     live = parked_jobs(config)
     parked = [
-        _parked(job.job_id, job.user, job.gpus, job.submit_s, job.reason, waiting)
+        _parked(job.shown, job.user, job.gpus, job.submit_s, job.reason, waiting)
         for job in live or ()
     ]
     if live is None:

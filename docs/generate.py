@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Write docs/cli.md and docs/configuration.md from the commands and from etc/config.toml.
+
+``docs/generate.py`` writes, ``docs/generate.py --check`` exits 1 if a page is not current.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from gpu_aware_profile.cli import cli as profile_cli
+from slurm_gpu_aware.cli.main import cli
+
+DOCS = Path(__file__).resolve().parent
+CONFIG = DOCS.parent / "etc" / "config.toml"
+
+_ENTRY = re.compile(r"(# )?([a-z_]+) = (.+)")
+_SECTION = re.compile(r"(?:# )?\[([a-z_A-Z.]+)\]")
+
+CLI_HEAD = """\
+# Commands
+
+Written by `docs/generate.py` from the commands themselves; do not edit.
+
+| command | for whom |
+| --- | --- |
+| `gpu-aware explain`, `gpu-aware queue`, `gpu-aware status`, `gpu-aware place` | everybody |
+| `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
+| `gpu-aware-profile` | administrators: measure GPUs, show, import and export |
+| `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it; nobody else needs to |
+
+Results go to stdout, everything else to stderr. Everything that prints a table also has `--json`.
+Exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted; `gpu-aware doctor`
+exits with 3 if a check failed, `gpu-aware-profile` as its own help says.
+"""
+
+CONFIG_HEAD = """\
+# Configuration
+
+Written by `docs/generate.py` from `etc/config.toml`, the commented file with all defaults; do not
+edit.
+
+One TOML file: the one named by `gpu-aware --config FILE`, else by `$GPU_AWARE_CONFIG`, else
+`/etc/slurm-gpu-aware/config.toml`. Without a file the defaults hold. An unknown key or a bad value
+stops the start with a sentence that names file, key and reason. After a change run
+`gpu-aware setup --install` (the filter reads a copy of some values) and restart the selector.
+"""
+
+
+def commands(group: click.Group, name: str) -> Iterator[str]:
+    """Help of a group and of each of its commands as Markdown."""
+    settings = group.context_settings
+    context = click.Context(group, info_name=name, max_content_width=88, **settings)
+    yield f"\n## {name}\n\n```text\n{group.get_help(context)}\n```\n"
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        if command is None or command.hidden:
+            continue
+        inner = click.Context(command, info_name=word, parent=context, max_content_width=88)
+        yield f"\n### {name} {word}\n\n```text\n{command.get_help(inner)}\n```\n"
+
+
+def cli_page() -> str:
+    """docs/cli.md."""
+    pages = [*commands(cli, "gpu-aware"), *commands(profile_cli, "gpu-aware-profile")]
+    return CLI_HEAD + "".join(pages)
+
+
+def configuration_page() -> str:
+    """docs/configuration.md."""
+    out = [CONFIG_HEAD]
+    comment: list[str] = []
+    section = False
+    for line in CONFIG.read_text(encoding="utf-8").splitlines():
+        head, entry = _SECTION.fullmatch(line), _ENTRY.fullmatch(line)
+        if head:
+            name = head.group(1).replace("classes.A", "classes.NAME")
+            out.append(f"\n## [{name}]\n")
+            if comment and section:
+                out.append(f"\n{' '.join(comment)}\n")
+            out.append("\n| key | default | meaning |\n| --- | --- | --- |\n")
+            section = True
+        elif entry and section:
+            absent, key, value = entry.groups()
+            default = f"absent (example: `{value}`)" if absent else f"`{value}`"
+            out.append(f"| `{key}` | {default} | {' '.join(comment)} |\n")
+        elif line.startswith("# "):
+            comment.append(line[2:])
+            continue
+        comment = []
+    return "".join(out)
+
+
+PAGES = {"cli.md": cli_page, "configuration.md": configuration_page}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or check them."""
+    stale = [
+        name
+        for name, page in PAGES.items()
+        if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != page()
+    ]
+    if "--check" in arguments:
+        for name in stale:
+            sys.stderr.write(f"docs/{name} is not current: run docs/generate.py\n")
+        return 1 if stale else 0
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        sys.stderr.write(f"wrote docs/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

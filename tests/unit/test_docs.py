@@ -1,0 +1,117 @@
+"""What the pages say exists: commands, options, keys, links, files."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from gpu_aware_profile.cli import cli as profile_cli
+from slurm_gpu_aware.cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_CALL = re.compile(r"(?<![\w/.-])(gpu-aware(?:-profile)?) ([a-z]+)\b([^`\n#|]*)")
+_TARGET = re.compile(r"\bmake ([a-z-]+)")
+
+
+def ids(path: Path) -> str:
+    return path.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_links_resolve(page: Path):
+    targets = [t for t in _LINK.findall(page.read_text()) if "://" not in t]
+    assert [t for t in targets if not (page.parent / t.split("#")[0]).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_commands_and_options_exist(page: Path):
+    """Every ``gpu-aware ...`` in a page is a command with these options."""
+    wrong = []
+    for program, word, rest in _CALL.findall(page.read_text()):
+        group = GROUPS[program]
+        command = group.get_command(click.Context(group), word)
+        if command is None:
+            wrong.append(f"{program} {word}")
+            continue
+        known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+        used = re.findall(r"(?<!\S)--[a-z-]+", rest)
+        wrong += [f"{program} {word} {o}" for o in used if o not in known]
+    # Words of prose such as "gpu-aware selector" are no commands.
+    assert [w for w in wrong if not w.endswith((" places", " selector"))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_make_targets_exist(page: Path):
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    inline = re.findall(r"`(make [^`\n]+)`", page.read_text())
+    used = _TARGET.findall("\n".join([*code, *inline]))
+    assert [t for t in used if t not in known] == []
+
+
+def test_every_command_is_documented():
+    text = (DOCS / "cli.md").read_text()
+    for program, group in GROUPS.items():
+        for word in group.list_commands(click.Context(group)):
+            assert f"\n### {program} {word}\n" in text
+
+
+def test_generated_pages_are_current():
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_page_is_reachable_from_the_index():
+    text = (DOCS / "index.md").read_text()
+    assert [p.name for p in DOCS.glob("*.md") if p.name != "index.md" and p.name not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_shell_blocks_can_be_split_by_a_shell(page: Path):
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.splitlines():
+            assert shlex.split(line, comments=True) is not None
+
+
+def test_pages_name_files_that_exist():
+    text = "\n".join(p.read_text() for p in PAGES)
+    named = set(re.findall(r"`((?:etc|docs|docker)/[\w./-]+)`", text))
+    assert [n for n in named if not (ROOT / n).exists()] == []
+
+
+def test_the_walk_of_how_it_works():
+    """The table of the L x V walk, asked of the policy itself."""
+    import numpy as np
+
+    from slurm_gpu_aware.cluster import Cluster
+    from slurm_gpu_aware.placement.policy import make_policy
+    from slurm_gpu_aware.request import Request
+
+    rows = re.findall(
+        r"\| node 1: ([\d., ]+); node 2: ([\d., ]+) \| (\d) GPUs? \| ([\d.x, ]+) \| ([\d.]+) \|",
+        (DOCS / "how-it-works.md").read_text(),
+    )
+    assert len(rows) == 3
+    for first, second, gpus, cells, slowdown in rows:
+        scores = np.array([[float(x) for x in part.split(",")] for part in (first, second)])
+        cluster = Cluster.uniform(2, 2, scores={"A": scores}, locality_penalty=1.5)
+        found = make_policy("pal").place(Request("1", int(gpus), app_class="A"), cluster)
+        assert found is not None
+        assert found.slowdown == pytest.approx(float(slowdown))
+        walked = [c["LxV"] for c in found.why["cells"]]
+        said = [float(a) * float(b) for a, b in (c.split(" x ") for c in cells.split(", "))]
+        assert walked == pytest.approx(said)
