@@ -38,8 +38,8 @@ class NvmlError(SourceError):
     package is missing). ``unsupported`` tells "this GPU cannot do that" from real failures.
     """
 
-    NOT_SUPPORTED = frozenset({3, 13})
-    """NOT_SUPPORTED, and FUNCTION_NOT_FOUND of an older driver."""
+    NOT_SUPPORTED = frozenset({3, 13, 26})
+    """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
 
     def __init__(self, call: str, reason: str, code: int | None = None) -> None:
         super().__init__(f"{call}: {reason}")

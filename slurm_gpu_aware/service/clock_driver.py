@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +52,14 @@ def lock_clocks(indices: Sequence[int], asked_mhz: int, limit_s: float) -> list[
     )
 
 
-def reset_clocks(indices: Sequence[int], limit_s: float) -> list[Result]:
-    """Undo :func:`lock_clocks`; one result per index."""
-    return _in_child(lambda: _found(indices, _reset), indices, limit_s)
+def reset_clocks(methods: Mapping[int, str | None], limit_s: float) -> list[Result]:
+    """Undo :func:`lock_clocks`; one result per index.
+
+    ``methods``: index -> how it was set. None, not known: both ways are undone.
+    """
+    return _in_child(
+        lambda: _found(methods, lambda gpu, i: _reset(gpu, i, methods[i])), list(methods), limit_s
+    )
 
 
 def indices_here(limit_s: float) -> list[int]:
@@ -100,21 +105,21 @@ def _lock(device: Any, index: int, asked_mhz: int) -> Result:
     return Result(index, mhz, "locked")
 
 
-def _reset(device: Any, index: int) -> Result:
-    """Undo both ways of setting; it is a failure only if neither could be undone."""
+def _reset(device: Any, index: int, method: str | None) -> Result:
+    """Undo one way of setting, or both; what a GPU does not support needs no undoing."""
     from slurm_gpu_aware.nvml import NvmlError
 
-    failures = []
-    for method, undo in (
+    for way, undo in (
         ("locked", device.unlock_clock),
         ("application", device.reset_application_clock),
     ):
-        try:
-            undo()
-        except NvmlError as exc:
-            if not exc.unsupported:
-                failures.append(Result(index, method=method, call=exc.call, error=exc.reason))
-    return failures[0] if failures else Result(index)
+        if method in (way, None):
+            try:
+                undo()
+            except NvmlError as exc:
+                if not exc.unsupported:
+                    raise
+    return Result(index, method=method)
 
 
 def _in_child(work: Work, indices: Sequence[int], limit_s: float) -> list[Result]:

@@ -26,6 +26,8 @@ __all__ = [
 CONFIG = Path("/etc/slurm-gpu-aware/clock.conf")
 _CLOCK = re.compile(r"freq=([1-9][0-9]{1,4})(?:@([0-9]{1,4}(?:\+[0-9]{1,4})*))?\Z")
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
+METHODS = ("locked", "application")
+"""Ways to set a clock: locked clocks, or (before Volta) application clocks."""
 _PATH_KEYS = ("spool", "locks", "command")
 
 
@@ -122,6 +124,16 @@ def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:
     return min(supported_mhz, key=lambda mhz: (abs(mhz - asked_mhz), mhz), default=asked_mhz)
 
 
+@dataclass(frozen=True)
+class Note:
+    """What is noted of a locked GPU."""
+
+    job_id: str | None
+    """None: the note is unreadable."""
+    method: str | None = None
+    """``locked`` or ``application``; None: not known (yet)."""
+
+
 class Locks:
     """The notes of what we locked: one file per GPU, named after its index.
 
@@ -131,11 +143,11 @@ class Locks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def note(self, index: int, job_id: str, mhz: int) -> None:
-        """Note a lock before it is made. Raises OSError."""
+    def note(self, index: int, note: Note) -> None:
+        """Note a lock: before it is made, and again when it is known how. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / f".gpu{index}.{os.getpid()}"
-        temporary.write_text(json.dumps({"job_id": job_id, "asked_mhz": mhz}))
+        temporary.write_text(json.dumps(vars(note)))
         temporary.replace(self._file(index))
 
     def forget(self, index: int) -> None:
@@ -143,18 +155,23 @@ class Locks:
         with contextlib.suppress(OSError):
             self._file(index).unlink()
 
-    def owners(self) -> dict[int, str | None]:
-        """GPU index -> job that locked it; None where the note is unreadable."""
-        found: dict[int, str | None] = {}
+    def notes(self) -> dict[int, Note]:
+        """GPU index -> its note."""
+        found: dict[int, Note] = {}
         for file in self.folder.glob("gpu*.json") if self.folder.is_dir() else ():
             digits = file.name.removeprefix("gpu").removesuffix(".json")
-            if not digits.isdigit():
-                continue
-            owner = None
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                owner = json.loads(file.read_text()).get("job_id")
-            found[int(digits)] = owner if isinstance(owner, str) else None
+            if digits.isascii() and digits.isdigit():
+                found[int(digits)] = _read_note(file)
         return found
 
     def _file(self, index: int) -> Path:
         return self.folder / f"gpu{index}.json"
+
+
+def _read_note(file: Path) -> Note:
+    with contextlib.suppress(OSError, ValueError):
+        raw = json.loads(file.read_text())
+        if isinstance(raw, dict) and isinstance(raw.get("job_id"), str):
+            method = raw.get("method")
+            return Note(raw["job_id"], method if method in METHODS else None)
+    return Note(None)

@@ -40,6 +40,7 @@ from slurm_gpu_aware.service.clock_driver import (
 from slurm_gpu_aware.service.clock_settings import (
     Asked,
     Locks,
+    Note,
     parse_extra,
     parse_gpus,
     read_config,
@@ -104,14 +105,18 @@ def prolog(
     except ValueError as exc:
         return [hook.record("clock_failed", at, gpus=[], call="parse", error=str(exc))]
     records: list[Record] = []
-    owners = locks.owners()
-    stale = [i for i in indices if i in owners and (asked is None or owners[i] != hook.job_id)]
+    notes = locks.notes()
+    stale = {
+        index: notes[index].method
+        for index in indices
+        if index in notes and (asked is None or notes[index].job_id != hook.job_id)
+    }
     if stale:
         records += _undo(hook, stale, locks, at, limit_s)
     if asked is None or not indices:
         return records
     for index in indices:
-        locks.note(index, hook.job_id, asked.mhz)
+        locks.note(index, Note(hook.job_id))
     results = lock_clocks(indices, asked.mhz, limit_s)
     for mhz, method in sorted({(r.mhz, r.method or "") for r in results if r.mhz is not None}):
         same = sorted(r.index for r in results if (r.mhz, r.method) == (mhz, method))
@@ -119,7 +124,9 @@ def prolog(
             hook.record("clock_set", at, gpus=same, asked_mhz=asked.mhz, mhz=mhz, method=method)
         )
     for result in results:
-        if result.error is not None and result.answered:
+        if result.error is None:
+            locks.note(result.index, Note(hook.job_id, result.method))
+        elif result.answered:
             locks.forget(result.index)  # surely not locked; else the epilog has to reset it
     return records + _failures(hook, results, at, asked_mhz=asked.mhz)
 
@@ -139,7 +146,9 @@ def epilog(
 ) -> list[Record]:
     """Reset the clocks that were locked for this job, and no other; return what to record."""
     hook = _Hook.of(env)
-    mine = sorted(index for index, owner in locks.owners().items() if owner == hook.job_id)
+    mine = {
+        index: note.method for index, note in locks.notes().items() if note.job_id == hook.job_id
+    }
     return _undo(hook, mine, locks, at, limit_s) if mine else []
 
 
@@ -152,19 +161,20 @@ def reset_all(
 ) -> list[Record]:
     """Reset what a node that died had left locked; for the start of the node, before any job.
 
-    ``every``: all GPUs of the node, whether noted or not (the notes themselves may be lost).
+    ``every``: all GPUs of the node, whether noted or not (the notes themselves may be lost); this
+    undoes clocks that the site set, too.
     """
     hook = _Hook.of({**env, "SLURM_JOB_ID": "0"})
-    indices = sorted(locks.owners())
+    methods = {index: note.method for index, note in locks.notes().items()}
     if every:
-        indices = sorted({*indices, *indices_here(limit_s)})
-    return _undo(hook, indices, locks, at, limit_s) if indices else []
+        methods = dict.fromkeys(indices_here(limit_s)) | methods
+    return _undo(hook, methods, locks, at, limit_s) if methods else []
 
 
 def _undo(
-    hook: _Hook, indices: Sequence[int], locks: Locks, at: float, limit_s: float
+    hook: _Hook, methods: Mapping[int, str | None], locks: Locks, at: float, limit_s: float
 ) -> list[Record]:
-    results = reset_clocks(indices, limit_s)
+    results = reset_clocks(methods, limit_s)
     good = sorted(r.index for r in results if r.error is None)
     for index in good:
         locks.forget(index)

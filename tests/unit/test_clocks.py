@@ -16,6 +16,7 @@ from slurm_gpu_aware.service.clock_settings import (
     Asked,
     ClockConfig,
     Locks,
+    Note,
     nearest_clock,
     parse_extra,
     parse_gpus,
@@ -156,6 +157,16 @@ def test_the_epilog_touches_only_what_was_locked_for_its_job(hooks):
     assert hooks.locked() == {0: 900, 1: 600, 2: 700}
     hooks.run("epilog", 2, "1")
     assert hooks.locked() == {0: 900, 2: 700}
+
+
+def test_application_clocks_that_the_site_set_stay(hooks):
+    hooks.node.python(
+        "import pynvml as n; n.nvmlInit()\n"
+        "n.nvmlDeviceSetApplicationsClocks(n.nvmlDeviceGetHandleByIndex(0), 877, 1200); print(1)"
+    )
+    hooks.run("prolog", 1, "2", "freq=900")
+    hooks.run("epilog", 1, "2")
+    assert hooks.node.set_to(2, "applications_clocks") == ["877", "1200"]
 
 
 def test_a_lost_epilog_is_made_up_for_by_the_next_job(hooks):
@@ -395,8 +406,14 @@ def test_config_defaults_and_environment(tmp_path, monkeypatch):
 
 def test_an_unreadable_note_belongs_to_nobody(tmp_path):
     locks = Locks(tmp_path)
-    locks.note(3, "17", 900)
+    locks.note(3, Note("17", "locked"))
+    (tmp_path / "gpu4.json").write_text('{"job_id": "18", "method": "hammer"}')
     (tmp_path / "gpu5.json").write_text("{")
     (tmp_path / "gpu6.json").write_text("[]")
     (tmp_path / "other").write_text("")
-    assert locks.owners() == {3: "17", 5: None, 6: None}
+    assert locks.notes() == {
+        3: Note("17", "locked"),
+        4: Note("18"),
+        5: Note(None),
+        6: Note(None),
+    }
