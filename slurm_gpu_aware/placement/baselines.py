@@ -86,7 +86,9 @@ class Random:
         """Return exact nodes and slots, or None if nothing fits now."""
         job = int.from_bytes(hashlib.sha256(request.job_id.encode()).digest()[:8], "big")
         order = np.random.default_rng([self.seed, job]).permutation(cluster.exists.size)
-        drawn = 1.0 + order.reshape(cluster.exists.shape).astype(np.float64) * (50.0 / order.size)
+        drawn = 1.0 + order.reshape(cluster.exists.shape).astype(np.float64) * (
+            50.0 / max(order.size, 1)
+        )
         table = ScoreTable(drawn, cluster.exists)
         found = best_anywhere(Supply(request, cluster, table), splits(request, cluster))
         if found is None:
