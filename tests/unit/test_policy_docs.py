@@ -1,0 +1,69 @@
+"""The worked tables in ``docs/policies`` come out of the code."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.placement.account import set_words
+from slurm_gpu_aware.placement.pal import traversal
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.request import Request
+
+POLICIES = Path(__file__).parents[2] / "docs" / "policies"
+
+
+def table(page, first):
+    """Rows of the table whose header starts with ``first``, as lists of cells."""
+    lines = iter((POLICIES / page).read_text().splitlines())
+    for line in lines:
+        if line.startswith(f"| {first} |"):
+            break
+    next(lines)
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
+    assert rows
+    return rows
+
+
+def test_pal_walk():
+    scores = np.array([[0.89, 0.94, 1.06, 2.55]] * 2)
+    cluster = Cluster.uniform(2, 4, scores={"A": scores}, locality_penalty=1.5)
+    walk = traversal(cluster, "A")
+    rows = table("pal.md", "step")
+    assert [(r[1], float(r[2])) for r in rows] == [(level, v) for level, v, _ in walk]
+    assert [float(r[3]) for r in rows] == pytest.approx([product for _, _, product in walk])
+    assert [r[0] for r in rows] == [str(i + 1) for i in range(len(rows))]
+
+
+@pytest.mark.parametrize("row", table("pm-first.md", "set"), ids=lambda row: row[3])
+def test_pm_first_against_pal(row):
+    scores = np.array([[0.89, 1.06], [0.89, 2.55]])
+    cluster = Cluster.uniform(2, 2, scores={"A": scores}, same_indices=False)
+    got = make_policy(row[3]).place(Request("1", 2, app_class="A"), cluster)
+    assert set_words(cluster.nodes, got.nodes, got.slots) == row[0]
+    assert (got.score, got.slowdown) == (float(row[1]), pytest.approx(float(row[2])))
+
+
+BASELINES = re.findall(
+    r"^\| `([a-z-]+)` \| n(\d) \| ([\d,]+) \|$", (POLICIES / "baselines.md").read_text(), re.M
+)
+
+
+def test_baselines_are_all_shown():
+    assert [name for name, _, _ in BASELINES] == ["packed", "best-fit", "lowest-index"]
+
+
+@pytest.mark.parametrize(("name", "node", "slots"), BASELINES)
+def test_baselines(name, node, slots):
+    cluster = Cluster.uniform(3, 4)
+    cluster.take(1, [0])
+    cluster.take(2, [0, 3])
+    got = make_policy(name).place(Request("1", 2), cluster)
+    assert got.nodes == (int(node),)
+    assert got.slots == (tuple(int(s) for s in slots.split(",")),)
