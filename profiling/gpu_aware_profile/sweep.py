@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import threading
@@ -164,8 +165,18 @@ class SweepNotes:
         return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
 
     def begin(self) -> None:
-        """Make the folder, so that an interrupted sweep is known."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Make the folder, so that an interrupted sweep is known. Raises SourceError.
+
+        Root gives it to the owner of the store's folder, who may go on with the sweep.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() == 0:
+                owner = self.root.parent.stat()
+                for folder in (self.root, self.folder):
+                    os.chown(folder, owner.st_uid, owner.st_gid)
+        except OSError as exc:
+            raise SourceError(f"{self.folder}: cannot be made: {exc.strerror}") from None
 
     def note(self, node: str) -> None:
         """Note a node as done. Call it after its report was merged."""

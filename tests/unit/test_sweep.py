@@ -335,6 +335,22 @@ def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
     assert notes.unfinished() == []
 
 
+def test_notes_that_cannot_be_written_are_an_error_of_ours(tmp_path):
+    (tmp_path / "sweeps").write_text("a file where the folder should be")
+    with pytest.raises(SourceError, match="cannot be made"):
+        SweepNotes(tmp_path / "sweeps", "s1").begin()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_leaves_the_notes_to_the_owner_of_the_store(tmp_path):
+    os.chown(tmp_path, 4711, 4712)
+    notes = SweepNotes(tmp_path / "sweeps", "s1")
+    notes.begin()
+    assert [(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)] == [
+        (4711, 4712)
+    ] * 2
+
+
 def test_a_report_that_the_store_refuses_fails_its_node():
     def refuse(report):
         raise SourceError("no")
