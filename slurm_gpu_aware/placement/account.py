@@ -88,19 +88,20 @@ def cells_tried(cell: Cell, levels: Sequence[LevelView]) -> dict[str, Any]:
 
     Equal products stand tighter level first, as they are walked. Lists the last ``MOST_CELLS``.
     """
-    products = [level.penalty * cell.supply.table.values for level in levels]
-    own = levels.index(cell.level)
-    ends = []
-    for position, ascending in enumerate(products):
-        side: Literal["left", "right"] = "right" if position < own else "left"
-        end = int(ascending.searchsorted(cell.product, side=side))
-        ends.append(cell.bound_index + 1 if position == own else end)
-    walked = sorted(
-        (float(products[position][index]), position, index)
-        for position, end in enumerate(ends)
-        for index in range(max(0, end - MOST_CELLS), end)
-    )[-MOST_CELLS:]
     values = cell.supply.table.values
+    own = levels.index(cell.level)
+    walked: list[tuple[float, int, int]] = []
+    number = 0
+    for position, level in enumerate(levels):
+        end = cell.bound_index + 1
+        if position != own:
+            side: Literal["left", "right"] = "right" if position < own else "left"
+            end = int((level.penalty * values).searchsorted(cell.product, side=side))
+        number += end
+        start = max(0, end - MOST_CELLS)
+        some = enumerate((level.penalty * values[start:end]).tolist(), start)
+        walked += [(product, position, index) for index, product in some]
+    walked = sorted(walked)[-MOST_CELLS:]
     listed = [
         {
             "level": levels[position].name,
@@ -110,4 +111,4 @@ def cells_tried(cell: Cell, levels: Sequence[LevelView]) -> dict[str, Any]:
         }
         for product, position, index in walked
     ]
-    return {"cells": listed, "cells_tried": sum(ends)}
+    return {"cells": listed, "cells_tried": number}
