@@ -60,7 +60,7 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
     config = context.config()
     with open_reader(config) as reader:
         answer = _look_up(reader, job_id)
-        if answer["state"] == "unknown":
+        if answer["state"] in ("unknown", "parked"):
             answer = _ask_slurm(answer, reader, config)
         note = reader.note()
     if as_json:
@@ -133,7 +133,10 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         if known["state"] != "unknown":
             return known
     answer["slurm"] = {"state": job.state, "reason": job.reason, "parked": job.parked}
-    answer["state"] = "parked" if job.parked else "not ours"
+    if job.parked:
+        answer["state"] = "parked"
+    else:
+        answer["state"] = "left to Slurm" if answer["state"] == "parked" else "not ours"
     return answer
 
 
@@ -161,6 +164,8 @@ def _text(answer: Mapping[str, Any]) -> str:
         )
     elif state == "not ours":
         blocks.append(_not_ours(answer["slurm"]))
+    elif state == "left to Slurm":
+        blocks.append(_left_to_slurm(answer["slurm"]))
     if state == "parked":
         blocks.append(_parked_text(answer))
     if answer["decisions"]:
@@ -183,6 +188,14 @@ def _not_ours(slurm: Mapping[str, Any]) -> str:
         f"This job is not placed by us; Slurm handles it alone (state {slurm['state']}, reason"
         f" {slurm['reason'] or 'None'}). That is so for jobs without GPUs, with place=off, and for"
         " forms that cannot name exact GPUs (direct srun --gpus, heterogeneous and scrontab jobs)."
+    )
+
+
+def _left_to_slurm(slurm: Mapping[str, Any]) -> str:
+    return paragraph(
+        f"It was parked; now its gate is open, and Slurm handles it alone (state {slurm['state']},"
+        f" reason {slurm['reason'] or 'None'}): it was released by hand, it was cancelled, or the"
+        " selector was away."
     )
 
 
