@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -138,12 +139,15 @@ def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
     )
 
 
+@lru_cache(maxsize=64)
 def link_kinds(graph: HardwareGraph) -> npt.NDArray[np.int8]:
-    """(n, n) kinds for eq. 2: 2 = two or more bonded NVLinks, 1 = one, 0 = PCIe or host."""
-    return np.array(
+    """(n, n) kinds for eq. 2: 2 = two or more bonded NVLinks, 1 = one, 0 = other. Read-only."""
+    kinds = np.array(
         [[0 if word == "X" else min(nvlinks(word), 2) for word in row] for row in graph.classes],
         dtype=np.int8,
     )
+    kinds.setflags(write=False)
+    return kinds
 
 
 def link_counts(graph: HardwareGraph, gpus: Sequence[int], edges: Edges) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ per hardware graph, and a decision on a known machine is a look-up.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,9 +18,14 @@ from slurm_gpu_aware.cluster import FloatArray
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds, preserved_bw
 from slurm_gpu_aware.topology.general import best_mapping, mapping_values
 from slurm_gpu_aware.topology.graph import HardwareGraph
-from slurm_gpu_aware.topology.patterns import Pattern
+from slurm_gpu_aware.topology.patterns import Edges, Pattern
 from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values, ring_with_counts
-from slurm_gpu_aware.topology.subsets import masks_of_size, members_of_size
+from slurm_gpu_aware.topology.subsets import (
+    mask_of,
+    masks_of_size,
+    members_of_size,
+    rank_of_mask,
+)
 from slurm_gpu_aware.topology.trees import best_tree, tree_values
 
 __all__ = ["Match", "agg_table", "eff_table", "match", "preserved_table"]
@@ -33,8 +39,38 @@ def _frozen(*arrays: FloatArray) -> tuple[FloatArray, ...]:
     return arrays
 
 
-@lru_cache(maxsize=512)
-def _link_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, ...]:
+class _Tables:
+    """The tables of the last machines, patterns and sizes: best sum and best bottleneck."""
+
+    SIZE = 512
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[_Key, tuple[FloatArray, ...]] = OrderedDict()
+
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._kept
+
+    def __call__(self, graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, ...]:
+        key = (graph, pattern, k)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = _build(graph, pattern, k)
+            if len(self._kept) > self.SIZE:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(key)
+        return found
+
+    def cache_clear(self) -> None:
+        """Forget all of them."""
+        self._kept.clear()
+
+
+_Key = tuple[HardwareGraph, Pattern, int]
+_link_tables = _Tables()
+
+
+def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, ...]:
     """Best sum and best bottleneck of the pattern over every ``k``-set, in tie order."""
     sets = masks_of_size(graph.n, k).size
     edges = pattern.edges_for(k)
@@ -132,22 +168,26 @@ def match(
     ``by_sum``: the one with the largest AggBW. Otherwise the one with the largest EffBW and, under
     the bottleneck model, the largest sum among those.
     """
-    part = graph.subgraph(gpus)
-    k = part.n
-    agg = float(agg_table(part, pattern, k)[0])
-    eff = float(eff_table(part, pattern, k, model)[0])
+    k, index = len(gpus), np.ix_(gpus, gpus)
+    agg, eff = _values(graph, gpus, pattern)
+    by_eq2 = model.coefficients is not None and not by_sum
+    if model.coefficients is not None:
+        eff = float(_eq2_table(graph.subgraph(gpus), k, model)[0])
     orders: list[tuple[int, ...]] = []
+    links: list[float] = []
     for piece in _pieces(pattern):
-        weights = part.gbps
-        if not by_sum and model.coefficients is None:
-            slowest = float(_link_tables(part, piece, k)[1][0])
-            weights = np.where(weights >= slowest, weights, -np.inf)
-        orders.append(_layout(part, piece, weights, None if by_sum else model))
-    links = [
-        float(part.gbps[order[a], order[b]])
-        for order, piece in zip(orders, _pieces(pattern), strict=True)
-        for a, b in piece.edges_for(k)
-    ]
+        weights, edges = graph.gbps[index], piece.edges_for(k)
+        if piece.name == "ring" and by_eq2:
+            kinds = link_kinds(graph)[index]
+            order = ring_with_counts(kinds, lambda x, y: float(eq2(x, y, k - x - y, model)))
+        else:
+            allowed = weights
+            if not by_sum and edges:
+                slowest = _values(graph, gpus, piece)[1]
+                allowed = np.where(weights >= slowest, weights, -np.inf)
+            order = _layout(allowed, piece, edges)
+        orders.append(order)
+        links += [float(weights[order[a], order[b]]) for a, b in edges]
     named = tuple(tuple(gpus[i] for i in order) for order in orders)
     return Match(gpus, named, tuple(links), agg, eff)
 
@@ -156,19 +196,23 @@ def _pieces(pattern: Pattern) -> tuple[Pattern, ...]:
     return (_RING, _TREE) if pattern.name == "ring+tree" else (pattern,)
 
 
-def _layout(
-    part: HardwareGraph, piece: Pattern, weights: FloatArray, model: EffBwModel | None
-) -> tuple[int, ...]:
-    """Order of the best embedding of one pattern on all GPUs of ``part``."""
-    edges = piece.edges_for(part.n)
-    if not edges or part.is_uniform or piece.name == "all-to-all":
-        return tuple(range(part.n))
+def _values(graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern) -> tuple[float, float]:
+    """AggBW and bottleneck of one set: looked up if the machine has a table, else computed."""
+    k, at = len(gpus), 0
+    if (graph, pattern, k) in _link_tables:
+        at = int(rank_of_mask(graph.n)[mask_of(gpus)])
+        total, slowest = _link_tables(graph, pattern, k)
+    else:
+        total, slowest = _link_tables(graph.subgraph(gpus), pattern, k)
+    return float(total[at]), float(slowest[at])
+
+
+def _layout(weights: FloatArray, piece: Pattern, edges: Edges) -> tuple[int, ...]:
+    """Order of the embedding of one pattern with the largest sum on all GPUs of ``weights``."""
+    n = weights.shape[0]
+    links = weights[np.triu_indices(n, 1)]
+    if not edges or piece.name == "all-to-all" or links.min() == links.max():
+        return tuple(range(n))
     if piece.name == "tree":
         return best_tree(weights)
-    if piece.name != "ring":
-        return best_mapping(weights, edges)
-    if model is not None and model.coefficients is not None:
-        return ring_with_counts(
-            link_kinds(part), lambda x, y: float(eq2(x, y, part.n - x - y, model))
-        )
-    return best_ring(weights)
+    return best_ring(weights) if piece.name == "ring" else best_mapping(weights, edges)
