@@ -25,25 +25,40 @@ __all__ = ["Backoff", "Recovery", "is_released"]
 
 log = logging.getLogger(__name__)
 
-_STARTING = frozenset({"None", "Priority", "Resources", "Cleaning"})
+_STARTING = frozenset(
+    {
+        "None",
+        "Priority",
+        "Resources",
+        "Cleaning",
+        # Another job that is placed on the node goes first.
+        "ReqNodeNotAvail,_May_be_reserved_for_other_job",
+    }
+)
 """Reasons of a placed job that is about to start."""
+_HELD_S = 2.0
 _STALE_S = 5.0
 """Slurm shows the old reason until its scheduler has looked at the job."""
 
 
 @dataclass
 class Backoff:
-    """How long a job that could not start is not planned again: doubling, up to 16 times."""
+    """How long a job that could not start is not planned again: doubling, up to 16 times.
+
+    A job that Slurm shows as held by something is looked at again soon: once it is parked, its
+    reason says for how long it is held. One that did not start for no visible reason waits longer.
+    """
 
     base_s: float
     _until: dict[str, float] = field(default_factory=dict)
     _count: dict[str, int] = field(default_factory=dict)
 
-    def punish(self, job_id: str, now: float) -> float:
+    def punish(self, job_id: str, now: float, *, held: bool = False) -> float:
         """Hold a job back once more; return until when."""
         count = self._count.get(job_id, 0)
         self._count[job_id] = count + 1
-        self._until[job_id] = now + self.base_s * 2 ** min(count, 4)
+        base_s = min(_HELD_S, self.base_s) if held else self.base_s
+        self._until[job_id] = now + base_s * 2 ** min(count, 4)
         return self._until[job_id]
 
     def held_until(self, job_id: str, now: float) -> float | None:
@@ -180,5 +195,5 @@ class Recovery:
         if why == "requeued" or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
-        until = self._backoff.punish(job.id, now)
+        until = self._backoff.punish(job.id, now, held=why.startswith("held by "))
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, until - now)

@@ -11,6 +11,7 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.snapshot import HOLDING
 
 __all__ = ["Tracked", "Watch"]
@@ -83,29 +84,38 @@ class Watch:
             return
         if not job.shares and job.state not in HOLDING and job.start_s is None:
             return  # it ended without having run
-        got: dict[str, Any] = {share.node: list(share.gpus) for share in job.shares}
-        detail: dict[str, Any] = {"gpus": got, "start_s": job.start_s}
+        detail: dict[str, Any] = {"start_s": job.start_s, "restarts": job.restarts}
+        got = {share.node: list(share.gpus) for share in job.shares if share.gpus}
         if got:
-            detail["as_planned"] = self._as_planned(got, tracked)
-            if not detail["as_planned"]:
-                log.warning(
-                    "job %s runs on %s, not on %s %s as decided",
-                    job.id,
-                    got,
-                    ",".join(tracked.nodes),
-                    list(tracked.slots or ()),
-                )
+            detail["gpus"] = got
+        else:  # it has ended already: Slurm still knows its nodes and types
+            detail |= {"nodes": list(job.nodes), "types": sorted(job.gpu_types)}
+        detail["as_planned"] = self._as_planned(job, got, tracked)
+        if not detail["as_planned"]:
+            log.warning(
+                "job %s runs on %s, not on %s %s as decided",
+                job.id,
+                got or ",".join(job.nodes),
+                ",".join(tracked.nodes),
+                list(tracked.slots or ()),
+            )
         tracked.state = "started"
         tracked.restarts = job.restarts
-        log.info("job %s started on %s", job.id, got or ",".join(tracked.nodes))
+        log.info("job %s started on %s", job.id, got or ",".join(job.nodes))
         self.books.outcome(tracked.decision, "started", job.start_s or now, detail)
         self.books.event(job.id, "started", detail, job.start_s or now)
 
     @staticmethod
-    def _as_planned(got: Mapping[str, list[int]], tracked: Tracked) -> bool:
-        if set(got) != set(tracked.nodes):
+    def _as_planned(job: SlurmJob, got: Mapping[str, list[int]], tracked: Tracked) -> bool:
+        if set(job.nodes) != set(tracked.nodes):
             return False
-        return tracked.slots is None or all(g == sorted(tracked.slots) for g in got.values())
+        if tracked.slots is None:
+            return True
+        if not got:
+            return job.gpu_types == {index_type(slot) for slot in tracked.slots}
+        return set(got) == set(tracked.nodes) and all(
+            slots == sorted(tracked.slots) for slots in got.values()
+        )
 
     def _ended(self, job_id: str, tracked: Tracked, detail: Mapping[str, Any], now: float) -> None:
         log.info("job %s ended: %s", job_id, detail["state"])

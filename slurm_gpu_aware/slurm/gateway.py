@@ -113,7 +113,9 @@ class SlurmJob:
     cpus_per_tres: str | None = None
     mem_per_tres: str | None = None
     shares: tuple[NodeShare, ...] = ()
-    """What it holds; empty unless it runs."""
+    """What it holds; empty unless it runs. A job that ends or has ended names no GPUs here."""
+    gpu_types: frozenset[str] = frozenset()
+    """GRES types of the GPUs that it was given, also after its end."""
 
     def licence_count(self, name: str) -> int:
         """How many of licence ``name`` it asks for; 0: none."""
@@ -200,6 +202,7 @@ class JobUpdate:
             "ExcNodeList",
             "Extra",
             "Licenses",
+            "MinCPUsNode",
             "NumCPUs",
             "NumNodes",
             "NumTasks",

@@ -160,7 +160,7 @@ def _fields(segment: str, signatures: set[tuple[str, ...]]) -> dict[str, str] | 
         if _SHARE.sub("", detail[3]):
             return None
         shares = " ".join("\t".join(share) for share in found)
-        segment = segment[: detail.end(1)] + segment[detail.end() :]
+        segment = segment[: detail.end(2)] + segment[detail.end() :]
     tokens = segment.split()
     pairs = [token.partition("=") for token in tokens]
     keys = tuple([key for key, _, _ in pairs])
@@ -261,6 +261,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         cpus_per_tres=_word(fields, "CpusPerTres"),
         mem_per_tres=_word(fields, "MemPerTres"),
         shares=_shares(fields.get("shares", "")),
+        gpu_types=_gpu_types(fields.get("JOB_GRES", "")),
     )
 
 
@@ -284,6 +285,12 @@ def _shares(text: str) -> tuple[NodeShare, ...]:
             NodeShare(node, cpus, int(memory), gpus, types) for node in expand_hostlist(nodes)
         )
     return tuple(shares)
+
+
+def _gpu_types(text: str) -> frozenset[str]:
+    return frozenset(
+        kind for name, kind, count, _ in parse_gres(text) if name == "gpu" and kind and count
+    )
 
 
 def parse_gres(text: str) -> list[tuple[str, str | None, int, tuple[int, ...]]]:

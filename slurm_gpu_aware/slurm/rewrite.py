@@ -12,6 +12,7 @@ asked                     told to Slurm, with the gate closed
 ``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
 + ``--cpus-per-gpu=C``    ``CpusPerTres`` cleared; ``NumCPUs`` = C x GPUs, or with a task count
                           ``CPUsPerTask`` = C x GPUs / tasks
+both, on several nodes    ``MinCPUsNode``, so that tasks are spread as evenly as the GPUs
 + ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
 ``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
 plain nodes
@@ -117,7 +118,26 @@ def _exact_gpus(
             fields.append(("NumCPUs", str(total)))
         else:
             fields.append(("CPUsPerTask", str(max(1, total // tasks))))
+    share = _cpus_on_each(original, form, len(slots), nodes)
+    if share is not None:
+        fields.append(("MinCPUsNode", str(share)))
     return fields
+
+
+def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) -> int | None:
+    """CPUs that each of several nodes must give, where tasks go with GPUs; None: no matter.
+
+    Left alone, Slurm spreads CPUs, and so tasks, unevenly (3 + 1), but the GPUs are even.
+    """
+    tasks = tasks_of(original, nodes)
+    per_gpu = gpu_item(original.cpus_per_tres)
+    if nodes == 1 or tasks is None:
+        return None
+    if per_gpu is not None:
+        return per_gpu.count * gpus
+    if form.kind == "task":
+        return max(1, tasks // nodes * (original.cpus_per_task or 1))
+    return None
 
 
 def tasks_of(original: OriginalRequest, nodes: int) -> int | None:
@@ -164,6 +184,10 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
             fields.append((name, then or ""))
     if original.cpus_per_tres is not None and job.cpus_per_tres is None:
         fields.append(("CPUsPerTask", str(original.cpus_per_task or 1)))
+    if pinned and original.min_cpus is not None and job.cpus != original.min_cpus:
+        fields.append(("NumCPUs", str(original.min_cpus)))
+    if pinned and job.min_cpus_node > (original.cpus_per_task or 1):
+        fields.append(("MinCPUsNode", str(original.cpus_per_task or 1)))
     if (job.tres_freq or "") != (original.tres_freq or ""):
         fields.append(("TresFreq", original.tres_freq or ""))
     return tuple(fields)
