@@ -20,11 +20,19 @@ class Context:
     config_path: str | None = None
     """``--config``; None: the environment, then the default place."""
 
-    def config(self) -> Config:
-        """Load the configuration. Raises ConfigError."""
+    def config(self, *, check_policies: bool = False) -> Config:
+        """Load the configuration. Raises ConfigError.
+
+        ``check_policies``: policy names must exist, too (imports the placement package).
+        """
         from slurm_gpu_aware.config import load_config
 
-        return load_config(self.config_path)
+        known: tuple[str, ...] = ()
+        if check_policies:
+            from slurm_gpu_aware.placement.policy import policy_names
+
+            known = policy_names()
+        return load_config(self.config_path, known_policies=known)
 
 
 pass_context = click.make_pass_decorator(Context, ensure=True)

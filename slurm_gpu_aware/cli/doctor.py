@@ -35,7 +35,7 @@ def command(context: Context, as_json: bool) -> None:
 
     from slurm_gpu_aware.cli.checks import run_checks
 
-    found = run_checks(context.config())
+    found = run_checks(context.config(check_policies=True))
     if as_json:
         print_json({"checks": [asdict(c) for c in found], "ok": not _wrong(found)})
     else:

@@ -80,7 +80,7 @@ def command(
     from slurm_gpu_aware.cli import given
     from slurm_gpu_aware.topology.patterns import parse_pattern
 
-    config = context.config()
+    config = context.config(check_policies=True)
     parse_pattern(pattern)
     cluster = given.mark_busy(_cluster(config, machine, count), busy)
     request = _request(config, gpus, nodes, app_class, bw, pattern, gpu_model)

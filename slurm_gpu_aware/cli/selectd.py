@@ -26,5 +26,5 @@ def command(context: Context, once: bool) -> None:
     """
     from slurm_gpu_aware.service.selectd import run
 
-    code = run(context.config(), once=once)
+    code = run(context.config(check_policies=True), once=once)
     raise click.exceptions.Exit(code or 0)

@@ -84,7 +84,7 @@ def command(
 
     if output is not None and install:
         raise click.UsageError("--output and --install exclude each other")
-    site = _look_around(context.config(), slurm_dir, unit_dir, operators)
+    site = _look_around(context.config(check_policies=True), slurm_dir, unit_dir, operators)
     plan = work.for_output(site, output) if output is not None else work.in_place(site)
     if not work.check_lua(plan.changes):
         say("luac is not installed: the Lua files were not checked.")

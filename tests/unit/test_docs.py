@@ -14,7 +14,7 @@ from slurm_gpu_aware.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CALL = re.compile(r"(?<![\w/.-])(gpu-aware(?:-profile)?) ([a-z]+)\b([^`\n#|]*)")
@@ -22,7 +22,7 @@ _TARGET = re.compile(r"\bmake ([a-z-]+)")
 
 
 def ids(path: Path) -> str:
-    return path.name
+    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -77,7 +77,8 @@ def test_generated_pages_are_current():
 
 def test_every_page_is_reachable_from_the_index():
     text = (DOCS / "index.md").read_text()
-    assert [p.name for p in DOCS.glob("*.md") if p.name != "index.md" and p.name not in text] == []
+    pages = {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md")} - {"index.md"}
+    assert pages - set(_LINK.findall(text)) == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

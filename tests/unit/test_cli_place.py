@@ -1,0 +1,120 @@
+"""place: the table, JSON, comparison, the picture, and honest refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from store_samples import report
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
+
+DGX = ["--machine", "dgx-1-v100"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A store with two nodes of four GPUs; GPU 3 of n2 is the fastest, GPU 0 of n1 the slowest."""
+    times = {
+        "n1": {0: 140.0, 1: 100.0, 2: 100.0, 3: 100.0},
+        "n2": {0: 100.0, 1: 100.0, 2: 100.0, 3: 80.0},
+    }
+    with open_store(tmp_path / "store.db") as store:
+        for node, values in times.items():
+            merge_report(store, report(node, 1000.0, values))
+        recompute_scores(store)
+    file = tmp_path / "config.toml"
+    file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    return file
+
+
+def place(config: Path, *args: str) -> Result:
+    return CliRunner().invoke(cli, ["--config", str(config), "place", *args])
+
+
+def answers(config: Path, *args: str) -> list[dict]:
+    done = place(config, *args, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)["answers"]
+
+
+def test_the_fastest_gpu_of_the_profile(config: Path):
+    (found,) = answers(config, "-g", "1", "-c", "A")
+    assert found["place"] == {"n2": [3]}
+    assert found["slowdown"] < 1.0
+
+
+def test_busy_gpus_are_left_alone(config: Path):
+    (found,) = answers(config, "-g", "1", "-c", "A", "--busy", "n2:0,3")
+    assert found["place"] != {"n2": [3]}
+
+
+def test_compare_asks_each_policy_once(config: Path):
+    found = answers(config, "-g", "2", "--compare", "packed,pm-first,packed")
+    assert [a["policy"] for a in found] == ["pal", "packed", "pm-first"]
+
+
+def test_two_nodes_get_the_same_indices(config: Path):
+    (found,) = answers(config, "-g", "4", "-N", "2", "-c", "A")
+    assert set(found["place"]) == {"n1", "n2"}
+    assert found["place"]["n1"] == found["place"]["n2"]
+    assert found["level"] == "cluster"
+
+
+def test_bandwidths_of_a_known_machine(config: Path):
+    """MAPA, section 2.2: three GPUs of a DGX-1V ring with 125 GB/s."""
+    (found,) = answers(config, "-g", "3", "--busy", "n1:0", *DGX)
+    assert found["place"] == {"n1": [1, 2, 3]}
+    assert (found["agg_gbps"], found["eff_gbps"]) == (125.0, 25.0)
+
+
+def test_the_table_fits_and_says_why(config: Path):
+    done = place(config, "-g", "2", "--compare", "packed", *DGX)
+    assert max(len(x) for x in done.stdout.splitlines()) <= 100
+    assert "packed: n1 GPUs" in done.stdout
+
+
+def test_nothing_fits_is_exit_1(config: Path):
+    done = place(config, "-g", "99")
+    assert done.exit_code == 1
+    assert "Nothing fits: 99 GPUs on 2 nodes with 8 GPUs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--policy", "best"], "unknown policy 'best'; known:"),
+        (["-c", "Z"], "class 'Z' is not one of the site's: A, B, C"),
+        (["--machine", "cray"], "unknown machine 'cray'; known:"),
+        (["--pattern", "star"], "pattern 'star' is unknown; valid:"),
+        (["--busy", "n9:0"], "no node 'n9'; known: n1, n2"),
+        (["--busy", "n1:7"], "n1 has no GPU 7; it has 0, 1, 2, 3"),
+        (["--busy", "n1"], "expected NODE:0,3"),
+        (["-N", "3"], "2 GPUs do not spread evenly over 3 nodes"),
+    ],
+)
+def test_wrong_requests_name_what_is_valid(config: Path, args: list[str], text: str):
+    done = place(config, "-g", "2", *args)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert text in done.stderr
+
+
+def test_without_gpus_it_is_wrong_usage(config: Path):
+    assert place(config).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["place.png", "place.svg"])
+def test_the_picture_is_written(config: Path, tmp_path: Path, name: str):
+    done = place(config, "-g", "2", "--plot", str(tmp_path / name), "--compare", "random", *DGX)
+    assert done.exit_code == 0, done.stderr
+    head = (tmp_path / name).read_bytes()[:200]
+    assert head.startswith(b"\x89PNG") or b"<?xml" in head
+
+
+def test_a_picture_that_cannot_be_written(config: Path, tmp_path: Path):
+    done = place(config, "-g", "2", "--plot", str(tmp_path / "no" / "x.png"), *DGX)
+    assert done.exit_code == 1
+    assert "cannot be written" in done.stderr
