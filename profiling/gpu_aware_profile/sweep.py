@@ -274,6 +274,9 @@ class Sweep:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             self._cancel(target.node, process)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
             raise
         finally:
             with self._lock:
@@ -286,11 +289,12 @@ class Sweep:
             run_command(["scancel", "--me", f"--name={self.settings.job_name(node)}"], 20.0)
         except SourceError:
             process.terminate()  # srun cancels its own job when it is asked to end
+        # Only wait here: another thread may be reading this process's pipes.
         try:
-            process.communicate(timeout=5.0)
+            process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
 
     def _stop(self) -> None:
         with self._lock:
