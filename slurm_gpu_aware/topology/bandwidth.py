@@ -169,6 +169,8 @@ def preserved_bw(graph: HardwareGraph, free: int, chosen: npt.ArrayLike) -> Floa
     free : mask of the free GPUs.
     chosen : mask, or array of masks, of the GPUs that a job would take.
     """
-    remaining = np.asarray(free & ~np.asarray(chosen, dtype=np.int64))
-    bits = ((remaining[..., None] >> np.arange(graph.n)) & 1).astype(np.float64)
+    one = np.uint64(1)  # unsigned: a machine may have 64 GPUs
+    remaining = np.uint64(free) & ~np.asarray(chosen).astype(np.uint64)
+    shifts = np.arange(graph.n, dtype=np.uint64)
+    bits = ((np.asarray(remaining)[..., None] >> shifts) & one).astype(np.float64)
     return np.asarray(((bits @ graph.gbps) * bits).sum(axis=-1) / 2.0)
