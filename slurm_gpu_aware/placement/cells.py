@@ -296,16 +296,19 @@ def supports(
     sets = sets_of(width, split.per_node)
     if supply.request.required:
         sets = sets[(sets & _common_slots(supply, nodes, masks)) == sets]
+    if level.groups == 1:
+        counts = _superset_counts(0, masks, 1, width)[0][sets]
+        found = np.flatnonzero(counts >= split.nodes)
+        if len(found):
+            yield 0, sets[found], counts[found]
+        return
     chunk = max(1, _SUPPORT_SIZE >> width)
     for start in range(0, len(numbers), chunk):
         part = numbers[start : start + chunk]
-        if level.groups == 1:
-            table = _superset_counts(0, masks, 1, width)[:, sets]
-        else:
-            place = np.searchsorted(part, level.group[nodes])
-            at = np.minimum(place, len(part) - 1)
-            inside = part[at] == level.group[nodes]
-            table = _superset_counts(at[inside], masks[inside], len(part), width)[:, sets]
+        place = np.searchsorted(part, level.group[nodes])
+        at = np.minimum(place, len(part) - 1)
+        inside = part[at] == level.group[nodes]
+        table = _superset_counts(at[inside], masks[inside], len(part), width)[:, sets]
         for row in np.flatnonzero((table >= split.nodes).any(axis=1)):
             found = np.flatnonzero(table[row] >= split.nodes)
             yield int(part[row]), sets[found], table[row, found]

@@ -209,30 +209,42 @@ def _choose_same(cell: Cell, best_fit: bool) -> Choice:
         if len(sets) * len(rows) > _MOST_WORK:
             sets = sets[: max(1, _MOST_WORK // len(rows))]
         key = _same_keys(cell, sets, rows, left[rows])
-        must = required[rows]
-        others = count - int(np.count_nonzero(must))
-        values = key[:, must].sum(axis=1)
-        if others:
-            optional = key if others == count else key[:, ~must]
-            values = values + np.partition(optional, others - 1, axis=1)[:, :others].sum(axis=1)
-        which = int(np.argmin(values))
+        must = required[rows] if supply.request.required else None
+        values = _least_sums(key, count, must)
+        which = int(values.argmin())
         if best is None or values[which] < best[0]:
-            order = np.lexsort((key[which], ~must))[:count]
+            by_key = key[which] if must is None else np.where(must, -1.0, key[which])
+            order = by_key.argsort(kind="stable")[:count]
             best = (float(values[which]), int(sets[which]), np.sort(rows[order]))
-            ties = int((values == values[which]).sum())
+            ties = int(np.count_nonzero(values == values[which]))
     if best is None:
         raise ValueError("the cell holds no set: it was not found feasible")
     _, mask, chosen = best
     slots = tuple(s for s in range(supply.cluster.shape[1]) if mask >> s & 1)
-    total = int(supply.table.fixed[cell.units[chosen]][:, list(slots)].sum())
+    nodes = cell.units[chosen]
+    total = count * cell.split.per_node * supply.table.fixed_value(0)
+    if cell.bound_index > 0:
+        total = int(supply.table.fixed[nodes][:, list(slots)].sum())
     return Choice(
-        nodes=tuple(int(cell.units[row]) for row in chosen),
+        nodes=tuple(nodes.tolist()),
         slots=(slots,) * count,
         total=total,
         candidates=len(cell.units),
         sets=sum(len(s) for s in found.values()),
         ties=ties,
     )
+
+
+def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:
+    """(F,) least sum of ``count`` keys of each row of ``key``, those in ``must`` among them."""
+    others = count
+    sums = np.zeros(len(key))
+    if must is not None:
+        others -= int(np.count_nonzero(must))
+        sums, key = key[:, must].sum(axis=1), key[:, ~must]
+    if others:
+        sums = sums + np.partition(key, others - 1, axis=1)[:, :others].sum(axis=1)
+    return sums
 
 
 def _same_keys(cell: Cell, sets: IntArray, rows: IntArray, left: IntArray) -> FloatArray:
