@@ -12,7 +12,7 @@ Slurm's order instead and then placed again by class. If that leaves one of them
 it chooses first in a second try, and if that fails too the placements in Slurm's order stand: no
 job of the prefix loses its turn to placement priority.
 
-A job that could not start even if every known job had ended blocks nobody.
+A job that could not start even on the idle cluster blocks nobody.
 """
 
 from __future__ import annotations
@@ -301,21 +301,23 @@ class _Round:
         self.waiting.append(Waiting(request.job_id, reason, shadow_start_s))
 
     def _cannot_ever(self, request: Request) -> bool:
-        """Say whether the job fits not even after every known job; then it waits, blocking nobody.
+        """Say whether the job fits not even on the idle cluster; then it waits, blocking nobody.
 
-        Asked of the round's start: what this round gives away comes back too.
+        Idle means every GPU that exists is free, also those held by jobs that we do not know;
+        CPUs and memory come back from known jobs only, as totals are not known here.
         """
         key = _shape(request)
         if key not in self._never:
             if self._empty is None:
-                self._empty = Timeline(self.start.running, self.now).at(self.start, math.inf)
+                ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
+                self._empty = replace(ended, free=ended.exists.copy())
             found = self.chooser.try_place(request, self._empty)
             reason = why_not(request, self._empty) if found is None else None
             self._never[key] = reason
         reason = self._never[key]
         if reason is None:
             return False
-        self._wait(request, f"cannot start even when all running jobs have ended: {reason}")
+        self._wait(request, f"cannot start even on an idle cluster: {reason}")
         return True
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:

@@ -122,7 +122,16 @@ def test_job_without_limit_does_not_starve_a_head_that_waits_for_one():
 def test_a_job_that_can_never_start_blocks_nobody():
     result = plan([job(1, 3, max_nodes=1), job(2, 2)], Cluster.uniform(1, 2))
     assert list(where(result)) == ["2"]
-    assert "cannot start even when all running jobs have ended" in reasons(result)["1"]
+    assert "cannot start even on an idle cluster" in reasons(result)["1"]
+    assert result.waiting[0].shadow_start_s is None
+
+
+def test_head_that_waits_for_gpus_of_unknown_holders_keeps_its_place_without_a_promise():
+    cluster = Cluster.uniform(1, 2)
+    cluster.take(0, [0])  # held, but by no job that the snapshot lists
+    result = plan([job(1, 2), job(2, 1)], cluster)
+    assert list(where(result)) == ["2"]
+    assert reasons(result)["1"].startswith("next in line: needs 2 free GPUs on one node")
     assert result.waiting[0].shadow_start_s is None
 
 
