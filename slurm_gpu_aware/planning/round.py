@@ -17,7 +17,6 @@ A job that could not start even on the idle cluster blocks nobody.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,11 +26,10 @@ import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster, RunningJob
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import why_not
-from slurm_gpu_aware.placement.policy import Policy, make_policy
 from slurm_gpu_aware.planning.backfill import Beside, reserve
+from slurm_gpu_aware.planning.chooser import Chooser, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.clock import clock_mhz
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
@@ -40,8 +38,6 @@ from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
 from slurm_gpu_aware.request import Request
 
 __all__ = ["plan_round"]
-
-log = logging.getLogger(__name__)
 
 
 def plan_round(
@@ -73,66 +69,15 @@ def plan_round(
     A policy that fails on a job (unknown name, bad option, a bug) makes that job wait with the
     error as its reason; the others are planned as if it were not there.
     """
-    chooser = _Chooser(settings, policy_options or {}, timer)
+    chooser = Chooser(settings, policy_options or {}, timer)
     return _Round(cluster, settings, now, chooser).plan(in_slurm_order(queue))
-
-
-class _FailedError(Exception):
-    """The job's policy cannot be used; carries the reason."""
-
-
-class _Chooser:
-    """Calls each request's own policy, measures it, and sets the clock."""
-
-    def __init__(
-        self,
-        settings: PlanSettings,
-        options: Mapping[str, Mapping[str, Any]],
-        timer: Callable[[], float] | None,
-    ) -> None:
-        self.settings = settings
-        self.options = options
-        self.timer = timer
-        self.took_s: dict[str, float] = {}
-        self._policies: dict[str, Policy] = {}
-
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Ask the request's policy. Raise _FailedError with a reason if it cannot answer."""
-        start = self.timer() if self.timer is not None else 0.0
-        try:
-            found = self._policy(request).place(request, cluster)
-        except PolicyError as exc:
-            raise _FailedError(str(exc)) from exc
-        except Exception as exc:  # one job must not stop the round for all
-            log.exception("job %s: its placement policy failed", request.job_id)
-            raise _FailedError(f"its placement policy failed: {exc!r}") from exc
-        finally:
-            if self.timer is not None:
-                spent = self.timer() - start
-                self.took_s[request.job_id] = self.took_s.get(request.job_id, 0.0) + spent
-        return found
-
-    def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Like :meth:`place` for what-if questions: a failure counts as no place."""
-        try:
-            return self.place(request, cluster)
-        except _FailedError:
-            return None
-
-    def _policy(self, request: Request) -> Policy:
-        name = request.policy or self.settings.policy
-        options = {**self.options.get(name, {}), **request.options}
-        key = f"{name} {sorted(options.items())!r}"
-        if key not in self._policies:
-            self._policies[key] = make_policy(name, options)
-        return self._policies[key]
 
 
 class _Round:
     """State of one round while it is planned."""
 
     def __init__(
-        self, cluster: Cluster, settings: PlanSettings, now: float, chooser: _Chooser
+        self, cluster: Cluster, settings: PlanSettings, now: float, chooser: Chooser
     ) -> None:
         self.settings = settings
         self.now = now
@@ -166,7 +111,7 @@ class _Round:
                 continue
             try:
                 found = self.chooser.place(request, trial)
-            except _FailedError as exc:
+            except PlacementFailedError as exc:
                 self._wait(request, str(exc))
                 continue
             if found is not None:
@@ -191,7 +136,7 @@ class _Round:
         for request in by_class(ordered[:cut], self.settings.classes):
             try:
                 found = self.chooser.place(request, trial)
-            except _FailedError as exc:
+            except PlacementFailedError as exc:
                 self._wait(request, str(exc))
                 continue
             if found is not None:
@@ -226,7 +171,7 @@ class _Round:
         for request in requests:
             try:
                 found = self.chooser.place(request, trial)
-            except _FailedError:
+            except PlacementFailedError:
                 return placed, request
             if found is None:
                 return placed, request
@@ -247,7 +192,7 @@ class _Round:
                     self._give(request, found)
                 elif not self._cannot_ever(request) and not self._preempt(request):
                     return behind[position:]
-            except _FailedError as exc:
+            except PlacementFailedError as exc:
                 self._wait(request, str(exc))
         return []
 
@@ -306,7 +251,7 @@ class _Round:
         Idle means every GPU that exists is free, also those held by jobs that we do not know;
         CPUs and memory come back from known jobs only, as totals are not known here.
         """
-        key = _shape(request)
+        key = shape_of(request)
         if key not in self._never:
             if self._empty is None:
                 ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
@@ -350,7 +295,7 @@ class _Round:
         failed: dict[tuple[object, bool], str] = {}
         for request in behind:
             short = beside.ends_before(request, self.now)
-            key = (_shape(request), short)
+            key = (shape_of(request), short)
             if key in failed:
                 self._wait(request, failed[key])
                 continue
@@ -362,7 +307,7 @@ class _Round:
                 elif not self._cannot_ever(request):
                     failed[key] = self._why_behind(head, beside, request, short)
                     self._wait(request, failed[key])
-            except _FailedError as exc:
+            except PlacementFailedError as exc:
                 self._wait(request, str(exc))
 
     def _why_behind(self, head: Request, beside: Beside, request: Request, short: bool) -> str:
@@ -372,30 +317,6 @@ class _Round:
                 "which comes first and has these GPUs reserved"
             )
         return f"behind job {head.job_id}: {why_not(request, beside.now)}"
-
-
-def _shape(request: Request) -> object:
-    """Everything that decides whether a request fits, as a key: equal keys fit alike."""
-    return (
-        request.gpus,
-        request.min_nodes,
-        request.max_nodes,
-        request.gpus_per_node,
-        request.app_class,
-        request.bandwidth_sensitive,
-        request.pattern,
-        request.policy,
-        request.gpu_model,
-        None if request.eligible is None else id(request.eligible),
-        request.required,
-        request.whole_node,
-        request.cpus,
-        request.cpus_per_gpu,
-        request.memory_mb_per_node,
-        request.memory_mb_per_cpu,
-        request.memory_mb_per_gpu,
-        repr(sorted(request.options.items())),
-    )
 
 
 def _duration(seconds: float) -> str:

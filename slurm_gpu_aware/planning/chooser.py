@@ -1,0 +1,93 @@
+"""Each request's own policy, called so that one job's failure stays its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.policy import Policy, make_policy
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.request import Request
+
+__all__ = ["Chooser", "PlacementFailedError", "shape_of"]
+
+log = logging.getLogger(__name__)
+
+
+class PlacementFailedError(Exception):
+    """The policy of a job cannot be used; carries the reason."""
+
+
+class Chooser:
+    """Calls each request's own policy and measures it."""
+
+    def __init__(
+        self,
+        settings: PlanSettings,
+        options: Mapping[str, Mapping[str, Any]],
+        timer: Callable[[], float] | None,
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.timer = timer
+        self.took_s: dict[str, float] = {}
+        self._policies: dict[str, Policy] = {}
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Ask the request's policy; raise PlacementFailedError with the reason if it fails."""
+        start = self.timer() if self.timer is not None else 0.0
+        try:
+            found = self._policy(request).place(request, cluster)
+        except PolicyError as exc:
+            raise PlacementFailedError(str(exc)) from exc
+        except Exception as exc:  # one job must not stop the round for all
+            log.exception("job %s: its placement policy failed", request.job_id)
+            raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
+        finally:
+            if self.timer is not None:
+                spent = self.timer() - start
+                self.took_s[request.job_id] = self.took_s.get(request.job_id, 0.0) + spent
+        return found
+
+    def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Like :meth:`place` for what-if questions: a failure counts as no place."""
+        try:
+            return self.place(request, cluster)
+        except PlacementFailedError:
+            return None
+
+    def _policy(self, request: Request) -> Policy:
+        name = request.policy or self.settings.policy
+        options = {**self.options.get(name, {}), **request.options}
+        key = f"{name} {sorted(options.items())!r}"
+        if key not in self._policies:
+            self._policies[key] = make_policy(name, options)
+        return self._policies[key]
+
+
+def shape_of(request: Request) -> object:
+    """Everything that decides whether a request fits, as a key: equal keys fit alike."""
+    return (
+        request.gpus,
+        request.min_nodes,
+        request.max_nodes,
+        request.gpus_per_node,
+        request.app_class,
+        request.bandwidth_sensitive,
+        request.pattern,
+        request.policy,
+        request.gpu_model,
+        None if request.eligible is None else id(request.eligible),
+        request.required,
+        request.whole_node,
+        request.cpus,
+        request.cpus_per_gpu,
+        request.memory_mb_per_node,
+        request.memory_mb_per_cpu,
+        request.memory_mb_per_gpu,
+        repr(sorted(request.options.items())),
+    )
