@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write docs/cli.md and docs/configuration.md from the commands and from etc/config.toml.
+"""Write what follows from the code: reference pages, example files of etc/.
 
-``docs/generate.py`` writes, ``docs/generate.py --check`` exits 1 if a page is not current.
+``docs/generate.py`` writes, ``docs/generate.py --check`` exits 1 if a file is not current.
 """
 
 from __future__ import annotations
@@ -15,9 +15,18 @@ import click
 
 from gpu_aware_profile.cli import cli as profile_cli
 from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config import DEFAULT_PATH, Config
+from slurm_gpu_aware.slurm import render
+from slurm_gpu_aware.slurm.conffile import SlurmConf
 
-DOCS = Path(__file__).resolve().parent
-CONFIG = DOCS.parent / "etc" / "config.toml"
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = ROOT / "etc" / "config.toml"
+COMMANDS = Path("/opt/slurm-gpu-aware/bin")
+NODES = [
+    render.NodeGpus(f"n{i}", (0, 1, 2, 3), "a100", (0, 0, 1, 1), sockets=2, cores_per_socket=16)
+    for i in (1, 2)
+]
+EXAMPLE = "# Example, written by docs/generate.py; `gpu-aware setup` writes yours.\n"
 
 _ENTRY = re.compile(r"(# )?([a-z_]+) = (.+)")
 _SECTION = re.compile(r"(?:# )?\[([a-z_A-Z.]+)\]")
@@ -96,23 +105,63 @@ def configuration_page() -> str:
     return "".join(out)
 
 
-PAGES = {"cli.md": cli_page, "configuration.md": configuration_page}
+def gres_example() -> str:
+    """etc/examples/gres.conf."""
+    return EXAMPLE + "\n".join(render.gres_lines(NODES)) + "\n"
+
+
+def slurm_example() -> str:
+    """etc/examples/slurm.conf: our lines only."""
+    scripts = {
+        "Prolog": "/etc/slurm/prolog.d/50-gpu-aware",
+        "Epilog": "/etc/slurm/epilog.d/50-gpu-aware",
+    }
+    values = render.slurm_settings(Config(), SlurmConf(), scripts).values
+    lines = [*(f"{k}={v}" for k, v in values.items()), *render.node_lines(NODES)]
+    return EXAMPLE + "\n".join(lines) + "\n"
+
+
+def selectd_unit() -> str:
+    """etc/systemd/gpu-aware-selectd.service."""
+    return render.selectd_unit(
+        COMMANDS / "gpu-aware",
+        user="slurm",
+        config_file=DEFAULT_PATH,
+        store=Config().store.path,
+    )
+
+
+def sweep_unit() -> str:
+    """etc/systemd/gpu-aware-sweep.service."""
+    return render.sweep_unit(COMMANDS / "gpu-aware-profile", user="slurm", config_file=DEFAULT_PATH)
+
+
+FILES = {
+    "docs/cli.md": cli_page,
+    "docs/configuration.md": configuration_page,
+    "etc/examples/gres.conf": gres_example,
+    "etc/examples/slurm.conf": slurm_example,
+    "etc/systemd/gpu-aware-selectd.service": selectd_unit,
+    "etc/systemd/gpu-aware-sweep.service": sweep_unit,
+    "etc/systemd/gpu-aware-sweep.timer": render.sweep_timer,
+}
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or check them."""
+    """Write the files, or check them."""
     stale = [
         name
-        for name, page in PAGES.items()
-        if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != page()
+        for name, text in FILES.items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != text()
     ]
     if "--check" in arguments:
         for name in stale:
-            sys.stderr.write(f"docs/{name} is not current: run docs/generate.py\n")
+            sys.stderr.write(f"{name} is not current: run docs/generate.py\n")
         return 1 if stale else 0
     for name in stale:
-        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
-        sys.stderr.write(f"wrote docs/{name}\n")
+        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).write_text(FILES[name](), encoding="utf-8")
+        sys.stderr.write(f"wrote {name}\n")
     return 0
 
 

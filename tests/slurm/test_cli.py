@@ -53,7 +53,7 @@ def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:
     def reason() -> str | None:
         queue = as_json(swept, "bob", "gpu-aware queue")
         entry = next((p for p in queue["parked"] if p["job_id"] == second), None)
-        return entry["reason"] if entry and "4 free GPUs" in entry["reason"] else None
+        return entry["reason"] if entry and "n4 has no free GPU" in entry["reason"] else None
 
     swept.wait_until(lambda: reason() is not None, 30, "a reason in the queue")
     refused = swept.sh("ctl", f"gpu-aware release {second} 2>&1; echo rc=$?", user="bob")
