@@ -22,6 +22,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmJob,
     SlurmNode,
     SlurmPartition,
+    array_tasks,
 )
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.parse import parse_licenses
@@ -30,7 +31,6 @@ from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold, build_cluster, is_usab
 from slurm_gpu_aware.slurm.translate import (
     CannotPlanError,
     Site,
-    array_tasks,
     class_of,
     to_request,
     wishes_of,

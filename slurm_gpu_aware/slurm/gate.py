@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from slurm_gpu_aware.config import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.mark import HAND, marked
 from slurm_gpu_aware.slurm.rewrite import restored_fields
 
@@ -111,7 +112,7 @@ def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | N
     else:
         chosen = []
         for job_id in job_ids:
-            found = [job for job in parked if _names_job(job_id, job)]
+            found = [named for job in parked if (named := _named(job_id, job)) is not None]
             if not found:
                 raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
             chosen += found
@@ -122,5 +123,13 @@ def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | N
     return [job.id for job in chosen]
 
 
-def _names_job(job_id: str, job: SlurmJob) -> bool:
-    return job_id in (job.id, str(job.raw_id), str(job.array_id))
+def _named(job_id: str, job: SlurmJob) -> SlurmJob | None:
+    """The job if an id names it; one task of an unsplit array as a record of its own."""
+    if job_id in (job.id, str(job.raw_id), str(job.array_id)):
+        return job
+    array, _, task = job_id.partition("_")
+    if not task.isdigit() or job.array_tasks is None or array != str(job.array_id):
+        return None
+    if int(task) not in array_tasks(job.array_tasks):
+        return None
+    return replace(job, id=f"{array}_{int(task)}", array_tasks=None)

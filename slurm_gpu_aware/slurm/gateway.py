@@ -21,10 +21,12 @@ __all__ = [
     "SlurmNode",
     "SlurmPartition",
     "SlurmReservation",
+    "array_tasks",
 ]
 
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """``98`` or ``98_3``."""
+_TASKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?\Z")
 _VALUE = re.compile(r"[\x21\x23-\x26\x28-\x5b\x5d-\x7e]*\Z")
 """Printable ASCII without blanks, quotes and backslash: one word for ``scontrol``."""
 
@@ -120,6 +122,20 @@ class SlurmJob:
     def licence_count(self, name: str) -> int:
         """How many of licence ``name`` it asks for; 0: none."""
         return sum(count for licence, count in self.licenses if licence == name)
+
+
+def array_tasks(expression: str) -> list[int]:
+    """Task numbers of ``0-2,4-9:2``. Raises ValueError."""
+    found: list[int] = []
+    for item in expression.strip("[]").split(","):
+        match = _TASKS.match(item)
+        if match is None:
+            raise ValueError(f"{expression[:80]!r} is not a list of array tasks")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if step < 1 or last - first > 10_000_000:
+            raise ValueError(f"{expression[:80]!r} is not a list of array tasks")
+        found.extend(range(first, last + 1, step))
+    return found
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,9 +26,7 @@ from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
 
-__all__ = ["CannotPlanError", "Site", "array_tasks", "class_of", "to_request", "wishes_of"]
-
-_TASKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?\Z")
+__all__ = ["CannotPlanError", "Site", "class_of", "to_request", "wishes_of"]
 
 
 class CannotPlanError(Exception):
@@ -74,20 +71,6 @@ def class_of(job: SlurmJob, wishes: Wishes, config: Config) -> str:
         if partition in config.site.partition_class:
             return config.site.partition_class[partition]
     return config.site.default_class
-
-
-def array_tasks(expression: str) -> list[int]:
-    """Task numbers of ``0-2,4-9:2``. Raises ValueError."""
-    found: list[int] = []
-    for item in expression.strip("[]").split(","):
-        match = _TASKS.match(item)
-        if match is None:
-            raise ValueError(f"{expression[:80]!r} is not a list of array tasks")
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if step < 1 or last - first > 10_000_000:
-            raise ValueError(f"{expression[:80]!r} is not a list of array tasks")
-        found.extend(range(first, last + 1, step))
-    return found
 
 
 def to_request(

@@ -1,221 +1,230 @@
-"""Nothing is lost and nothing runs twice, whoever dies and whenever.
-
-Every job writes a line at its start and one at its end into a file of its own; what really ran
-where is read from these, not from what the selector believes.
-"""
+"""Nothing is lost and nothing runs twice, whatever is killed whenever."""
 
 from __future__ import annotations
 
-import itertools
+import os
 import random
 import re
-import threading
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 
 import pytest
-from cluster import ENDED, Cluster, CommandFailed
+from cluster import ENDED, GATE, Cluster
+from test_way_of_a_job import decisions, events, expect_kinds, started
 
-SEED = 20260101
-
-# $SLURM_JOB_GPUS is set by slurmd from the allocation
-RECORDING_JOB = """
-mkdir -p /shared/runs
-log=/shared/runs/$SLURM_JOB_ID
-echo "start $(date +%s.%N) $SLURMD_NODENAME $SLURM_JOB_GPUS" >> $log
-sleep {seconds}
-echo "end $(date +%s.%N) $SLURMD_NODENAME $SLURM_JOB_GPUS" >> $log
-"""
-
-SUBMIT_LOOP = """
-i=0
-while [ $i -lt {count} ]; do
-  gpus=$((1 + (i % 7) / 3)); [ $((i % 11)) -eq 10 ] && gpus=4
-  case $((i % 3)) in 0) class=A;; 1) class=B;; *) class=C;; esac
-  sed "s/SECONDS_HERE/$((1 + i % 3))/" /shared/record.sh |
-    sbatch --parsable -J run$i -t 5 --gres=gpu:$gpus --comment=class=$class &&
-    i=$((i + 1))
-  sleep 0.1
+STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
+STORM_SEED = int(os.environ.get("GPU_AWARE_STORM_SEED", "1"))
+GUARDED = """
+mark=/shared/home/storm
+echo "$SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >> $mark/runs
+for gpu in ${CUDA_VISIBLE_DEVICES//,/ }; do
+  mkdir $mark/$(hostname)-$gpu || echo "$SLURM_JOB_ID $(hostname) $gpu" >> $mark/shared
 done
+sleep $1
+for gpu in ${CUDA_VISIBLE_DEVICES//,/ }; do rmdir $mark/$(hostname)-$gpu; done
 """
 
 
-@pytest.fixture(autouse=True)
-def no_runs(clean: None, cluster: Cluster) -> None:
-    """Start with an empty folder of records, writable by everyone."""
-    cluster.sh("ctl", "rm -rf /shared/runs; mkdir -m 1777 /shared/runs")
-    script = "#!/bin/bash" + RECORDING_JOB.format(seconds="SECONDS_HERE")
-    cluster.sh("ctl", "cat > /shared/record.sh; chmod a+r /shared/record.sh", stdin=script)
+def prepare_storm(cluster: Cluster) -> None:
+    cluster.sh("ctl", "rm -rf /shared/home/storm; install -d -m 1777 /shared/home/storm")
+    cluster.sh("ctl", "touch /shared/home/storm/runs; chmod 666 /shared/home/storm/runs")
 
 
-def records(cluster: Cluster) -> dict[str, list[tuple[str, float, str, tuple[int, ...]]]]:
-    """Job id -> its lines (what, when, node, GPUs), in the order written."""
-    out = cluster.sh("ctl", "cd /shared/runs && grep -H . * || true")
-    found = defaultdict(list)
-    for line in out.splitlines():
-        job, what, when, node, gpus = re.fullmatch(
-            r"(\d+):(start|end) (\S+) (\S+) (\S*)", line
-        ).groups()
-        slots = tuple(int(g) for g in gpus.split(",") if g)
-        found[job].append((what, float(when), node, slots))
-    return dict(found)
+def submit_storm(cluster: Cluster, rng: random.Random, user: str) -> str:
+    options = rng.choice(
+        [
+            ["--gres=gpu:1"],
+            ["--gres=gpu:2"],
+            ["--gpus=3"],
+            ["--gres=gpu:4"],
+            ["-N2", "--gpus-per-node=1"],
+            ["-n2", "--gpus-per-task=1"],
+        ]
+    )
+    app_class = rng.choice("ABC")
+    script = GUARDED.replace("$1", f"{rng.uniform(0.2, 1.5):.2f}")
+    return cluster.submit(user, [f"--comment=class={app_class}", "-t1", *options], script)
 
 
-def assert_each_ran_once(found, jobs):
-    for job in jobs:
-        assert [line[0] for line in found.get(job, [])] == ["start", "end"], f"job {job}"
+def storm(cluster: Cluster, strike: Callable[[random.Random], None]) -> list[str]:
+    """Submit jobs by two users while ``strike`` breaks something; wait for the end of all."""
+    rng = random.Random(STORM_SEED)
+    prepare_storm(cluster)
+    job_ids: list[str] = []
+    next_strike = time.monotonic() + rng.uniform(0.2, 2.0)
+    while len(job_ids) < STORM_JOBS:
+        job_ids.append(submit_storm(cluster, rng, rng.choice(["alice", "bob"])))
+        if time.monotonic() > next_strike:
+            strike(rng)
+            next_strike = time.monotonic() + rng.uniform(0.2, 2.0)
+
+    def all_ended() -> bool:
+        nonlocal next_strike
+        if time.monotonic() > next_strike and rng.random() < 0.5:
+            strike(rng)
+            next_strike = time.monotonic() + rng.uniform(0.5, 5.0)
+        states = {job["JobId"]: job["JobState"] for job in cluster.jobs()}
+        return all(states.get(job_id) in ENDED for job_id in job_ids)
+
+    cluster.wait_until(all_ended, 60 + 4 * STORM_JOBS, lambda: cluster.sh("ctl", ["squeue"]))
+    return job_ids
 
 
-def assert_no_gpu_shared(found):
-    held = defaultdict(list)
-    for job, lines in found.items():
-        starts = [line for line in lines if line[0] == "start"]
-        ends = [line for line in lines if line[0] == "end"]
-        for (_, begin, node, slots), (_, end, _, _) in zip(starts, ends, strict=False):
-            for slot in slots:
-                held[node, slot].append((begin, end, job))
-    for gpu, spans in held.items():
-        spans.sort()
-        for (_, end, one), (begin, _, other) in itertools.pairwise(spans):
-            assert begin >= end, f"GPU {gpu} had jobs {one} and {other} at once"
+def check_storm(cluster: Cluster, job_ids: list[str]) -> None:
+    states = {job["JobId"]: job["JobState"] for job in cluster.jobs()}
+    assert {states[job_id] for job_id in job_ids} == {"COMPLETED"}
+    runs = re.findall(r"^(\d+) (\d+)$", cluster.sh("ctl", "cat /shared/home/storm/runs"), re.M)
+    assert sorted(job_id for job_id, _ in runs) == sorted(job_ids), "each exactly once"
+    assert cluster.sh("ctl", "cat /shared/home/storm/shared 2>/dev/null || true") == ""
 
 
-def assert_all_ended(cluster: Cluster, jobs, deadline: float) -> None:
-    left: list[str] = []
+def settle(cluster: Cluster, job_ids: list[str]) -> None:
+    """Wait until the ledger has the end of every job."""
 
-    def nothing_left() -> bool:
-        try:
-            out = cluster.sh("ctl", "squeue -h -r -o '%i %T %r'")
-        except CommandFailed:
-            return False
-        left[:] = out.splitlines()
-        return not left
+    def told() -> bool:
+        return all(
+            (found := decisions(cluster, job_id)) and found[-1]["state"] == "ended"
+            for job_id in job_ids[-3:]
+        )
 
-    cluster.wait_until(nothing_left, deadline, lambda: f"{len(left)} jobs left: {left[:5]}")
-    out = cluster.sh("ctl", f"sacct -X -n -P -o JobID,State -j {','.join(jobs)}")
-    states = dict(line.split("|") for line in out.splitlines())
-    assert {job: states.get(job) for job in jobs if states.get(job) != "COMPLETED"} == {}
+    cluster.wait_until(told, 40, "the ledger knows the last ends")
 
 
-def ledger(cluster: Cluster, job: str) -> dict:
-    import json
+def test_selector_killed_at_random_moments(cluster: Cluster) -> None:
+    kills = 0
 
-    return json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+    def strike(rng: random.Random) -> None:
+        nonlocal kills
+        if cluster.service_pid("ctl", "selectd") is not None:
+            cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+            kills += 1
 
-
-@contextmanager
-def killing(cluster: Cluster, service: str, least: float, most: float, seed: int) -> Iterator[list]:
-    """Kill a service of ctl with -9 again and again, at random moments, until the block ends."""
-    stop = threading.Event()
-    kills: list[int] = []
-    dice = random.Random(seed)
-
-    def run() -> None:
-        while not stop.wait(dice.uniform(least, most)):
-            pid = cluster.service_pid("ctl", service)
-            if pid is not None:
-                cluster.run("ctl", ["kill", "-9", str(pid)])
-                kills.append(pid)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield kills
-    finally:
-        stop.set()
-        thread.join(timeout=60)
+    job_ids = storm(cluster, strike)
+    assert kills >= 3
+    check_storm(cluster, job_ids)
+    settle(cluster, job_ids)
+    for job_id in job_ids:
+        found = decisions(cluster, job_id)
+        assert found, f"job {job_id} is not in the ledger"
+        assert found[-1]["state"] == "ended", (job_id, found)
 
 
-def submit_all(cluster: Cluster, count: int) -> list[str]:
-    """Let both users submit ``count`` jobs each, side by side; return the ids."""
-    loop = SUBMIT_LOOP.format(count=count)
-    running = [
-        cluster.start_command("ctl", ["bash", "-c", loop], user) for user in ("alice", "bob")
-    ]
-    jobs: list[str] = []
-    for process in running:
-        out, err = process.communicate(timeout=400)
-        assert process.returncode == 0, err.decode()
-        jobs += out.decode().split()
-    assert len(jobs) == 2 * count
-    return jobs
+def test_slurmctld_killed_at_random_moments(cluster: Cluster) -> None:
+    def strike(rng: random.Random) -> None:
+        victim = rng.choice(["slurmctld", "selectd"])
+        cluster.run("ctl", f'kill -9 "$(services pid {victim})"')
+        cluster.wait_until(
+            lambda: b"UP" in cluster.run("ctl", ["scontrol", "ping"]).stdout, 60, "slurmctld"
+        )
+
+    check_storm(cluster, storm(cluster, strike))
 
 
-def test_300_submissions_while_the_selector_and_slurmctld_are_killed(cluster):
-    print("seed", SEED)
-    with (
-        killing(cluster, "selectd", 1, 5, SEED) as selector_kills,
-        killing(cluster, "slurmctld", 15, 25, SEED + 1) as controller_kills,
-    ):
-        jobs = submit_all(cluster, 150)
-    assert len(selector_kills) >= 5
-    assert len(controller_kills) >= 1
-    assert_all_ended(cluster, jobs, deadline=300)
-    found = records(cluster)
-    assert_each_ran_once(found, jobs)
-    assert_no_gpu_shared(found)
-    # the ledger tells where each job ran: check it against what the job itself saw
-    for job in random.Random(SEED).sample(jobs, 25):
-        told = ledger(cluster, job)["decisions"][-1]
-        _, _, node, slots = found[job][0]
-        assert told["nodes"] == [node], job
-        assert told["slots"] == [list(slots)], job
-
-
-def test_a_dead_node_gives_its_job_to_another(cluster):
-    job = cluster.submit("alice", ["--gres=gpu:4", "--comment=class=A"], "sleep 300")
-    before = cluster.wait(job, "RUNNING")["NodeList"]
-    cluster.stop(before)
-    cluster.sh("ctl", ["scontrol", "update", f"nodename={before}", "state=down", "reason=dead"])
-
-    def elsewhere() -> bool:
-        state = cluster.job(job)
-        return state["JobState"] == "RUNNING" and state["NodeList"] != before
-
-    cluster.wait_until(elsewhere, 240, lambda: str(cluster.job(job)[""]))
-    kinds = [event["kind"] for event in ledger(cluster, job)["events"]]
-    assert "requeued" in kinds or "reparked" in kinds, kinds
-
-
-def test_without_a_selector_jobs_start_within_two_minutes_and_it_takes_over_again(cluster):
-    blocker = cluster.submit("alice", ["-N4", "--gres=gpu:3", "--comment=class=B"], "sleep 400")
-    cluster.wait(blocker, "RUNNING")
-    parked = cluster.submit("bob", ["-N4", "--gres=gpu:4", "--comment=class=A"], "sleep 1")
-    small = ["--gres=gpu:1", "--comment=class=C"]
+def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     cluster.service_down("ctl", "selectd", "KILL")
-    new = cluster.submit("bob", small, "sleep 400")
-    cluster.wait(new, "RUNNING", deadline=120)
+    begin = time.monotonic()
+    parked = cluster.submit("alice", ["--gres=gpu:2"], "sleep 60")
+    cluster.wait(parked, "RUNNING", 150)
+    assert time.monotonic() - begin < 130
+    late = cluster.submit("bob", ["--gres=gpu:1"], "sleep 60")
+    cluster.wait(late, "RUNNING", 60)
+
+    # It takes over without touching what runs, and uses what is left.
+    held = {job: cluster.gpus(job) for job in (parked, late)}
     cluster.service_up("ctl", "selectd")
-    after = cluster.submit("alice", small, "sleep 1")
-    cluster.wait(after, "COMPLETED", deadline=60)
-    for job in (blocker, new):
-        state = cluster.job(job)
-        assert state["JobState"] == "RUNNING"
-        assert state["Restarts"] == "0"
-    assert ledger(cluster, after)["decisions"]
-    for job in (blocker, new):
-        cluster.sh("ctl", ["scancel", job])
-    cluster.wait(parked, "COMPLETED", deadline=120)
+    cluster.wait_until(
+        lambda: GATE in cluster.sh("ctl", ["scontrol", "show", "res", "-o"], check=False),
+        30,
+        "the gate is back",
+    )
+    fresh = cluster.submit("bob", ["--gres=gpu:1", "--comment=class=A"], "sleep 2")
+    cluster.wait(fresh, {"RUNNING", "COMPLETED"}, 40)
+    assert started(cluster, fresh)["outcome"]["as_planned"]
+    assert {job: cluster.gpus(job) for job in (parked, late)} == held
+    assert cluster.job(parked)["Restarts"] == "0"
 
 
-def test_the_gate_opens_by_hand(cluster):
+def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
+    job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 100")
+    cluster.wait(job_id, "RUNNING", 40)
+    started(cluster, job_id)
+    cluster.sh("ctl", ["scontrol", "requeue", job_id])
+
+    def parked_again() -> bool:
+        job = cluster.job(job_id)
+        return job["JobState"] == "PENDING" and "gpuaware" in job["Licenses"]
+
+    cluster.wait_until(parked_again, 20, lambda: str(cluster.job(job_id)))
+    cluster.wait_until(
+        lambda: cluster.job(job_id)["ReqNodeList"] == "(null)", 10, "every pin is cleared"
+    )
+    assert cluster.job(job_id)["TresPerNode"] == "gres/gpu:2"
+    # Slurm itself holds a requeued job for two minutes (BeginTime).
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
+    cluster.wait(job_id, "RUNNING", 60)
+    assert cluster.job(job_id)["Restarts"] == "1"
+
+    def as_planned() -> bool:
+        found = decisions(cluster, job_id)
+        return len(found) == 2 and found[1]["outcome"].get("as_planned") is True
+
+    cluster.wait_until(as_planned, 15, lambda: str(decisions(cluster, job_id)))
+    expect_kinds(events(cluster, job_id), ["started", "reparked", "released", "started"])
+    cluster.sh("ctl", ["scancel", job_id])
+
+
+def test_job_of_a_dead_node_is_placed_elsewhere(cluster: Cluster) -> None:
+    job_id = cluster.submit("alice", ["--gres=gpu:4", "--comment=class=A"], "sleep 300")
+    cluster.wait(job_id, "RUNNING", 40)
+    (node,) = cluster.gpus(job_id)
+    started(cluster, job_id)
+    cluster.stop(node)
+    try:
+        cluster.sh("ctl", ["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
+        cluster.wait(job_id, "PENDING", 60)
+        cluster.wait_until(
+            lambda: "gpuaware" in cluster.job(job_id)["Licenses"], 20, "it is parked again"
+        )
+        cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
+        cluster.wait(job_id, "RUNNING", 90)
+        assert set(cluster.gpus(job_id)) != {node}
+    finally:
+        cluster.start(node)
+
+
+def test_release_by_hand(cluster: Cluster) -> None:
     cluster.service_down("ctl", "selectd", "KILL")
-    one = cluster.submit("alice", ["--gres=gpu:1", "--comment=class=A"], "sleep 1")
-    rest = [cluster.submit("bob", ["--gres=gpu:2"], "sleep 1") for _ in range(2)]
-    assert cluster.job(one)["JobState"] == "PENDING"
-    cluster.sh("ctl", ["gpu-aware", "release", one])
-    cluster.wait(one, "COMPLETED", deadline=30)
-    assert cluster.job(rest[0])["JobState"] == "PENDING"
-    cluster.sh("ctl", ["gpu-aware", "release", "--all"])
-    for job in rest:
-        cluster.wait(job, "COMPLETED", deadline=30)
+    job_id = cluster.submit("alice", ["--gres=gpu:1"], "sleep 2")
+    array = cluster.submit("alice", ["--gres=gpu:1", "--array=1-2"], "sleep 2")
+    stays = cluster.submit("alice", ["--gres=gpu:1"], "sleep 2")
+    cluster.sh("ctl", ["gpu-aware", "release", job_id], "slurm")
+    cluster.sh("ctl", ["gpu-aware", "release", f"{array}_2"], "slurm")
+    cluster.wait(job_id, "COMPLETED", 40)
+    cluster.wait_until(
+        lambda: {j["JobState"] for j in cluster.jobs(f"{array}_2")} == {"COMPLETED"}, 40, "task 2"
+    )
+    assert cluster.job(stays)["JobState"] == "PENDING"
+    cluster.sh("ctl", ["gpu-aware", "release", "--all"], "slurm")
+    cluster.wait(stays, "COMPLETED", 40)
 
 
-def test_an_ordinary_user_cannot_open_the_gate_by_hand(cluster):
-    cluster.service_down("ctl", "selectd", "KILL")
-    job = cluster.submit("alice", ["--gres=gpu:1", "--comment=class=A"], "sleep 1")
-    refused = cluster.run("ctl", ["gpu-aware", "release", job], "alice")
-    assert refused.returncode == 1
-    assert b"Traceback" not in refused.stderr
-    assert cluster.job(job)["JobState"] not in ENDED
+@pytest.mark.parametrize("seconds", [1.0])
+def test_taken_gpus_bring_the_job_back(cluster: Cluster, seconds: float) -> None:
+    """A job that is not ours takes the GPUs between plan and start: parked again, then placed."""
+    blocker = cluster.sh(
+        "ctl",
+        ["sbatch", "--parsable", "-w", "n1", "--gres=gpu:g0:1,gpu:g1:1,gpu:g2:1,gpu:g3:1",
+         "--wrap", "sleep 1000"],
+    ).strip()  # fmt: skip
+    cluster.wait(blocker, "RUNNING", 30)
+    # As if a plan had been made just before: a job pinned to the taken GPUs, its gate open.
+    job_id = cluster.submit("alice", ["--gres=gpu:1", "-H"], "sleep 1")
+    comment = cluster.job(job_id)["AdminComment"]
+    cluster.sh(
+        "ctl",
+        ["scontrol", "update", f"jobid={job_id}", "reqnodelist=n1", "trespernode=gres/gpu:g0:1",
+         "licenses=", f"admincomment={comment};sel=released:0:{int(time.time())}"],
+    )  # fmt: skip
+    cluster.sh("ctl", ["scontrol", "release", job_id])
+    cluster.wait(job_id, "COMPLETED", 150)
+    expect_kinds(events(cluster, job_id), ["reparked", "released", "started"])
