@@ -13,7 +13,7 @@
 ``selectd``, ``release``
     The daemon, and the gate opened by hand.
 ``setup``, ``doctor``
-    Install, and check a live cluster.
+    Install (work in ``install``, ``files``), and check a live cluster (``checks``).
 ``place``
     What the policies would answer for one request.
 """

@@ -10,7 +10,7 @@ from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, print_json, table
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.checks import Check
+    from slurm_gpu_aware.cli.check import Check
 
 __all__ = ["SOMETHING_WRONG", "command"]
 

@@ -6,21 +6,17 @@ kill or requeue the jobs that run on it. Such nodes get lines to apply by hand o
 
 from __future__ import annotations
 
-import difflib
 import os
 import pwd
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import slurm_gpu_aware
+from slurm_gpu_aware.cli.files import Change, shipped
 from slurm_gpu_aware.config import DEFAULT_PATH, Config
-from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
@@ -30,10 +26,19 @@ from slurm_gpu_aware.slurm.conffile import (
 )
 from slurm_gpu_aware.slurm.render import NodeGpus
 
-__all__ = ["Change", "Plan", "Site", "check_lua", "for_output", "in_place", "shipped", "write"]
+__all__ = [
+    "LUA_CONF",
+    "OWN_FILTER",
+    "Plan",
+    "Site",
+    "filter_files",
+    "for_output",
+    "in_place",
+    "node_states",
+    "reload_filter",
+    "sockets",
+]
 
-COMMAND_TIMEOUT_S = 20.0
-_LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")
 _GPU_TYPE = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?(?::\d+)?", re.IGNORECASE)
 _INDEX_TYPE = re.compile(r"g\d+\Z")
 OWN_FILTER = "job_submit.lua"
@@ -67,37 +72,11 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Change:
-    """One file as it should be."""
-
-    path: Path
-    text: str
-    mode: int = 0o644
-
-
-@dataclass(frozen=True)
 class Plan:
     """Files to write, and what is left to a person."""
 
     changes: tuple[Change, ...]
     notes: tuple[str, ...] = field(default=())
-
-
-def shipped(kind: str) -> list[Path]:
-    """Files of ``etc/KIND`` that came with the installation, sorted. Raises SourceError."""
-    roots = (
-        Path(slurm_gpu_aware.__file__).resolve().parent.parent / "etc",
-        Path(sys.prefix) / "share" / "slurm-gpu-aware",
-        Path(sys.prefix) / "share",
-    )
-    for root in roots:
-        folder = root / kind
-        if folder.is_dir():
-            return sorted(p for p in folder.iterdir() if p.is_file())
-    raise SourceError(
-        f"the installation lacks its {kind} files; looked in"
-        f" {' and '.join(str(r / kind) for r in roots)}: install slurm-gpu-aware again"
-    )
 
 
 def for_output(site: Site, folder: Path) -> Plan:
@@ -323,92 +302,6 @@ def _copy(source: Path, target: Path, mode: int = 0o644) -> Change:
     return Change(target, source.read_text(encoding="utf-8"), mode)
 
 
-def diff(change: Change) -> str:
-    """Unified diff between the file on disk and the change; empty if they are equal."""
-    old = _on_disk(change.path)
-    return "".join(
-        difflib.unified_diff(
-            (old or "").splitlines(keepends=True),
-            change.text.splitlines(keepends=True),
-            fromfile="/dev/null" if old is None else str(change.path),
-            tofile=str(change.path),
-        )
-    )
-
-
-def pending(changes: Sequence[Change]) -> list[Change]:
-    """Changes that are not on disk yet."""
-    return [c for c in changes if _on_disk(c.path) != c.text]
-
-
-def _on_disk(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as exc:
-        raise SourceError(f"{path}: cannot be read: {exc}") from None
-
-
-def check_lua(changes: Iterable[Change]) -> bool:
-    """Compile all Lua files; False if no Lua compiler is installed.
-
-    Raises AwareError for a syntax error: slurmctld does not start with one.
-    """
-    compiler = next((found for name in _LUAC if (found := shutil.which(name))), None)
-    if compiler is None:
-        return False
-    for change in changes:
-        if change.path.suffix != ".lua":
-            continue
-        done = subprocess.run(
-            [compiler, "-p", "-"],
-            input=change.text,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise AwareError(
-                f"{change.path}: Lua syntax error, nothing was installed: {done.stderr.strip()}"
-            )
-    return True
-
-
-def write(change: Change) -> Path | None:
-    """Replace a file atomically; return where the previous one was kept, if there was one.
-
-    Owner and mode of an existing file stay. The first version ever replaced is kept beside it as
-    ``NAME.before-gpu-aware``. Raises SourceError.
-    """
-    path = change.path.resolve()
-    kept: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        status = path.stat() if path.exists() else None
-        backup = path.with_name(path.name + ".before-gpu-aware")
-        if status is not None and not backup.exists():
-            shutil.copy2(path, backup)
-            kept = backup
-        handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(change.text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(fresh, change.mode if status is None else status.st_mode & 0o7777)
-            if status is not None and os.geteuid() == 0:
-                os.chown(fresh, status.st_uid, status.st_gid)
-            os.replace(fresh, path)
-        except BaseException:
-            Path(fresh).unlink(missing_ok=True)
-            raise
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
-    return kept
-
-
 def reload_filter(site: Site, written: Iterable[Change]) -> bool:
     """Touch job_submit.lua if another Lua file changed: slurmctld reads them when that one does."""
     names = {c.path.name for c in written if c.path.suffix == ".lua"}
@@ -420,27 +313,3 @@ def reload_filter(site: Site, written: Iterable[Change]) -> bool:
     except OSError as exc:
         raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
     return True
-
-
-def folders(config: Config) -> Mapping[Path, str]:
-    """Folders that the filter and the selector write into, and what for."""
-    return {
-        config.store.path.parent: "store",
-        config.events.submit_file.parent: "submission events",
-    }
-
-
-def make_folders(config: Config, user: str) -> list[Path]:
-    """Create the missing ones of :func:`folders`, owned by ``user``; return what was made."""
-    made = []
-    for folder in folders(config):
-        if folder.is_dir():
-            continue
-        try:
-            folder.mkdir(parents=True, mode=0o755)
-            if os.geteuid() == 0:
-                shutil.chown(folder, user, None)
-        except (OSError, LookupError) as exc:
-            raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
-        made.append(folder)
-    return made

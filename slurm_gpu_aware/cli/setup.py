@@ -80,18 +80,19 @@ def command(
       gpu-aware setup
       gpu-aware setup --install
     """
+    from slurm_gpu_aware.cli import files
     from slurm_gpu_aware.cli import install as work
 
     if output is not None and install:
         raise click.UsageError("--output and --install exclude each other")
     site = _look_around(context.config(check_policies=True), slurm_dir, unit_dir, operators)
     plan = work.for_output(site, output) if output is not None else work.in_place(site)
-    if not work.check_lua(plan.changes):
+    if not files.check_lua(plan.changes):
         say("luac is not installed: the Lua files were not checked.")
-    changes = work.pending(plan.changes)
+    changes = files.pending(plan.changes)
     for change in changes:
         if change.path.exists():
-            click.echo(work.diff(change), nl=False)
+            click.echo(files.diff(change), nl=False)
         else:
             click.echo(f"new file {change.path}")
     if output is None and not install:
@@ -102,12 +103,12 @@ def command(
         say("nothing was written")
         raise click.exceptions.Exit(1)
     for change in changes:
-        kept = work.write(change)
+        kept = files.write(change)
         say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))
     if install:
         if work.reload_filter(site, changes):
             say(f"touched {slurm_dir / work.OWN_FILTER}, so that slurmctld reads the filter again")
-        for folder in work.make_folders(site.config, site.user):
+        for folder in files.make_folders(site.config, site.user):
             say(f"made {folder} for {site.user}")
     _end(plan, _next_steps(install, len(changes)))
 

@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 from store_samples import report
 
-from slurm_gpu_aware.cli.install import filter_files, shipped
+from slurm_gpu_aware.cli.files import shipped
+from slurm_gpu_aware.cli.install import filter_files
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config import load_config
 from slurm_gpu_aware.slurm import render

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from store_samples import report
 
-from slurm_gpu_aware.cli.install import Change, check_lua, node_states, shipped, write
+from slurm_gpu_aware.cli.files import Change, check_lua, shipped, write
+from slurm_gpu_aware.cli.install import node_states
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
