@@ -150,6 +150,8 @@ double state_energy_j(const struct view *view)
     if (state_read(view->minor, "energy", kept, 2) != 2)
         kept[0] = kept[1] = 0;
     double since = seconds_since_boot() - (double)kept[1] / 1e3;
+    if (since > -1 && since < 0) /* the time kept was rounded up to its millisecond */
+        since = 0;
     if (since < 0) { /* the host was started again: the counter begins anew */
         kept[0] = 0;
         since = seconds_since_boot();
