@@ -31,10 +31,11 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	  shellcheck docker/*.sh docker/cluster .ci/run
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
-	$(PYTEST) tests/unit tests/property tests/lua tests/slurm
+	$(PYTEST) -q -n 2
+	GPU_AWARE_SUITE=$(SUITE) $(PYTEST) tests/slurm
 
 test-fast: lint  ## Without the Slurm tests
-	$(PYTEST)
+	$(PYTEST) -n 2
 
 test-slurm: venv docker  ## Slurm tests, on a cluster of their own (Slurm 24.11)
 	GPU_AWARE_SUITE=$(SUITE) $(PYTEST) tests/slurm
