@@ -35,6 +35,8 @@ class Candidate:
     job: SlurmJob
     original: OriginalRequest
     request: Request
+    unsplit: bool = False
+    """Still part of its array's common record."""
 
 
 @dataclass
@@ -79,8 +81,14 @@ class Placer:
         refused = self._gateway.update_jobs([JobUpdate(s.candidate.id, s.fields) for s in steps])
         seen = {job.id: job for job in self._gateway.jobs()} if steps else {}
         ready: list[_Step] = []
-        for step in steps:
+        broken_arrays: set[int] = set()
+        for step in sorted(steps, key=lambda s: _task_number(s.candidate.id)):
+            array = step.candidate.job.array_id
             wrong = self._wrong(step, seen.get(step.candidate.id), refused)
+            if wrong is None and array in broken_arrays:
+                wrong = "an earlier task of its array could not be prepared"
+            if wrong is not None and array is not None:
+                broken_arrays.add(array)
             if wrong is None:
                 ready.append(step)
                 step.tracked.state = "prepared"
@@ -296,6 +304,11 @@ def extra_with_clock(extra: str | None, clock_mhz: int | None) -> str | None:
     except ValueError:
         return None
     return text
+
+
+def _task_number(job_id: str) -> int:
+    _, _, task = job_id.partition("_")
+    return int(task) if task else -1
 
 
 def task_of(job: SlurmJob, job_id: str) -> SlurmJob:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.config import Config
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.placing import Candidate, Placer, task_of
 from slurm_gpu_aware.service.recovery import Backoff, Recovery, is_released
@@ -147,7 +147,7 @@ class Rounds:
             self._config, slurm, nodes, partitions, self._gateway.reservations(), cluster, now
         )
         candidates, leave = self._candidates(parked, jobs, site, outcome)
-        plan = self._plan(candidates, site)
+        plan = _in_task_order(self._plan(candidates, site), candidates)
         outcome.waiting += [
             {"job_id": w.job_id, "reason": w.reason, "shadow_start_s": w.shadow_start_s}
             for w in plan.waiting
@@ -219,15 +219,22 @@ class Rounds:
         found: dict[str, Candidate] = {}
         leave: list[tuple[SlurmJob, str]] = []
         licences = _Licences(self._gateway)
+        order = _TaskOrder()
 
         def wait(job_id: str, reason: str) -> None:
             outcome.waiting.append({"job_id": job_id, "reason": reason, "shadow_start_s": None})
+            order.waits(job)
 
-        for job in sorted(parked, key=lambda j: (-j.priority, j.submit_s, j.raw_id)):
+        for job in sorted(parked, key=_queue_order):
             original = parse(job.admin_comment)
             assert original is not None  # noqa: S101 - is_parked said so
             if job.reason not in _PLANNABLE:
-                wait(job.id, f"held by {job.reason}")
+                outcome.waiting.append(
+                    {"job_id": job.id, "reason": f"held by {job.reason}", "shadow_start_s": None}
+                )
+                continue
+            if order.blocks(job):
+                wait(job.id, "an earlier task of its array goes first")
                 continue
             for job_id in self._ids(job, jobs):
                 until = self._backoff.held_until(job_id, site.now)
@@ -248,7 +255,8 @@ class Rounds:
                     wait(job_id, exc.reason)
                     continue
                 licences.take(original.licenses)
-                found[job_id] = Candidate(job_id, record, original, request)
+                unsplit = job.array_tasks is not None
+                found[job_id] = Candidate(job_id, record, original, request, unsplit)
         return found, leave
 
     @staticmethod
@@ -294,6 +302,52 @@ class Rounds:
             site.now,
             timer=self._timer,
         )
+
+
+def _queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
+    """Slurm's order: priority, then age, then number; tasks of one array by task number."""
+    _, _, task = job.id.partition("_")
+    number = float(task) if task else float("inf")
+    return -job.priority, job.submit_s, job.array_id or job.raw_id, number
+
+
+class _TaskOrder:
+    """Tasks of an array start in their order.
+
+    Once Slurm's scheduler has rejected a task in a pass, it does not look at the later tasks of
+    that array. So a task that waits at the gate as a record of its own keeps later tasks of its
+    array from starting, even if their gate is open. The unsplit rest comes last and does no harm.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: set[int] = set()
+
+    def waits(self, job: SlurmJob) -> None:
+        """A parked job does not start now."""
+        if job.array_id is not None and job.array_tasks is None:
+            self._waiting.add(job.array_id)
+
+    def blocks(self, job: SlurmJob) -> bool:
+        """Whether an earlier task of the job's array waits."""
+        return job.array_id in self._waiting
+
+
+def _in_task_order(plan: Plan, candidates: Mapping[str, Candidate]) -> Plan:
+    """The plan without tasks that an earlier, split, unplaced task of their array would block."""
+    chosen = {assignment.job_id for assignment in plan.assignments}
+    order, blocked = _TaskOrder(), set()
+    for job_id, candidate in candidates.items():  # in queue order
+        if order.blocks(candidate.job):
+            blocked.add(job_id)
+        elif job_id not in chosen and not candidate.unsplit:
+            order.waits(candidate.job)
+    kept = tuple(a for a in plan.assignments if a.job_id not in blocked)
+    later = tuple(
+        Waiting(job_id, "an earlier task of its array goes first")
+        for job_id in blocked
+        if job_id in chosen
+    )
+    return Plan(kept, plan.waiting + later, plan.took_s)
 
 
 class _Licences:

@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import NodeShare, SlurmJob
@@ -141,7 +142,7 @@ def parse_jobs(text: str) -> JobTexts:
 
 def _segments(text: str) -> Iterator[tuple[int, str]]:
     starts = [match.start() for match in _RECORD.finditer(text)]
-    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+    for start, end in pairwise([*starts, len(text)]):
         segment = text[start:end].rstrip("\n")
         yield int(segment[6 : segment.index(" ")]), segment
 

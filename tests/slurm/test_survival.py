@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cluster import ENDED, GATE, Cluster
+from cluster import ENDED, GATE, Cluster, CommandFailed
 from test_way_of_a_job import decisions, events, expect_kinds, started
 
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
@@ -43,7 +43,15 @@ def submit_storm(cluster: Cluster, rng: random.Random, user: str) -> str:
     )
     app_class = rng.choice("ABC")
     script = GUARDED.replace("$1", f"{rng.uniform(0.2, 1.5):.2f}")
-    return cluster.submit(user, [f"--comment=class={app_class}", "-t1", *options], script)
+    for _ in range(50):
+        try:
+            return cluster.submit(user, [f"--comment=class={app_class}", "-t1", *options], script)
+        except CommandFailed as exc:
+            # slurmctld right after its start, before the nodes have told their GPUs
+            if "node configuration is not available" not in exc.stderr:
+                raise
+            time.sleep(0.2)
+    raise AssertionError("slurmctld refuses all GPU jobs")
 
 
 def storm(cluster: Cluster, strike: Callable[[random.Random], None]) -> list[str]:
@@ -198,10 +206,10 @@ def test_release_by_hand(cluster: Cluster) -> None:
     array = cluster.submit("alice", ["--gres=gpu:1", "--array=1-2"], "sleep 2")
     stays = cluster.submit("alice", ["--gres=gpu:1"], "sleep 2")
     cluster.sh("ctl", ["gpu-aware", "release", job_id], "slurm")
-    cluster.sh("ctl", ["gpu-aware", "release", f"{array}_2"], "slurm")
+    cluster.sh("ctl", ["gpu-aware", "release", f"{array}_1"], "slurm")
     cluster.wait(job_id, "COMPLETED", 40)
     cluster.wait_until(
-        lambda: {j["JobState"] for j in cluster.jobs(f"{array}_2")} == {"COMPLETED"}, 40, "task 2"
+        lambda: {j["JobState"] for j in cluster.jobs(f"{array}_1")} == {"COMPLETED"}, 40, "task 1"
     )
     assert cluster.job(stays)["JobState"] == "PENDING"
     cluster.sh("ctl", ["gpu-aware", "release", "--all"], "slurm")

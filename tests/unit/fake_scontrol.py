@@ -1,0 +1,212 @@
+"""A ``scontrol`` that answers from a folder: recorded text, or a small Slurm of its own.
+
+Put on PATH as an executable named ``scontrol``; the code under test runs it like the real one.
+``$FAKE_SLURM`` names the folder:
+
+- ``answers/``: files by what is asked (``jobs.txt``, ``nodes.txt``, ...), given out as they are;
+- ``state.json``: jobs as ``scontrol`` shows them; ``update`` changes them, and a pending job
+  without the gate's licence starts at once where it is pinned (or on n1);
+- ``log``: every command that was given, one JSON line each;
+- ``kill-at``: a number N: the N-th command kills the process that asked, with SIGKILL, before
+  (``kill-before``) or after doing its work;
+- ``refuse``: job ids whose updates are refused, one a line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+HOME = Path(os.environ["FAKE_SLURM"])
+GATE = "gpuaware"
+ORDER = """
+    JobId ArrayJobId ArrayTaskId ArrayTaskThrottle JobName UserId GroupId MCS_label Priority Nice
+    Account QOS JobState Reason Dependency Requeue Restarts BatchFlag TimeLimit SubmitTime
+    EligibleTime StartTime EndTime Deadline Partition ReqNodeList ExcNodeList NodeList NumNodes
+    NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES NtasksPerN:B:S:C CoreSpec JOB_GRES MinCPUsNode
+    MinMemoryCPU Features OverSubscribe Licenses Network Command WorkDir AdminComment Comment
+    Extra StdErr CpusPerTres MemPerTres TresBind TresFreq TresPerJob TresPerNode TresPerTask
+"""
+CLEARED = {"ReqNodeList", "ExcNodeList", "Licenses", "Features"}
+
+
+def load() -> dict:
+    return json.loads((HOME / "state.json").read_text())
+
+
+def save(state: dict) -> None:
+    fresh = HOME / "state.new"
+    fresh.write_text(json.dumps(state, indent=1))
+    fresh.replace(HOME / "state.json")
+
+
+def line(job: dict) -> str:
+    parts = []
+    for key in ORDER.split():
+        if key in job:
+            parts.append(f"{key}={job[key]}")
+        if key == "JOB_GRES" and job["JobState"] == "RUNNING":
+            for node in job["NodeList"].split(","):
+                gres = ",".join(f"gpu:g{i}:1(IDX:{i})" for i in job["slots"])
+                parts.append(f"  Nodes={node} CPU_IDs=0 Mem=500 GRES={gres}")
+    return " ".join(parts) + " "
+
+
+def find(state: dict, job_id: str) -> dict | None:
+    """The record of an id; one task of an unsplit array is split off, as Slurm does."""
+    for job in state["jobs"]:
+        own = job["JobId"]
+        if job.get("ArrayTaskId", "").isdigit():
+            own = f"{job['ArrayJobId']}_{job['ArrayTaskId']}"
+        if job_id in (own, job["JobId"]):
+            return job
+    array, _, task = job_id.partition("_")
+    for job in state["jobs"]:
+        tasks = [t for t in job.get("ArrayTaskId", "").partition("%")[0].split(",") if t]
+        if job.get("ArrayJobId") == array and task in tasks:
+            new = dict(job, JobId=str(max(int(j["JobId"]) for j in state["jobs"]) + 1))
+            new["ArrayTaskId"] = task
+            tasks.remove(task)
+            job["ArrayTaskId"] = ",".join(tasks)
+            state["jobs"].append(new)
+            if not tasks:
+                state["jobs"].remove(job)
+            return new
+    return None
+
+
+def update(state: dict, words: list[str]) -> None:
+    fields = dict(word.split("=", 1) for word in words)
+    job_id = fields.pop("jobid")
+    refused = (HOME / "refuse").read_text().split() if (HOME / "refuse").exists() else []
+    job = find(state, job_id)
+    if job is None or job_id in refused:
+        print(f"Invalid job id specified for job {job_id}", file=sys.stderr)
+        return
+    for key, value in fields.items():
+        if job["JobState"] != "PENDING" and key in ("NumNodes", "ReqNodeList", "TresPerNode"):
+            (HOME / "touched-running").write_text(f"{job_id} {key}")
+        if value == "" and key not in CLEARED:
+            job.pop(key, None)
+        else:
+            job[key] = value or "(null)"
+    start(state, job)
+
+
+def start(state: dict, job: dict) -> None:
+    if job["JobState"] != "PENDING" or GATE in job["Licenses"] or job.get("stuck"):
+        return
+    slots = [int(i) for i in re.findall(r"gpu:g(\d+):1", job.get("TresPerNode", ""))] or [0, 1]
+    nodes = job["ReqNodeList"] if job["ReqNodeList"] != "(null)" else "n1"
+    held = {
+        (node, slot)
+        for other in state["jobs"]
+        if other["JobState"] == "RUNNING"
+        for node in other["NodeList"].split(",")
+        for slot in other["slots"]
+    }
+    if held & {(node, slot) for node in nodes.split(",") for slot in slots}:
+        return
+    job |= {"JobState": "RUNNING", "NodeList": nodes, "slots": slots, "StartTime": "1000"}
+    job["JOB_GRES"] = ",".join(f"gpu:g{slot}:1" for slot in slots)
+    job["starts"] = job.get("starts", 0) + 1
+
+
+def nodes_text(state: dict) -> str:
+    lines = []
+    for name in state["nodes"]:
+        used = {
+            slot
+            for job in state["jobs"]
+            if job["JobState"] == "RUNNING" and name in job["NodeList"].split(",")
+            for slot in job["slots"]
+        }
+        gres = ",".join(
+            f"gpu:g{i}:{int(i in used)}(IDX:{i if i in used else 'N/A'})" for i in range(4)
+        )
+        lines.append(
+            f"NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 ActiveFeatures=gpu_v100"
+            f" Gres=gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1) GresDrain=N/A"
+            f" GresUsed={gres} RealMemory=64000 AllocMem=0 State={state['nodes'][name]}"
+            f" Partitions=gpu OS=Linux 6.1 #1 SMP"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def own_answer(state: dict, what: str) -> str:
+    if what == "job":
+        return "\n".join(line(job) for job in state["jobs"]) + "\n"
+    if what == "node":
+        return nodes_text(state)
+    if what == "partition":
+        return (
+            f"PartitionName=gpu DefaultTime=01:00:00 MaxNodes=UNLIMITED MaxTime=UNLIMITED"
+            f" Nodes={','.join(state['nodes'])} PriorityTier=1 State=UP\n"
+        )
+    if what == "reservation":
+        return "No reservations in the system\n"
+    if what == "license":
+        return "LicenseName=matlab Total=10 Used=0 Free=10 Reserved=0 Remote=no\n"
+    return "ClusterName             = fake\nSLURM_VERSION           = 24.11.5\n" + (
+        "SelectTypeParameters    = CR_CORE_MEMORY\n"
+    )
+
+
+def carry_out(argv: list[str], stdin: str) -> int:
+    answers = HOME / "answers"
+    words = [word for word in argv if not word.startswith("-")]
+    if words[:1] == ["show"]:
+        if answers.exists():
+            suffix = ".json" if "--json" in argv else ".txt"
+            name = {"license": "licenses", "config": "config"}.get(words[1], f"{words[1]}s")
+            sys.stdout.buffer.write((answers / f"{name}{suffix}").read_bytes())
+            return 0
+        print(own_answer(load(), words[1]), end="")
+        return 0
+    if words[:1] == ["update"] and words[1].startswith("reservationname="):
+        if (HOME / "no-reservation").exists():
+            print("slurm_update error: Requested reservation is invalid", file=sys.stderr)
+            return 1
+        return 0
+    if words[:2] == ["create", "reservation"]:
+        (HOME / "no-reservation").unlink(missing_ok=True)
+        return 0
+    if not words and (HOME / "state.json").exists():
+        state = load()
+        for text in stdin.splitlines():
+            given = shlex.split(text)
+            if given[:1] == ["update"]:
+                update(state, given[1:])
+                save(state)
+        return 0
+    print(f"invalid: {argv}", file=sys.stderr)
+    return 1
+
+
+def main() -> int:
+    argv = sys.argv[1:]
+    stdin = "" if argv else sys.stdin.read()
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with (HOME / "log").open("a") as log:
+            log.write(json.dumps([argv, stdin, dict(os.environ)]) + "\n")
+        count = len((HOME / "log").read_text().splitlines())
+        kill = HOME / "kill-at"
+        struck = kill.exists() and int(kill.read_text()) == count
+        if struck and (HOME / "kill-before").exists():
+            os.kill(os.getppid(), signal.SIGKILL)
+            return 1
+        code = carry_out(argv, stdin)
+        if struck:
+            os.kill(os.getppid(), signal.SIGKILL)
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

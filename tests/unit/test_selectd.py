@@ -1,0 +1,280 @@
+"""The selector against a small Slurm of ours: an executable named scontrol, first on PATH.
+
+The daemon runs as a process of its own and is killed with SIGKILL at every command it gives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+FAKE = Path(__file__).with_name("fake_scontrol.py")
+
+
+class FakeSlurm:
+    """The folder behind the fake ``scontrol``, and the selector that talks to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "slurm"
+        self.home.mkdir()
+        binaries = folder / "bin"
+        binaries.mkdir()
+        scontrol = binaries / "scontrol"
+        scontrol.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE} "$@"\n')
+        scontrol.chmod(0o755)
+        self.store = folder / "store.db"
+        config = folder / "config.toml"
+        config.write_text(
+            f'[store]\npath = "{self.store}"\n[events]\nsubmit_file = "{folder}/submitted"\n'
+        )
+        self.config = config
+        self.environment = {
+            **os.environ,
+            "PATH": f"{binaries}:{os.environ['PATH']}",
+            "FAKE_SLURM": str(self.home),
+            "GPU_AWARE_CLOCK_CONFIG": str(folder / "clock.conf"),
+            "GPU_AWARE_CLOCK_SPOOL": str(folder / "clocks"),
+        }
+        self.write([], nodes=["n1", "n2"])
+
+    def write(self, jobs: list[dict[str, Any]], nodes: list[str]) -> None:
+        state = {"jobs": jobs, "nodes": dict.fromkeys(nodes, "IDLE")}
+        (self.home / "state.json").write_text(json.dumps(state))
+
+    @property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        jobs = json.loads((self.home / "state.json").read_text())["jobs"]
+        return {job["JobId"]: job for job in jobs}
+
+    def change(self, job_id: str, **fields: Any) -> None:
+        state = json.loads((self.home / "state.json").read_text())
+        for job in state["jobs"]:
+            if job["JobId"] == job_id:
+                job.update(fields)
+        (self.home / "state.json").write_text(json.dumps(state))
+
+    def round(self, rounds: int = 1, *, kill_at: int | None = None, before: bool = False) -> int:
+        """Rounds of the selector in a process of its own; its exit code."""
+        (self.home / "log").unlink(missing_ok=True)
+        for name in ("kill-at", "kill-before"):
+            (self.home / name).unlink(missing_ok=True)
+        if kill_at is not None:
+            (self.home / "kill-at").write_text(str(kill_at))
+        if before:
+            (self.home / "kill-before").touch()
+        code = (
+            "import sys; from slurm_gpu_aware.service.selectd import run;"
+            f" sys.exit(max(run({str(self.config)!r}, once=True) for _ in range({rounds})))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=self.environment,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        self.said = done.stderr.decode()
+        return done.returncode
+
+    @property
+    def commands(self) -> int:
+        return len((self.home / "log").read_text().splitlines())
+
+    def ledger(self, job_id: str) -> list[Any]:
+        with open_store(self.store, readonly=True) as store:
+            return Ledger(store).decisions(job_id)
+
+
+def parked(job_id: str = "7", **fields: str) -> dict[str, Any]:
+    """A job as the filter leaves it: ``--gres=gpu:2``."""
+    return {
+        "JobId": job_id,
+        "JobName": "job",
+        "UserId": "alice(2001)",
+        "GroupId": "alice(2001)",
+        "MCS_label": "N/A",
+        "Priority": "100",
+        "Nice": "0",
+        "JobState": "PENDING",
+        "Reason": "Licenses",
+        "Restarts": "0",
+        "BatchFlag": "1",
+        "TimeLimit": "01:00:00",
+        "SubmitTime": "900",
+        "Partition": "gpu",
+        "ReqNodeList": "(null)",
+        "ExcNodeList": "(null)",
+        "NodeList": "",
+        "NumNodes": "1",
+        "NumCPUs": "1",
+        "NumTasks": "1",
+        "CPUs/Task": "1",
+        "ReqTRES": "cpu=1,mem=500M,node=1,billing=1,gres/gpu=2",
+        "CoreSpec": "*",
+        "MinCPUsNode": "1",
+        "MinMemoryCPU": "500M",
+        "Features": "(null)",
+        "OverSubscribe": "OK",
+        "Licenses": "gpuaware:1",
+        "Network": "(null)",
+        "Command": "/home/alice/job.sh",
+        "WorkDir": "/home/alice",
+        "AdminComment": "gpuaware/1;tn=gres/gpu:2;mc=1",
+        "TresPerNode": "gres/gpu:2",
+    } | fields
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> FakeSlurm:
+    return FakeSlurm(tmp_path)
+
+
+def test_a_parked_job_is_placed_and_starts(slurm: FakeSlurm) -> None:
+    slurm.write([parked()], ["n1", "n2"])
+    assert slurm.round() == 0, slurm.said
+    job = slurm.jobs["7"]
+    assert job["JobState"] == "RUNNING"
+    assert job["Licenses"] == "(null)"
+    assert slurm.round() == 0
+    (decision,) = slurm.ledger("7")
+    assert decision.state == "started"
+    assert decision.outcome["as_planned"] is True
+    assert [list(decision.nodes), list(decision.slots)] == [[job["NodeList"]], [job["slots"]]]
+
+
+def test_own_licences_survive(slurm: FakeSlurm) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:2;mc=1"
+    slurm.write([parked(Licenses="matlab:2,gpuaware:1", AdminComment=comment)], ["n1"])
+    slurm.round()
+    assert slurm.jobs["7"]["Licenses"] == "matlab:2"
+
+
+@pytest.mark.parametrize("reason", ["Dependency", "QOSMaxGRESPerUser", "JobHeldUser", "BeginTime"])
+def test_what_something_else_holds_is_left_alone(slurm: FakeSlurm, reason: str) -> None:
+    slurm.write([parked(Reason=reason)], ["n1"])
+    before = slurm.jobs
+    slurm.round()
+    assert slurm.jobs == before
+    assert slurm.ledger("7") == []
+
+
+def test_what_is_not_ours_is_left_alone(slurm: FakeSlurm) -> None:
+    foreign = parked(AdminComment="site note", Licenses="gpuaware:1")
+    by_hand = parked(
+        "8", Licenses="(null)", AdminComment="gpuaware/1;tn=gres/gpu:2;sel=hand:0:1", stuck="1"
+    )
+    slurm.write([foreign, by_hand], ["n1"])
+    before = slurm.jobs
+    slurm.round()
+    assert slurm.jobs == before
+
+
+def test_array_tasks_are_split_and_bounded(slurm: FakeSlurm) -> None:
+    array = parked("98", ArrayJobId="98", ArrayTaskId="0,1,2,3%2", ArrayTaskThrottle="2")
+    slurm.write([array], ["n1", "n2"])
+    slurm.round()
+    running = [job for job in slurm.jobs.values() if job["JobState"] == "RUNNING"]
+    assert sorted(job["ArrayTaskId"] for job in running) == ["0", "1"]
+    slurm.round()
+    assert sum(job["JobState"] == "RUNNING" for job in slurm.jobs.values()) == 2
+    assert slurm.ledger("98_0")[0].state == "started"
+
+
+def test_a_requeued_job_is_parked_with_its_original_request(slurm: FakeSlurm) -> None:
+    slurm.write([parked()], ["n1", "n2"])
+    slurm.round()
+    slurm.change("7", JobState="PENDING", Reason="BeginTime", Restarts="1", NodeList="")
+    slurm.round()
+    job = slurm.jobs["7"]
+    assert job["Licenses"] == "gpuaware:1"
+    assert (job["ReqNodeList"], job["TresPerNode"]) == ("(null)", "gres/gpu:2")
+    assert "TresFreq" not in job
+    assert job["AdminComment"] == "gpuaware/1;tn=gres/gpu:2;mc=1"
+    slurm.change("7", Reason="Licenses")
+    slurm.round()
+    assert slurm.jobs["7"]["JobState"] == "RUNNING"
+    assert [d.state for d in slurm.ledger("7")] == ["reparked", "released"]
+
+
+def test_a_placed_job_that_a_limit_holds_is_parked_again(slurm: FakeSlurm) -> None:
+    slurm.write([parked(stuck="1")], ["n1"])
+    slurm.round()
+    slurm.change("7", Reason="QOSMaxGRESPerUser")
+    slurm.round()
+    job = slurm.jobs["7"]
+    assert (job["Licenses"], job["ReqNodeList"]) == ("gpuaware:1", "(null)")
+
+
+def test_a_refused_update_leaves_the_job_parked(slurm: FakeSlurm) -> None:
+    slurm.write([parked(), parked("8")], ["n1"])
+    (slurm.home / "refuse").write_text("7")
+    slurm.round()
+    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    assert slurm.jobs["8"]["JobState"] == "RUNNING"
+    assert slurm.ledger("7")[-1].state == "failed"
+
+
+def test_a_lost_gate_is_created_again(slurm: FakeSlurm) -> None:
+    (slurm.home / "no-reservation").touch()
+    slurm.round()
+    assert not (slurm.home / "no-reservation").exists()
+    with open_store(slurm.store, readonly=True) as store:
+        assert [e.kind for e in Ledger(store).events("")] == ["gate_created"]
+
+
+def test_a_damaged_store_stops_nothing(slurm: FakeSlurm) -> None:
+    slurm.store.write_bytes(b"this is no database" * 500)
+    slurm.write([parked()], ["n1"])
+    slurm.round()
+    assert slurm.jobs["7"]["JobState"] == "RUNNING"
+    assert "the store cannot be used" in slurm.said
+
+
+def test_slurm_commands_get_a_clean_environment(slurm: FakeSlurm) -> None:
+    slurm.environment |= {"SLURM_CONF": "/x", "SLURM_CLUSTERS": "other", "SQUEUE_FORMAT": "%i"}
+    slurm.round()
+    for text in (slurm.home / "log").read_text().splitlines():
+        environment = json.loads(text)[2]
+        assert environment["SLURM_CONF"] == "/x"
+        assert environment["SLURM_TIME_FORMAT"] == "%s"
+        assert not {"SLURM_CLUSTERS", "SQUEUE_FORMAT"} & set(environment)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_killed_at_every_command(tmp_path: Path, before: bool) -> None:
+    """Whatever command it dies at: the job starts once, on free GPUs, and the ledger knows."""
+    count = 1
+    while True:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        slurm = FakeSlurm(folder)
+        array = parked("98", ArrayJobId="98", ArrayTaskId="0,1")
+        slurm.write([parked(), parked("8"), array], ["n1", "n2"])
+        code = slurm.round(kill_at=count, before=before)
+        if code == 0:
+            break  # it gave fewer commands than that
+        slurm.round(4)
+        assert not (slurm.home / "touched-running").exists()
+        held: list[tuple[str, int]] = []
+        for job in slurm.jobs.values():
+            assert job["JobState"] == "RUNNING", (count, job, slurm.said)
+            assert job["starts"] == 1
+            held += [(node, slot) for node in job["NodeList"].split(",") for slot in job["slots"]]
+            job_id = job["JobId"]
+            if "ArrayTaskId" in job:
+                job_id = f"{job['ArrayJobId']}_{job['ArrayTaskId']}"
+            decision = slurm.ledger(job_id)[-1]
+            assert decision.state == "started", (count, decision)
+            assert decision.outcome["as_planned"] is True
+        assert len(held) == len(set(held)) == 8
+        count += 1
+    assert count > 8
