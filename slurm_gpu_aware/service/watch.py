@@ -82,8 +82,10 @@ class Watch:
     def _started(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
         if tracked.state == "started" and job.restarts == tracked.restarts:
             return
-        if not job.shares and job.state not in HOLDING and job.start_s is None:
+        if not job.nodes:
             return  # it ended without having run
+        if tracked.state == "started" and job.state == "COMPLETING":
+            return  # on its way back to the queue
         detail: dict[str, Any] = {"start_s": job.start_s, "restarts": job.restarts}
         got = {share.node: list(share.gpus) for share in job.shares if share.gpus}
         if got:
