@@ -56,6 +56,8 @@ class RunningJob:
     """Application class if it is known (interference, preemption)."""
     preemptable_by: float | None = None
     """Jobs of a higher preemption tier than this may preempt it; None: nobody may."""
+    application: str | None = None
+    """Application by its name in an interference profile (``topo-aware``); None: not known."""
 
 
 @dataclass(frozen=True, eq=False)

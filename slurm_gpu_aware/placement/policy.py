@@ -45,6 +45,8 @@ def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
     from slurm_gpu_aware.placement.pal import Pal
     from slurm_gpu_aware.placement.pal_mapa import PalMapa
     from slurm_gpu_aware.placement.pm_first import PmFirst
+    from slurm_gpu_aware.placement.topo_aware import TopoAware, TopoAwareP
+    from slurm_gpu_aware.placement.topo_options import OPTION_NAMES
 
     return {
         "pal": (Pal, frozenset()),
@@ -58,6 +60,8 @@ def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
         "mapa-greedy": (MapaGreedy, frozenset({"effbw"})),
         "mapa-topo-aware": (MapaTopoAware, frozenset()),
         "mapa-baseline": (MapaBaseline, frozenset()),
+        "topo-aware": (TopoAware, OPTION_NAMES),
+        "topo-aware-p": (TopoAwareP, OPTION_NAMES),
     }
 
 

@@ -1,0 +1,288 @@
+"""The search of ``topo-aware``: recursive bipartition from the network down to GPUs.
+
+Above the machine the physical graph is a tree of levels, whose cuts are known: a job on one
+machine goes to the half that holds the machine of the highest utility, level after level, which is
+the machine of the highest utility; a job on several machines goes to the tightest group that holds
+it and fills the groups inside as few as possible. Inside a machine ``drb`` splits the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, IntArray
+from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
+from slurm_gpu_aware.placement.choose import choose
+from slurm_gpu_aware.placement.drb import best_set, linked_enough, worst_set
+from slurm_gpu_aware.placement.feasible import Split, Supply, splits
+from slurm_gpu_aware.placement.link_kinds import groups_to_compare
+from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table, level_views
+from slurm_gpu_aware.placement.topo_machines import Machines, scale_for
+from slurm_gpu_aware.placement.topo_options import TopoOptions
+from slurm_gpu_aware.placement.utility import Terms
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.topology.levels import path_sum
+from slurm_gpu_aware.topology.subsets import mask_of
+
+__all__ = ["Found", "search"]
+
+_MOST_SETS = 64  # index sets compared for a job on several nodes, the nearest GPUs first
+_MOST_ALTERNATIVES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best set and what it was compared with."""
+
+    machines: Machines
+    rows: IntArray
+    masks: tuple[int, ...]
+    terms: Terms
+    ties: int
+    sets: int
+    """Sets compared: one per kind of machine, or one per index set and group."""
+    alternatives: tuple[tuple[IntArray, tuple[int, ...], Terms], ...] = ()
+    """The next best, (rows, masks, terms)."""
+
+    @property
+    def key(self) -> tuple[float, int, int]:
+        """Cost, GPUs left on its machines, first machine."""
+        left = int(self.machines.left[self.rows].sum())
+        return self.terms.cost, left, int(self.machines.cell.units[self.rows[0]])
+
+
+def search(request: Request, cluster: Cluster, options: TopoOptions) -> Found | None:
+    """Return the set of the highest utility that the search finds, or None if nothing fits.
+
+    Fewest machines first, then the tightest network level, then utility, then the fewest GPUs left
+    (best fit), then the lowest index.
+    """
+    choices = _choices(request, cluster, options)
+    if not choices:
+        return None
+    supply = Supply(request, cluster, flat_table(cluster))
+    scale = scale_for(request, cluster, choices, options)
+    for split in choices:
+        for level in _levels(cluster, split):
+            cell = first_cell(supply, (level,), (split,))
+            if cell is None:
+                continue
+            found = _inside(Machines(cell, options, scale), options)
+            if found is not None:
+                return found
+    return None
+
+
+def _choices(request: Request, cluster: Cluster, options: TopoOptions) -> list[Split]:
+    """The splits that the job's constraints leave."""
+    choices = splits(request, cluster)
+    if options.single_node:
+        return [s for s in choices if s.nodes == 1]
+    if not options.anti_collocation:
+        return list(choices)
+    alone = [s for s in choices if not s.uneven and s.per_node == 1]
+    most = request.max_nodes if request.max_nodes is not None else request.gpus
+    if any(s.uneven for s in choices) and most >= request.gpus:
+        alone.append(Split(request.gpus, 1))
+    return alone
+
+
+def _levels(cluster: Cluster, split: Split) -> list[LevelView]:
+    """Levels to try, tightest first; all penalties equal, as they play no part here."""
+    whole = anywhere(cluster)
+    if split.nodes == 1:
+        return [LevelView("node", 1.0, whole.group, 1, None, one_node=True)]
+    known = [replace(v, penalty=1.0) for v in level_views(cluster) if not v.one_node]
+    return [*known, LevelView("network", 1.0, whole.group, 1, None, one_node=False)]
+
+
+def _inside(machines: Machines, options: TopoOptions) -> Found | None:
+    split = machines.cell.split
+    if split.uneven:
+        return _uneven(machines, options)
+    whole_node = machines.cell.supply.request.whole_node
+    if split.same_slots and not whole_node and not any(machines.plain):
+        return _same(machines, options)
+    masks = [_kind_mask(machines, kind, split.per_node, options) for kind in _range(machines)]
+    if split.nodes == 1:
+        return _one(machines, masks)
+    return _several(machines, masks)
+
+
+def _range(machines: Machines) -> range:
+    return range(len(machines.kinds))
+
+
+def _kind_mask(machines: Machines, kind: int, k: int, options: TopoOptions) -> int | None:
+    """What machines of a kind give: by bipartition; where Slurm picks, the worst that it may."""
+    machine, need = machines.kinds[kind], options.min_bandwidth_gbps
+    if machines.cell.supply.request.whole_node:
+        chosen = machine.allowed
+    elif machines.plain[kind]:
+        if machine.allowed.bit_count() < k:
+            return None
+        chosen = worst_set(machine, k, machines.weights, machines.scale)
+    else:
+        return best_set(machine, k, machines.weights, machines.scale, need)
+    if machines.plain[kind] and need > 0.0:
+        every = machine.allowed
+        return chosen if linked_enough(machine.graph, every, need) else None
+    return chosen if need <= 0.0 or linked_enough(machine.graph, chosen, need) else None
+
+
+def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
+    """One machine: the highest utility, then best fit, then the lowest index."""
+    costs = machines.row_costs(masks)
+    if not np.isfinite(costs).any():
+        return None
+    order = np.lexsort((machines.left, costs))
+    best = int(order[0])
+    same = (costs == costs[best]) & (machines.left == machines.left[best])
+
+    def entry(row: int) -> tuple[IntArray, tuple[int, ...], Terms]:
+        rows, mask = np.array([row], dtype=np.int64), masks[int(machines.of_row[row])]
+        return rows, (mask or 0,), machines.terms(rows, (mask or 0,))
+
+    # The first row of each kind, best kinds first: the chosen one, then the alternatives.
+    _, first = np.unique(machines.of_row[order], return_index=True)
+    firsts = order[np.sort(first)[1 : _MOST_ALTERNATIVES + 1]]
+    others = [row for row in firsts.tolist() if np.isfinite(costs[row])]
+    rows, chosen, terms = entry(best)
+    return Found(
+        machines,
+        rows,
+        chosen,
+        terms,
+        ties=int(np.count_nonzero(same)),
+        sets=sum(mask is not None for mask in masks),
+        alternatives=tuple(entry(row) for row in others),
+    )
+
+
+def _several(machines: Machines, masks: Sequence[int | None]) -> Found | None:
+    """Several machines, each with its own slots (or all of its GPUs)."""
+    cell = machines.cell
+    costs = machines.row_costs(masks)
+    found: list[Found] = []
+    fine = np.flatnonzero(np.bincount(cell.group, minlength=cell.level.groups) >= cell.split.nodes)
+    for number in groups_to_compare(cell, fine).tolist():
+        rows = np.flatnonzero((cell.group == number) & np.isfinite(costs))
+        picked = _pick(machines, rows, costs, cell.split.nodes)
+        if picked is not None:
+            chosen = tuple(masks[k] or 0 for k in machines.of_row[picked].tolist())
+            terms = machines.terms(picked, chosen)
+            found.append(Found(machines, picked, chosen, terms, ties=1, sets=0))
+    return _best(found)
+
+
+def _same(machines: Machines, options: TopoOptions) -> Found | None:
+    """Several machines with the same slots on each: index sets, each with its best machines."""
+    cell = machines.cell
+    found: list[Found] = []
+    sets_of = {number: sets for number, sets, _ in supports_of(cell)}
+    for number in groups_to_compare(cell, np.array(sorted(sets_of), dtype=np.int64)).tolist():
+        inside = np.flatnonzero(cell.group == number)
+        for mask in _nearest(machines, inside, sets_of[number]):
+            masks = [mask if mask & ~kind.allowed == 0 else None for kind in machines.kinds]
+            if options.min_bandwidth_gbps > 0.0:
+                masks = _with_links(machines, masks, options.min_bandwidth_gbps)
+            costs = machines.row_costs(masks)
+            picked = _pick(machines, inside[np.isfinite(costs[inside])], costs, cell.split.nodes)
+            if picked is not None:
+                chosen = (mask,) * len(picked)
+                terms = machines.terms(picked, chosen)
+                found.append(Found(machines, picked, chosen, terms, ties=1, sets=0))
+    return _best(found)
+
+
+def _with_links(machines: Machines, masks: list[int | None], need: float) -> list[int | None]:
+    return [
+        mask if mask is not None and linked_enough(kind.graph, mask, need) else None
+        for kind, mask in zip(machines.kinds, masks, strict=True)
+    ]
+
+
+def _nearest(machines: Machines, rows: IntArray, sets: IntArray) -> list[int]:
+    """The index sets with the shortest paths on the most common kind of machine."""
+    if len(sets) <= _MOST_SETS:
+        return [int(mask) for mask in sets.tolist()]
+    common = int(np.bincount(machines.of_row[rows]).argmax())
+    graph = machines.kinds[common].graph
+    known = (1 << graph.n) - 1
+    order = sorted(sets.tolist(), key=lambda m: path_sum(graph, m & known))
+    return order[:_MOST_SETS]
+
+
+def _pick(machines: Machines, rows: IntArray, costs: np.ndarray, count: int) -> IntArray | None:
+    """``count`` of the rows: required ones, then as few groups of the network as can be, in them
+    the cheapest, on ties the fullest and the lowest index. Ascending; None if there are too few."""
+    cell = machines.cell
+    required = cell.supply.request.required
+    must = rows[np.isin(cell.units[rows], list(required))]
+    if len(must) < len(required) or len(rows) < count:
+        return None
+    rest = rows[~np.isin(rows, must)]
+    order = rest[np.lexsort((rest, machines.left[rest], costs[rest]))]
+    picked = [*must.tolist()]
+    levels = list(machines.idle.network.group)
+    picked += _fill(cell, order, count - len(picked), levels[:-1], picked)
+    return np.array(sorted(picked), dtype=np.int64)
+
+
+def _fill(
+    cell: Cell, order: IntArray, count: int, levels: list[IntArray], picked: Sequence[int]
+) -> list[int]:
+    """The first ``count`` of ``order``, gathered in groups of the outermost level that splits them.
+
+    Groups that already hold picked rows come first, then the smallest that holds the rest, else
+    the largest.
+    """
+    if count <= 0 or not levels:
+        return [int(row) for row in order[: max(count, 0)]]
+    number = levels[-1][cell.units[order]]
+    begun = set(levels[-1][cell.units[list(picked)]].tolist()) if picked else set()
+    chosen: list[int] = []
+    groups = {int(g): order[number == g] for g in dict.fromkeys(number.tolist()) if g >= 0}
+    groups |= {-2 - int(r): np.array([r]) for r in order[number < 0]}
+    while count > 0:
+        best = min(groups, key=lambda g: (g not in begun, *_size_rank(len(groups[g]), count)))
+        rows = groups.pop(best)
+        taken = _fill(cell, rows, min(count, len(rows)), levels[:-1], [*picked, *chosen])
+        chosen += taken
+        count -= len(taken)
+    return chosen
+
+
+def _size_rank(size: int, count: int) -> tuple[bool, int]:
+    """Sort key: the smallest group that is large enough, else the largest."""
+    return (False, size) if size >= count else (True, -size)
+
+
+def _uneven(machines: Machines, options: TopoOptions) -> Found | None:
+    """Any number of machines, free counts: the fullest machines, then bipartition on each."""
+    cell = machines.cell
+    choice = choose(cell)
+    rows = np.searchsorted(cell.units, np.array(choice.nodes, dtype=np.int64))
+    masks: list[int] = []
+    for row, slots in zip(machines.of_row[rows].tolist(), choice.slots, strict=True):
+        mask = _kind_mask(machines, row, len(slots), options)
+        if mask is None:
+            return None
+        masks.append(mask if not machines.plain[row] else mask_of(slots))
+    return Found(machines, rows, tuple(masks), machines.terms(rows, masks), ties=1, sets=1)
+
+
+def _best(found: list[Found]) -> Found | None:
+    if not found:
+        return None
+    ordered = sorted(found, key=lambda f: f.key)
+    best = ordered[0]
+    return replace(
+        best,
+        ties=sum(f.key[:2] == best.key[:2] for f in ordered),
+        sets=len(ordered),
+        alternatives=tuple((f.rows, f.masks, f.terms) for f in ordered[1 : _MOST_ALTERNATIVES + 1]),
+    )
