@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import Cluster, FloatArray, LocalityLevel, RunningJob
+from slurm_gpu_aware.cluster import BoolArray, Cluster, FloatArray, LocalityLevel, RunningJob
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres import gpu_slots
 
@@ -115,10 +115,13 @@ def build_cluster(
             if name in places:
                 free_cpus[places[name]] -= hold.cpus_per_node
                 free_memory[places[name]] -= hold.memory_mb_per_node
-    running += [_held(hold, places, free, known, now) for hold in holds]
     for job in running:
-        for i, slots_held in job.gpus:
-            free[i, [s for s in slots_held if s < width]] = False
+        _take(free, job)
+    for hold in holds:
+        # One after the other: on a plain node the next one is given other GPUs.
+        held = _held(hold, places, free, now)
+        _take(free, held)
+        running.append(held)
     return Cluster(
         nodes=tuple(node.name for node in here),
         exists=exists,
@@ -135,6 +138,11 @@ def build_cluster(
         graphs=_graphs(here, known, profile),
         running=tuple(running),
     )
+
+
+def _take(free: BoolArray, job: RunningJob) -> None:
+    for i, slots in job.gpus:
+        free[i, [s for s in slots if s < free.shape[1]]] = False
 
 
 def _free_cpus(node: SlurmNode, slurm: SlurmConfig) -> int:
@@ -164,8 +172,7 @@ def _running(
 def _held(
     hold: Hold,
     places: Mapping[str, int],
-    free: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
-    known: Sequence[tuple[tuple[int, ...], bool]],
+    free: BoolArray,
     now: float,
 ) -> RunningJob:
     """A hold as a running job; where Slurm picks the GPUs, any free ones stand for them."""
