@@ -128,16 +128,26 @@ def parse_jobs(text: str) -> JobTexts:
     for number, record in _segments(text):
         segments[number] = None if number in segments else record
     signatures: set[tuple[str, ...]] = set()
+    follows_doubtful = False
     for number, segment in segments.items():
-        fields = None if segment is None else _fields(segment, signatures)
-        if fields is None:
+        job = None if segment is None else _job(segment, signatures)
+        if job is None or follows_doubtful:
+            # What stands behind a broken record may be the rest of it.
             result.doubtful.append(number)
-            continue
-        try:
-            result.jobs.append(job_from_fields(fields))
-        except (SourceError, ValueError, KeyError):
-            result.doubtful.append(number)
+        else:
+            result.jobs.append(job)
+        follows_doubtful = job is None
     return result
+
+
+def _job(segment: str, signatures: set[tuple[str, ...]]) -> SlurmJob | None:
+    fields = _fields(segment, signatures)
+    if fields is None:
+        return None
+    try:
+        return job_from_fields(fields)
+    except (SourceError, ValueError, KeyError):
+        return None
 
 
 def _segments(text: str) -> Iterator[tuple[int, str]]:

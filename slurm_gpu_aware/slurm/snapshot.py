@@ -88,8 +88,8 @@ def build_cluster(
 ) -> Cluster:
     """The cluster as the planner sees it: nodes that have GPUs, in Slurm's order.
 
-    A GPU is free if the node can be used, Slurm has not drained it, and neither Slurm's count
-    (GresUsed), a job's indices, nor one of ``holds`` has it. On ``busy_nodes`` nothing is free
+    A GPU is free if the node can be used, Slurm has not drained it, and neither the node
+    (GresUsed) nor one of ``holds`` says that it is taken. On ``busy_nodes`` nothing is free
     for now (Slurm starts no job on a node while an epilog runs there).
     """
     here = [node for node in nodes if node.gpus]
@@ -105,7 +105,7 @@ def build_cluster(
         free[i, [s for s in slots if s not in node.gpus_used]] = ready
     running = [
         job
-        for job in (_running(j, places, class_of) for j in jobs if j.state in HOLDING)
+        for job in (_running(j, places, here, class_of) for j in jobs if j.state in HOLDING)
         if job is not None
     ]
     free_cpus = np.array([_free_cpus(node, slurm) for node in here], dtype=np.int64)
@@ -154,14 +154,22 @@ def _free_memory(node: SlurmNode, slurm: SlurmConfig) -> int:
 
 
 def _running(
-    job: SlurmJob, places: Mapping[str, int], class_of: Callable[[SlurmJob], str | None]
+    job: SlurmJob,
+    places: Mapping[str, int],
+    nodes: Sequence[SlurmNode],
+    class_of: Callable[[SlurmJob], str | None],
 ) -> RunningJob | None:
+    """A running job; of its GPUs those that its nodes confirm, so that no job can claim others."""
     shares = [share for share in job.shares if share.node in places]
     if not shares:
         return None
     return RunningJob(
         job_id=job.id,
-        gpus=tuple((places[share.node], share.gpus) for share in shares if share.gpus),
+        gpus=tuple(
+            (places[share.node], held)
+            for share in shares
+            if (held := tuple(g for g in share.gpus if g in nodes[places[share.node]].gpus_used))
+        ),
         end_s=job.end_s,
         cpus={places[share.node]: share.cpus for share in shares},
         memory_mb={places[share.node]: share.memory_mb for share in shares},

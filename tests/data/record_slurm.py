@@ -101,11 +101,21 @@ def main(folder: Path) -> None:
             "jobs.json": "show job --json -d",
         }.items():
             done = cluster.run("ctl", ask + words, check=True)
-            (folder / name).write_bytes(done.stdout)
+            (folder / name).write_bytes(_recent(name, done.stdout, min(map(int, names))))
         (folder / "names.json").write_text(json.dumps(names, indent=1) + "\n")
     finally:
         cluster.mode("aware")
         cluster.reset()
+
+
+def _recent(name: str, answer: bytes, first: int) -> bytes:
+    """The answer without jobs older than ours, and the JSON without its layout."""
+    if name == "jobs.txt":
+        return answer[answer.index(b"JobId=%d " % first) :]
+    if name == "jobs.json":
+        jobs = [job for job in json.loads(answer)["jobs"] if job["job_id"] >= first]
+        return json.dumps({"jobs": jobs}, separators=(",", ":")).encode()
+    return answer
 
 
 if __name__ == "__main__":

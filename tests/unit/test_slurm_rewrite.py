@@ -1,0 +1,219 @@
+"""The table of rewrites, marks, GRES names, feature expressions, back-off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurm_gpu_aware.service.placing import extra_with_clock
+from slurm_gpu_aware.service.recovery import Backoff
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, encode, parse
+from slurm_gpu_aware.slurm.features import matches, understood
+from slurm_gpu_aware.slurm.gateway import JobUpdate, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.gres import gpu_slots, placed_slots, same_tres, typed_gres
+from slurm_gpu_aware.slurm.mark import HAND, RELEASED, mark_of, marked, unmarked
+from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.rewrite import (
+    Pins,
+    differences,
+    form_of,
+    is_pinned,
+    placed_fields,
+    restored_fields,
+)
+
+ONE = Pins(("n1",), (1, 3))
+TWO = Pins(("n1", "n2"), (0, 2))
+
+
+def job(**fields: object) -> SlurmJob:
+    """A pending job as Slurm's JSON shows it."""
+    number = {"set": True, "infinite": False, "number": 1}
+    record = {
+        "job_id": 7, "name": "j", "user_name": "alice", "user_id": 2001, "job_state": ["PENDING"],
+        "state_reason": "Licenses", "partition": "gpu", "restart_cnt": 0, "batch_flag": True,
+        "time_limit": number, "array_task_id": number | {"set": False},
+        "memory_per_node": number | {"set": False}, "memory_per_cpu": number,
+        "node_count": number, "cpus": number, "tasks": number,
+    }  # fmt: skip
+    import json
+
+    (found,) = parse_jobs_json(json.dumps({"jobs": [record]}))
+    return replace(found, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("original", "pins", "expected"),
+    [
+        (
+            OriginalRequest(tres_per_node="gres/gpu:2"),
+            ONE,
+            {"TresPerNode": "gres/gpu:g1:1,gres/gpu:g3:1", "NumNodes": "1-1"},
+        ),
+        (OriginalRequest(tres_per_job="gres/gpu:2"), ONE, {"TresPerJob": ""}),
+        (OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2), ONE, {"TresPerTask": ""}),
+        (
+            OriginalRequest(tres_per_task="cpu=3,gres/gpu=1", num_tasks=4, cpus_per_task=3),
+            TWO,
+            {"TresPerTask": "cpu=3", "MinCPUsNode": "6"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:2", cpus_per_tres="gres/gpu:3"),
+            ONE,
+            {"CpusPerTres": "", "NumCPUs": "6"},
+        ),
+        (
+            OriginalRequest(
+                tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4", ntasks_per_node=2
+            ),
+            TWO,
+            {"CpusPerTres": "", "CPUsPerTask": "4", "MinCPUsNode": "8"},
+        ),
+        (
+            OriginalRequest(tres_per_node="gres/gpu:2,gres/nic:1"),
+            ONE,
+            {"TresPerNode": "gres/gpu:g1:1,gres/gpu:g3:1,gres/nic:1"},
+        ),
+        (
+            OriginalRequest(tres_per_node="gres/gpu:4", exclusive=True),
+            Pins(("n1",), None),
+            {"ReqNodeList": "n1", "NumNodes": "1-1"},
+        ),
+    ],
+)
+def test_rows_of_the_table(original: OriginalRequest, pins: Pins, expected: dict[str, str]) -> None:
+    fields = dict(placed_fields(original, pins))
+    assert {key: fields[key] for key in expected} == expected
+    assert fields["ReqNodeList"] == ",".join(pins.nodes)
+    assert ("TresPerNode" in fields) == (pins.slots is not None)
+    JobUpdate("7", tuple(fields.items()))
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        OriginalRequest(tres_per_socket="gres/gpu:1"),
+        OriginalRequest(tres_per_node="gres/gpu:1", tres_per_job="gres/gpu:2"),
+        OriginalRequest(tres_per_node="gres/gpu:0"),
+        OriginalRequest(),
+    ],
+)
+def test_what_is_not_in_the_table(original: OriginalRequest) -> None:
+    assert form_of(original) is None
+    with pytest.raises(ValueError, match="not in the table"):
+        placed_fields(original, ONE)
+
+
+def test_a_name_that_is_no_node_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a node name"):
+        placed_fields(OriginalRequest(tres_per_node="gres/gpu:1"), Pins(("n1;rm",), (0,)))
+
+
+@pytest.mark.parametrize("value", ["a b", 'a"b', "a'b", "a\nb", "a\\b", "é", "\0"])
+def test_an_update_is_plain_words(value: str) -> None:
+    with pytest.raises(ValueError, match="not a plain word"):
+        JobUpdate("7", (("Extra", value),))
+
+
+def test_an_update_names_known_fields_of_a_job() -> None:
+    with pytest.raises(ValueError, match="not ours to change"):
+        JobUpdate("7", (("UserId", "0"),))
+    for number in ("7 8", "all", "0", "7_", "7_[1-2]"):
+        with pytest.raises(ValueError, match="not a job id"):
+            JobUpdate(number, ())
+
+
+def test_restoring_names_only_what_differs() -> None:
+    original = OriginalRequest(tres_per_job="gres/gpu:2", nodes=(1, 2), min_cpus=1)
+    untouched = job(tres_per_job="gres/gpu:2")
+    assert not is_pinned(untouched, original)
+    assert restored_fields(untouched, original) == ()
+    placed = job(
+        tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",), tres_freq="gpu:900", cpus=2
+    )
+    assert is_pinned(placed, original)
+    assert dict(restored_fields(placed, original)) == {
+        "ReqNodeList": "",
+        "NumNodes": "1-2",
+        "TresPerNode": "",
+        "TresPerJob": "gres/gpu:2",
+        "NumCPUs": "1",
+        "TresFreq": "",
+    }
+
+
+def test_reading_back() -> None:
+    fields = placed_fields(OriginalRequest(tres_per_node="gres/gpu:2"), ONE)
+    good = job(req_nodes=("n1",), tres_per_node="gres:gpu:g3:1,gres/gpu:g1")
+    assert differences(good, fields) == []
+    assert differences(job(req_nodes=("n2",), tres_per_node=good.tres_per_node), fields)
+    assert differences(job(req_nodes=("n1",), tres_per_node="gres/gpu:2"), fields)
+
+
+def test_marks_come_and_go() -> None:
+    plain = encode(OriginalRequest(tres_per_node="gres/gpu:2", licenses="matlab:1"))
+    text = marked(plain, RELEASED, 2, 1790000000.5)
+    mark = mark_of(text)
+    assert mark is not None
+    assert (mark.state, mark.restarts, mark.at) == (RELEASED, 2, 1790000000)
+    assert unmarked(text) == plain
+    assert parse(text) == parse(plain)
+    assert unmarked(marked(text, HAND, 0, 1)) == plain
+    assert mark_of(plain) is None
+    assert marked("gpuaware/1;" + "x" * 1010, HAND, 0, 1) == "gpuaware/1;" + "x" * 1010
+
+
+def test_gres_names() -> None:
+    assert typed_gres((3, 1)) == "gres/gpu:g1:1,gres/gpu:g3:1"
+    assert placed_slots("gres/gpu:g1:1,gres/gpu:g3:1,gres/nic:1") == (1, 3)
+    assert placed_slots("gres/gpu:2") is None
+    assert same_tres("gres/gpu", "gres/gpu:1")
+    assert same_tres(None, "")
+    assert not same_tres("gres/gpu:2", "gres/gpu:1")
+
+    def node(*gpus: tuple[str | None, int]) -> SlurmNode:
+        return SlurmNode("n1", frozenset({"IDLE"}), frozenset(), gpus, frozenset())
+
+    assert gpu_slots(node(("g0", 1), ("g2", 1))) == ((0, 2), True)
+    assert gpu_slots(node(("a100", 4))) == ((0, 1, 2, 3), False)
+    assert gpu_slots(node((None, 2))) == ((0, 1), False)
+    assert gpu_slots(node(("g0", 2))) == ((0, 1), False)
+
+
+@pytest.mark.parametrize(
+    ("expression", "allowed"),
+    [
+        (None, True),
+        ("a", True),
+        ("a&b", True),
+        ("a,c", False),
+        ("c|b", True),
+        ("(c|a)&b", True),
+        ("a&(c|d)", False),
+    ],
+)
+def test_constraints(expression: str | None, allowed: bool) -> None:
+    assert matches(expression, {"a", "b"}) is allowed
+
+
+@pytest.mark.parametrize("expression", ["a*2", "[a|b]", "!a", "a&", "(a", "a)"])
+def test_constraints_left_to_slurm(expression: str) -> None:
+    assert not understood(expression)
+
+
+def test_extra_keeps_what_the_user_put_there() -> None:
+    assert extra_with_clock(None, 900) == "freq=900"
+    assert extra_with_clock("mine,freq=100", 900) == "mine,freq=900"
+    assert extra_with_clock("mine,freq=100", None) == "mine"
+    assert extra_with_clock("two words", 900) is None
+
+
+def test_backoff_doubles_up_to_sixteen_times() -> None:
+    backoff = Backoff(60.0)
+    assert [backoff.punish("7", 0.0) for _ in range(6)] == [60, 120, 240, 480, 960, 960]
+    assert backoff.held_until("7", 959.0) == 960
+    assert backoff.held_until("7", 960.0) is None
+    assert Backoff(60.0).punish("7", 0.0, held=True) < 5
+    backoff.forget(set())
+    assert backoff.held_until("7", 0.0) is None
