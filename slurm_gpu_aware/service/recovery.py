@@ -46,31 +46,39 @@ class Backoff:
     """How long a job that could not start is not planned again: doubling, up to 16 times.
 
     A job that Slurm shows as held by something is looked at again soon: once it is parked, its
-    reason says for how long it is held. One that did not start for no visible reason waits longer.
+    reason says for how long it is held. But Slurm shows no reason, too, each time that it has not
+    looked at the job yet, so that only ``Licenses`` says that nothing else holds it. One that did
+    not start for no visible reason waits longer.
     """
 
     base_s: float
     _until: dict[str, float] = field(default_factory=dict)
+    _doubtful: dict[str, float] = field(default_factory=dict)
+    """Until when no other reason than ``Licenses`` is believed."""
     _count: dict[str, int] = field(default_factory=dict)
 
     def punish(self, job_id: str, now: float, *, held: bool = False) -> float:
         """Hold a job back once more; return until when."""
         count = self._count.get(job_id, 0)
         self._count[job_id] = count + 1
-        base_s = min(_HELD_S, self.base_s) if held else self.base_s
-        self._until[job_id] = now + base_s * 2 ** min(count, 4)
+        long_s = self.base_s * 2 ** min(count, 4)
+        self._until[job_id] = now + (min(_HELD_S, long_s) if held else long_s)
+        self._doubtful[job_id] = now + long_s
         return self._until[job_id]
 
-    def held_until(self, job_id: str, now: float) -> float | None:
-        """Until when a job is held back; None: it is not."""
-        until = self._until.get(job_id)
-        return until if until is not None and until > now else None
+    def held_until(self, job_id: str, now: float, reason: str = "") -> float | None:
+        """Until when a job that shows this reason is held back; None: it is not."""
+        until = self._until.get(job_id, now)
+        if reason != "Licenses":
+            until = max(until, self._doubtful.get(job_id, now))
+        return until if until > now else None
 
     def forget(self, known: set[str]) -> None:
         """Drop jobs that are gone."""
         for job_id in [j for j in self._count if j not in known]:
             self._count.pop(job_id)
             self._until.pop(job_id, None)
+            self._doubtful.pop(job_id, None)
 
 
 def is_released(job: SlurmJob, config: Config) -> bool:

@@ -237,7 +237,7 @@ class Rounds:
                 wait(job.id, "an earlier task of its array goes first")
                 continue
             for job_id in self._ids(job, jobs):
-                until = self._backoff.held_until(job_id, site.now)
+                until = self._backoff.held_until(job_id, site.now, job.reason)
                 if until is not None:
                     wait(job_id, f"it could not start; tried again in {until - site.now:.0f} s")
                     continue
