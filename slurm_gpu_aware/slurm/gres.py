@@ -66,7 +66,7 @@ def _normal(text: str | None) -> list[str]:
     items = []
     for item in filter(None, (text or "").split(",")):
         plain = item.replace("=", ":").removeprefix("gres/").removeprefix("gres:")
-        items.append(plain if plain[-1].isdigit() and ":" in plain else f"{plain}:1")
+        items.append(plain if plain.rpartition(":")[2].isdigit() else f"{plain}:1")
     return sorted(items)
 
 
