@@ -10,13 +10,18 @@ Semantics
   next round.
 - The planner sees the cluster it is given (binned scores); the jobs run on ``truth`` (per-GPU
   scores), so that binning has its price here as it has on a real machine.
+- With interference a job's pace changes whenever a neighbour comes or goes.
+
+Cost: nothing that an event does grows with the number of nodes or of waiting jobs; what grows is
+planning itself, and replanning everybody where jobs may move.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -54,9 +59,13 @@ class _Job:
     """Where it runs; None: waiting."""
     last: Assignment | None = None
     """Where it ran last."""
+    alone: float = 1.0
+    """Slowdown of its GPUs, neighbours aside."""
     slowdown: float = 1.0
+    placed_s: float = 0.0
+    """When it got the GPUs that it holds."""
     since_s: float = 0.0
-    """Start of the present stretch on GPUs."""
+    """Progress is written down up to here."""
     resume_s: float = 0.0
     """From here on it progresses (later than ``since_s`` after a migration)."""
     version: int = 0
@@ -133,8 +142,19 @@ class Simulator:
         self.policy = make_policy(settings.policy, settings.policy_options)
         self.fitting: dict[tuple[object, ...], bool] = {}
         self.key = order_key(settings)
+        self.lined = settings.sticky and not settings.preemptive
+        """Who waits does not change its place: the queue is kept sorted."""
         self.waiting: dict[int, _Job] = {}
+        self.line: list[tuple[tuple[float, ...], int]] = []
+        """Keys and positions of waiting jobs, in order; unused where keys change with time."""
         self.running: dict[int, _Job] = {}
+        self.on_node: dict[int, set[int]] = {}
+        """Node -> positions of the jobs on it; kept with interference only."""
+        self.capacity: list[int] = cluster.exists.sum(axis=1).tolist()
+        self.free_on: list[int] = self.cluster.free.sum(axis=1).tolist()
+        self.free: int = sum(self.free_on)
+        self.partly = 0
+        """Free GPUs on nodes that are partly used."""
         self.ends: list[tuple[float, int, int, int]] = []
         self.sequence = count()
         self.arrived = 0
@@ -216,7 +236,7 @@ class Simulator:
             job = jobs[self.arrived]
             request = self._request(job)
             if self._fits(request):
-                self.waiting[self.arrived] = _Job(self.arrived, job, request)
+                self._wait(_Job(self.arrived, job, request))
                 self.changed = True
             else:
                 self.never.append((job.job_id, why_not(request, self.idle)))
@@ -261,14 +281,66 @@ class Simulator:
             if self.progress is not None:
                 self.progress(ended)
 
+    def _wait(self, active: _Job) -> None:
+        self.waiting[active.position] = active
+        if self.lined:
+            insort(self.line, (self.key(active.job, active.progress), active.position))
+
+    def _stop_waiting(self, active: _Job) -> None:
+        del self.waiting[active.position]
+        if self.lined:
+            entry = (self.key(active.job, active.progress), active.position)
+            del self.line[bisect_left(self.line, entry)]
+
     def _leave(self, active: _Job) -> None:
         """Take a job off its GPUs."""
         self._credit(active)
         for node, slots in active.where():
             self.cluster.give_back(node, slots)
-        active.last, active.placed, active.holder = active.placed, None, None
+            self._free_changed(node, len(slots))
         active.version += 1
         del self.running[active.position]
+        self._neighbours_changed(active, gone=True)
+        active.last, active.placed, active.holder = active.placed, None, None
+
+    def _free_changed(self, node: int, by: int) -> None:
+        """Keep the counts of free GPUs."""
+        for sign in (-1, 1):
+            free = self.free_on[node]
+            if free < self.capacity[node]:
+                self.partly += sign * free
+            if sign < 0:
+                self.free_on[node] = free + by
+        self.free += by
+
+    def _neighbours_changed(self, active: _Job, *, gone: bool) -> None:
+        """Give everybody on the nodes of a job that came or went the pace that is now due."""
+        if self.settings.interference is None:
+            return
+        affected: set[int] = set()
+        for node, _ in active.where():
+            there = self.on_node.setdefault(node, set())
+            there.discard(active.position) if gone else there.add(active.position)
+            affected |= there
+        for position in sorted(affected):
+            self._set_pace(self.running[position])
+
+    def _set_pace(self, active: _Job) -> None:
+        """Compute slowdown and end of a running job."""
+        pace = active.alone
+        if self.settings.interference is not None:
+            beside: set[int] = set()
+            for node, _ in active.where():
+                beside |= self.on_node.get(node, set())
+            beside.discard(active.position)
+            others = [self.running[position].job for position in sorted(beside)]
+            pace *= self.settings.interference.factor(active.job, others)
+        self._credit(active)
+        active.slowdown = pace
+        active.version += 1
+        left = max(active.job.duration_s - active.progress.done_s, 0.0)
+        end = max(active.resume_s, self.now) + left * pace
+        heapq.heappush(self.ends, (end, next(self.sequence), active.position, active.version))
 
     def _credit(self, active: _Job) -> None:
         """Write down the progress made since the last time this was done."""
@@ -285,22 +357,24 @@ class Simulator:
     def _round(self) -> None:
         """Choose who takes part, let the planner place, and apply what it says."""
         started = self.timer() if self.timer is not None else 0.0
-        keep, queue = self._select()
+        keep, chosen = self._select()
+        self.changed, self.planned_at = False, self.now
+        if not chosen:
+            return
+        queue = self._ranked(chosen)
         view = self._view(keep)
         options = {self.settings.policy: self.settings.policy_options}
         plan = plan_round(queue, view, self.plan_settings, self.now, policy_options=options)
         if self.timer is not None:
             self.placement_ms.append((self.timer() - started) * 1e3)
-        self._apply(plan, keep)
-        self.planned_at = self.now
-        self.changed = False
+        self._apply(plan, keep, chosen)
         self.used.append((self.now, self._used()))
 
-    def _select(self) -> tuple[set[int], list[Request]]:
-        """Jobs that keep their GPUs, and the queue for the planner, first comes first."""
+    def _select(self) -> tuple[set[int] | None, list[_Job]]:
+        """Jobs that keep their GPUs (None: all), and those to plan, first comes first."""
         settings = self.settings
-        if settings.sticky and not settings.preemptive:
-            return set(self.running), self._queue(self.waiting.values())
+        if self.lined:
+            return None, list(self._head_of_line())
         for active in self.running.values():
             self._credit(active)
         everybody = [*self.running.values(), *self.waiting.values()]
@@ -311,16 +385,19 @@ class Simulator:
         queue = [a for a in chosen if a.position not in keep]
         if settings.backfill:
             queue += [a for a in rest if a.placed is None or not settings.sticky]
-        return keep, self._ranked(queue)
+        return keep, queue
 
-    def _queue(self, jobs: Any) -> list[Request]:
-        """Waiting jobs in order, cut where the planner would not look any further."""
-        ordered = sorted(jobs, key=lambda a: (*self.key(a.job, a.progress), a.position))
-        room = int(self.cluster.free.sum())
-        cut = guaranteed_prefix([a.job.gpus for a in ordered], room) + 1
-        if self.settings.backfill:
-            cut += self.settings.backfill_depth
-        return self._ranked(ordered[:cut])
+    def _head_of_line(self) -> Iterator[_Job]:
+        """Waiting jobs in order, as far as the planner would look."""
+        room = self.free
+        beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
+        for _, position in self.line:
+            active = self.waiting[position]
+            room -= active.job.gpus
+            beyond -= room < 0
+            if beyond < 0:
+                return
+            yield active
 
     def _ranked(self, ordered: list[_Job]) -> list[Request]:
         """Requests whose priority says their place in the list."""
@@ -331,10 +408,10 @@ class Simulator:
             for place, a in enumerate(ordered)
         ]
 
-    def _view(self, keep: set[int]) -> Cluster:
+    def _view(self, keep: set[int] | None) -> Cluster:
         """The cluster as the planner sees it: only the jobs in ``keep`` hold GPUs."""
-        if len(keep) == len(self.running):
-            view = self.cluster
+        if keep is None or len(keep) == len(self.running):
+            view, keep = self.cluster, set(self.running)
         else:
             view = self.idle.copy()
             for position in keep:
@@ -350,14 +427,14 @@ class Simulator:
             active.holder = RunningJob(
                 job_id=active.job.job_id,
                 gpus=tuple(active.where()),
-                end_s=active.since_s + active.request.time_limit_s,
+                end_s=active.placed_s + active.request.time_limit_s,
                 app_class=active.job.app_class,
             )
         return active.holder
 
-    def _apply(self, plan: Plan, keep: set[int]) -> None:
-        by_id = {a.job.job_id: a for a in (*self.running.values(), *self.waiting.values())}
-        stay = set(keep)
+    def _apply(self, plan: Plan, keep: set[int] | None, queue: Iterable[_Job]) -> None:
+        by_id = {a.job.job_id: a for a in queue}
+        stay = set(self.running) if keep is None else set(keep)
         moves: list[tuple[_Job, Assignment]] = []
         for assignment in plan.assignments:
             active = by_id[assignment.job_id]
@@ -372,7 +449,7 @@ class Simulator:
         for position in sorted(set(self.running) - stay):
             active = self.running[position]
             self._leave(active)
-            self.waiting[position] = active
+            self._wait(active)
             if position not in moving:
                 self.preemptions[position] += 1
         for active, assignment in moves:
@@ -381,6 +458,7 @@ class Simulator:
     def _start(self, active: _Job, assignment: Assignment) -> None:
         for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
             self.cluster.take(node, slots)
+            self._free_changed(node, -len(slots))
         cost = 0.0
         if active.last is not None:
             cost = self.settings.migration_s
@@ -388,14 +466,15 @@ class Simulator:
             self.migrations[active.position] += not same
         else:
             self.start_s[active.position] = self.now
-        active.placed = assignment
-        active.since_s, active.resume_s = self.now, self.now + cost
-        active.slowdown = self.physics.slowdown(active.job, assignment)
-        left = max(active.job.duration_s - active.progress.done_s, 0.0)
-        end = active.resume_s + left * active.slowdown
-        del self.waiting[active.position]
+        self._stop_waiting(active)
         self.running[active.position] = active
-        heapq.heappush(self.ends, (end, next(self.sequence), active.position, active.version))
+        active.placed, active.placed_s = assignment, self.now
+        active.since_s, active.resume_s = self.now, self.now + cost
+        active.alone = self.physics.slowdown(active.job, assignment)
+        if self.settings.interference is None:
+            self._set_pace(active)
+        else:
+            self._neighbours_changed(active, gone=False)
         if self.keep_placements:
             self.placements.append(
                 {
@@ -410,13 +489,11 @@ class Simulator:
     # bookkeeping
 
     def _used(self) -> int:
-        return self.total - int(self.cluster.free.sum())
+        return self.total - self.free
 
     def _account(self, until: float) -> None:
         """Integrate fragmentation up to ``until`` and note the use of GPUs."""
-        free = self.cluster.free.sum(axis=1)
-        partly = (free > 0) & (free < self.idle.exists.sum(axis=1))
-        self.fragmented += float(free[partly].sum()) * (until - self.now)
+        self.fragmented += self.partly * (until - self.now)
         used = self._used()
         if used != self.used[-1][1]:
             self.used.append((self.now, used))

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.simulator.interference import Interference
 
-__all__ = ["ORDERS", "SimSettings", "parse_policy"]
+__all__ = ["MEASURED_SHARE", "ORDERS", "SimSettings", "parse_policy"]
+
+MEASURED_SHARE = 0.107
+"""Communication share of AlexNet, batch size 1, on two P100 of an IBM S822LC: 127.4 s with NVLink
+inside a socket (40 GB/s), 159.1 s across sockets (12 GB/s): 1.249 = 1 + c (40/12 - 1). Source:
+solo times published with Amaral et al., SC'17."""
 
 ORDERS: Mapping[str, str] = {
     "fifo": "first in, first out",
@@ -50,7 +56,10 @@ class SimSettings:
     """Jobs run at the pace of their slowest GPU."""
     communication_share: float | None = None
     """Share of a bandwidth-sensitive job's time that is communication at the best bandwidth its
-    GPU count can have on the machine; None: bandwidth does not shorten a job."""
+    GPU count can have on the machine (``MEASURED_SHARE`` is one); a trace may give its jobs their
+    own. None: bandwidth does not shorten a job."""
+    interference: Interference | None = None
+    """How neighbours on a machine slow each other; None: not at all."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -59,6 +68,8 @@ class SimSettings:
             raise ValueError("round_s must be more than 0")
         if self.migration_s < 0:
             raise ValueError("migration_s must not be negative")
+        if self.communication_share is not None and not 0 <= self.communication_share < 1:
+            raise ValueError("communication_share must be at least 0 and less than 1")
 
     @property
     def preemptive(self) -> bool:

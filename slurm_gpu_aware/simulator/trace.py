@@ -34,6 +34,8 @@ class TraceJob:
     time_limit_s: float = math.inf
     deadline_s: float | None = None
     bandwidth_sensitive: bool = False
+    communication_share: float | None = None
+    """Share of its time that is communication at the best bandwidth; None: the run's setting."""
     pattern: str = "ring"
     priority: float = 0.0
     user: str | None = None

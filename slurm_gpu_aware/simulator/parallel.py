@@ -1,0 +1,135 @@
+"""Several runs side by side, each in a process of its own, with progress for the caller."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
+from typing import Any
+
+from slurm_gpu_aware.cluster import Cluster, FloatArray
+from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.result import Result
+from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.trace import Trace
+
+__all__ = ["Run", "run_all"]
+
+_EVERY_S = 0.25
+_work: dict[str, Any] = {}
+"""In a worker: what it was forked with, so that a trace is not copied per run."""
+
+
+class Run:
+    """One simulation to do: a trace, a cluster in both views, and settings."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        truth: Mapping[str, FloatArray],
+        settings: SimSettings,
+        *,
+        keep_placements: bool = False,
+    ) -> None:
+        self.trace = trace
+        self.cluster = cluster
+        self.truth = {**cluster.scores, **truth}
+        self.settings = settings
+        self.keep_placements = keep_placements
+
+    def execute(
+        self, timer: Callable[[], float] | None, progress: Callable[[int], None] | None = None
+    ) -> Result:
+        """Do it here and now."""
+        return simulate(
+            self.trace,
+            self.cluster,
+            self.settings,
+            truth=self.truth,
+            timer=timer,
+            progress=progress,
+            keep_placements=self.keep_placements,
+        )
+
+
+def run_all(
+    runs: Sequence[Run],
+    *,
+    timer: Callable[[], float] | None = None,
+    processes: int | None = None,
+    progress: Callable[[Sequence[int]], None] | None = None,
+) -> list[Result]:
+    """Run all of them, in the given order of results.
+
+    Parameters
+    ----------
+    timer : seconds from any origin, to measure planning.
+    processes : at most this many at a time; None: one per CPU. 1: in this process.
+    progress : called now and then with the number of ended jobs per run.
+
+    Raises
+    ------
+    AwareError
+        Whatever a run raises; the others are given up.
+    """
+    count = min(len(runs), processes or os.cpu_count() or 1)
+    if count <= 1:
+        return list(_here(runs, timer, progress))
+    context = multiprocessing.get_context("fork")
+    done = context.Array("q", len(runs), lock=False)
+    with ProcessPoolExecutor(count, context, _start, (runs, timer, done)) as pool:
+        futures = [pool.submit(_one, position) for position in range(len(runs))]
+        try:
+            _wait(futures, lambda: progress(list(done)) if progress is not None else None)
+            results = [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+    return [replace(r, trace=run.trace) for r, run in zip(results, runs, strict=True)]
+
+
+def _here(
+    runs: Sequence[Run],
+    timer: Callable[[], float] | None,
+    progress: Callable[[Sequence[int]], None] | None,
+) -> Iterator[Result]:
+    done = [0] * len(runs)
+    for position, run in enumerate(runs):
+
+        def ended(jobs: int, position: int = position) -> None:
+            done[position] += jobs
+            if progress is not None:
+                progress(done)
+
+        yield run.execute(timer, ended)
+
+
+def _start(runs: Sequence[Run], timer: Callable[[], float] | None, done: Any) -> None:
+    _work.update(runs=runs, timer=timer, done=done)
+
+
+def _one(position: int) -> Result:
+    """In a worker. The trace stays behind: the parent has it."""
+    done = _work["done"]
+
+    def ended(jobs: int) -> None:
+        done[position] += jobs
+
+    run: Run = _work["runs"][position]
+    result = run.execute(_work["timer"], ended)
+    return replace(result, trace=Trace(run.trace.name, ()))
+
+
+def _wait(futures: Sequence[Future[Result]], tell: Callable[[], None]) -> None:
+    """Until all are done or one failed."""
+    pending = set(futures)
+    while pending:
+        finished, pending = wait(pending, timeout=_EVERY_S, return_when=FIRST_COMPLETED)
+        tell()
+        for future in finished:
+            future.result()

@@ -1,0 +1,222 @@
+"""Measured times of GPUs from a CSV, and drawing the GPUs of a simulated cluster from them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_gpu_aware.cluster import BoolArray, FloatArray
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.simulator.trace import BadRow
+from slurm_gpu_aware.variability.scores import combine_runs, pm_scores
+
+__all__ = ["DRAWS", "Draw", "Timings", "draw_scores", "read_timings"]
+
+DRAWS: Mapping[str, str] = {
+    "gpus": "single GPUs, none twice",
+    "nodes": "whole nodes, none twice, so that neighbours stay together",
+    "repeat": "single GPUs, with repetition",
+    "runs": "single runs, with repetition: what PAL's own simulation does",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Timings:
+    """Times of the GPUs of one profile, one row per run."""
+
+    name: str
+    gpu: tuple[str, ...]
+    """Row -> GPU: the ``gpu`` column, with the node in front if it is a mere index."""
+    node: tuple[str, ...]
+    """Row -> node; empty: unknown."""
+    value_ms: FloatArray
+    bad_rows: tuple[BadRow, ...] = ()
+
+    def medians(self) -> tuple[tuple[str, ...], tuple[str, ...], FloatArray]:
+        """GPUs in the order of the file, their nodes, and the medians of their runs, ms."""
+        first = {gpu: row for row, gpu in reversed(list(enumerate(self.gpu)))}
+        names = tuple(sorted(first, key=first.__getitem__))
+        number = {gpu: i for i, gpu in enumerate(names)}
+        _, values = combine_runs([number[g] for g in self.gpu], self.value_ms)
+        return names, tuple(self.node[first[g]] for g in names), values
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Scores of a drawn cluster and how they came about."""
+
+    scores: dict[str, FloatArray]
+    """Class -> (N, W) PM scores, relative to the median GPU of the profile."""
+    how: str
+    """One sentence for a person."""
+
+
+def read_timings(path: Path | str) -> Timings:
+    """Read columns gpu, node, value_ms (others are ignored; rows of one GPU are its runs).
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read, lacks a column or has no usable row.
+    """
+    file = Path(path)
+    rows: list[tuple[str, str, float]] = []
+    bad: list[BadRow] = []
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            columns = reader.fieldnames or []
+            for column in ("gpu", "value_ms"):
+                if column not in columns:
+                    raise SourceError(f"{file}: no column {column!r}; expected gpu,node,value_ms")
+            for row in reader:
+                try:
+                    rows.append(_row(row))
+                except ValueError as exc:
+                    bad.append(BadRow(reader.line_num, str(exc)))
+    except OSError as exc:
+        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{file}: not UTF-8 text") from None
+    if not rows:
+        raise SourceError(f"{file}: no usable row; expected gpu,node,value_ms")
+    gpus, nodes, values = zip(*rows, strict=True)
+    return Timings(file.name, gpus, nodes, np.array(values), tuple(bad))
+
+
+def _row(row: Mapping[str, str | None]) -> tuple[str, str, float]:
+    gpu, node = (row.get("gpu") or "").strip(), (row.get("node") or "").strip()
+    text = row.get("value_ms") or ""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"value_ms is {text!r}: not a number") from None
+    if not gpu:
+        raise ValueError("gpu is empty")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"value_ms is {text!r}: expected a finite number above 0")
+    return (f"{node}:{gpu}" if gpu.isdigit() else gpu), node, value
+
+
+def draw_scores(
+    profile: Mapping[str, Timings], exists: BoolArray, how: str = "gpus", seed: int = 0
+) -> Draw:
+    """Give every GPU of a cluster scores from measured ones.
+
+    Parameters
+    ----------
+    profile : class -> its timings.
+    exists : (N, W) GPUs of the cluster.
+    how : a key of :data:`DRAWS`. The same GPUs are drawn for all classes if the files name
+        enough common ones; otherwise each class draws for itself.
+    seed : of NumPy's default generator.
+
+    Raises
+    ------
+    SourceError
+        An unknown ``how``, or too few GPUs (or whole nodes) to draw from without repetition.
+    """
+    if how not in DRAWS:
+        raise SourceError(f"unknown draw {how!r}; known: {', '.join(DRAWS)}")
+    if how == "runs":
+        scores = {
+            name: _place(_single_runs(timings, int(exists.sum()), seed, i), exists)
+            for i, (name, timings) in enumerate(profile.items())
+        }
+        return Draw(scores, f"{DRAWS[how]}, seed {seed}")
+    pool = {name: timings.medians() for name, timings in profile.items()}
+    joint = _joint(pool, exists, how, seed)
+    if joint is not None:
+        return Draw(joint, f"{DRAWS[how]}, seed {seed}, the same GPUs for all classes")
+    scores = {}
+    for i, (name, timings) in enumerate(profile.items()):
+        found = _joint({name: pool[name]}, exists, how, [seed, i])
+        if found is None:
+            raise SourceError(_too_few(timings, pool[name], exists, how))
+        scores |= found
+    return Draw(scores, f"{DRAWS[how]}, seed {seed}, drawn for each class by itself")
+
+
+_Medians = tuple[tuple[str, ...], tuple[str, ...], FloatArray]
+
+
+def _joint(
+    pool: Mapping[str, _Medians], exists: BoolArray, how: str, seed: int | list[int]
+) -> dict[str, FloatArray] | None:
+    """Scores of the same GPUs for all classes in ``pool``; None if too few are common."""
+    order, nodes, _ = next(iter(pool.values()))
+    common = set(order).intersection(*(set(gpus) for gpus, _, _ in pool.values()))
+    places = [(gpu, node) for gpu, node in zip(order, nodes, strict=True) if gpu in common]
+    rng = np.random.default_rng(seed)
+    chosen = (
+        _whole_nodes(places, exists, rng)
+        if how == "nodes"
+        else _single_gpus([gpu for gpu, _ in places], int(exists.sum()), rng, how == "repeat")
+    )
+    if chosen is None:
+        return None
+    scores = {}
+    for name, (gpus, _, values) in pool.items():
+        by_gpu = dict(zip(gpus, pm_scores(values).tolist(), strict=True))
+        scores[name] = _place([by_gpu[gpu] for gpu in chosen], exists)
+    return scores
+
+
+def _single_gpus(
+    gpus: Sequence[str], count: int, rng: np.random.Generator, repeat: bool
+) -> list[str] | None:
+    if not gpus or (not repeat and len(gpus) < count):
+        return None
+    return [gpus[i] for i in rng.choice(len(gpus), size=count, replace=repeat)]
+
+
+def _whole_nodes(
+    places: Sequence[tuple[str, str]], exists: BoolArray, rng: np.random.Generator
+) -> list[str] | None:
+    """GPUs of drawn nodes, row after row; a node with too few GPUs is not drawn."""
+    widths = exists.sum(axis=1)
+    on: dict[str, list[str]] = {}
+    for gpu, node in places:
+        if node:
+            on.setdefault(node, []).append(gpu)
+    full = [node for node, gpus in on.items() if len(gpus) >= int(widths.max(initial=0))]
+    if len(full) < len(widths):
+        return None
+    rows = rng.choice(len(full), size=len(widths), replace=False)
+    return [
+        gpu for row, width in zip(rows, widths, strict=True) for gpu in on[full[row]][: int(width)]
+    ]
+
+
+def _single_runs(timings: Timings, count: int, seed: int, stream: int) -> FloatArray:
+    """Times of single runs / median time of the GPUs."""
+    _, _, medians = timings.medians()
+    rng = np.random.default_rng([seed, stream])
+    drawn: FloatArray = rng.choice(timings.value_ms, size=count, replace=True)
+    return drawn / float(np.median(medians))
+
+
+def _place(values: npt.ArrayLike, exists: BoolArray) -> FloatArray:
+    scores = np.ones(exists.shape)
+    scores[exists] = values
+    return scores
+
+
+def _too_few(timings: Timings, pool: _Medians, exists: BoolArray, how: str) -> str:
+    have, want = len(pool[0]), int(exists.sum())
+    if how == "nodes":
+        width = int(exists.sum(axis=1).max(initial=0))
+        return (
+            f"{timings.name}: fewer than {len(exists)} nodes with {width} GPUs to draw from; "
+            "draw 'gpus' or 'repeat' instead"
+        )
+    return (
+        f"{timings.name}: {have} GPUs are too few to draw {want} without repetition; "
+        "draw 'repeat' instead"
+    )
