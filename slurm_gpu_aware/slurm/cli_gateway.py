@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
 _ERROR_FOR_JOB = re.compile(r"(?:for|of) job ([0-9]+(?:_[0-9]+)?)\b")
 _PROMPT = re.compile(r"^(?:scontrol: )+", re.MULTILINE)
 _MOST_DOUBTFUL = 20
-"""Doubtful jobs that one reading looks at again; the others wait for the next."""
+"""Doubtful jobs that one reading looks at anew; the others wait for the next."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -94,6 +94,7 @@ class CliGateway:
     def __init__(self, timeout_s: float = 20.0, scontrol: str = "scontrol") -> None:
         self._timeout_s = timeout_s
         self._scontrol = scontrol
+        self._doubted: dict[int, tuple[int, list[SlurmJob]]] = {}
 
     def config(self) -> SlurmConfig:
         """Read Slurm's configuration."""
@@ -102,17 +103,22 @@ class CliGateway:
     def jobs(self) -> list[SlurmJob]:
         """All job records; those whose text is doubtful are read again as JSON."""
         found = parse_jobs(self._ask("-o", "-d", "show", "job"))
-        for number in found.doubtful[:_MOST_DOUBTFUL]:
-            try:
-                found.jobs.extend(self._job_json(number))
-            except SourceError as exc:
-                log.info("job %d: its text is doubtful and was not believed: %s", number, exc)
-        if len(found.doubtful) > _MOST_DOUBTFUL:
+        known = self._doubted
+        self._doubted = {}
+        unread = 0
+        for number in found.doubtful:
+            digest = found.digests[number]
+            if number in known and known[number][0] == digest:
+                self._doubted[number] = known[number]
+            elif len(self._doubted) - len(known.keys() & self._doubted) < _MOST_DOUBTFUL:
+                self._doubted[number] = (digest, self._job_json(number))
+            else:
+                unread += 1
+                continue
+            found.jobs.extend(self._doubted[number][1])
+        if unread:
             log.warning(
-                "%d jobs have texts that look like forged records; %d were read another way,"
-                " the others stay as they are for now",
-                len(found.doubtful),
-                _MOST_DOUBTFUL,
+                "%d jobs have texts that look like forged records and wait for a later look", unread
             )
         return found.jobs
 
@@ -197,8 +203,15 @@ class CliGateway:
                 raise
 
     def _job_json(self, number: int) -> list[SlurmJob]:
-        answer = self._ask("show", "job", str(number), "--json", "-d")
-        return [job for job in parse_jobs_json(answer) if job.raw_id == number]
+        """A job as JSON; none if there is no such job."""
+        try:
+            answer = self._ask("show", "job", str(number), "--json", "-d")
+            return [job for job in parse_jobs_json(answer) if job.raw_id == number]
+        except SourceError as exc:
+            if "Invalid job id" not in str(exc):
+                raise
+            log.info("job %d does not exist: a user's text looks like its record", number)
+            return []
 
     def _ask(self, *arguments: str) -> str:
         return run_command([self._scontrol, *arguments], self._timeout_s)[0]

@@ -119,14 +119,18 @@ class JobTexts:
     jobs: list[SlurmJob] = field(default_factory=list)
     doubtful: list[int] = field(default_factory=list)
     """Record numbers that must be read in another way, or not believed."""
+    digests: dict[int, int] = field(default_factory=dict)
+    """Hash of all text of a doubtful record: the same as long as Slurm says the same of it."""
 
 
 def parse_jobs(text: str) -> JobTexts:
     """Parse the answer to ``scontrol -o show job -d`` (times by ``SLURM_TIME_FORMAT=%s``)."""
     result = JobTexts()
     segments: dict[int, str | None] = {}
+    texts: dict[int, list[str]] = {}
     for number, record in _segments(text):
         segments[number] = None if number in segments else record
+        texts.setdefault(number, []).append(record)
     signatures: set[tuple[str, ...]] = set()
     follows_doubtful = False
     for number, segment in segments.items():
@@ -134,6 +138,7 @@ def parse_jobs(text: str) -> JobTexts:
         if job is None or follows_doubtful:
             # What stands behind a broken record may be the rest of it.
             result.doubtful.append(number)
+            result.digests[number] = hash(tuple(texts[number]))
         else:
             result.jobs.append(job)
         follows_doubtful = job is None
