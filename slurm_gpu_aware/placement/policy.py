@@ -10,7 +10,7 @@ from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.request import Request
 
-__all__ = ["Policy", "make_policy", "policy_names"]
+__all__ = ["Policy", "make_policy", "option_names", "policy_names"]
 
 
 @runtime_checkable
@@ -60,7 +60,7 @@ def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
         "mapa-greedy": (MapaGreedy, frozenset({"effbw"})),
         "mapa-topo-aware": (MapaTopoAware, frozenset()),
         "mapa-baseline": (MapaBaseline, frozenset()),
-        "topo-aware": (TopoAware, OPTION_NAMES),
+        "topo-aware": (TopoAware, OPTION_NAMES - {"waited_s"}),
         "topo-aware-p": (TopoAwareP, OPTION_NAMES),
     }
 
@@ -68,6 +68,12 @@ def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
 def policy_names() -> tuple[str, ...]:
     """All registry names, sorted."""
     return tuple(sorted(_registry()))
+
+
+def option_names(name: str) -> frozenset[str]:
+    """Options that a policy takes; empty for an unknown name."""
+    entry = _registry().get(name)
+    return entry[1] if entry is not None else frozenset()
 
 
 def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:

@@ -137,9 +137,10 @@ def _terms_account(found: Found) -> dict[str, dict[str, float]]:
 def _rule(found: Found) -> str:
     """End of the summary sentence."""
     terms, scale = found.terms, found.machines.scale
+    known = found.machines.knows_interference
     parts = [
         f"utility {terms.utility:.2f} (path lengths {terms.t}, best {scale.t_best}",
-        f"interference {terms.i:.2f}" if found.machines.knows_interference else "interference unknown",
+        f"interference {terms.i:.2f}" if known else "interference unknown",
         f"free around it {terms.w:.2f})",
     ]
     text = ", ".join(parts)

@@ -9,7 +9,7 @@ from typing import Any
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.placement.policy import Policy, make_policy
+from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.request import Request
 
@@ -30,12 +30,16 @@ class Chooser:
         settings: PlanSettings,
         options: Mapping[str, Mapping[str, Any]],
         timer: Callable[[], float] | None,
+        now: float | None = None,
     ) -> None:
         self.settings = settings
         self.options = options
         self.timer = timer
+        self.now = now
+        """Time of the round, on the clock of ``Request.submit_s``; None: waiting times unknown."""
         self.took_s: dict[str, float] = {}
         self._policies: dict[str, Policy] = {}
+        self._takes: dict[str, frozenset[str]] = {}
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Ask the request's policy; raise PlacementFailedError with the reason if it fails."""
@@ -63,6 +67,10 @@ class Chooser:
     def _policy(self, request: Request) -> Policy:
         name = request.policy or self.settings.policy
         options = {**self.options.get(name, {}), **request.options}
+        if name not in self._takes:
+            self._takes[name] = option_names(name)
+        if self.now is not None and "waited_s" in self._takes[name]:
+            options.setdefault("waited_s", max(0.0, self.now - request.submit_s))
         key = f"{name} {sorted(options.items())!r}"
         if key not in self._policies:
             self._policies[key] = make_policy(name, options)

@@ -69,7 +69,7 @@ def plan_round(
     A policy that fails on a job (unknown name, bad option, a bug) makes that job wait with the
     error as its reason; the others are planned as if it were not there.
     """
-    chooser = Chooser(settings, policy_options or {}, timer)
+    chooser = Chooser(settings, policy_options or {}, timer, now)
     return _Round(cluster, settings, now, chooser).plan(in_slurm_order(queue))
 
 
