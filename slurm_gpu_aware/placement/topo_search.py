@@ -146,8 +146,10 @@ def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
         rows, mask = np.array([row], dtype=np.int64), masks[int(machines.of_row[row])]
         return rows, (mask or 0,), machines.terms(rows, (mask or 0,))
 
-    # The first row of each kind, best kinds first: the chosen one, then the alternatives.
-    _, first = np.unique(machines.of_row[order], return_index=True)
+    # The first row of each kind and cost, cheapest first: the chosen one, then the alternatives.
+    _, rank = np.unique(costs, return_inverse=True)
+    code = rank.reshape(-1) * len(machines.kinds) + machines.of_row
+    _, first = np.unique(code[order], return_index=True)
     firsts = order[np.sort(first)[1 : _MOST_ALTERNATIVES + 1]]
     others = [row for row in firsts.tolist() if np.isfinite(costs[row])]
     rows, chosen, terms = entry(best)
