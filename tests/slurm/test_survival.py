@@ -71,7 +71,7 @@ def storm(cluster: Cluster, strike: Callable[[random.Random], None]) -> list[str
         if time.monotonic() > next_strike and rng.random() < 0.5:
             strike(rng)
             next_strike = time.monotonic() + rng.uniform(0.5, 5.0)
-        states = {job["JobId"]: job["JobState"] for job in cluster.jobs()}
+        states = {job["JobId"]: job.get("JobState") for job in cluster.jobs()}
         return all(states.get(job_id) in ENDED for job_id in job_ids)
 
     cluster.wait_until(all_ended, 60 + 4 * STORM_JOBS, lambda: cluster.sh("ctl", ["squeue"]))
@@ -79,7 +79,7 @@ def storm(cluster: Cluster, strike: Callable[[random.Random], None]) -> list[str
 
 
 def check_storm(cluster: Cluster, job_ids: list[str]) -> None:
-    states = {job["JobId"]: job["JobState"] for job in cluster.jobs()}
+    states = {job["JobId"]: job.get("JobState") for job in cluster.jobs()}
     assert {states[job_id] for job_id in job_ids} == {"COMPLETED"}
     runs = re.findall(r"^(\d+) (\d+)$", cluster.sh("ctl", "cat /shared/home/storm/runs"), re.M)
     assert sorted(job_id for job_id, _ in runs) == sorted(job_ids), "each exactly once"
