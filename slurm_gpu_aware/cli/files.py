@@ -68,11 +68,11 @@ def pending(changes: Sequence[Change]) -> list[Change]:
 
 def _on_disk(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as exc:
-        raise SourceError(f"{path}: cannot be read: {exc}") from None
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
 
 
 def check_lua(changes: Iterable[Change]) -> bool:
@@ -118,7 +118,7 @@ def write(change: Change) -> Path | None:
             kept = backup
         handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
                 stream.write(change.text)
                 stream.flush()
                 os.fsync(stream.fileno())

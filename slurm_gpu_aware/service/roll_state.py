@@ -1,0 +1,83 @@
+"""What a rolling change remembers between runs, and the lock that keeps it alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["RollState", "StateFile"]
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+@dataclass(frozen=True)
+class RollState:
+    """A run that has not ended."""
+
+    direction: str
+    """``roll`` or ``undo``."""
+    scope: tuple[str, ...]
+    """Nodes."""
+    in_hand: str | None = None
+    """The node that was drained last."""
+
+
+class StateFile:
+    """A small JSON file, replaced atomically."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> RollState | None:
+        """The run that has not ended; None: there is none, or the file is of no use."""
+        try:
+            raw = json.loads(self.path.read_text(encoding="utf-8"))
+            state = RollState(raw["direction"], tuple(raw["scope"]), raw["in_hand"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
+        if state.direction not in ("roll", "undo") or not all(
+            isinstance(n, str) and _NODE.match(n) for n in names
+        ):
+            return None
+        return state
+
+    def save(self, state: RollState) -> None:
+        """Raises SourceError."""
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        try:
+            with fresh.open("w", encoding="utf-8") as stream:
+                json.dump(asdict(state), stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(fresh, self.path)
+        except OSError as exc:
+            raise SourceError(f"{self.path}: cannot be written: {exc.strerror}") from None
+
+    def clear(self) -> None:
+        """The run has ended."""
+        self.path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone on this host; the lock ends with the process. Raises SourceError."""
+        lock = self.path.with_name(f"{self.path.name}.lock")
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            stream = lock.open("a")
+        except OSError as exc:
+            raise SourceError(f"{lock}: cannot be written: {exc.strerror}") from None
+        with stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise SourceError("another 'gpu-aware setup --roll' is at work") from None
+            yield

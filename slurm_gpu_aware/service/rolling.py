@@ -1,0 +1,464 @@
+"""Move nodes to one GRES type per GPU, or back, one by one and never under a running job.
+
+For each node: drain, wait until it is empty, write its lines, distribute, reconfigure, see that
+it registered, resume. Where a node stands follows from slurm.conf, which is written last, and from
+the node's own state and reason; so a run that was killed at any moment goes on when it is started
+again. The state file only remembers the scope and the node in hand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.roll_state import RollState, StateFile
+from slurm_gpu_aware.slurm.gres import index_type
+from slurm_gpu_aware.slurm.indexing import SiteFiles
+from slurm_gpu_aware.slurm.node_control import NodeView
+from slurm_gpu_aware.slurm.render import feature_of
+
+__all__ = ["REASON", "Control", "Outcome", "Rolling", "Site", "Summary"]
+
+REASON = "gpu-aware setup --roll"
+"""Reason of the nodes that we drained."""
+
+_DRAIN = frozenset({"DRAIN", "DRAINED", "DRAINING"})
+_AWAY = frozenset(
+    {
+        *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "MAINT", "NOT_RESPONDING"),
+        *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
+        *("REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"),
+    }
+)
+
+
+class Control(Protocol):
+    """What is asked of Slurm; see `slurm_gpu_aware.slurm.node_control.NodeControl`."""
+
+    def nodes(self) -> dict[str, NodeView]: ...
+    def jobs_on(self, node: str) -> tuple[str, ...]: ...
+    def drain(self, node: str, reason: str) -> None: ...
+    def resume(self, node: str) -> None: ...
+    def reconfigure(self) -> None: ...
+    def jobs_with_feature(self, features: frozenset[str]) -> list[str]: ...
+    def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]: ...
+
+
+class Site(Protocol):
+    """The site's files. Every method raises SourceError if it cannot do its work."""
+
+    def read(self) -> SiteFiles:
+        """slurm.conf and gres.conf as they are now."""
+
+    def write(self, path: Path, text: str) -> None:
+        """Replace a file atomically."""
+
+    def distribute(self) -> None:
+        """Bring the files to all nodes."""
+
+    def filter_models(self, models: frozenset[str]) -> None:
+        """Tell the filter which GRES types in requests are GPU models."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one node."""
+
+    node: str
+    result: str
+    """``changed``, ``already``, ``skipped``, ``failed`` (put back) or ``left`` (interrupted)."""
+    why: str = ""
+    waited_s: float = 0.0
+    """Until it was empty."""
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    direction: str
+    """``roll`` or ``undo``."""
+    nodes: list[Outcome] = field(default_factory=list)
+    untyped_jobs: list[str] = field(default_factory=list)
+    """Pending jobs that ask for a feature instead of a type now."""
+    features_needed_by: list[str] = field(default_factory=list)
+    """Jobs for whose sake the nodes keep their features after an undo."""
+    interrupted: bool = False
+
+    def count(self, result: str) -> int:
+        """Nodes with this result."""
+        return sum(o.result == result for o in self.nodes)
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+class ResumedError(SourceError):
+    """The node is not drained any more."""
+
+
+class RegistrationError(SourceError):
+    """The node did not register with what the files say."""
+
+
+class Rolling:
+    """One run over a scope of nodes.
+
+    Parameters
+    ----------
+    control, site, state : Slurm, the files, what is remembered between runs.
+    undo : back to the plain form.
+    say : takes a line of progress.
+    stopping : asked often; True ends the run at the next safe moment.
+    now, pause : seconds of a monotonic clock; wait for seconds.
+    """
+
+    POLL_S = 1.0
+    REGISTER_S = 120.0
+    """How long a node may take to register after a reconfigure."""
+    REPEAT_S = 60.0
+    """How often an unchanged wait is reported."""
+
+    def __init__(
+        self,
+        control: Control,
+        site: Site,
+        state: StateFile,
+        *,
+        undo: bool = False,
+        say: Callable[[str], None] = lambda text: None,
+        stopping: Callable[[], bool] = lambda: False,
+        now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._control = control
+        self._site = site
+        self._state = state
+        self._undo = undo
+        self._say = say
+        self._stopping = stopping
+        self._now = now
+        self._pause = pause
+
+    def run(self, scope: Collection[str]) -> Summary:
+        """Move all nodes of the scope; stop after the first that fails.
+
+        Raises SourceError if Slurm or the files cannot be reached before anything is changed;
+        the state file then says what the next run goes on with.
+        """
+        summary = Summary("undo" if self._undo else "roll")
+        last = self._state.load()
+        in_hand = last.in_hand if last else None
+        memory = RollState(summary.direction, tuple(scope), in_hand)
+        self._state.save(memory)
+        self._finish_others(scope, in_hand, summary)
+        if not self._undo:
+            self._prepare(summary)
+        todo = list(scope)
+        while todo:
+            if self._stopping():
+                summary.interrupted = True
+                break
+            node = self._next(todo, in_hand)
+            todo.remove(node)
+            outcome = self._one(node, in_hand, memory, summary)
+            summary.nodes.append(outcome)
+            if outcome.result == "left":
+                summary.interrupted = True
+            if outcome.result in ("left", "failed"):
+                break
+        if not summary.interrupted and not summary.count("failed"):
+            if self._undo:
+                self._tidy(summary)
+            self._state.clear()
+        return summary
+
+    # -- before and after the nodes ------------------------------------------------------------
+
+    def _finish_others(self, scope: Collection[str], in_hand: str | None, summary: Summary) -> None:
+        """A node outside the scope that an earlier run left drained: complete it as it stands."""
+        for name, view in sorted(self._control.nodes().items()):
+            if name in scope or not _ours(view, in_hand):
+                continue
+            self._say(f"{name}: an earlier run left it drained")
+            files = self._site.read()
+            if name in files.nodes and not self._control.jobs_on(name):
+                self._apply(files.indexed_by_us(), name)
+            self._give_back(name, in_hand)
+            summary.nodes.append(Outcome(name, "already", "resumed; an earlier run left it"))
+
+    def _prepare(self, summary: Summary) -> None:
+        """Features on plain nodes, too, so that a request by model finds both kinds."""
+        files = self._site.read()
+        changes = files.texts(files.indexed_by_us(), features=True)
+        if changes:
+            self._say("adding the features of GPU models to slurm.conf")
+            self._write(changes)
+            self._control.reconfigure()
+            self._await_answer()
+        models = _models(files)
+        self._site.filter_models(models)
+        self._untype(models, summary)
+
+    def _untype(self, models: frozenset[str], summary: Summary) -> None:
+        if not models:
+            return
+        changed, complaints = self._control.untype_pending(models)
+        summary.untyped_jobs += [j for j in changed if j not in summary.untyped_jobs]
+        if changed:
+            self._say(f"jobs {', '.join(changed)} ask for a feature instead of a GPU type now")
+        for job, why in complaints.items():
+            self._say(f"job {job} waits for a node that is still plain: {why}")
+
+    def _tidy(self, summary: Summary) -> None:
+        """After the last node is plain again: the files are what they were before we came."""
+        files = self._site.read()
+        if files.indexed_by_us():
+            return
+        changes = files.texts((), features=False)
+        if not changes:
+            return
+        models = _models(files)
+        self._site.filter_models(frozenset())
+        needed = self._control.jobs_with_feature(frozenset(feature_of(m) for m in models))
+        if needed:
+            summary.features_needed_by = needed
+            self._say(
+                f"nodes keep their features: jobs {', '.join(needed[:10])} ask for them; run"
+                " 'gpu-aware setup --undo' again when these have ended"
+            )
+            return
+        self._say("taking the features out of slurm.conf")
+        self._write(changes)
+        self._control.reconfigure()
+        self._await_answer()
+
+    # -- one node ------------------------------------------------------------------------------
+
+    def _next(self, todo: Collection[str], in_hand: str | None) -> str:
+        """The node that was in hand, then idle ones, then those that are only partly in use."""
+        views = self._control.nodes()
+        order = list(todo)
+
+        def key(name: str) -> tuple[bool, int, int]:
+            view = views.get(name)
+            if view is None:
+                return True, 0, order.index(name)
+            busy = 2 if "ALLOCATED" in view.states else 1 if "MIXED" in view.states else 0
+            return not _ours(view, in_hand), busy, order.index(name)
+
+        return min(order, key=key)
+
+    def _one(self, name: str, in_hand: str | None, memory: RollState, summary: Summary) -> Outcome:
+        view = self._control.nodes().get(name)
+        files = self._site.read()
+        node = files.nodes.get(name)
+        if view is None or node is None:
+            return Outcome(name, "skipped", "Slurm has no such node with GPUs")
+        ours = _ours(view, in_hand)
+        if not ours and node.indexed != self._undo:
+            return Outcome(name, "already")
+        problem = self._problem(view, ours)
+        if problem is None and not node.ours and not (ours and self._undo):
+            problem = "it was not indexed by us" if self._undo else node.problem
+        if problem is not None:
+            self._say(f"{name}: skipped: {problem}")
+            if ours:
+                self._give_back(name, in_hand)
+            return Outcome(name, "skipped", problem)
+        self._state.save(RollState(memory.direction, memory.scope, name))
+        if not ours:
+            self._control.drain(name, REASON)
+        started = self._now()
+        why = self._await_empty(name)
+        waited = round(self._now() - started, 1)
+        if why is not None:
+            return self._abandon(name, why, waited)
+        return self._change(name, waited, summary)
+
+    def _abandon(self, name: str, why: str, waited: float) -> Outcome:
+        """Nothing was changed yet: let the node go."""
+        if why != "interrupted":
+            self._say(f"{name}: left alone: {why}")
+            return Outcome(name, "skipped", why, waited)
+        try:
+            self._give_back(name, name)
+        except SourceError as exc:
+            self._say(f"{name}: stays drained, nothing was changed: {exc}")
+            return Outcome(name, "left", f"still drained: {exc}", waited)
+        self._say(f"{name}: resumed, nothing was changed")
+        return Outcome(name, "left", "resumed unchanged", waited)
+
+    def _change(self, name: str, waited: float, summary: Summary) -> Outcome:
+        files = self._site.read()
+        before = files.indexed_by_us()
+        wanted = before - {name} if self._undo else before | {name}
+        try:
+            if not self._undo:
+                self._untype(_models(files), summary)
+            self._apply(wanted, name)
+        except ResumedError as exc:
+            self._write(self._site.read().texts(before, features=True))
+            return self._abandon(name, str(exc), waited)
+        except SourceError as exc:
+            return self._put_back(name, exc, waited)
+        self._give_back(name, name)
+        form = "plain" if self._undo else "one type per GPU"
+        self._say(f"{name}: done, {form}")
+        return Outcome(name, "changed", "", waited)
+
+    def _put_back(self, name: str, cause: SourceError, waited: float) -> Outcome:
+        """This node as it was before; the run ends with the reason."""
+        self._say(f"{name}: {cause}; putting it back")
+        before = self._site.read().indexed_by_us()
+        former = before | {name} if self._undo else before - {name}
+        try:
+            self._apply(former, name)
+            self._give_back(name, name)
+        except SourceError as exc:
+            why = f"{cause}; putting it back failed, too: {exc}; it stays drained"
+            self._say(f"{name}: {why}")
+            return Outcome(name, "failed", why, waited)
+        return Outcome(name, "failed", f"{cause}; it was put back", waited)
+
+    def _apply(self, indexed: Iterable[str], name: str) -> None:
+        """Files with these nodes indexed; the (empty, drained) node registers with them."""
+        wanted = frozenset(indexed)
+        files = self._site.read()
+        self._write(files.texts(wanted, features=True))
+        # Files alone change nothing; a node that takes jobs again is never reconfigured.
+        if not self._control.nodes()[name].states & _DRAIN or self._control.jobs_on(name):
+            raise ResumedError("somebody resumed it meanwhile")
+        self._control.reconfigure()
+        node = files.nodes[name]
+        types = {index_type(i) for i in node.indices} if name in wanted else set()
+        self._await_registration(name, types, node.count)
+
+    def _write(self, changes: Mapping[Path, str]) -> None:
+        for path, text in changes.items():  # slurm.conf is last: it says what is done
+            self._site.write(path, text)
+        if changes:
+            self._site.distribute()
+
+    def _problem(self, view: NodeView, ours: bool) -> str | None:
+        """Why a node is left alone as it stands now."""
+        if view.states & _DRAIN and not ours:
+            return f"drained by somebody else ({view.reason or 'no reason given'})"
+        away = view.states & _AWAY
+        if away and not ours:
+            return f"its state is {'+'.join(sorted(view.states))}"
+        return None
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def _await_empty(self, name: str) -> str | None:
+        """Wait for the node's jobs; why it was given up, or None."""
+        told: tuple[str, ...] | None = None
+        told_at = started = self._now()
+        while True:
+            view = self._look(name)
+            if view is not None and not view.states & _DRAIN:
+                return "somebody resumed it"
+            if view is not None and not _ours(view, name):
+                return f"somebody else drained it ({view.reason})"
+            if view is not None and "DOWN" in view.states:
+                return "it went down; it stays drained for the next run"
+            jobs = self._jobs_on(name)
+            if view is not None and "NOT_RESPONDING" not in view.states and jobs == ():
+                return None
+            now = self._now()
+            if jobs is None:
+                jobs = told or ()
+            if jobs != told or now - told_at >= self.REPEAT_S:
+                listed = ", ".join(jobs[:6]) + (", ..." if len(jobs) > 6 else "")
+                noun = "job" if len(jobs) == 1 else "jobs"
+                self._say(
+                    f"{name}: drained, waiting for {len(jobs)} {noun} ({listed}),"
+                    f" {now - started:.0f} s so far"
+                )
+                told, told_at = jobs, now
+            if self._stopping():
+                return "interrupted"
+            self._pause(self.POLL_S)
+
+    def _await_registration(self, name: str, types: set[str], count: int) -> None:
+        """Raises RegistrationError. ``types`` empty: any but those of indices."""
+        end = self._now() + self.REGISTER_S
+        last = "Slurm does not answer"
+        while True:
+            view = self._look(name)
+            if view is not None:
+                problem = _registration_problem(view, types, count)
+                if problem is None:
+                    return
+                last = problem
+            if self._now() >= end:
+                raise RegistrationError(
+                    f"not registered as configured within {self.REGISTER_S:g} s: {last}"
+                )
+            self._pause(self.POLL_S / 4)
+
+    def _await_answer(self) -> None:
+        end = self._now() + self.REGISTER_S
+        while True:
+            try:
+                self._control.nodes()
+                return
+            except SourceError:
+                if self._now() >= end:
+                    raise
+            self._pause(self.POLL_S)
+
+    def _look(self, name: str) -> NodeView | None:
+        """None while slurmctld does not answer: it restarts when it is reconfigured."""
+        try:
+            return self._control.nodes().get(name)
+        except SourceError:
+            return None
+
+    def _jobs_on(self, name: str) -> tuple[str, ...] | None:
+        try:
+            return self._control.jobs_on(name)
+        except SourceError:
+            return None
+
+    def _give_back(self, name: str, in_hand: str | None) -> None:
+        """Resume a node, unless its drain belongs to somebody else by now."""
+        view = self._control.nodes()[name]
+        if not view.states & _DRAIN:
+            return
+        if not _ours(view, in_hand):
+            self._say(f"{name}: stays drained: {view.reason}")
+            return
+        self._control.resume(name)
+
+
+def _ours(view: NodeView, in_hand: str | None) -> bool:
+    """Drained by us. Slurm replaces our reason if the node registers with wrong GPUs."""
+    if not view.states & (_DRAIN | {"DOWN", "INVAL", "INVALID_REG"}):
+        return False
+    return view.reason.startswith(REASON) or (view.name == in_hand and "gres/" in view.reason)
+
+
+def _registration_problem(view: NodeView, types: set[str], count: int) -> str | None:
+    wrong = view.states & {"DOWN", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN"}
+    if wrong or not view.registered:
+        reason = f", {view.reason}" if view.reason and not view.reason.startswith(REASON) else ""
+        return f"its state is {'+'.join(sorted(view.states))}{reason}"
+    have = {kind or "" for kind, _ in view.gpus}
+    index_types = {index_type(i) for i in range(count)}
+    fits = have == types if types else not have & index_types
+    if not fits or sum(n for _, n in view.gpus) != count:
+        shown = ", ".join(f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for kind, n in view.gpus)
+        return f"Slurm has {shown or 'no GPUs'} for it"
+    return None
+
+
+def _models(files: SiteFiles) -> frozenset[str]:
+    """Models whose nodes all have, or get, the feature."""
+    return frozenset(n.model for n in files.nodes.values() if n.model is not None)
