@@ -18,7 +18,13 @@ MOST_NODES = 16  # nodes whose scores are listed
 
 
 def assignment(
-    policy: str, cell: Cell, choice: Choice, *, why: Mapping[str, Any] | None = None, rule: str
+    policy: str,
+    cell: Cell,
+    choice: Choice,
+    *,
+    why: Mapping[str, Any] | None = None,
+    rule: str,
+    by: str = "mean_score",
 ) -> Assignment:
     """Build the assignment of a choice.
 
@@ -26,6 +32,7 @@ def assignment(
     ----------
     why : what the policy adds to the account (cells tried, ...).
     rule : how the policy chose, as the end of the summary sentence.
+    by : what the considered sets were compared by, as the key of their values.
 
     The score and slowdown are those of the job's class, whatever the policy looked at.
     """
@@ -54,6 +61,11 @@ def assignment(
     }
     if choice.sets is not None:
         account["candidate_sets"] = choice.sets
+    if choice.considered:
+        account["considered"] = [
+            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: round(c.value, 4)}
+            for c in choice.considered
+        ]
     account["summary"] = (
         f"{set_words(cluster.nodes, choice.nodes, choice.slots)}: "
         f"L {level.penalty:g} ({level.name}) x V {score:.3g} = {slowdown:.3g}; {rule}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,10 +24,11 @@ from slurm_gpu_aware.placement.cells import (
 )
 from slurm_gpu_aware.placement.tables import popcount, unpack
 
-__all__ = ["Choice", "choose"]
+__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "choose"]
 
 _LEFT = 1 << 16  # weight of the sum of scores over GPUs left: the sum decides first
 _MOST_GROUPS = 32  # groups (switches, racks) of which all sets are compared, fullest first
+MOST_CONSIDERED = 5  # sets that an account lists; how many there were is always told
 _MOST_WORK = 1 << 22  # index sets x nodes compared exactly; beyond, the lowest index set is taken
 
 
@@ -44,6 +46,17 @@ class Choice:
     """Candidate sets; None: not counted."""
     ties: int
     """Candidates as good by score and best fit; the lowest index decided among them."""
+    considered: tuple[Considered, ...] = ()
+    """The best sets of the best few nodes, the chosen one first; empty for several nodes."""
+
+
+class Considered(NamedTuple):
+    """A one-node set that was compared with others, for the account."""
+
+    node: int
+    slots: tuple[int, ...]
+    value: float
+    """What it was compared by: the mean score, or a bandwidth in GB/s."""
 
 
 def choose(cell: Cell, *, best_fit: bool = True) -> Choice:
@@ -111,12 +124,15 @@ def _totals(cell: Cell) -> IntArray | int:
 def _choose_one(cell: Cell, best_fit: bool) -> Choice:
     if len(cell.units) == 1 or not best_fit:
         row, ties = 0, len(cell.units)
+        rows = [row]
     else:
         # After the GPUs left on the node, those left that are as good, so that these stay together.
         key = _totals(cell) * _LEFT + (_left(cell) * 128 + popcount(cell.masks))
-        row = int(key.argmin())
+        rows = _least(key, MOST_CONSIDERED)
+        row = rows[0]
         ties = int(np.count_nonzero(key == key[row]))
-    slots, total = _take(cell, row, cell.split.per_node)
+    taken = [_take(cell, each, cell.split.per_node) for each in rows]
+    slots, total = taken[0]
     return Choice(
         nodes=(int(cell.units[row]),),
         slots=(slots,),
@@ -124,7 +140,22 @@ def _choose_one(cell: Cell, best_fit: bool) -> Choice:
         candidates=len(cell.units),
         sets=_count_sets(cell),
         ties=ties,
+        considered=tuple(
+            Considered(int(cell.units[each]), chosen, 1e-5 * summed / max(len(chosen), 1))
+            for each, (chosen, summed) in zip(rows, taken, strict=True)
+        ),
     )
+
+
+def _least(key: IntArray, count: int) -> list[int]:
+    """Positions of the ``count`` least keys in ascending order, the lowest position on ties."""
+    if len(key) > 64:
+        bound = np.partition(key, count - 1)[count - 1]
+        inside = np.flatnonzero(key < bound)
+        near = np.concatenate([inside, np.flatnonzero(key == bound)[: count - len(inside)]])
+        near.sort()
+        return [int(i) for i in near[key[near].argsort(kind="stable")]]
+    return [int(i) for i in key.argsort(kind="stable")[:count]]
 
 
 def _count_sets(cell: Cell) -> int:

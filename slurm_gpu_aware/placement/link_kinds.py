@@ -14,7 +14,7 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import Cluster, IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.choose import Choice
+from slurm_gpu_aware.placement.choose import Choice, Considered
 from slurm_gpu_aware.placement.tables import popcount
 from slurm_gpu_aware.topology.bandwidth import EffBwModel
 from slurm_gpu_aware.topology.graph import HardwareGraph, uniform_graph
@@ -144,10 +144,18 @@ def groups_to_compare(cell: Cell, numbers: IntArray) -> IntArray:
     return np.asarray(numbers[np.lexsort((numbers, load[numbers]))][:_MOST_GROUPS])
 
 
-def choice_of(cell: Cell, rows: IntArray, masks: list[int], *, sets: int, ties: int) -> Choice:
+def choice_of(
+    cell: Cell,
+    rows: IntArray,
+    masks: list[int],
+    *,
+    sets: int,
+    ties: int,
+    considered: tuple[Considered, ...] = (),
+) -> Choice:
     """Build the choice of these masks on these rows."""
     slots = tuple(slots_of(mask) for mask in masks)
     nodes = tuple(int(node) for node in cell.units[rows])
     fixed = cell.supply.table.fixed
     total = sum(int(fixed[node, list(part)].sum()) for node, part in zip(nodes, slots, strict=True))
-    return Choice(nodes, slots, total, len(cell.units), sets, ties)
+    return Choice(nodes, slots, total, len(cell.units), sets, ties, considered)

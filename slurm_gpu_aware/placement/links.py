@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.choose import Choice, choose
+from slurm_gpu_aware.placement.choose import MOST_CONSIDERED, Choice, Considered, choose
 from slurm_gpu_aware.placement.link_kinds import (
     Goal,
     Kinds,
@@ -176,6 +176,7 @@ def _grown(
 def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Choice:
     """One node, or several that each give their own best set."""
     count = cell.split.nodes
+    considered: tuple[Considered, ...] = ()
     values = np.array([b.values for b in best])
     left, own = gpus_left(cell), popcount(cell.masks).astype(np.int64)
     if count == 1:
@@ -186,6 +187,7 @@ def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Cho
         for spare in (left, own):
             rows = rows[spare[rows] == spare[rows].min()]
         equal, picked = rows, rows[np.argmin(cell.units[rows])][None]
+        considered = _considered(cell, kinds, best, int(picked[0]))
     else:
         of_row = values[kinds.of_row]
         optional = ~np.isin(cell.units, list(cell.supply.request.required))
@@ -202,6 +204,23 @@ def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Cho
         [best[kind].mask for kind in kinds.of_row[picked]],
         sets=sum(int(n) * b.sets for n, b in zip(per_kind, best, strict=True)),
         ties=sum(int(n) * b.ties for n, b in zip(tied, best, strict=True)),
+        considered=considered,
+    )
+
+
+def _considered(cell: Cell, kinds: Kinds, best: list[_Best], picked: int) -> tuple[Considered, ...]:
+    """The picked row's set, then the best set of a row of each of the best other kinds."""
+    own = int(kinds.of_row[picked])
+    others = sorted((k for k in range(len(best)) if k != own), key=lambda k: best[k].values)
+    kind_order = others[::-1][: MOST_CONSIDERED - 1]
+    rows = [picked, *(int((kinds.of_row == kind).argmax()) for kind in kind_order)]
+    return tuple(
+        Considered(
+            int(cell.units[row]),
+            slots_of(best[int(kinds.of_row[row])].mask),
+            best[int(kinds.of_row[row])].values[0],
+        )
+        for row in rows
     )
 
 

@@ -43,6 +43,7 @@ from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
 
 __all__ = [
+    "COMPARED_BY",
     "MapaBaseline",
     "MapaGreedy",
     "MapaPreserve",
@@ -95,6 +96,14 @@ def goal_for(request: Request, model: EffBwModel, objective: Objective | None = 
         talks = pattern.has_edges(request.gpus)
         objective = "effbw" if request.bandwidth_sensitive and talks else "preserved"
     return Goal(objective, pattern, model)
+
+
+COMPARED_BY: dict[str, str] = {
+    "effbw": "effbw_gbps",
+    "aggbw": "aggbw_gbps",
+    "preserved": "preservedbw_change_gbps",
+}
+"""Objective -> key of its values in the account."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -178,7 +187,8 @@ class _ByLinks:
             return None
         choice = choose_by_links(cell, goal)
         why = links_account(cell, choice, goal)
-        return assignment(self.name, cell, choice, why=why, rule=links_rule(choice, goal, why))
+        rule, by = links_rule(choice, goal, why), COMPARED_BY[goal.objective]
+        return assignment(self.name, cell, choice, why=why, rule=rule, by=by)
 
 
 class MapaGreedy(_ByLinks):

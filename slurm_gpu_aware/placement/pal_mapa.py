@@ -13,6 +13,7 @@ from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.links import choose_by_links
 from slurm_gpu_aware.placement.mapa import (
+    COMPARED_BY,
     EffBwOption,
     goal_for,
     links_account,
@@ -48,5 +49,10 @@ class PalMapa:
         links = links_account(cell, choice, goal)
         tried = cells_tried(cell, level_views(cluster))
         return assignment(
-            self.name, cell, choice, why={**tried, **links}, rule=links_rule(choice, goal, links)
+            self.name,
+            cell,
+            choice,
+            why={**tried, **links},
+            rule=links_rule(choice, goal, links),
+            by=COMPARED_BY[goal.objective],
         )

@@ -155,3 +155,26 @@ def test_best_cell_offers_all_equal_candidates():
     assert cell.allowed.tolist() == [[True, True, False], [True, True, True]]
     assert (cell.level.name, cell.score, cell.product) == ("node", 0.9, 0.9)
     assert best_cell(ask(4, max_nodes=1), cluster) is None
+
+
+def test_the_account_lists_the_sets_that_were_compared():
+    scores = np.array([[1.0, 1.0, 2.0, 2.0], [0.9, 1.0, 2.0, 2.0], [0.9, 0.9, 1.0, 1.0]])
+    cluster = Cluster.uniform(3, 4, scores={"A": scores})
+    cluster.free[2, 0] = False
+    why = Pal().place(Request("1", gpus=2, app_class="A"), cluster).why
+    assert [entry["mean_score"] for entry in why["considered"]] == [0.95, 0.95, 1.0]
+    assert why["considered"][0]["slots"] == why["chosen"][0]["slots"]
+
+
+def test_of_many_nodes_the_account_lists_the_best_few():
+    rng = np.random.default_rng(4)
+    scores = rng.choice(np.arange(10) / 10 + 0.5, size=(300, 4))
+    why = (
+        Pal()
+        .place(Request("1", gpus=4, app_class="A"), Cluster.uniform(300, 4, scores={"A": scores}))
+        .why
+    )
+    listed = [entry["mean_score"] for entry in why["considered"]]
+    assert len(listed) <= 5
+    assert listed == sorted(listed)
+    assert listed[0] == round(float(np.mean(why["chosen"][0]["scores"])), 4)
