@@ -24,6 +24,7 @@ __all__ = [
     "GateConfig",
     "PlacementConfig",
     "SelectorConfig",
+    "SetupConfig",
     "SiteConfig",
     "StoreConfig",
     "load_config",
@@ -118,6 +119,19 @@ class EventsConfig:
 
 
 @dataclass(frozen=True)
+class SetupConfig:
+    """``[setup]``: how ``gpu-aware setup --roll`` changes nodes."""
+
+    distribute: tuple[str, ...] = ()
+    """Command and its arguments that copies slurm.conf and gres.conf to all nodes; empty: they
+    share the folder, or slurmctld sends them (configless)."""
+    distribute_timeout_s: float = 600.0
+    """Limit for that command."""
+    register_timeout_s: float = 120.0
+    """How long a node may take to register after ``scontrol reconfigure``."""
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that a site can set; see ``etc/config.toml`` for the text an admin reads."""
 
@@ -128,6 +142,7 @@ class Config:
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
+    setup: SetupConfig = field(default_factory=SetupConfig)
     source: Path | None = None
     """File that it came from; None: defaults."""
 
@@ -174,6 +189,7 @@ _SECTIONS: dict[str, type] = {
     "selector": SelectorConfig,
     "store": StoreConfig,
     "events": EventsConfig,
+    "setup": SetupConfig,
 }
 
 
@@ -303,6 +319,8 @@ def _check(config: Config, known_policies: tuple[str, ...]) -> None:
     )
     for key in ("round_s", "start_timeout_s", "command_timeout_s", "reuse_backoff_s"):
         require(getattr(config.selector, key) > 0, f"selector.{key}", "must be more than 0")
+    for key in ("distribute_timeout_s", "register_timeout_s"):
+        require(getattr(config.setup, key) > 0, f"setup.{key}", "must be more than 0")
     if known_policies:
         for key, names in (
             ("placement.policy", (config.placement.policy,)),

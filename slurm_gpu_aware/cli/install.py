@@ -168,8 +168,8 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     if plain:
         notes.append(
             f"{render.hostlist(plain)} keep their GRES types: changing them under running jobs"
-            " kills these. Drain a node, wait until it is empty, then change its lines by hand;"
-            " 'gpu-aware setup --output DIR' writes them. Until then we choose only the node there"
+            " kills these. 'gpu-aware setup --roll' moves them one by one, each when it is empty."
+            " Until then we choose only the node there"
         )
     if absent:
         lines = "; ".join(render.node_lines(absent))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.output import paragraph, say
+from slurm_gpu_aware.cli.output import json_option, paragraph, say
 from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ def _uids(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) ->
 @click.option("--output", type=_FOLDER, metavar="DIR", help="Write all files there for review.")
 @click.option("--install", is_flag=True, help="Change the site's files in place.")
 @click.option("--yes", is_flag=True, help="Do not ask before files are overwritten.")
+@click.option(
+    "--roll", is_flag=True, help="Move nodes to one GRES type per GPU, one by one; or go on."
+)
+@click.option("--undo", is_flag=True, help="Move the nodes that --roll moved back, the same way.")
+@click.option("--nodes", metavar="LIST", help="Only these nodes: n[1-4],n7.")
+@click.option("--partition", metavar="NAME", help="Only nodes of this partition.")
+@json_option
 @click.option(
     "--slurm-dir",
     type=_FOLDER,
@@ -62,6 +69,11 @@ def command(
     output: Path | None,
     install: bool,
     yes: bool,
+    roll: bool,
+    undo: bool,
+    nodes: str | None,
+    partition: str | None,
+    as_json: bool,
     slurm_dir: Path,
     unit_dir: Path,
     operators: tuple[int, ...],
@@ -72,14 +84,35 @@ def command(
     follows from the configuration and from the profile in the store. Each change to an existing
     file is shown as a diff first; the file's first version is kept as NAME.before-gpu-aware. Lua
     files are compiled before anything is written. The GRES types of nodes that have GPUs in
-    slurm.conf are never changed: that kills running jobs.
+    slurm.conf are not changed: that kills running jobs.
+
+    --roll does change them, under no running job: it drains a node, waits until it is empty,
+    writes its lines in slurm.conf and gres.conf, runs setup.distribute, reconfigures Slurm, sees
+    that the node registered, resumes it, and takes the next. Nodes that somebody else drained, or
+    that are down, are skipped. --undo goes back. Both can be interrupted (Ctrl-C, kill -9) and
+    go on when started again; without --nodes or --partition with the same nodes. --json prints
+    what became of each node.
+
+    Exit codes of --roll and --undo: 0 all nodes are as they should be; 1 a node failed and was
+    put back, or an error; 3 nodes were skipped; 130 interrupted.
 
     \b
     Examples:
       gpu-aware setup --output ./review
       gpu-aware setup
       gpu-aware setup --install
+      gpu-aware setup --roll --partition gpu
+      gpu-aware setup --undo
     """
+    if roll or undo:
+        if output is not None or install or operators:
+            raise click.UsageError(
+                "--roll and --undo go with --nodes, --partition, --yes, --json and --slurm-dir only"
+            )
+        code = _roll(context, slurm_dir, undo, nodes, partition, yes, as_json)
+        raise click.exceptions.Exit(code)
+    if nodes or partition or as_json:
+        raise click.UsageError("--nodes, --partition and --json need --roll or --undo")
     from slurm_gpu_aware.cli import files
     from slurm_gpu_aware.cli import install as work
 
@@ -111,6 +144,32 @@ def command(
         for folder in files.make_folders(site.config, site.user):
             say(f"made {folder} for {site.user}")
     _end(plan, _next_steps(install, len(changes)))
+
+
+def _roll(
+    context: Context,
+    slurm_dir: Path,
+    undo: bool,
+    nodes: str | None,
+    partition: str | None,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    from slurm_gpu_aware.cli.roll import roll
+    from slurm_gpu_aware.slurm.conffile import read_conf
+
+    config = context.config()
+    profile = _profiled(config, read_conf(slurm_dir / "slurm.conf"))
+    return roll(
+        config,
+        slurm_dir,
+        {node.name: node for node in profile},
+        undo=undo,
+        nodes=nodes,
+        partition=partition,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 def _end(plan: Plan, last: str) -> None:

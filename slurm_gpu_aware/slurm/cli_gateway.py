@@ -74,6 +74,7 @@ def run_command(
             capture_output=True,
             timeout=timeout_s,
             env=clean_environment(),
+            process_group=0,  # Ctrl-C is for us: a command that was begun ends by itself
             check=False,
         )
     except subprocess.TimeoutExpired:
