@@ -31,6 +31,7 @@ _COMMANDS = {
     "release": "slurm_gpu_aware.cli.release",
     "selectd": "slurm_gpu_aware.cli.selectd",
     "setup": "slurm_gpu_aware.cli.setup",
+    "simulate": "slurm_gpu_aware.cli.simulate",
     "status": "slurm_gpu_aware.cli.status",
 }
 """Command -> module that holds it as ``command``. Imported when asked for."""

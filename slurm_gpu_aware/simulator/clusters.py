@@ -17,7 +17,7 @@ from slurm_gpu_aware.simulator.timings import Draw
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.variability.bins import bin_scores
 
-__all__ = ["SimCluster", "bin_all", "synthetic_cluster", "with_scores"]
+__all__ = ["SimCluster", "bin_all", "store_cluster", "synthetic_cluster", "with_scores"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +94,23 @@ def synthetic_cluster(
     what = f"{machine_name} ({width} GPUs)" if machine_name else f"{width} GPUs"
     label = f"{nodes} node{'s' if nodes > 1 else ''} with {what}"
     return SimCluster(cluster, {}, label)
+
+
+def store_cluster(
+    cluster: Cluster, raw_scores: Mapping[str, Mapping[tuple[str, int], float]]
+) -> SimCluster:
+    """The profiled cluster; jobs run at the raw scores that the store keeps beside the bins."""
+    row = {name: i for i, name in enumerate(cluster.nodes)}
+    truth = {}
+    for name, known in raw_scores.items():
+        values = np.ones(cluster.exists.shape)
+        for (node, slot), score in known.items():
+            if node in row and slot < cluster.shape[1]:
+                values[row[node], slot] = score
+        truth[name] = values
+    label = f"the store's cluster: {len(cluster.nodes)} nodes, {int(cluster.exists.sum())} GPUs"
+    measured = "measured on these GPUs" if truth else "none: nothing was measured"
+    return SimCluster(cluster, truth, label, measured)
 
 
 def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, FloatArray]:

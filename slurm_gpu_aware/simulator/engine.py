@@ -31,7 +31,7 @@ import numpy as np
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster, FloatArray, RunningJob
 from slurm_gpu_aware.placement.feasible import why_not
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning import Plan, PlanSettings
 from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
@@ -140,6 +140,7 @@ class Simulator:
             backfill_depth=settings.backfill_depth,
         )
         self.policy = make_policy(settings.policy, settings.policy_options)
+        self.known_options = option_names(settings.policy)
         self.fitting: dict[tuple[object, ...], bool] = {}
         self.key = order_key(settings)
         self.lined = settings.sticky and not settings.preemptive
@@ -263,7 +264,7 @@ class Simulator:
             pattern=job.pattern,
             time_limit_s=limit,
             submit_s=job.submit_s,
-            options=job.options,
+            options={k: v for k, v in job.options.items() if k in self.known_options},
         )
 
     def _end_jobs(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.simulator.trace import TraceJob
 
 __all__ = ["Interference", "Kind"]
@@ -20,6 +21,12 @@ class Interference:
 
     pairs: Mapping[tuple[Kind, Kind], float]
     """(job, neighbour) -> factor on the job's time. A pair that was not measured counts as 1."""
+
+    @classmethod
+    def of(cls, profile: InterferenceProfile) -> Interference:
+        """The measured pairs of a profile."""
+        found = {pair: profile.slowdown(*pair) for pair in profile.together}
+        return cls({pair: ratio for pair, ratio in found.items() if ratio is not None})
 
     def factor(self, job: TraceJob, others: Sequence[TraceJob]) -> float:
         """Slowdown >= 1 of ``job`` beside ``others``.

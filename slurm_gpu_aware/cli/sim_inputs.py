@@ -1,0 +1,188 @@
+"""What ``gpu-aware simulate`` runs on: jobs, cluster and settings, from its options."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.simulator.clusters import (
+    SimCluster,
+    store_cluster,
+    synthetic_cluster,
+    with_scores,
+)
+from slurm_gpu_aware.simulator.interference import Interference
+from slurm_gpu_aware.simulator.parallel import Run
+from slurm_gpu_aware.simulator.sacct import read_sacct, sacct_command
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.sources import read_trace
+from slurm_gpu_aware.simulator.synthetic import poisson_trace
+from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
+from slurm_gpu_aware.simulator.topo_jobs import read_profile
+from slurm_gpu_aware.simulator.trace import Trace
+
+__all__ = ["Inputs", "gather"]
+
+_SACCT_TIMEOUT_S = 600.0
+Given = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Everything that the runs need."""
+
+    trace: Trace
+    site: SimCluster
+    settings: tuple[SimSettings, ...]
+    """One per policy."""
+
+    def runs(self) -> list[Run]:
+        """One run per policy."""
+        return [Run(self.trace, self.site.cluster, self.site.truth, s) for s in self.settings]
+
+
+def gather(config: Config, given: Given) -> Inputs:
+    """Read and check everything before anything runs.
+
+    Raises RequestError, PolicyError or SourceError, each one sentence.
+    """
+    names = given["policies"] or ("lowest-index", config.placement.policy)
+    classes = config.site.classes
+    trace = _trace(config, given)
+    profile = read_profile(given["profile"]).profile if given["profile"] else None
+    if given["interference"] and profile is None:
+        raise RequestError("--interference needs --profile FILE.json with times side by side")
+    backfill = given["backfill"]
+    base = SimSettings(
+        order=given["order"],
+        round_s=given["round_s"],
+        backfill=config.placement.backfill if backfill is None else backfill,
+        migration_s=given["migration_s"],
+        classes=tuple(dict.fromkeys((*classes, *sorted({j.app_class for j in trace.jobs})))),
+        locality=given["locality_effect"],
+        variability=given["variability_effect"],
+        communication_share=given["bandwidth_share"],
+        interference=Interference.of(profile) if given["interference"] and profile else None,
+    )
+    settings = tuple(_with_options(parse_policy(n, base), given["seed"]) for n in names)
+    for one in settings:
+        make_policy(one.policy, one.policy_options)
+    site = _site(config, given)
+    return Inputs(_with_sensitivity(config, trace), site, settings)
+
+
+def _with_options(settings: SimSettings, seed: int) -> SimSettings:
+    options = {"seed": seed} if settings.policy == "random" else {}
+    return replace(settings, policy_options=options)
+
+
+def _with_sensitivity(config: Config, trace: Trace) -> Trace:
+    """Jobs of classes that the site calls bandwidth sensitive are so, as live."""
+    names = {name for name, entry in config.classes.items() if entry.bandwidth_sensitive}
+    if not names:
+        return trace
+    jobs = tuple(
+        replace(j, bandwidth_sensitive=True) if j.app_class in names else j for j in trace.jobs
+    )
+    return replace(trace, jobs=jobs)
+
+
+def _trace(config: Config, given: Given) -> Trace:
+    sources = [n for n in ("trace", "sacct", "synthetic") if given[n] is not None]
+    if given["what_if"] and not sources:
+        sources, given = ["sacct"], {**given, "sacct": "live"}
+    if len(sources) != 1:
+        raise RequestError("give one source of jobs: TRACE, --sacct FILE|live, or --synthetic JOBS")
+    if given["what_if"] and sources != ["sacct"]:
+        raise RequestError("--what-if compares with what Slurm recorded: use it with --sacct")
+    site = config.site
+    if sources == ["synthetic"]:
+        return poisson_trace(
+            given["synthetic"], given["jobs_per_hour"], seed=given["seed"], classes=site.classes
+        )
+    if sources == ["trace"]:
+        return read_trace(
+            given["trace"],
+            class_column=given["class_column"],
+            default_class=site.default_class,
+            classes=site.classes,
+            profile=given["profile"],
+        )
+    text = _live_history(given["days"]) if given["sacct"] == "live" else None
+    name = f"the last {given['days']} days" if text is not None else given["sacct"]
+    return read_sacct(name, classes=site.classes, default_class=site.default_class, text=text)
+
+
+def _live_history(days: int) -> str:
+    argv = sacct_command(days)
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_SACCT_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:
+        raise SourceError(
+            "sacct is not here: run this where Slurm's commands are, or give a saved file"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"sacct did not answer in {_SACCT_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise SourceError(f"sacct failed: {done.stderr.strip() or f'exit {done.returncode}'}")
+    return done.stdout
+
+
+def _site(config: Config, given: Given) -> SimCluster:
+    penalty = given["locality_penalty"] or config.placement.locality_penalty
+    if given["nodes"] is not None:
+        site = synthetic_cluster(
+            given["nodes"],
+            given["gpus_per_node"],
+            machine_name=given["machine"],
+            locality_penalty=penalty,
+            same_indices=not given["any_indices"],
+        )
+    elif given["machine"] or given["gpus_per_node"]:
+        raise RequestError("--machine and --gpus-per-node need --nodes N")
+    else:
+        site = _stored(config, penalty, same_indices=not given["any_indices"])
+    files = _variability(given["variability"])
+    if not files:
+        return site
+    profile = {name: read_timings(path) for name, path in files.items()}
+    for name, timings in profile.items():
+        if timings.bad_rows:
+            lines = ", ".join(str(row.line) for row in timings.bad_rows[:10])
+            raise SourceError(
+                f"{files[name]}: {len(timings.bad_rows)} bad rows, first {lines}: "
+                f"{timings.bad_rows[0].reason}"
+            )
+    draw = draw_scores(profile, site.cluster.exists, given["draw"], given["seed"])
+    return with_scores(site, draw)
+
+
+def _stored(config: Config, penalty: float, *, same_indices: bool) -> SimCluster:
+    from slurm_gpu_aware.cli.given import stored_cluster
+    from slurm_gpu_aware.store.database import open_store
+    from slurm_gpu_aware.store.profiles import load_profile
+
+    with open_store(config.store.path, readonly=True) as store:
+        profile = load_profile(store)
+    placement = replace(config.placement, locality_penalty=penalty)
+    cluster = stored_cluster(profile, replace(config, placement=placement))
+    return store_cluster(replace(cluster, same_indices=same_indices), profile.raw_scores)
+
+
+def _variability(entries: Sequence[str]) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for entry in entries:
+        name, equals, path = entry.partition("=")
+        if not equals or not name or not path:
+            raise RequestError(f"--variability {entry!r}: expected CLASS=FILE.csv")
+        if name in files:
+            raise RequestError(f"--variability: class {name} is given twice")
+        files[name] = path
+    return files

@@ -1,0 +1,134 @@
+"""What ``gpu-aware simulate`` says: bad rows, progress, the table, the JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from slurm_gpu_aware.cli.output import age, say, table
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.sim_inputs import Inputs
+    from slurm_gpu_aware.simulator.result import Result
+    from slurm_gpu_aware.simulator.trace import Trace
+
+__all__ = ["Progress", "as_json", "say_never", "say_rows", "table_text"]
+
+_MOST_ROWS = 20
+_RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s")
+
+
+def say_rows(trace: Trace) -> None:
+    """Tell on stderr what was not used, with line numbers and counts."""
+    for row in trace.bad_rows[:_MOST_ROWS]:
+        say(f"{trace.name}: line {row.line}: {row.reason}")
+    if trace.bad_rows:
+        more = len(trace.bad_rows) - _MOST_ROWS
+        rest = f" (the first {_MOST_ROWS} are listed)" if more > 0 else ""
+        say(f"{trace.name}: {len(trace.bad_rows)} bad rows left out{rest}")
+    for reason, count in sorted(trace.skipped.items()):
+        say(f"{trace.name}: {count} jobs left out: {reason}")
+
+
+def say_never(result: Result) -> None:
+    """Tell which jobs could never run on this cluster, and why."""
+    reasons = Counter(reason for _, reason in result.never)
+    for reason, count in reasons.most_common(_MOST_ROWS):
+        example = next(job for job, why in result.never if why == reason)
+        say(f"{result.settings.label}: {count} jobs never ran, such as {example}: {reason}")
+
+
+class Progress:
+    """Jobs done per policy: one line that is rewritten on a terminal, else one per quarter."""
+
+    def __init__(self, labels: Sequence[str], jobs: int) -> None:
+        self._labels = labels
+        self._jobs = jobs
+        self._last = -1
+        self._terminal = sys.stderr.isatty()
+
+    def show(self, done: Sequence[int]) -> None:
+        """Show counts of ended jobs, one per policy."""
+        total = self._jobs * len(self._labels)
+        step = sum(done) * (100 if self._terminal else 4) // max(total, 1)
+        if step == self._last:
+            return
+        self._last = step
+        parts = [
+            f"{label} {100 * n // max(self._jobs, 1)}%"
+            for label, n in zip(self._labels, done, strict=True)
+        ]
+        text = f"simulating {self._jobs} jobs: {', '.join(parts)}"
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+        else:
+            say(text)
+
+    def done(self) -> None:
+        """Leave the line."""
+        if self._terminal and self._last >= 0:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
+    """The output's JSON; ratios are those of each run to the first (less than 1 is better)."""
+    runs: list[dict[str, Any]] = []
+    for result in results:
+        summary = result.summary()
+        first = runs[0] if runs else summary
+        ratios = {
+            key: summary[key] / first[key]
+            for key in _RATIOS
+            if summary[key] is not None and first[key]
+        }
+        runs.append({**summary, "energy_kwh": None, "ratio_to_first": ratios})
+    trace, settings = inputs.trace, inputs.settings[0]
+    return {
+        "trace": trace.name,
+        "cluster": inputs.site.label,
+        "runs": runs,
+        "input": {
+            "jobs": len(trace.jobs),
+            "bad_rows": [{"line": row.line, "reason": row.reason} for row in trace.bad_rows],
+            "skipped": dict(trace.skipped),
+        },
+        "site": inputs.site.as_json(),
+        "settings": {
+            "order": settings.order,
+            "round_s": settings.round_s,
+            "backfill": settings.backfill,
+            "migration_s": settings.migration_s,
+            "variability": settings.variability,
+            "locality": settings.locality,
+            "communication_share": settings.communication_share,
+            "interference": settings.interference is not None,
+        },
+    }
+
+
+def table_text(output: dict[str, Any]) -> str:
+    """The numbers for a person; the last column compares with the first policy."""
+    headers = ["policy", "jobs", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
+    rows = []
+    for run in output["runs"]:
+        ratio = run["ratio_to_first"].get("avg_jct_s")
+        rows.append(
+            (
+                run["policy"],
+                run["jobs"],
+                age(run["avg_jct_s"]),
+                age(run["p99_jct_s"]),
+                age(run["avg_wait_s"]),
+                "" if run["avg_slowdown"] is None else f"{run['avg_slowdown']:.3f}",
+                age(run["makespan_s"]),
+                f"{100 * run['utilization']:.0f}%",
+                "" if ratio is None else f"{100 * (ratio - 1):+.1f}%",
+            )
+        )
+    head = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
+    body = table([*headers, "JCT vs first"], rows, right=[*headers[1:], "JCT vs first"])
+    return f"{head}\n\n{body}"

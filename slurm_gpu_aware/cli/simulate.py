@@ -1,0 +1,227 @@
+"""``gpu-aware simulate``: what policies would make of a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.output import json_option, print_json, say
+from slurm_gpu_aware.errors import RequestError
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.sim_inputs import Inputs
+    from slurm_gpu_aware.config import Config
+
+__all__ = ["command"]
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("simulate")
+@click.argument("trace", required=False, type=_FILE)
+@click.option(
+    "--policy",
+    "-p",
+    "policies",
+    multiple=True,
+    metavar="NAME[:sticky|:non-sticky]",
+    help="Policy to try; repeatable. Ratios refer to the first. Default: lowest-index, which is "
+    "Slurm's habit, and the site's policy.",
+)
+@click.option(
+    "--order",
+    default="fifo",
+    show_default=True,
+    metavar="ORDER",
+    help="Order of the queue: fifo, las, srtf, priority, edf.",
+)
+@click.option(
+    "--round",
+    "round_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="S",
+    help="Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
+)
+@click.option("--backfill/--no-backfill", default=None, help="EASY backfill. Default: the site's.")
+@click.option(
+    "--locality-penalty",
+    type=click.FloatRange(1),
+    metavar="L",
+    help="Slowdown of a job that spans nodes. Default: the site's.",
+)
+@click.option(
+    "--migration",
+    "migration_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Cost of a restart or a move.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Simulate N equal nodes instead of the store's cluster.",
+)
+@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="G", help="GPUs of each.")
+@click.option("--machine", metavar="NAME", help="Kind of machine of each node, with its links.")
+@click.option(
+    "--any-indices",
+    is_flag=True,
+    help="A job may get different GPU indices on its nodes (Slurm cannot do that).",
+)
+@click.option(
+    "--variability",
+    "variability",
+    multiple=True,
+    metavar="CLASS=FILE.csv",
+    help="Measured times of GPUs (columns gpu,node,value_ms) for a class; repeatable.",
+)
+@click.option(
+    "--draw",
+    default="gpus",
+    show_default=True,
+    metavar="HOW",
+    help="How GPUs are drawn from those files: gpus, nodes, repeat, runs.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all draws."
+)
+@click.option(
+    "--class-column",
+    default="class",
+    show_default=True,
+    metavar="NAME",
+    help="Column of a CSV trace that holds the class.",
+)
+@click.option(
+    "--sacct",
+    metavar="FILE|live",
+    help="Take the jobs from sacct: a saved file, or the cluster here and now.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1),
+    default=90,
+    show_default=True,
+    help="How far back live history goes.",
+)
+@click.option(
+    "--synthetic",
+    type=click.IntRange(1),
+    metavar="JOBS",
+    help="Make a trace of so many jobs with Poisson arrivals.",
+)
+@click.option(
+    "--jobs-per-hour",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Their rate.",
+)
+@click.option(
+    "--profile",
+    type=_FILE,
+    metavar="FILE.json",
+    help="Times alone and side by side: needed by job files without run times, and by "
+    "--interference.",
+)
+@click.option(
+    "--variability-effect/--no-variability-effect",
+    default=True,
+    show_default=True,
+    help="Jobs run at the pace of their slowest GPU.",
+)
+@click.option(
+    "--locality-effect/--no-locality-effect",
+    default=True,
+    show_default=True,
+    help="Jobs that span nodes are slowed by L.",
+)
+@click.option(
+    "--bandwidth-share",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="C",
+    help="Slow bandwidth sensitive jobs by their links; C is the share of their time "
+    "that is communication at best (measured: 0.107).",
+)
+@click.option("--interference", is_flag=True, help="Neighbours slow each other as in --profile.")
+@click.option(
+    "--what-if",
+    is_flag=True,
+    help="Compare what Slurm did with what we would have done: live history (or --sacct) "
+    "on the store's cluster.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Policies simulated at a time. Default: one per CPU.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write one CSV of jobs per policy; 'gpu-aware report DIR' draws them.",
+)
+@json_option
+@pass_context
+def command(context: Context, /, **given: Any) -> None:
+    """Run a trace through the planner that runs live, on a virtual clock, one run per policy.
+
+    TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
+    time_limit_s, deadline_s, bw, pattern, priority, user), sacct output, or a job file of MAPA
+    or of Amaral et al. The cluster is the store's unless --nodes is given. Bad rows are reported
+    on stderr with their line numbers.
+
+    \b
+    Examples:
+      gpu-aware simulate trace.csv -p packed -p pal --nodes 16 --gpus-per-node 4 --round 300
+      gpu-aware simulate trace.csv --variability A=resnet.csv --nodes 16 --gpus-per-node 4 --json
+      gpu-aware simulate --synthetic 1000 --jobs-per-hour 30 --nodes 8 --machine dgx-1-v100
+      gpu-aware simulate --sacct live --out results
+      gpu-aware simulate --what-if --days 90 --out results
+    """
+    from slurm_gpu_aware.cli import sim_inputs, sim_text
+
+    config = context.config(check_policies=True)
+    try:
+        inputs = sim_inputs.gather(config, given)
+    except ValueError as exc:
+        raise RequestError(str(exc)) from None
+    sim_text.say_rows(inputs.trace)
+    if not inputs.trace.jobs:
+        raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
+    output = _run(config, inputs, given)
+    if given["as_json"]:
+        print_json(output)
+    else:
+        click.echo(sim_text.table_text(output))
+
+
+def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any]:
+    import time
+
+    from slurm_gpu_aware.cli import sim_text
+    from slurm_gpu_aware.simulator.files import save_results
+    from slurm_gpu_aware.simulator.parallel import run_all
+    from slurm_gpu_aware.simulator.recorded import recorded_result
+
+    bar = sim_text.Progress([s.label for s in inputs.settings], len(inputs.trace.jobs))
+    results = run_all(
+        inputs.runs(), timer=time.perf_counter, processes=given["processes"], progress=bar.show
+    )
+    bar.done()
+    if given["what_if"]:
+        results = [recorded_result(inputs.trace, inputs.site.cluster), *results]
+    output = sim_text.as_json(inputs, results)
+    for result in results:
+        sim_text.say_never(result)
+    if given["out"] is not None:
+        save_results(given["out"], output, results)
+        say(f"wrote {given['out']}; pictures: gpu-aware report {given['out']}")
+    return output

@@ -1,0 +1,144 @@
+"""A folder of results: a summary, and per policy the jobs and the GPUs in use over time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import FloatArray
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.simulator.result import Result
+
+__all__ = ["SUMMARY", "SavedRun", "load_results", "save_results"]
+
+SUMMARY = "summary.json"
+_NUMBERS = ("submit_s", "gpus", "start_s", "end_s", "wait_s", "jct_s", "run_s", "slowdown")
+_COLUMNS = ("job_id", *_NUMBERS, "class", "model", "preemptions", "migrations", "user")
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """One policy of a folder, as a report reads it."""
+
+    label: str
+    summary: Mapping[str, Any]
+    app_class: tuple[str, ...]
+    """Of each job that ended."""
+    columns: Mapping[str, FloatArray]
+    """submit_s, gpus, start_s, end_s, wait_s, jct_s, run_s, slowdown of the jobs that ended."""
+    used_s: FloatArray
+    used_gpus: FloatArray
+
+
+def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result]) -> None:
+    """Write ``summary.json``, ``jobs-POLICY.csv`` and ``gpus-POLICY.csv``.
+
+    ``head`` is the summary's content but for ``runs[].files``. Raises SourceError if the folder
+    cannot be written.
+    """
+    summary = json.loads(json.dumps(head))
+    names: list[str] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for entry, result in zip(summary["runs"], results, strict=True):
+            name = _file_name(str(entry["policy"]), names)
+            entry["files"] = {"jobs": f"jobs-{name}.csv", "gpus": f"gpus-{name}.csv"}
+            _write_jobs(folder / f"jobs-{name}.csv", result)
+            _write_used(folder / f"gpus-{name}.csv", result)
+        (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as exc:
+        raise SourceError(f"{folder}: cannot be written: {exc.strerror}") from None
+
+
+def _file_name(policy: str, taken: list[str]) -> str:
+    base = name = re.sub(r"[^A-Za-z0-9+_.-]", "_", policy)
+    number = 2
+    while name in taken:
+        name, number = f"{base}-{number}", number + 1
+    taken.append(name)
+    return name
+
+
+def _write_jobs(path: Path, result: Result) -> None:
+    """Every job of the trace; times are empty for those that never ran."""
+    reasons = dict(result.never)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        out = csv.writer(stream)
+        out.writerow([*_COLUMNS, "never"])
+        for i, job in enumerate(result.trace.jobs):
+            start, end = float(result.start_s[i]), float(result.end_s[i])
+            ended = math.isfinite(end)
+            run = float(result.run_s[i])
+            times = [start, end, start - job.submit_s, end - job.submit_s, run]
+            out.writerow(
+                [
+                    job.job_id,
+                    f"{job.submit_s:.3f}",
+                    job.gpus,
+                    *(f"{t:.3f}" if ended else "" for t in times),
+                    f"{run / job.duration_s:.5f}" if ended else "",
+                    job.app_class,
+                    job.model or "",
+                    int(result.preemptions[i]),
+                    int(result.migrations[i]),
+                    job.user or "",
+                    reasons.get(job.job_id, ""),
+                ]
+            )
+
+
+def _write_used(path: Path, result: Result) -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        out = csv.writer(stream)
+        out.writerow(["time_s", "gpus_in_use"])
+        last = None
+        for time, used in zip(result.used_s.tolist(), result.used_gpus.tolist(), strict=True):
+            if used != last:
+                out.writerow([f"{time:.3f}", used])
+            last = used
+
+
+def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
+    """Read a folder that :func:`save_results` wrote.
+
+    Raises
+    ------
+    SourceError
+        It is no such folder, or a file in it is damaged; names the file.
+    """
+    file = folder / SUMMARY
+    try:
+        head = json.loads(file.read_text(encoding="utf-8"))
+        runs = [_load_run(folder, entry) for entry in head["runs"]]
+    except OSError as exc:
+        raise SourceError(
+            f"{exc.filename}: cannot be read: {exc.strerror}; "
+            "make the folder with: gpu-aware simulate ... --out DIR"
+        ) from None
+    except (ValueError, KeyError, TypeError) as exc:
+        raise SourceError(f"{folder}: damaged: {exc!r}") from None
+    return head, runs
+
+
+def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
+    with (folder / entry["files"]["jobs"]).open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["end_s"]]
+    with (folder / entry["files"]["gpus"]).open(newline="", encoding="utf-8") as stream:
+        used = [(float(row["time_s"]), float(row["gpus_in_use"])) for row in csv.DictReader(stream)]
+    columns = {name: np.array([float(row[name]) for row in rows]) for name in _NUMBERS}
+    return SavedRun(
+        label=str(entry["policy"]),
+        summary=entry,
+        app_class=tuple(row["class"] for row in rows),
+        columns=columns,
+        used_s=np.array([time for time, _ in used]),
+        used_gpus=np.array([gpus for _, gpus in used]),
+    )

@@ -1,0 +1,133 @@
+"""``gpu-aware simulate``: what it prints, writes and refuses."""
+
+import csv
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_gpu_aware.cli.main import cli
+
+SITE = ["--nodes", "2", "--gpus-per-node", "4"]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    rows = ["job_id,submit_s,gpus,duration_s,class,kind"]
+    rows += [f"{i},{i * 10},{(1, 2, 4)[i % 3]},{100 + i},{'ABC'[i % 3]},C" for i in range(12)]
+    rows += ["bad,x,1,1,A,C", "giant,0,99,10,A,C"]
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(rows) + "\n")
+    return str(file)
+
+
+def run(*args):
+    return CliRunner().invoke(cli, ["simulate", *args])
+
+
+def test_json_has_a_run_per_policy_in_order(trace):
+    done = run(trace, *SITE, "-p", "packed", "-p", "pal", "-p", "pal:non-sticky", "--json")
+    assert done.exit_code == 0, done.stderr
+    output = json.loads(done.stdout)
+    assert [r["policy"] for r in output["runs"]] == ["packed", "pal", "pal:non-sticky"]
+    for one in output["runs"]:
+        assert one["jobs"] == 12
+        assert one["never"] == 1
+        assert one["avg_jct_s"] > 0
+        assert 0 < one["utilization"] <= 1
+        assert one["placement_ms"]["max"] >= one["placement_ms"]["median"] > 0
+    assert output["runs"][0]["ratio_to_first"]["avg_jct_s"] == 1.0
+    assert "line 14: submit_s is 'x'" in done.stderr
+    assert "1 bad rows left out" in done.stderr
+    assert "giant" in done.stderr
+    assert output["input"]["bad_rows"][0]["line"] == 14
+
+
+def test_processes_do_not_change_the_outcome(trace):
+    args = [trace, *SITE, "-p", "random", "-p", "pal", "--round", "50", "--order", "las", "--json"]
+    outputs = [json.loads(run(*args, "--processes", n).stdout) for n in ("1", "2")]
+    for output in outputs:
+        for one in output["runs"]:
+            del one["placement_ms"]
+    assert outputs[0] == outputs[1]
+
+
+def test_the_table_names_policies_and_cluster(trace):
+    done = run(trace, *SITE, "-p", "packed")
+    assert done.exit_code == 0
+    assert "2 nodes with 4 GPUs" in done.stdout
+    assert "packed" in done.stdout
+
+
+def test_out_has_every_job_once(trace, tmp_path):
+    folder = tmp_path / "out"
+    done = run(trace, *SITE, "-p", "packed", "-p", "packed:non-sticky", "--out", str(folder))
+    assert done.exit_code == 0, done.stderr
+    summary = json.loads((folder / "summary.json").read_text())
+    for one in summary["runs"]:
+        with (folder / one["files"]["jobs"]).open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert sorted(r["job_id"] for r in rows) == sorted([*map(str, range(12)), "giant"])
+        jct = [float(r["jct_s"]) for r in rows if r["jct_s"]]
+        assert sum(jct) / len(jct) == pytest.approx(one["avg_jct_s"], abs=0.01)
+        assert [r["never"] != "" for r in rows if r["job_id"] == "giant"] == [True]
+
+
+def test_variability_slows_jobs_and_the_other_class_column_counts(trace, tmp_path):
+    times = tmp_path / "c.csv"
+    times.write_text(
+        "gpu,node,value_ms\n" + "".join(f"{i},n,{100 + i % 2 * 50}\n" for i in range(8))
+    )
+    plain = json.loads(run(trace, *SITE, "-p", "pal", "--json").stdout)["runs"][0]
+    args = [trace, *SITE, "-p", "pal", "--json", "--variability", f"C={times}"]
+    slow = json.loads(run(*args, "--class-column", "kind").stdout)["runs"][0]
+    off = json.loads(run(*args, "--no-variability-effect").stdout)["runs"][0]
+    assert plain["avg_slowdown"] == off["avg_slowdown"] == 1.0
+    assert slow["avg_slowdown"] > 1.0
+
+
+def test_what_if_compares_with_the_record(tmp_path):
+    history = tmp_path / "history"
+    rows = ["JobID|Submit|Start|ElapsedRaw|State|AllocTRES"]
+    rows += [f"{i}|{1000 + i}|{1100 + 50 * i}|50|COMPLETED|gres/gpu=4" for i in range(4)]
+    history.write_text("\n".join(rows))
+    args = ["--what-if", "--sacct", str(history), *SITE, "-p", "pal", "--json"]
+    done = run(*args, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.stderr
+    recorded, ours = json.loads(done.stdout)["runs"]
+    assert recorded["policy"] == "as recorded"
+    assert recorded["avg_wait_s"] == pytest.approx(100 + 49 * 1.5)
+    assert ours["avg_wait_s"] == pytest.approx((0 + 0 + 48 + 48) / 4)
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        ([*SITE], "give one source of jobs"),
+        (["TRACE", *SITE, "--synthetic", "3"], "give one source of jobs"),
+        (["TRACE", *SITE, "-p", "pal2"], "unknown policy 'pal2'"),
+        (["TRACE", *SITE, "-p", "pal:often"], "expected NAME"),
+        (["TRACE", *SITE, "--order", "lifo"], "unknown order 'lifo'; known: fifo"),
+        (["TRACE", "--nodes", "2"], "a node has 1 to 64 GPUs"),
+        (["TRACE", "--machine", "dgx-2"], "need --nodes"),
+        (["TRACE", *SITE, "--variability", "A"], "expected CLASS=FILE.csv"),
+        (["TRACE", *SITE, "--what-if"], "use it with --sacct"),
+        (["TRACE", *SITE, "--interference"], "needs --profile"),
+        (["TRACE", *SITE, "--class-column", "no"], "no column 'no'"),
+        (["/nonexistent.csv", *SITE], "cannot be read"),
+    ],
+)
+def test_mistakes_are_one_sentence(trace, args, reason):
+    done = run(*[trace if a == "TRACE" else a for a in args])
+    assert done.exit_code == 1
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_empty_trace_is_said(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("job_id,submit_s,gpus,duration_s\n")
+    done = run(str(file), *SITE)
+    assert done.exit_code == 1
+    assert "no usable job" in done.stderr
