@@ -68,7 +68,8 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
     n = cluster.shape[0]
     holders = _holders(cluster)
     held = ~cluster.free[holders.node, holders.slot]
-    code = np.unique(holders.job[held] * n + holders.node[held])
+    code = holders.job[held] * n + holders.node[held]  # ascending
+    code = code[np.flatnonzero(np.diff(code, prepend=-1))]
     node, workload = code % n if n else code, holders.workload[code // n if n else code]
     suffered = np.array([profile.slowdown(w, job) or 1.0 for w in holders.known] + [1.0])
     caused = np.array([profile.slowdown(job, w) or 1.0 for w in holders.known] + [1.0])
@@ -80,7 +81,7 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
 
 @dataclass(frozen=True, eq=False)
 class _Holders:
-    """Every GPU that a running job holds, flat; and the workloads of the jobs."""
+    """Every GPU that a running job holds, by job and node; and the workloads of the jobs."""
 
     of: object
     job: IntArray
@@ -103,7 +104,7 @@ def _holders(cluster: Cluster) -> _Holders:
     flat = [
         (number, node, slot)
         for number, job in enumerate(running)
-        for node, slots in job.gpus
+        for node, slots in sorted(job.gpus)
         for slot in slots
     ]
     table = np.array(flat, dtype=np.int64).reshape(-1, 3)

@@ -65,8 +65,10 @@ def scale_for(
     """
     idle = _idle(cluster)
     allowed = allowed_nodes(request, cluster)
-    numbers = np.unique(idle.number if allowed is None else idle.number[allowed])
-    kinds = [idle.kinds[i] for i in numbers.tolist()]
+    kinds = list(idle.kinds)
+    if allowed is not None:
+        there = np.bincount(idle.number[allowed], minlength=len(kinds)) > 0
+        kinds = [kind for kind, used in zip(kinds, there.tolist(), strict=True) if used]
     nodes, counts = _fewest(request, choices, max((e.bit_count() for _, e in kinds), default=0))
     if request.whole_node:
         counts = [max((e.bit_count() for _, e in kinds), default=0)] * nodes

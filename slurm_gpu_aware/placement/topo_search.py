@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import Cluster, IntArray
+from slurm_gpu_aware.cluster import Cluster, FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
 from slurm_gpu_aware.placement.choose import choose
 from slurm_gpu_aware.placement.drb import best_set, linked_enough, worst_set
@@ -29,7 +29,7 @@ from slurm_gpu_aware.topology.subsets import mask_of
 
 __all__ = ["Found", "search"]
 
-_MOST_SETS = 64  # index sets compared for a job on several nodes, the nearest GPUs first
+_MOST_SETS = 32  # index sets compared for a job on several nodes, the nearest GPUs first
 _MOST_ALTERNATIVES = 3
 
 
@@ -146,12 +146,7 @@ def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
         rows, mask = np.array([row], dtype=np.int64), masks[int(machines.of_row[row])]
         return rows, (mask or 0,), machines.terms(rows, (mask or 0,))
 
-    # The first row of each kind and cost, cheapest first: the chosen one, then the alternatives.
-    _, rank = np.unique(costs, return_inverse=True)
-    code = rank.reshape(-1) * len(machines.kinds) + machines.of_row
-    _, first = np.unique(code[order], return_index=True)
-    firsts = order[np.sort(first)[1 : _MOST_ALTERNATIVES + 1]]
-    others = [row for row in firsts.tolist() if np.isfinite(costs[row])]
+    others = _next_best(machines, costs, order)
     rows, chosen, terms = entry(best)
     return Found(
         machines,
@@ -162,6 +157,20 @@ def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
         sets=sum(mask is not None for mask in masks),
         alternatives=tuple(entry(row) for row in others),
     )
+
+
+def _next_best(machines: Machines, costs: FloatArray, order: IntArray) -> list[int]:
+    """The cheapest rows that differ from all before them in kind or cost, the chosen one aside."""
+    others: list[int] = []
+    last = int(order[0])
+    rest = order
+    while len(others) < _MOST_ALTERNATIVES:
+        rest = rest[(machines.of_row[rest] != machines.of_row[last]) | (costs[rest] != costs[last])]
+        if not len(rest) or not np.isfinite(costs[rest[0]]):
+            break
+        last = int(rest[0])
+        others.append(last)
+    return others
 
 
 def _several(machines: Machines, masks: Sequence[int | None]) -> Found | None:
@@ -218,7 +227,7 @@ def _nearest(machines: Machines, rows: IntArray, sets: IntArray) -> list[int]:
     return order[:_MOST_SETS]
 
 
-def _pick(machines: Machines, rows: IntArray, costs: np.ndarray, count: int) -> IntArray | None:
+def _pick(machines: Machines, rows: IntArray, costs: FloatArray, count: int) -> IntArray | None:
     """``count`` of the rows: required ones, then as few groups of the network as can be, in them
     the cheapest, on ties the fullest and the lowest index. Ascending; None if there are too few."""
     cell = machines.cell
