@@ -55,7 +55,9 @@ class RunningJob:
     app_class: str | None = None
     """Application class if it is known (interference, preemption)."""
     preemptable_by: float | None = None
-    """Jobs of a higher preemption tier than this may preempt it; None: nobody may."""
+    """Jobs of a higher preemption tier than this may preempt it; None: no tier may."""
+    preempt_group: str | None = None
+    """Jobs that name this group may preempt it; then ``preemptable_by`` is only what it costs."""
     application: str | None = None
     """Application by its name in an interference profile (``topo-aware``); None: not known."""
 

@@ -59,7 +59,9 @@ class Request:
     """Slurm's priority; larger first."""
     submit_s: float = 0.0
     preemption_tier: float | None = None
-    """May preempt running jobs whose ``preemptable_by`` is lower; None: may not preempt."""
+    """May preempt running jobs whose ``preemptable_by`` is lower; None: no tier of its own."""
+    preempts: frozenset[str] = frozenset()
+    """May preempt running jobs of these ``preempt_group`` values, whatever the tier."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the policy (``placement`` registry checks them)."""
 

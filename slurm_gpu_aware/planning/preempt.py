@@ -17,7 +17,7 @@ from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.planning.timeline import Timeline
 from slurm_gpu_aware.request import Request
 
-__all__ = ["Preemption", "plan_preemption"]
+__all__ = ["Preemption", "can_preempt", "plan_preemption"]
 
 _MOST_NODES = 16  # cheapest single nodes that are tried before victims over several nodes
 Place = Callable[[Request, Cluster], Assignment | None]
@@ -43,13 +43,7 @@ def plan_preemption(
     counts; over several nodes victims are added in order of cost until the job fits and those that
     turn out needless are spared, most expensive first: no victim is left that could be spared.
     """
-    tier = request.preemption_tier
-    if tier is None:
-        return None
-    victims = sorted(
-        (job for job in running if job.preemptable_by is not None and job.preemptable_by < tier),
-        key=_cost,
-    )
+    victims = sorted((job for job in running if _may_push_out(request, job)), key=_cost)
     if not victims:
         return None
     if 1 in request.node_counts(cluster.shape[1]):
@@ -57,6 +51,18 @@ def plan_preemption(
         if found is not None:
             return found
     return _over_nodes(request, cluster, victims, place)
+
+
+def can_preempt(request: Request) -> bool:
+    """Say whether a request may preempt anybody at all."""
+    return request.preemption_tier is not None or bool(request.preempts)
+
+
+def _may_push_out(request: Request, job: RunningJob) -> bool:
+    if job.preempt_group is not None:
+        return job.preempt_group in request.preempts
+    tier = request.preemption_tier
+    return tier is not None and job.preemptable_by is not None and job.preemptable_by < tier
 
 
 def _cost(job: RunningJob) -> tuple[float, float, str]:

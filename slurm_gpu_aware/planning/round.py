@@ -33,7 +33,7 @@ from slurm_gpu_aware.planning.chooser import Chooser, PlacementFailedError, shap
 from slurm_gpu_aware.planning.clock import clock_mhz
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
-from slurm_gpu_aware.planning.preempt import plan_preemption
+from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
 from slurm_gpu_aware.request import Request
 
@@ -197,7 +197,7 @@ class _Round:
         return []
 
     def _preempt(self, request: Request) -> bool:
-        if request.preemption_tier is None:
+        if not can_preempt(request):
             return False
         mine = {assignment.job_id for assignment in self.assignments}
         others = [job for job in self.running if job.job_id not in mine]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.placing import Candidate, Placer, task_of
@@ -21,11 +22,12 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmConfig,
     SlurmJob,
     SlurmNode,
-    SlurmPartition,
+    SlurmQos,
     array_tasks,
 )
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.parse import parse_licenses
+from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.rewrite import gpus_per_node
 from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold, build_cluster, is_usable
 from slurm_gpu_aware.slurm.translate import (
@@ -50,7 +52,7 @@ _MOST_TASKS = 500
 _EPILOG_S = 3.0
 """A node on which epilogs run for longer than this is not planned with until they are done."""
 _CONFIG_S = 60.0
-"""Partitions and Slurm's configuration are read again after this time."""
+"""Slurm's configuration and its QOS are read again after this time."""
 
 
 @dataclass
@@ -90,7 +92,7 @@ class Rounds:
         self._placer = Placer(gateway, config, books, self.watch)
         self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
         self._slurm: SlurmConfig | None = None
-        self._partitions: dict[str, SlurmPartition] = {}
+        self._qos: dict[str, SlurmQos] = {}
         self._read_at = -float("inf")
         self._completing: dict[str, float] = {}
         self.ids: dict[int, str] = {}
@@ -130,7 +132,9 @@ class Rounds:
             outcome.parked_again = self._recovery.park_again(by_id, due, now)
             outcome.released -= outcome.parked_again
         holds = [h for h in (self._hold(j, now) for j in released if j.id not in due) if h]
-        slurm, partitions = self._static()
+        slurm = self._static()
+        partitions = {p.name: p for p in self._gateway.partitions()}
+        rules = PreemptionRules(slurm, partitions, self._qos)
         cluster = build_cluster(
             list(nodes.values()),
             jobs,
@@ -142,10 +146,10 @@ class Rounds:
             busy_nodes=self._busy(nodes.values(), now),
             now=now,
             class_of=self._class_of,
+            rules=rules,
         )
-        site = Site(
-            self._config, slurm, nodes, partitions, self._gateway.reservations(), cluster, now
-        )
+        reservations = self._gateway.reservations()
+        site = Site(self._config, slurm, nodes, partitions, reservations, cluster, now, rules)
         candidates, leave = self._candidates(parked, jobs, site, outcome)
         plan = _in_task_order(self._plan(candidates, site), candidates)
         outcome.waiting += [
@@ -177,13 +181,17 @@ class Rounds:
     def _gate_held(self, now: float) -> bool:
         return self._gate_held_until() - now > _GATE_MARGIN_S
 
-    def _static(self) -> tuple[SlurmConfig, Mapping[str, SlurmPartition]]:
-        """Slurm's configuration and partitions, read once a minute."""
+    def _static(self) -> SlurmConfig:
+        """Slurm's configuration, and its QOS where they preempt; read once a minute."""
         if self._slurm is None or self._timer() - self._read_at > _CONFIG_S:
             self._slurm = self._gateway.config()
-            self._partitions = {p.name: p for p in self._gateway.partitions()}
             self._read_at = self._timer()
-        return self._slurm, self._partitions
+            if self._slurm.preempt_type == "qos":
+                try:
+                    self._qos = {qos.name: qos for qos in self._gateway.qos()}
+                except SourceError as exc:
+                    log.warning("which QOS preempt others is not known anew: %s", exc)
+        return self._slurm
 
     def _class_of(self, job: SlurmJob) -> str | None:
         if parse(job.admin_comment) is None:

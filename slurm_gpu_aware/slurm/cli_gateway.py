@@ -20,6 +20,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmJob,
     SlurmNode,
     SlurmPartition,
+    SlurmQos,
     SlurmReservation,
 )
 from slurm_gpu_aware.slurm.parse import parse_jobs
@@ -28,6 +29,7 @@ from slurm_gpu_aware.slurm.parse_cluster import (
     parse_free_licenses,
     parse_nodes,
     parse_partitions,
+    parse_qos,
     parse_reservations,
 )
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
@@ -95,6 +97,7 @@ class CliGateway:
     def __init__(self, timeout_s: float = 20.0, scontrol: str = "scontrol") -> None:
         self._timeout_s = timeout_s
         self._scontrol = scontrol
+        self._sacctmgr = "sacctmgr"
         self._doubted: dict[int, tuple[int, list[SlurmJob]]] = {}
 
     def config(self) -> SlurmConfig:
@@ -130,6 +133,12 @@ class CliGateway:
     def partitions(self) -> list[SlurmPartition]:
         """All partitions, hidden ones too."""
         return parse_partitions(self._ask("-o", "-a", "show", "partition"))
+
+    def qos(self) -> list[SlurmQos]:
+        """All QOS, by slurmdbd."""
+        columns = "format=name,preempt,preemptmode,priority,preemptexempttime"
+        command = [self._sacctmgr, "-n", "-P", "show", "qos", columns]
+        return parse_qos(run_command(command, self._timeout_s)[0])
 
     def reservations(self) -> list[SlurmReservation]:
         """All reservations."""

@@ -20,6 +20,7 @@ __all__ = [
     "SlurmJob",
     "SlurmNode",
     "SlurmPartition",
+    "SlurmQos",
     "SlurmReservation",
     "array_tasks",
 ]
@@ -173,6 +174,24 @@ class SlurmPartition:
     default_time_s: float | None = None
     max_nodes: int | None = None
     priority_tier: int = 1
+    preempt_mode: frozenset[str] = frozenset({"OFF"})
+    """What happens to its jobs when others preempt them: ``REQUEUE``, ``CANCEL``, ..."""
+    exclusive: bool = False
+    """Jobs get whole nodes (OverSubscribe=EXCLUSIVE)."""
+
+
+@dataclass(frozen=True)
+class SlurmQos:
+    """One quality of service, as far as preemption goes."""
+
+    name: str
+    preempts: frozenset[str] = frozenset()
+    """QOS whose jobs its jobs may preempt."""
+    preempt_mode: frozenset[str] = frozenset()
+    """What happens to its jobs when others preempt them; empty: as the cluster says."""
+    priority: int = 0
+    exempt_s: float | None = None
+    """Its jobs are spared for this long after their start; None: as the cluster says."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +216,11 @@ class SlurmConfig:
     counts_memory: bool
     """Memory is a consumable resource."""
     counts_cpus: bool
+    preempt_type: str = ""
+    """``partition_prio``, ``qos``; empty: no job may preempt another."""
+    preempt_mode: frozenset[str] = frozenset({"OFF"})
+    preempt_exempt_s: float = 0.0
+    """A job is spared for this long after its start."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +279,9 @@ class Gateway(Protocol):
 
     def partitions(self) -> list[SlurmPartition]:
         """All partitions."""
+
+    def qos(self) -> list[SlurmQos]:
+        """All QOS, by slurmdbd."""
 
     def reservations(self) -> list[SlurmReservation]:
         """All reservations."""

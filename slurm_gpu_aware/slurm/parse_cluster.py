@@ -15,6 +15,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmConfig,
     SlurmNode,
     SlurmPartition,
+    SlurmQos,
     SlurmReservation,
 )
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
@@ -25,6 +26,7 @@ __all__ = [
     "parse_free_licenses",
     "parse_nodes",
     "parse_partitions",
+    "parse_qos",
     "parse_reservations",
 ]
 
@@ -86,9 +88,43 @@ def parse_partitions(text: str) -> list[SlurmPartition]:
                 default_time_s=None if math.isinf(default) else default,
                 max_nodes=int(most) if most.isdigit() else None,
                 priority_tier=int(fields.get("PriorityTier", "1")),
+                preempt_mode=_modes(fields.get("PreemptMode", "OFF")),
+                exclusive=fields.get("OverSubscribe") == "EXCLUSIVE",
             )
         )
     return found
+
+
+def parse_qos(text: str) -> list[SlurmQos]:
+    """QOS of ``sacctmgr -nP show qos format=name,preempt,preemptmode,priority,...exempttime``.
+
+    Raises SourceError.
+    """
+    found = []
+    for line in filter(None, text.splitlines()):
+        values = line.split("|")
+        if len(values) != 5:
+            raise SourceError(f"sacctmgr show qos: {line[:80]!r} has not five values")
+        name, preempts, mode, priority, exempt = values
+        found.append(
+            SlurmQos(
+                name=name,
+                preempts=frozenset(filter(None, preempts.split(","))),
+                preempt_mode=frozenset() if mode in ("", "cluster") else _modes(mode),
+                priority=int(priority) if priority.isdigit() else 0,
+                exempt_s=_exempt(exempt),
+            )
+        )
+    return found
+
+
+def _modes(text: str) -> frozenset[str]:
+    return frozenset(part.strip().upper() for part in text.split(","))
+
+
+def _exempt(text: str) -> float | None:
+    seconds = parse_duration(text)
+    return None if math.isinf(seconds) else seconds
 
 
 def parse_reservations(text: str) -> list[SlurmReservation]:
@@ -134,6 +170,9 @@ def parse_config(text: str) -> SlurmConfig:
         cluster=settings.get("ClusterName", ""),
         counts_memory="MEMORY" in resources,
         counts_cpus=any(word in resources for word in ("CR_CPU", "CR_CORE", "CR_SOCKET")),
+        preempt_type=_value(settings, "PreemptType").removeprefix("preempt/").replace("none", ""),
+        preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
+        preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import numpy as np
 from slurm_gpu_aware.cluster import BoolArray, Cluster, FloatArray, LocalityLevel, RunningJob
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres import gpu_slots
+from slurm_gpu_aware.slurm.preemption import PreemptionRules
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.profiles import Link, Profile
@@ -85,6 +86,7 @@ def build_cluster(
     busy_nodes: Set[str] = frozenset(),
     now: float = 0.0,
     class_of: Callable[[SlurmJob], str | None] = lambda job: None,
+    rules: PreemptionRules = PreemptionRules(),  # noqa: B008 - it is frozen
 ) -> Cluster:
     """The cluster as the planner sees it: nodes that have GPUs, in Slurm's order.
 
@@ -104,9 +106,10 @@ def build_cluster(
         ready = is_usable(node) and node.name not in busy_nodes
         free[i, [s for s in slots if s not in node.gpus_used]] = ready
     running = [
-        job
-        for job in (_running(j, places, here, class_of) for j in jobs if j.state in HOLDING)
-        if job is not None
+        _with_standing(running_job, job, rules, now)
+        for job in jobs
+        if job.state in HOLDING
+        and (running_job := _running(job, places, here, class_of)) is not None
     ]
     free_cpus = np.array([_free_cpus(node, slurm) for node in here], dtype=np.int64)
     free_memory = np.array([_free_memory(node, slurm) for node in here], dtype=np.int64)
@@ -121,6 +124,7 @@ def build_cluster(
         # One after the other: on a plain node the next one is given other GPUs.
         held = _held(hold, places, free, now)
         _take(free, held)
+        running = _without_victims(running, held, hold)
         running.append(held)
     return Cluster(
         nodes=tuple(node.name for node in here),
@@ -138,6 +142,38 @@ def build_cluster(
         graphs=_graphs(here, known, profile),
         running=tuple(running),
     )
+
+
+def _with_standing(
+    running: RunningJob, job: SlurmJob, rules: PreemptionRules, now: float
+) -> RunningJob:
+    standing = rules.standing(job, now)
+    if standing.preemptable_by is None:
+        return running
+    return replace(running, preemptable_by=standing.preemptable_by, preempt_group=standing.group)
+
+
+def _without_victims(
+    running: Sequence[RunningJob], held: RunningJob, hold: Hold
+) -> list[RunningJob]:
+    """Take from running jobs the GPUs that are promised to a placed one.
+
+    Its victims are on their way out: they free nothing for others, and are nobody else's victims.
+    Where Slurm picks the GPUs and too few are free, any job of the node may be the victim.
+    """
+    promised = {(node, slot) for node, slots in held.gpus for slot in slots}
+    short = {node for node, slots in held.gpus if len(slots) < hold.gpus_per_node}
+    left = []
+    for job in running:
+        keeps = tuple(
+            (node, rest)
+            for node, slots in job.gpus
+            if (rest := tuple(s for s in slots if (node, s) not in promised))
+        )
+        if keeps != job.gpus or any(node in short for node, _ in job.gpus):
+            job = replace(job, gpus=keeps, preemptable_by=None, preempt_group=None)
+        left.append(job)
+    return left
 
 
 def _take(free: BoolArray, job: RunningJob) -> None:

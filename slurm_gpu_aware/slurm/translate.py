@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,9 +24,13 @@ from slurm_gpu_aware.slurm.gateway import (
 )
 from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
 
 __all__ = ["CannotPlanError", "Site", "class_of", "to_request", "wishes_of"]
+
+_TIER = 2.0**32
+"""Slurm serves partitions of a higher tier first, whatever the priority (which has 32 bits)."""
 
 
 class CannotPlanError(Exception):
@@ -52,6 +56,7 @@ class Site:
     reservations: Sequence[SlurmReservation]
     cluster: Cluster
     now: float
+    rules: PreemptionRules = field(default_factory=PreemptionRules)
 
 
 def wishes_of(job: SlurmJob, config: Config) -> Wishes:
@@ -92,9 +97,10 @@ def to_request(
         raise CannotPlanError("its constraint is left to Slurm", leave=True)
     wishes = wishes_of(job, site.config)
     app_class = class_of(job, wishes, site.config)
-    limit_s = _time_limit(job, site)
-    eligible = _eligible(job, original, site, limit_s)
-    least, most = _node_bounds(job, original, form, site)
+    partition = _partition(job, site)
+    limit_s = _time_limit(job, partition)
+    eligible = _eligible(job, original, site, partition, limit_s)
+    least, most = _node_bounds(job, original, partition, site)
     gpus, per_node, least, most = _size(original, form, least, most, eligible, site.cluster)
     per_gpu = gpu_item(original.cpus_per_tres)
     defaults = site.config.for_class(app_class)
@@ -115,38 +121,44 @@ def to_request(
         performance_model=wishes.model,
         eligible=eligible,
         required=_required(original, site.cluster),
-        whole_node=original.exclusive or job.exclusive,
+        whole_node=original.exclusive or job.exclusive or partition.exclusive,
         cpus=max(1, job.cpus),
         cpus_per_gpu=per_gpu.count if per_gpu is not None else 0,
         memory_mb_per_node=memory[0],
         memory_mb_per_cpu=memory[1],
         memory_mb_per_gpu=memory[2],
         time_limit_s=limit_s,
-        priority=float(job.priority),
+        priority=_TIER * partition.priority_tier + job.priority,
         submit_s=job.submit_s,
+        preemption_tier=site.rules.tier(partition),
+        preempts=site.rules.preempts(job),
     )
 
 
-def _time_limit(job: SlurmJob, site: Site) -> float:
+def _time_limit(job: SlurmJob, partition: SlurmPartition) -> float:
     limit = job.time_limit_s
     if math.isinf(limit):
-        known = [site.partitions[p] for p in job.partitions if p in site.partitions]
-        bounds = [p.default_time_s if p.default_time_s is not None else p.max_time_s for p in known]
-        limit = max(bounds, default=math.inf)
+        default = partition.default_time_s
+        limit = default if default is not None else partition.max_time_s
     return limit
 
 
-def _eligible(job: SlurmJob, original: OriginalRequest, site: Site, limit_s: float) -> BoolArray:
+def _eligible(
+    job: SlurmJob,
+    original: OriginalRequest,
+    site: Site,
+    partition: SlurmPartition,
+    limit_s: float,
+) -> BoolArray:
     """(N,) nodes that partition, features, -x, reservations and whole-node demands leave."""
     names = site.cluster.nodes
-    partition = _partition_nodes(job, site)
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
     blocked = _reserved(job, site, limit_s)
     allowed = np.zeros(len(names), dtype=np.bool_)
     for i, name in enumerate(names):
         node = site.nodes[name]
         allowed[i] = (
-            name in partition
+            name in partition.nodes
             and name not in excluded
             and name not in blocked
             and matches(original.features, node.features)
@@ -155,26 +167,29 @@ def _eligible(job: SlurmJob, original: OriginalRequest, site: Site, limit_s: flo
     return allowed
 
 
-def _partition_nodes(job: SlurmJob, site: Site) -> frozenset[str]:
-    """Nodes of the job's partitions.
+def _partition(job: SlurmJob, site: Site) -> SlurmPartition:
+    """The partition that the job is planned for.
 
     A job that may run in several partitions must have all its nodes in one: the first whose free
     GPUs suffice in number is taken, so that a job on several nodes never mixes two.
     """
     known = [site.partitions[p] for p in job.partitions if p in site.partitions]
-    open_now = [p for p in known if p.up]
-    if not open_now:
+    up = [p for p in known if p.up]
+    if not up:
         raise CannotPlanError("its partition is not up", leave=False)
+    open_now = [p for p in up if math.isinf(job.time_limit_s) or job.time_limit_s <= p.max_time_s]
+    if not open_now:
+        raise CannotPlanError("its time limit is longer than its partition allows", leave=False)
     if len(open_now) == 1:
-        return open_now[0].nodes
+        return open_now[0]
     ranked = sorted(open_now, key=lambda p: -p.priority_tier)
     free = site.cluster.free.sum(axis=1)
     wanted = max(1, job.req_tres.get("gres/gpu", 1))
     for partition in ranked:
         inside = [i for i, name in enumerate(site.cluster.nodes) if name in partition.nodes]
         if int(free[inside].sum()) >= wanted:
-            return partition.nodes
-    return ranked[0].nodes
+            return partition
+    return ranked[0]
 
 
 def _reserved(job: SlurmJob, site: Site, limit_s: float) -> set[str]:
@@ -205,10 +220,12 @@ def _required(original: OriginalRequest, cluster: Cluster) -> tuple[int, ...]:
 
 
 def _node_bounds(
-    job: SlurmJob, original: OriginalRequest, form: Form, site: Site
+    job: SlurmJob, original: OriginalRequest, partition: SlurmPartition, site: Site
 ) -> tuple[int, int | None]:
-    """Fewest and most nodes: what was asked, and what the tasks and CPUs need."""
+    """Fewest and most nodes: what was asked, what the tasks and CPUs need, what is allowed."""
     least, most = original.nodes or (1, None)
+    if partition.max_nodes is not None and least <= partition.max_nodes:
+        most = partition.max_nodes if most is None else min(most, partition.max_nodes)
     tasks = original.num_tasks
     if tasks is not None and original.ntasks_per_node:
         least = max(least, -(-tasks // original.ntasks_per_node))
