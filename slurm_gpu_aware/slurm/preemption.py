@@ -1,0 +1,73 @@
+"""Who may preempt whom, as the site's Slurm has it: by partition tier or by QOS.
+
+Slurm does the preempting. The planner has to know which jobs it would, so that it pins a job to
+GPUs of victims only where Slurm will make room. Jobs that would be suspended keep their GPUs, so
+only modes that end a job or send it back to the queue make victims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
+
+__all__ = ["PreemptionRules", "Standing"]
+
+_FREEING = frozenset({"REQUEUE", "CANCEL"})
+"""Modes that free a victim's GPUs."""
+NOBODY = frozenset[str]()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a running job stands to preemption, in the planner's terms."""
+
+    preemptable_by: float | None = None
+    """Jobs of a higher tier may preempt it; for a job of a group: what it costs to preempt it."""
+    group: str | None = None
+    """Jobs that name this group may preempt it."""
+
+
+@dataclass(frozen=True)
+class PreemptionRules:
+    """The rules of one cluster; the default: no job may preempt another."""
+
+    slurm: SlurmConfig | None = None
+    partitions: Mapping[str, SlurmPartition] = field(default_factory=dict)
+    qos: Mapping[str, SlurmQos] = field(default_factory=dict)
+
+    def tier(self, partition: SlurmPartition) -> float | None:
+        """Preemption tier of a waiting job in a partition; None: tiers mean nothing here."""
+        return float(partition.priority_tier) if self._by("partition_prio") else None
+
+    def preempts(self, job: SlurmJob) -> frozenset[str]:
+        """Groups whose jobs a waiting job may preempt."""
+        own = self.qos.get(job.qos or "") if self._by("qos") else None
+        return own.preempts - {own.name} if own is not None else NOBODY
+
+    def standing(self, job: SlurmJob, now: float) -> Standing:
+        """How a running job stands: who may preempt it."""
+        if self.slurm is None or job.state != "RUNNING" or self._is_spared(job, now):
+            return Standing()
+        if self._by("partition_prio"):
+            known = [self.partitions[p] for p in job.partitions if p in self.partitions]
+            if known and known[0].preempt_mode & _FREEING:
+                return Standing(float(known[0].priority_tier))
+        own = self.qos.get(job.qos or "") if self._by("qos") else None
+        if own is not None and (own.preempt_mode or self.slurm.preempt_mode) & _FREEING:
+            return Standing(float(own.priority), own.name)
+        return Standing()
+
+    def _by(self, kind: str) -> bool:
+        slurm = self.slurm
+        return slurm is not None and slurm.preempt_type == kind
+
+    def _is_spared(self, job: SlurmJob, now: float) -> bool:
+        """Slurm spares a job for a while after its start (PreemptExemptTime)."""
+        assert self.slurm is not None  # noqa: S101 - the caller looked
+        exempt_s = self.slurm.preempt_exempt_s
+        own = self.qos.get(job.qos or "")
+        if own is not None and own.exempt_s is not None:
+            exempt_s = own.exempt_s
+        return exempt_s > 0 and now < (job.start_s or now) + exempt_s
