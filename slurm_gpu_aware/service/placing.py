@@ -137,7 +137,7 @@ class Placer:
         fields = placed_fields(candidate.original, pins)
         if pins.clock_mhz is None and job.tres_freq != candidate.original.tres_freq:
             fields += (("TresFreq", candidate.original.tres_freq or ""),)
-        extra = extra_with_clock(job.extra, pins.clock_mhz)
+        extra = extra_with_clock(job.extra, pins.clock_mhz, pins.slots)
         if extra is None:
             detail = {"error": "its Extra field holds characters that cannot be kept"}
             self._books.event(candidate.id, "clock_failed", detail, now)
@@ -290,14 +290,20 @@ def undo_fields(job: SlurmJob, original: OriginalRequest) -> tuple[tuple[str, st
     return fields
 
 
-def extra_with_clock(extra: str | None, clock_mhz: int | None) -> str | None:
-    """The job's Extra with ``freq=MHZ`` as one of its comma separated items, or without any.
+def extra_with_clock(
+    extra: str | None, clock_mhz: int | None, slots: Sequence[int] | None = None
+) -> str | None:
+    """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma separated items, or without any.
+
+    The slots go with it because SLURM_JOB_GPUS in the prolog of Slurm 24.11 names only the GPUs of
+    the job's last GRES type. Without slots (plain nodes) the prolog has to believe it.
 
     None if what the user put there cannot be kept in an update; it is then left as it is.
     """
     items = [i for i in (extra or "").split(",") if i and not i.strip().startswith("freq=")]
     if clock_mhz is not None:
-        items.append(f"freq={clock_mhz}")
+        where = "@" + "+".join(map(str, slots)) if slots else ""
+        items.append(f"freq={clock_mhz}{where}")
     text = ",".join(items)
     try:
         JobUpdate("1", (("Extra", text),))

@@ -204,7 +204,7 @@ def test_constraints_left_to_slurm(expression: str) -> None:
 
 def test_extra_keeps_what_the_user_put_there() -> None:
     assert extra_with_clock(None, 900) == "freq=900"
-    assert extra_with_clock("mine,freq=100", 900) == "mine,freq=900"
+    assert extra_with_clock("mine,freq=100@2", 900, (0, 3)) == "mine,freq=900@0+3"
     assert extra_with_clock("mine,freq=100", None) == "mine"
     assert extra_with_clock("two words", 900) is None
 
