@@ -1,0 +1,297 @@
+"""setup --roll on a live cluster: nodes change their GRES types, and no job notices.
+
+The cluster is made plain first (``Gres=gpu:v100:4``); afterwards it is what it was.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster import ENDED, NODES, Cluster
+
+SLURM_CONF = "/etc/slurm/slurm.conf"
+GRES_CONF = "/etc/slurm/gres.conf"
+CONFIG = "/etc/slurm-gpu-aware/config.toml"
+STATE = "/var/lib/slurm-gpu-aware/roll.json"
+PLAIN_GRES = """\
+# Four GPUs on every node
+AutoDetect=off
+NodeName=n[1-4] Name=gpu Type=v100 File=/dev/nvidia[0-1] Cores=0-7
+NodeName=n[1-4] Name=gpu Type=v100 File=/dev/nvidia[2-3] Cores=8-15
+"""
+INDEXED = "gpu:g0:1,gpu:g1:1,gpu:g2:1,gpu:g3:1"
+
+
+def plain_conf(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("NodeName="):
+            line = line.split(" Gres=")[0] + " Gres=gpu:v100:4  # four each"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def plain(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with nodes as a site has them that has never heard of us."""
+    original = cluster.sh("ctl", ["cat", "/opt/cluster/etc/slurm.conf"])
+    config = cluster.sh("ctl", ["cat", CONFIG])
+    lay_out(cluster, plain_conf(original), PLAIN_GRES)
+    try:
+        yield cluster
+    finally:
+        cluster.sh("ctl", ["tee", CONFIG], stdin=config)
+        cluster.reset()
+        lay_out(cluster, original, cluster.sh("ctl", ["cat", "/opt/cluster/etc/gres.conf"]))
+        cluster.mode("aware")
+
+
+def lay_out(cluster: Cluster, slurm_conf: str, gres_conf: str) -> None:
+    """Change types on the idle cluster at once."""
+    cluster.sh("ctl", f"rm -f {STATE} /etc/slurm/*.before-gpu-aware")
+    cluster.sh("ctl", ["tee", GRES_CONF], stdin=gres_conf)
+    cluster.sh("ctl", ["tee", SLURM_CONF], stdin=slurm_conf)
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    first = "v100" if "v100" in gres_conf else "g0"
+
+    def registered() -> bool:
+        states = nodes(cluster)
+        return all(f"gpu:{first}" in g and "idle" in s and "*" not in s for s, g in states.values())
+
+    cluster.wait_until(registered, 60, lambda: f"all nodes idle with gpu:{first}: {nodes(cluster)}")
+
+
+def nodes(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    """Node -> (state, GRES without sockets)."""
+    out = cluster.sh("ctl", "sinfo -h -N -o '%N %T %G'", check=False)
+    found = {}
+    for line in out.splitlines():
+        name, state, gres = line.split(None, 2)
+        for socket in ("(S:0-1)", "(S:0)", "(S:1)"):
+            gres = gres.replace(socket, "")
+        found[name] = (state, gres)
+    return found
+
+
+def roll(cluster: Cluster, *args: str, timeout: float = 150) -> tuple[int, dict[str, Any], str]:
+    """Run setup --roll (or --undo) to its end: (exit code, summary, talk)."""
+    done = cluster.run("ctl", ["gpu-aware", "setup", *args, "--yes", "--json"], timeout=timeout)
+    talk = done.stderr.decode()
+    assert "Traceback" not in talk, talk
+    return done.returncode, json.loads(done.stdout or b"{}"), talk
+
+
+def results(summary: dict[str, Any]) -> dict[str, str]:
+    return {o["node"]: o["result"] for o in summary["nodes"]}
+
+
+class Load(threading.Thread):
+    """Short GPU jobs, one after the other, in the forms that users have."""
+
+    FORMS = (
+        ("--gres=gpu:1", "--comment=class=A"),
+        ("--gres=gpu:1", "--comment=place=off"),
+        ("--gres=gpu:v100:2", "--comment=class=C"),
+        ("--gres=gpu:2",),
+        ("-N2", "--gpus-per-node=1", "--comment=class=B"),
+        ("--gres=gpu:v100:1", "--comment=place=off"),
+    )
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self._end = threading.Event()
+        self.jobs: list[str] = []
+        self.refused: list[str] = []
+
+    def run(self) -> None:
+        number = 0
+        while not self._end.is_set():
+            form = self.FORMS[number % len(self.FORMS)]
+            number += 1
+            done = self._cluster.run(
+                "ctl",
+                ["sbatch", "--parsable", "-t5", *form],
+                "alice",
+                stdin=f"#!/bin/bash\nsleep {1 + number % 3}\ntrue\n",
+            )
+            if done.returncode == 0:
+                self.jobs.append(done.stdout.decode().split()[-1])
+            else:
+                self.refused.append(f"{form}: {done.stderr.decode()}")
+            self._end.wait(0.7)
+
+    def finish(self, deadline: float = 120) -> list[dict[str, str]]:
+        """Stop submitting and wait for the last job; what became of each."""
+        self._end.set()
+        self.join(60)
+        wanted = set(self.jobs)
+
+        def left() -> list[str]:
+            return [
+                f"{j['JobId']} {j['JobState']} {j['Reason']} {j.get('TresPerNode')}"
+                for j in self._cluster.jobs()
+                if j["JobId"] in wanted and j["JobState"] not in ENDED
+            ]
+
+        self._cluster.wait_until(lambda: not left(), deadline, lambda: f"jobs end: {left()}")
+        return [j for j in self._cluster.jobs() if j["JobId"] in wanted]
+
+
+def assert_none_lost(load: Load, ended: list[dict[str, str]]) -> None:
+    assert load.refused == []
+    assert {j["JobId"] for j in ended} == set(load.jobs)
+    assert len(load.jobs) > 10
+    wrong = [
+        (j["JobId"], j["JobState"], j["Restarts"], j["NodeList"])
+        for j in ended
+        if (j["JobState"], j["Restarts"], j["ExitCode"]) != ("COMPLETED", "0", "0:0")
+    ]
+    assert wrong == []
+
+
+def kill_now_and_then(cluster: Cluster, *args: str, times: int, chance: random.Random) -> None:
+    """Start it and kill it with SIGKILL, again and again."""
+    for _ in range(times):
+        command = ["sh", "-c", f"echo $$ >/tmp/roll.pid; exec gpu-aware setup {' '.join(args)}"]
+        process = cluster.start_command("ctl", command)
+        # From before the first change to the middle of a node
+        time.sleep(chance.uniform(0.3, 3.0))
+        cluster.sh("ctl", "kill -KILL $(cat /tmp/roll.pid)", check=False)
+        process.communicate(timeout=60)
+
+
+def test_under_load_and_killed_at_random_moments(plain: Cluster) -> None:
+    before = plain.sh("ctl", f"cat {SLURM_CONF} {GRES_CONF}")
+    chance = random.Random(8)
+    load = Load(plain)
+    load.start()
+    try:
+        kill_now_and_then(plain, "--roll", "--yes", times=5, chance=chance)
+        code, summary, talk = roll(plain, "--roll")
+        assert code == 0, talk
+        assert set(results(summary).values()) <= {"changed", "already"}
+        assert {g for _, g in nodes(plain).values()} == {INDEXED}
+        kill_now_and_then(plain, "--undo", "--yes", times=4, chance=chance)
+        code, summary, talk = roll(plain, "--undo")
+        assert code == 0, talk
+        assert {g for _, g in nodes(plain).values()} == {"gpu:v100:4"}
+    finally:
+        ended = load.finish()
+    assert_none_lost(load, ended)
+    # With no job left that asks for a feature, the files are what they were.
+    code, _, talk = roll(plain, "--undo")
+    assert code == 0, talk
+    assert plain.sh("ctl", f"cat {SLURM_CONF} {GRES_CONF}") == before
+    assert all("drain" not in state for state, _ in nodes(plain).values())
+
+
+def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
+    """On indexed nodes the GPUs are chosen, on plain ones the node; models work on both."""
+    plain.sh("ctl", ["scontrol", "update", "nodename=n2", "state=drain", "reason=broken fan"])
+    code, summary, _ = roll(plain, "--roll", "--nodes", "n[1-2]")
+    assert code == 3
+    assert results(summary) == {"n1": "changed", "n2": "skipped"}
+    assert "broken fan" in next(o["why"] for o in summary["nodes"] if o["node"] == "n2")
+    state = nodes(plain)
+    assert [state[n][1] for n in NODES] == [INDEXED, *["gpu:v100:4"] * 3]
+    assert state["n2"][0].startswith("drain")
+
+    def placed(*args: str) -> tuple[dict[str, str], dict[str, Any]]:
+        job = plain.submit("alice", args, "sleep 30")
+        fields = plain.wait(job, "RUNNING")
+        answer = json.loads(plain.sh("ctl", f"gpu-aware explain {job} --json", user="alice"))
+        return fields, answer["decisions"][-1]
+
+    fields, decision = placed("--gres=gpu:v100:2", "-w", "n1", "--comment=class=A")
+    assert decision["exact"]
+    asked = fields["TresPerNode"]
+    assert asked.count("gpu:g") == 2
+    given = plain.gpus(fields["JobId"])
+    assert given == {"n1": tuple(decision["slots"][0])}
+    fields, decision = placed("--gres=gpu:v100:2", "-w", "n3", "--comment=class=A")
+    assert not decision["exact"]
+    assert fields["NodeList"] == "n3" == decision["nodes"][0]
+    assert "gpu:g" not in fields["TresPerNode"]
+    fields, _ = placed("-N3", "--gpus-per-node=1")
+    assert fields["NumNodes"] == "3"
+    assert set(plain.gpus(fields["JobId"])) == {"n1", "n3", "n4"}
+
+
+def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
+    """The copies on the nodes are old: here the "distribution" takes the new lines out again."""
+    before = plain.sh("ctl", ["cat", GRES_CONF])
+    plain.sh("ctl", ["tee", "/tmp/old-gres.conf"], stdin=before)
+    text = '[setup]\ndistribute = ["cp", "/tmp/old-gres.conf", "/etc/slurm/gres.conf"]\n'
+    text += "register_timeout_s = 6.0\n"
+    plain.sh("ctl", ["tee", "-a", CONFIG], stdin=text)
+    running = plain.submit("alice", ["--gres=gpu:1", "-w", "n2"], "sleep 12")
+    plain.wait(running, "RUNNING")
+    code, summary, talk = roll(plain, "--roll", "--nodes", "n[1-2]")
+    assert code == 1, talk
+    (failed,) = (o for o in summary["nodes"] if o["result"] == "failed")
+    assert failed["node"] == "n1"
+    assert "not registered as configured" in failed["why"]
+    assert "it was put back" in failed["why"]
+    plain.wait_until(lambda: nodes(plain)["n1"] == ("idle", "gpu:v100:4"), 30, "n1 is as it was")
+    assert plain.wait(running, "COMPLETED")["Restarts"] == "0"
+
+
+def test_interrupted_while_it_waits(plain: Cluster) -> None:
+    job = plain.submit("alice", ["--gres=gpu:1", "-w", "n3"], "sleep 300")
+    plain.wait(job, "RUNNING")
+    command = "echo $$ >/tmp/roll.pid; exec gpu-aware setup --roll --nodes n3 --yes --json"
+    process = plain.start_command("ctl", ["sh", "-c", command])
+    plain.wait_until(lambda: "drain" in nodes(plain)["n3"][0], 30, "n3 is drained")
+    again = plain.run("ctl", ["gpu-aware", "setup", "--roll", "--yes"])
+    assert again.returncode == 1
+    assert b"another" in again.stderr
+    plain.sh("ctl", "kill -INT $(cat /tmp/roll.pid)")
+    out, talk = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"waiting for 1 job" in talk
+    assert results(json.loads(out)) == {"n3": "left"}
+    state, gres = nodes(plain)["n3"]
+    assert "drain" not in state
+    assert gres == "gpu:v100:4"
+    assert plain.job(job)["JobState"] == "RUNNING"
+
+
+def test_removal_loses_no_job(plain: Cluster) -> None:
+    """By the guide: parked, placed and running jobs all end well, and nothing of ours is left."""
+    assert roll(plain, "--roll")[0] == 0
+    jobs = [plain.submit("alice", ["--gres=gpu:4", "--comment=class=A"], "sleep 6")]
+    jobs += [plain.submit("alice", ["--gres=gpu:v100:4"], "sleep 6") for _ in range(3)]
+    for job in jobs:
+        plain.wait(job, "RUNNING")
+    jobs += [plain.submit("bob", ["--gres=gpu:v100:2", "--comment=class=B"]) for _ in range(4)]
+    jobs.append(plain.submit("bob", ["--gres=gpu:1", "--array=1-3"], "sleep 1"))
+    # 1. the filter, 2. the gate, 3. the selector, 4. types, 5. the licence
+    plain.sh("ctl", "cp /opt/cluster/etc/job_submit_plain.lua /etc/slurm/job_submit.lua")
+    plain.sh("ctl", ["touch", "-d", "+2 seconds", "/etc/slurm/job_submit.lua"])
+    plain.sh("ctl", ["gpu-aware", "release", "--all"])
+    plain.service_down("ctl", "selectd")
+    code, summary, talk = roll(plain, "--undo")
+    assert code == 0, talk
+    assert set(results(summary).values()) == {"changed"}
+
+    def ended() -> bool:
+        found = [j for j in plain.jobs() if j["JobState"] not in ENDED]
+        return not found
+
+    plain.wait_until(ended, 90, lambda: plain.sh("ctl", "squeue -o '%i %T %r %b %f %R'"))
+    assert roll(plain, "--undo")[0] == 0
+    found = [j for j in plain.jobs() if int(j["JobId"]) >= int(jobs[0])]
+    assert len(found) == 11
+    assert {(j["JobState"], j["Restarts"]) for j in found} == {("COMPLETED", "0")}
+    plain.sh("ctl", f"sed -i 's/^Licenses=gpuaware.*//' {SLURM_CONF}; scontrol reconfigure")
+    licences = plain.sh("ctl", ["scontrol", "show", "license"], check=False)
+    assert "gpuaware" not in licences
+    after = plain.submit("bob", ["--gres=gpu:v100:2"], "true")
+    plain.wait(after, "COMPLETED")
