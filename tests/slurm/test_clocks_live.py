@@ -1,0 +1,66 @@
+"""Clocks on real Slurm: just the GPUs of a job are locked and reset, and no failure fails a job."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from cluster import NODES, Cluster
+
+WAIT = "sleep 4"
+
+
+def locked(cluster: Cluster) -> dict[tuple[str, int], int]:
+    """(node, GPU) -> locked clock in MHz, as the fake driver keeps it."""
+    out = cluster.sh("ctl", "cd /shared/fakegpu && grep -H . */gpu*.locked_clocks || true")
+    found = re.findall(r"^(n\d)/gpu(\d)\.locked_clocks:(\d+) \d+$", out, flags=re.M)
+    return {(node, int(gpu)): int(mhz) for node, gpu, mhz in found}
+
+
+def kinds(cluster: Cluster, job: str) -> list[str]:
+    told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+    return [event["kind"] for event in told["events"]]
+
+
+def test_exactly_the_gpus_of_the_job_run_at_its_clock(cluster: Cluster) -> None:
+    """Regression: on 24.11 SLURM_JOB_GPUS names only the last GRES type of the job."""
+    job = cluster.submit("alice", ["--gres=gpu:3", "--comment=class=A,freq=900"], WAIT)
+    cluster.wait(job, "RUNNING")
+    cluster.wait_until(lambda: len(locked(cluster)) >= 3, 10, lambda: str(locked(cluster)))
+    given = cluster.gpus(job)
+    clocks = locked(cluster)
+    assert set(clocks) == {(node, slot) for node, slots in given.items() for slot in slots}
+    assert max(clocks.values()) - min(clocks.values()) == 0
+    assert 850 <= min(clocks.values()) <= 950
+    assert cluster.job(job)["TresFreq"].startswith("gpu:900")
+    cluster.wait(job, "COMPLETED")
+    cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
+    cluster.wait_until(lambda: "clock_set" in kinds(cluster, job), 20, "the ledger knows")
+
+
+def test_a_clock_that_cannot_be_set_leaves_the_job_alone(cluster: Cluster) -> None:
+    for node in NODES:
+        fault = ["--call", "nvmlDeviceSetGpuLockedClocks", "--error", "NO_PERMISSION"]
+        cluster.sh("ctl", ["fake-gpu", "fault", f"/shared/fakegpu/{node}", *fault])
+    job = cluster.submit("bob", ["--gres=gpu:2", "--comment=class=C"], WAIT)
+    cluster.wait(job, "COMPLETED", 60)
+    assert locked(cluster) == {}
+    cluster.wait_until(lambda: "clock_failed" in kinds(cluster, job), 20, "the ledger knows")
+
+
+def test_a_sweep_finds_the_slow_gpus_and_class_a_stays_off_them(cluster: Cluster) -> None:
+    """The whole way: slowness of the machine -> sweep -> scores -> placement."""
+    fast = ("n3", (1, 2))
+    for node in NODES:
+        for gpu in range(4):
+            slow = 1.0 if (node, gpu) in [(fast[0], g) for g in fast[1]] else 1.4
+            cluster.sh(
+                "ctl", ["fake-gpu", "slow", f"/shared/fakegpu/{node}", str(gpu), f"A={slow}"]
+            )
+    cluster.sh("ctl", ["gpu-aware-profile", "sweep"], timeout=180)
+    rows = json.loads(cluster.sh("ctl", ["gpu-aware-profile", "show", "--json"]))
+    assert rows
+    job = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
+    cluster.wait(job, "RUNNING")
+    assert cluster.gpus(job) == {fast[0]: fast[1]}
+    cluster.wait(job, "COMPLETED")
