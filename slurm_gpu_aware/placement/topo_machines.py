@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import Cluster, FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.drb import Machine
+from slurm_gpu_aware.placement.drb import Machine, best_set, linked_enough, worst_set
 from slurm_gpu_aware.placement.feasible import Split, allowed_nodes
 from slurm_gpu_aware.placement.interference import interference
 from slurm_gpu_aware.placement.link_kinds import graph_of
@@ -24,7 +24,7 @@ from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.levels import network_of, path_sum
 
-__all__ = ["Machines", "scale_for"]
+__all__ = ["Machines", "kind_mask", "scale_for"]
 
 _ALL = (1 << 64) - 1
 
@@ -184,3 +184,21 @@ class Machines:
             t += self.idle.network.path_sum(self.cell.units[rows], gpus)
         i = float(self.i_of_row[rows].mean())
         return terms_of(self.scale, self.weights, t, i, total / max(used, 1))
+
+
+def kind_mask(machines: Machines, kind: int, k: int, options: TopoOptions) -> int | None:
+    """What machines of a kind give a job of ``k`` GPUs there; None: they have no such set.
+
+    By bipartition; where Slurm picks the GPUs, the worst that it may pick.
+    """
+    machine, need = machines.kinds[kind], options.min_bandwidth_gbps
+    if machine.allowed.bit_count() < k:
+        return None
+    if machines.cell.supply.request.whole_node:
+        chosen = sure = machine.allowed
+    elif machines.plain[kind]:
+        chosen = worst_set(machine, k, machines.weights, machines.scale)
+        sure = machine.allowed
+    else:
+        return best_set(machine, k, machines.weights, machines.scale, need)
+    return chosen if need <= 0.0 or linked_enough(machine.graph, sure, need) else None

@@ -14,18 +14,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_gpu_aware.cluster import Cluster, FloatArray, IntArray
-from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
-from slurm_gpu_aware.placement.choose import choose
-from slurm_gpu_aware.placement.drb import best_set, linked_enough, worst_set
+from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of, uneven_groups
+from slurm_gpu_aware.placement.drb import linked_enough
 from slurm_gpu_aware.placement.feasible import Split, Supply, splits
 from slurm_gpu_aware.placement.link_kinds import groups_to_compare
 from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table, level_views
-from slurm_gpu_aware.placement.topo_machines import Machines, scale_for
+from slurm_gpu_aware.placement.topo_machines import Machines, kind_mask, scale_for
 from slurm_gpu_aware.placement.topo_options import TopoOptions
+from slurm_gpu_aware.placement.topo_uneven import uneven_rows
 from slurm_gpu_aware.placement.utility import Terms
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.levels import path_sum
-from slurm_gpu_aware.topology.subsets import mask_of
 
 __all__ = ["Found", "search"]
 
@@ -106,7 +105,7 @@ def _inside(machines: Machines, options: TopoOptions) -> Found | None:
     whole_node = machines.cell.supply.request.whole_node
     if split.same_slots and not whole_node and not any(machines.plain):
         return _same(machines, options)
-    masks = [_kind_mask(machines, kind, split.per_node, options) for kind in _range(machines)]
+    masks = [kind_mask(machines, kind, split.per_node, options) for kind in _range(machines)]
     if split.nodes == 1:
         return _one(machines, masks)
     return _several(machines, masks)
@@ -114,23 +113,6 @@ def _inside(machines: Machines, options: TopoOptions) -> Found | None:
 
 def _range(machines: Machines) -> range:
     return range(len(machines.kinds))
-
-
-def _kind_mask(machines: Machines, kind: int, k: int, options: TopoOptions) -> int | None:
-    """What machines of a kind give: by bipartition; where Slurm picks, the worst that it may."""
-    machine, need = machines.kinds[kind], options.min_bandwidth_gbps
-    if machines.cell.supply.request.whole_node:
-        chosen = machine.allowed
-    elif machines.plain[kind]:
-        if machine.allowed.bit_count() < k:
-            return None
-        chosen = worst_set(machine, k, machines.weights, machines.scale)
-    else:
-        return best_set(machine, k, machines.weights, machines.scale, need)
-    if machines.plain[kind] and need > 0.0:
-        every = machine.allowed
-        return chosen if linked_enough(machine.graph, every, need) else None
-    return chosen if need <= 0.0 or linked_enough(machine.graph, chosen, need) else None
 
 
 def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
@@ -273,17 +255,17 @@ def _size_rank(size: int, count: int) -> tuple[bool, int]:
 
 
 def _uneven(machines: Machines, options: TopoOptions) -> Found | None:
-    """Any number of machines, free counts: the fullest machines, then bipartition on each."""
+    """Several machines that may give different counts."""
     cell = machines.cell
-    choice = choose(cell)
-    rows = np.searchsorted(cell.units, np.array(choice.nodes, dtype=np.int64))
-    masks: list[int] = []
-    for row, slots in zip(machines.of_row[rows].tolist(), choice.slots, strict=True):
-        mask = _kind_mask(machines, row, len(slots), options)
-        if mask is None:
-            return None
-        masks.append(mask if not machines.plain[row] else mask_of(slots))
-    return Found(machines, rows, tuple(masks), machines.terms(rows, masks), ties=1, sets=1)
+    found: list[Found] = []
+    fine = np.flatnonzero(uneven_groups(cell.supply, cell.level, cell.units, cell.masks))
+    for number in groups_to_compare(cell, fine).tolist():
+        inside = np.flatnonzero(cell.group == number)
+        picked = uneven_rows(machines, options, inside)
+        if picked is not None:
+            rows, chosen = picked
+            found.append(Found(machines, rows, chosen, machines.terms(rows, chosen), 1, 0))
+    return _best(found)
 
 
 def _best(found: list[Found]) -> Found | None:

@@ -83,8 +83,8 @@ class Scale:
         return np.clip((i - 1.0) / (self.i_worst - 1.0), 0.0, 1.0)
 
     def fragmentation(self, w: FloatArray | float) -> FloatArray | float:
-        """Cost of w, 0..1."""
-        return w * 0.0 if self.w_worst <= 0.0 else np.minimum(w / self.w_worst, 1.0)
+        """Cost of w; may exceed 1 for a set on more machines than it needs."""
+        return w / (self.w_worst if self.w_worst > 0.0 else 1.0)
 
     def cost(
         self, weights: Weights, t: FloatArray | float, i: FloatArray | float, w: FloatArray | float

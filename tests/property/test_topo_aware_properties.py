@@ -151,7 +151,8 @@ def test_relabelling_nodes_changes_no_utility(cluster, gpus, random):
     assert (one is None) == (two is None)
     if one is not None:
         assert one.why["utility"] == two.why["utility"]
-        assert one.why["terms"] == two.why["terms"]
+        if len(one.nodes) == 1:
+            assert one.why["terms"] == two.why["terms"]
 
 
 @SOME

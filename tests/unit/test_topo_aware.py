@@ -1,7 +1,9 @@
 """The policies topo-aware and topo-aware-p: choices, constraints, thresholds, accounts."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -234,3 +236,31 @@ def test_no_nodes_or_no_gpus_means_no_place(shape, same):
 def test_wide_nodes(width):
     found = place(Cluster.uniform(2, width), 3)
     assert chosen(found) == ((0,), ((0, 1, 2),))
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policies" / "topo-aware.md").read_text()
+ROWS = re.findall(
+    r"^\| ([\d,]+) \| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE
+)
+
+
+def test_the_page_has_its_tables():
+    assert [len(row[1].split(",")) for row in ROWS] == [2, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(row[:2]))
+def test_the_tables_of_the_page(row):
+    free, takes, t, w, utility = row
+    busy = sorted(set(range(4)) - {int(s) for s in free.split(",")})
+    found = place(minsky(busy=[(0, busy)]), len(takes.split(",")))
+    assert found.slots == (tuple(int(s) for s in takes.split(",")),)
+    terms = found.why["terms"]
+    assert (terms["communication"]["t"], terms["fragmentation"]["w"]) == (int(t), float(w))
+    assert found.why["utility"] == float(utility)
+    assert found.why["weights"] == [0.5, 0.0, 0.5]
+
+
+def test_the_page_names_every_option():
+    from slurm_gpu_aware.placement.topo_options import OPTION_NAMES
+
+    assert [name for name in sorted(OPTION_NAMES) if f"`{name}`" not in PAGE] == []
