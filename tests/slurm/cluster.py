@@ -305,7 +305,7 @@ class Cluster:
 
         def idle() -> bool:
             nonlocal last
-            last = self.sh("ctl", "squeue -h; sinfo -h -N -o '%N %T'", check=False)
+            last = self.sh("ctl", "squeue -h; sinfo -h -N -o '%N %T' | sort -u", check=False)
             states = dict(re.findall(r"^(n\d) (\S+)$", last, flags=re.M))
             for node, state in states.items():
                 if state.startswith(("down", "drain")) and not state.endswith("*"):
