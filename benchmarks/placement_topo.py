@@ -1,8 +1,8 @@
 """How long topology-aware placement takes, and what grows with the cluster.
 
-Run ``python benchmarks/placement_topo.py``, or call :func:`topology_aware` with a directory that
-holds ``profiles/`` and ``workloads/`` to measure with a published profile. Target (issue 3): one
-decision on 1,000 machines with four GPUs on two sockets within 10 ms.
+Run ``python benchmarks/placement_topo.py``, or call :func:`topology_aware`. Every decision knows
+the interference of twelve applications. Target (issue 3): one decision on 1,000 machines with four
+GPUs on two sockets within 10 ms; where it is missed, the profile follows.
 
 first  nothing was ever computed in this process: bipartitions and sets of every kind of machine
 warm   what a selector pays from the second job of that size on

@@ -148,7 +148,18 @@ def with_known_sockets(cluster: Cluster) -> Cluster:
     return replace(cluster, graphs=_graphs_from(inside[0])) if inside else cluster
 
 
+_last: tuple[LocalityLevel, tuple[HardwareGraph, ...]] | None = None
+
+
 def _graphs_from(level: LocalityLevel) -> tuple[HardwareGraph, ...]:
+    """Remembered by identity of the level, so that what is kept per graphs stays valid, too."""
+    global _last
+    if _last is None or _last[0] is not level:
+        _last = level, _graph_of_each(level)
+    return _last[1]
+
+
+def _graph_of_each(level: LocalityLevel) -> tuple[HardwareGraph, ...]:
     rows, inverse = np.unique(_dense(level.group), axis=0, return_inverse=True)
     graphs = [_graph_from(tuple(int(g) for g in row)) for row in rows]
     return tuple(graphs[i] for i in inverse.reshape(-1))

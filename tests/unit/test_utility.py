@@ -74,6 +74,7 @@ def test_sockets_from_a_level_where_no_links_were_measured():
     known = with_known_sockets(replace(base, levels=(socket, *base.levels)))
     assert known.graphs[0] is known.graphs[1]
     assert known.graphs[0].groups == (0, 0, 2, 2)
+    assert with_known_sockets(replace(base, levels=(socket, *base.levels))).graphs is known.graphs
 
 
 PROFILE = InterferenceProfile(
