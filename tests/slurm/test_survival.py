@@ -129,6 +129,33 @@ def test_slurmctld_restarted_at_random_moments(cluster: Cluster) -> None:
     check_storm(cluster, storm(cluster, strike))
 
 
+def test_slurmctld_killed_hard_keeps_what_it_had_saved(cluster: Cluster) -> None:
+    """Eight jobs run, four are parked; slurmctld saves its state every five seconds at the latest.
+
+    What it accepted after that is lost by a kill -9 with or without us, so the kill comes later.
+    """
+    prepare_storm(cluster)
+    script = GUARDED.replace("$1", "25")
+    users = ["alice", "bob"] * 6
+    jobs = [cluster.submit(u, ["--gres=gpu:2", "--comment=class=A"], script) for u in users]
+
+    def running() -> int:
+        return sum(job.get("JobState") == "RUNNING" for job in cluster.jobs())
+
+    cluster.wait_until(lambda: running() == 8, 60, lambda: cluster.sh("ctl", ["squeue"]))
+    time.sleep(7)
+    for victim in ("slurmctld", "selectd"):
+        cluster.kill("ctl", victim)
+    cluster.wait_until(
+        lambda: {j["JobId"]: j.get("JobState") for j in cluster.jobs()}.keys() >= set(jobs),
+        60,
+        "slurmctld answers and knows every job",
+    )
+    for job_id in jobs:
+        cluster.wait(job_id, "COMPLETED", 150)
+    check_storm(cluster, jobs)
+
+
 def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     cluster.service_down("ctl", "selectd", "KILL")
     begin = time.monotonic()
