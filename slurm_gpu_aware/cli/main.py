@@ -29,6 +29,7 @@ _COMMANDS = {
     "place": "slurm_gpu_aware.cli.place",
     "queue": "slurm_gpu_aware.cli.queue",
     "release": "slurm_gpu_aware.cli.release",
+    "report": "slurm_gpu_aware.cli.report",
     "selectd": "slurm_gpu_aware.cli.selectd",
     "setup": "slurm_gpu_aware.cli.setup",
     "simulate": "slurm_gpu_aware.cli.simulate",

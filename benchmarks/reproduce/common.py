@@ -1,0 +1,101 @@
+"""What the reproductions share: where the data are, running, tables, the page of results."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from slurm_gpu_aware.simulator.parallel import Run, run_all
+from slurm_gpu_aware.simulator.result import Result
+from slurm_gpu_aware.simulator.timings import Timings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reproductions.md"
+SYNTHETIC = (
+    "The measured data were not there: these are **synthetic data of the same shape**, "
+    "and the numbers say nothing about the paper."
+)
+
+
+def arguments(what: str) -> argparse.Namespace:
+    """Options that every reproduction has."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--quick", action="store_true", help="a small part, in a minute or two")
+    parser.add_argument("--write", action="store_true", help=f"replace the section in {PAGE.name}")
+    parser.add_argument("--processes", type=int, default=None, help="default: one per CPU")
+    return parser.parse_args()
+
+
+def shared() -> Path | None:
+    """The folder of measured data; None: it is not there."""
+    given = os.environ.get("GPU_AWARE_SHARED")
+    folder = Path(given) if given else ROOT.parent / "shared" / "data"
+    return folder if folder.is_dir() else None
+
+
+def run(what: str, runs: Sequence[Run], processes: int | None) -> list[Result]:
+    """Run all and say how long it took."""
+    started = time.perf_counter()
+    results = run_all(runs, timer=time.perf_counter, processes=processes)
+    took = time.perf_counter() - started
+    print(f"{what}: {len(runs)} runs in {took:.0f} s", file=sys.stderr, flush=True)
+    return results
+
+
+def geomean(ratios: Iterable[float]) -> float:
+    """Geometric mean."""
+    return float(np.exp(np.mean(np.log(list(ratios)))))
+
+
+def gain(ours: float, theirs: float) -> float:
+    """How much smaller ``ours`` is, as a share of ``theirs``."""
+    return 1.0 - ours / theirs
+
+
+def percent(share: float) -> str:
+    """``12.3%``, with the sign of a loss."""
+    return f"{100 * share:.1f}%"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; numbers to the right."""
+    lines = [f"| {' | '.join(headers)} |", f"| --- |{' ---: |' * (len(headers) - 1)}"]
+    lines += [f"| {' | '.join(str(c) for c in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def finish(section: str, text: str, *, write: bool) -> None:
+    """Print the section, and put it between its marks in the page."""
+    print(text)
+    if not write:
+        return
+    begin, end = f"<!-- {section}: made by benchmarks/reproduce/{section}.py -->", "<!-- end -->"
+    page = PAGE.read_text(encoding="utf-8")
+    pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
+    block = f"{begin}\n{text.strip()}\n{end}"
+    found = pattern.search(page)
+    page = (
+        page[: found.start()] + block + page[found.end() :]
+        if found
+        else f"{page.rstrip()}\n\n{block}\n"
+    )
+    PAGE.write_text(page, encoding="utf-8")
+
+
+def synthetic_timings(name: str, spread: float, transient: float, seed: int) -> Timings:
+    """336 GPUs on 84 nodes, 4 runs each, log-normal; ``transient`` of the node-runs 2.8x slow."""
+    rng = np.random.default_rng(seed)
+    nodes, width, runs = 84, 4, 4
+    base = 100 * rng.lognormal(0, spread, (nodes, width, 1))
+    slow = np.where(rng.random((nodes, 1, runs)) < transient, 2.8, 1.0)
+    values = base * slow * rng.lognormal(0, spread / 2, (nodes, width, runs))
+    gpu = [f"{n}-{g}" for n in range(nodes) for g in range(width) for _ in range(runs)]
+    node = [f"n{n}" for n in range(nodes) for _ in range(width * runs)]
+    return Timings(name, tuple(gpu), tuple(node), values.reshape(-1))

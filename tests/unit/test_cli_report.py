@@ -1,0 +1,77 @@
+"""``gpu-aware report``: the page, its pictures, and its sentences."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.simulator.recorded import RECORDED
+from slurm_gpu_aware.simulator.report import plain_summary
+
+
+def run(*args):
+    return CliRunner().invoke(cli, list(args))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("results") / "out"
+    args = "simulate --synthetic 30 --nodes 2 --gpus-per-node 4 -p packed -p pal --processes 1"
+    done = run(*args.split(), "--out", str(made))
+    assert done.exit_code == 0, done.stderr
+    return made
+
+
+def test_the_page_holds_everything(folder):
+    done = run("report", str(folder), "--json")
+    assert done.exit_code == 0, done.stderr
+    files = json.loads(done.stdout)["files"]
+    assert len(files) == 6
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 5
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert "packed" in page
+    for name in files[1:]:
+        with open(name, "rb") as picture:
+            assert picture.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_names_in_the_page_are_escaped(folder, tmp_path):
+    for file in folder.glob("*.csv"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    head = json.loads((folder / "summary.json").read_text())
+    head["trace"] = "<script>alert(1)</script>"
+    (tmp_path / "summary.json").write_text(json.dumps(head))
+    assert run("report", str(tmp_path)).exit_code == 0
+    assert "<script>" not in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"runs": [{}]}', "[]"])
+def test_no_folder_of_results_is_one_sentence(tmp_path, content):
+    if content is not None:
+        (tmp_path / "summary.json").write_text(content)
+    done = run("report", str(tmp_path))
+    assert done.exit_code == 1
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def head(*runs):
+    keys = ("policy", "avg_jct_s", "avg_wait_s")
+    return {"trace": "the last 90 days", "runs": [dict(zip(keys, r, strict=True)) for r in runs]}
+
+
+def test_the_summary_says_where_the_gain_comes_from():
+    (line,) = plain_summary(head((RECORDED, 1000.0, 400.0), ("pal", 900.0, 325.0)))
+    assert line == (
+        "On the last 90 days, average completion time with pal would have been 10.0% shorter; "
+        "75% of it from less waiting, the rest from faster runs."
+    )
+    lines = plain_summary(
+        head(("packed", 100.0, 50.0), ("a", 110.0, 50.0), ("b", 90.0, 30.0), ("c", 90.0, 60.0))
+    )
+    assert lines[0].endswith("with a is 10.0% longer.")
+    assert lines[1].endswith("all of it from less waiting, runs took longer.")
+    assert lines[2].endswith("all of it from faster runs, jobs waited longer.")
