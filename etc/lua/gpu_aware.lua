@@ -271,7 +271,9 @@ local function decide_submit(job, uid, conf)
     end
     local reason = request.left_reason(job, parts, sharing, wishes, conf)
     if reason then
-        return left(reason)
+        local decision = left(reason)
+        decision.new, decision.environment = request.left_changes(job, parts, sharing, conf)
+        return decision
     end
     local new, environment, model = {}, {}, nil
     if parts[1].type then

@@ -31,6 +31,8 @@ R.FORMS = {
     ["node/interactive"] = { cpus_per_gpu = false, other_gres = true },
 }
 
+local SPREAD_JOB = 256 -- of job_desc.bitflags: slurm.SPREAD_JOB
+
 local FORM_FIELDS = {
     node = "tres_per_node",
     job = "tres_per_job",
@@ -171,7 +173,12 @@ end
 --- Why the GPUs of a multi-node request cannot be the same number on each node; nil if they can.
 local function uneven_reason(part, size, conf)
     local widest = conf.max_gpus_per_node
-    if part.form == "job" then
+    if part.form == "node" then
+        -- salloc and srun would wait at the gate for what Slurm refuses at once.
+        if widest and part.count > widest then
+            return "more GPUs than a node has"
+        end
+    elseif part.form == "job" then
         if not even_split(part.count, size.least, size.most, widest) then
             return "GPUs that do not spread evenly over the nodes"
         end
@@ -185,6 +192,11 @@ local function uneven_reason(part, size, conf)
         end
     end
     return nil
+end
+
+local function has_flag(job, flag)
+    local flags = type(job.bitflags) == "number" and job.bitflags or 0
+    return math.floor(flags / flag) % 2 == 1
 end
 
 --- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be parked.
@@ -215,6 +227,10 @@ function R.left_reason(job, parts, sharing, wishes, conf)
         return option .. " together with other TRES"
     elseif (number16(job.ntasks_per_tres) or 0) > 0 then
         return "--ntasks-per-gpu"
+    elseif (number16(job.ntasks_per_socket) or 0) > 0 then
+        return "--ntasks-per-socket"
+    elseif has_flag(job, SPREAD_JOB) then
+        return "--spread-job"
     elseif (number16(job.shared) or 0) > 0 then
         return "--oversubscribe and --exclusive=user|mcs|topo"
     elseif (number16(job.immediate) or 0) > 0 then
@@ -338,6 +354,25 @@ function R.model_changes(job, part, new)
         end
     end
     return environment
+end
+
+--- The same for a job that is left to Slurm, since no node has the model as a GRES type once its
+--- GPUs are indexed. What srun itself asks for a step cannot be changed, so only scripts and --gres.
+--- Returns (changes, environment), or nil: the request stays as it is.
+function R.left_changes(job, parts, sharing, conf)
+    local part = parts[1]
+    if
+        sharing
+        or #parts > 1
+        or not (part.type and part.count and conf.model_set[part.type:lower()])
+        or not (text_of(job.script) or part.form == "node")
+        or (text_of(job.features) or ""):find(NOT_UNDERSTOOD)
+    then
+        return nil
+    end
+    local new = {}
+    local environment = R.model_changes(job, part, new)
+    return environment and new, environment
 end
 
 return R

@@ -257,6 +257,31 @@ def test_left_to_slurm(filter_: Filter, name: str, fields: dict[str, Any], reaso
     assert reason in sentence
 
 
+def test_a_model_becomes_a_feature_also_where_slurm_picks(filter_: Filter) -> None:
+    """The GRES type is gone from a node that is indexed; the feature is there before and after."""
+    asked = {"tres_per_node": "gres/gpu:a100:2", "features": "ib", "comment": "place=off"}
+    out = filter_.submit(**asked)
+    assert out.rc == SUCCESS
+    assert "place=off" in out.messages[0]
+    assert set(out.written) == {"tres_per_node", "features"}
+    assert out.job["tres_per_node"] == "gres/gpu:2"
+    assert out.job["features"] == "ib&gpu_a100"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tres_per_job": "gres/gpu:a100:2", "script": None},  # the step of this srun has the type
+        {"tres_per_node": "gres/gpu:a100:2", "comment": "place=off", "features": "[r1*2&r2*1]"},
+        {"tres_per_node": "gres/gpu:a100:1,gres/gpu:v100:1"},
+        {"tres_per_node": "gres/gpu:other:1", "comment": "place=off"},
+    ],
+)
+def test_a_type_that_stays(filter_: Filter, fields: dict[str, Any]) -> None:
+    out = filter_.submit(**fields)
+    assert (out.rc, out.written) == (SUCCESS, [])
+
+
 @pytest.mark.parametrize(("name", "fields"), UNTOUCHED, ids=[p[0] for p in UNTOUCHED])
 def test_untouched(filter_: Filter, name: str, fields: dict[str, Any]) -> None:
     out = filter_.submit(**fields)
