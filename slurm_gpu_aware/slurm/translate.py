@@ -105,7 +105,7 @@ def to_request(
     per_gpu = gpu_item(original.cpus_per_tres)
     defaults = site.config.for_class(app_class)
     memory = _memory(job, original, eligible, site)
-    return Request(
+    request = Request(
         job_id=job_id or job.id,
         gpus=gpus,
         min_nodes=least,
@@ -133,6 +133,30 @@ def to_request(
         preemption_tier=site.rules.tier(partition),
         preempts=site.rules.preempts(job),
     )
+    if _needs_both_kinds(request, site.cluster):
+        raise CannotPlanError(
+            "it needs indexed and plain nodes together, which no typed request can name",
+            leave=True,
+        )
+    return request
+
+
+def _needs_both_kinds(request: Request, cluster: Cluster) -> bool:
+    """Whether it fits on idle nodes only if some have a type per GPU and others do not."""
+    indexed = cluster.indexed
+    if request.whole_node or indexed.all() or not indexed.any():
+        return False
+    counts = cluster.exists.sum(axis=1)
+    if request.eligible is not None:
+        counts = np.where(request.eligible, counts, 0)
+    together = False
+    for nodes in request.node_counts(cluster.shape[1]):
+        able = counts >= request.gpus // nodes
+        kinds = [k for k in (indexed, ~indexed) if all(k[i] for i in request.required)]
+        if any(int((able & k).sum()) >= nodes for k in kinds):
+            return False
+        together |= int(able.sum()) >= nodes
+    return together
 
 
 def _time_limit(job: SlurmJob, partition: SlurmPartition) -> float:
