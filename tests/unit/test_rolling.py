@@ -1,0 +1,331 @@
+"""The rolling change of GRES types on a simulated Slurm that dies under us at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.roll_state import RollState, StateFile
+from slurm_gpu_aware.service.rolling import REASON, Rolling, Summary
+from slurm_gpu_aware.slurm.conffile import read_conf
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site
+from slurm_gpu_aware.slurm.node_control import NodeView
+from slurm_gpu_aware.slurm.parse import parse_gres
+
+CONF = """\
+ClusterName=test  # a comment
+NodeName=n[1-3] CPUs=8 Gres=gpu:v100:2,nic:1 Feature=ib
+NodeName=login CPUs=2
+"""
+GRES = "NodeName=n[1-3] Name=gpu Type=v100 File=/dev/nvidia[0-1]\n"
+NODES = ["n1", "n2", "n3"]
+INDEXED = (("g0", 1), ("g1", 1))
+PLAIN = (("v100", 2),)
+
+
+class KilledError(BaseException):
+    """The process is gone; nothing catches it."""
+
+
+@dataclass
+class World:
+    """A Slurm and a site's folder. Jobs are ticks that they still need; a pause is a tick."""
+
+    folder: Path
+    jobs: dict[str, list[int]] = field(default_factory=dict)
+    """Node -> ticks left of each job."""
+    drained: dict[str, str] = field(default_factory=dict)
+    """Node -> reason."""
+    registered: dict[str, tuple[tuple[str | None, int], ...]] = field(default_factory=dict)
+    killed_jobs: int = 0
+    refuses: set[str] = field(default_factory=set)
+    """Nodes whose slurmd does not register with index types."""
+    invalid: set[str] = field(default_factory=set)
+    steps: int = 0
+    dies_at: int | None = None
+    clock: float = 0.0
+    on_pause: Callable[[], None] = lambda: None
+    distributed: int = 0
+
+    def step(self) -> None:
+        """A call that changes something: the process may be killed before or after it."""
+        self.steps += 1
+        if self.dies_at == self.steps:
+            raise KilledError
+
+    # Control
+
+    def nodes(self) -> dict[str, NodeView]:
+        out = {}
+        for name in NODES:
+            states = {"ALLOCATED" if self.jobs.get(name) else "IDLE"}
+            states |= {"DRAIN"} if name in self.drained else set()
+            states |= {"INVALID_REG"} if name in self.invalid else set()
+            out[name] = NodeView(
+                name, frozenset(states), self.registered[name], self.drained.get(name, ""), True
+            )
+        return out
+
+    def jobs_on(self, node: str) -> tuple[str, ...]:
+        return tuple(f"{node}-{i}" for i, _ in enumerate(self.jobs.get(node, [])))
+
+    def drain(self, node: str, reason: str) -> None:
+        self.step()
+        self.drained[node] = reason
+        self.step()
+
+    def resume(self, node: str) -> None:
+        self.step()
+        del self.drained[node]
+        self.step()
+
+    def reconfigure(self) -> None:
+        self.step()
+        for record in read_conf(self.folder / "slurm.conf").nodes:
+            gres = [g for g in parse_gres(record.get("gres", "")) if g[0] == "gpu"]
+            for name in expand_hostlist(record["nodename"]):
+                if not gres:
+                    continue
+                new = tuple((kind, count) for _, kind, count, _ in gres)
+                if new != self.registered[name] and self.jobs.get(name):
+                    self.killed_jobs += len(self.jobs.pop(name))
+                if new == INDEXED and name in self.refuses:
+                    self.invalid.add(name)
+                else:
+                    self.invalid.discard(name)
+                    self.registered[name] = new
+        self.step()
+
+    def jobs_with_feature(self, features: frozenset[str]) -> list[str]:
+        return []
+
+    def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]:
+        return [], {}
+
+    # Site
+
+    def read(self) -> SiteFiles:
+        return read_site(self.folder / "slurm.conf", self.folder / "gres.conf")
+
+    def write(self, path: Path, text: str) -> None:
+        self.step()
+        path.write_text(text)
+        self.step()
+
+    def distribute(self) -> None:
+        self.distributed += 1
+
+    def filter_models(self, models: frozenset[str]) -> None:
+        self.step()
+
+    # Time
+
+    def pause(self, seconds: float) -> None:
+        self.clock += seconds
+        self.on_pause()
+        for name, left in self.jobs.items():
+            self.jobs[name] = [ticks - 1 for ticks in left if ticks > 1]
+
+    def texts(self) -> Mapping[str, str]:
+        return {p: (self.folder / p).read_text() for p in ("slurm.conf", "gres.conf")}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    (tmp_path / "slurm.conf").write_text(CONF)
+    (tmp_path / "gres.conf").write_text(GRES)
+    jobs = {"n1": [3, 1], "n3": [2]}
+    return World(tmp_path, jobs=jobs, registered=dict.fromkeys(NODES, PLAIN))
+
+
+def run(
+    world: World,
+    *,
+    undo: bool = False,
+    scope: list[str] | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    said: list[str] | None = None,
+) -> Summary:
+    work = Rolling(
+        world,
+        world,
+        StateFile(world.folder / "roll.json"),
+        undo=undo,
+        say=(said if said is not None else []).append,
+        stopping=stopping,
+        now=lambda: world.clock,
+        pause=world.pause,
+    )
+    return work.run(NODES if scope is None else scope)
+
+
+def results(summary: Summary) -> dict[str, str]:
+    return {o.node: o.result for o in summary.nodes}
+
+
+def test_there_and_back(world: World):
+    summary = run(world)
+    assert results(summary) == dict.fromkeys(NODES, "changed")
+    assert world.registered == dict.fromkeys(NODES, INDEXED)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert world.distributed == 4  # features first, then each node
+    conf = read_conf(world.folder / "slurm.conf")
+    assert [(n["nodename"], n.get("gres"), n.get("feature")) for n in conf.nodes] == [
+        ("n[1-3]", "gpu:g0:1,gpu:g1:1,nic:1", "ib,gpu_v100"),
+        ("login", None, None),
+    ]
+    assert results(run(world)) == dict.fromkeys(NODES, "already")
+    assert results(run(world, undo=True)) == dict.fromkeys(NODES, "changed")
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    assert world.texts() == {"slurm.conf": CONF, "gres.conf": GRES}
+    assert not (world.folder / "roll.json").exists()
+
+
+def test_idle_nodes_come_first(world: World):
+    assert [o.node for o in run(world).nodes] == ["n2", "n1", "n3"]
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_killed_at_every_step(world: World, undo: bool):
+    """However often it is killed, starting it again ends where one run would have."""
+    if undo:
+        run(world)
+        world.jobs = {"n1": [3, 1], "n3": [2]}
+    world.steps = 0
+    deaths = 0
+    while True:
+        world.steps, world.dies_at = 0, deaths % 7 + 1
+        try:
+            summary = run(world, undo=undo)
+            break
+        except KilledError:
+            deaths += 1
+            assert deaths < 200
+    assert deaths > 10
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
+    assert not summary.interrupted
+    if undo:
+        assert world.texts() == {"slurm.conf": CONF, "gres.conf": GRES}
+
+
+@pytest.mark.parametrize("step", range(1, 40))
+def test_killed_once_and_undone_instead(world: World, step: int):
+    world.dies_at = step
+    try:
+        run(world)
+    except KilledError:
+        assert world.steps == step
+    world.dies_at = None
+    run(world, undo=True)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    assert world.texts() == {"slurm.conf": CONF, "gres.conf": GRES}
+
+
+def test_a_node_of_another_scope_is_not_left_drained(world: World):
+    world.dies_at = 12
+    with pytest.raises(KilledError):
+        run(world, scope=["n2"])
+    assert world.drained == {"n2": REASON}
+    world.dies_at = None
+    run(world, scope=["n3"])
+    assert world.drained == {}
+    assert world.registered["n3"] == INDEXED
+
+
+def test_what_others_drained_is_left_alone(world: World):
+    world.drained["n2"] = "broken fan"
+    summary = run(world)
+    assert results(summary) == {"n1": "changed", "n2": "skipped", "n3": "changed"}
+    assert world.drained == {"n2": "broken fan"}
+    assert world.registered["n2"] == PLAIN
+
+
+def test_drained_by_an_admin_while_it_waits(world: World):
+    def admin() -> None:
+        if "n1" in world.drained:
+            world.drained["n1"] = "needs a new disk"
+
+    world.on_pause = admin
+    summary = run(world, scope=["n1"])
+    assert results(summary) == {"n1": "skipped"}
+    assert world.drained == {"n1": "needs a new disk"}
+    assert world.registered["n1"] == PLAIN
+
+
+def test_resumed_by_an_admin_while_it_waits(world: World):
+    world.on_pause = lambda: world.drained.pop("n1", None) and None
+    summary = run(world, scope=["n1"])
+    assert results(summary) == {"n1": "skipped"}
+    assert world.registered["n1"] == PLAIN
+    assert world.killed_jobs == 0
+
+
+def test_a_node_that_does_not_register_is_put_back_and_the_run_ends(world: World):
+    world.refuses = {"n2"}
+    summary = run(world)
+    assert results(summary) == {"n2": "failed"}
+    assert "INVALID_REG" in summary.nodes[0].why
+    assert "put back" in summary.nodes[0].why
+    assert world.drained == {}
+    assert world.invalid == set()
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    world.refuses = set()
+    assert results(run(world)) == dict.fromkeys(NODES, "changed")
+
+
+def test_a_failing_distribution_puts_the_node_back(world: World, monkeypatch):
+    calls = 0
+
+    def distribute() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise SourceError("rsync: n2: no route to host")
+
+    monkeypatch.setattr(world, "distribute", distribute)
+    summary = run(world)
+    assert results(summary) == {"n2": "failed"}
+    assert "no route to host" in summary.nodes[0].why
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    assert world.drained == {}
+
+
+def test_interrupted_while_waiting_gives_the_node_back(world: World):
+    said: list[str] = []
+    summary = run(world, scope=["n1"], stopping=lambda: world.clock > 0, said=said)
+    assert summary.interrupted
+    assert results(summary) == {"n1": "left"}
+    assert world.drained == {}
+    assert world.registered["n1"] == PLAIN
+    assert any("waiting for 2 jobs" in line for line in said)
+    last = StateFile(world.folder / "roll.json").load()
+    assert last == RollState("roll", ("n1",), "n1")
+
+
+def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
+    state = StateFile(tmp_path / "roll.json")
+    for text in (
+        "",
+        "{",
+        "[]",
+        '{"direction": "up", "scope": [], "in_hand": null}',
+        '{"direction": "roll", "scope": ["a;b"], "in_hand": null}',
+    ):
+        state.path.write_text(text)
+        assert state.load() is None
+
+
+def test_only_one_at_a_time(tmp_path: Path):
+    state = StateFile(tmp_path / "roll.json")
+    with state.locked(), pytest.raises(SourceError, match="another"), state.locked():
+        pass
