@@ -90,6 +90,9 @@ class Cluster:
     """Who holds the GPUs that are not free."""
     same_indices: bool = True
     """Slurm's constraint: a job on several nodes gets the same slots on each (one GRES line)."""
+    cpus: IntArray | None = None
+    """(N,) schedulable CPUs, held or not; a job that wants whole nodes needs all of them free.
+    None: not known, its GPUs alone count."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -187,6 +187,8 @@ class Supply:
         else:
             cpus, memory = request.cpus_on_node(split.nodes), request.memory_on_node(split.nodes)
             carrying = cluster.free_cpus >= cpus
+            if request.whole_node and cluster.cpus is not None:
+                carrying &= cluster.free_cpus >= cluster.cpus
             if memory > 0:
                 carrying &= cluster.free_memory_mb >= memory
         if self._allowed is not None:
@@ -276,11 +278,12 @@ def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) 
         cpus, memory = node_demand(request, nodes, per_node)
         enough = counts >= per_node
         with_cpus = enough & (cluster.free_cpus >= cpus)
+        if request.whole_node and cluster.cpus is not None:
+            with_cpus &= cluster.free_cpus >= cluster.cpus
         with_both = with_cpus & (cluster.free_memory_mb >= memory)
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
-            short = (
-                f"{cpus} free CPUs" if int(with_cpus.sum()) < nodes else f"{memory} MB of memory"
-            )
+            wanted = "all CPUs free" if request.whole_node else f"{cpus} free CPUs"
+            short = wanted if int(with_cpus.sum()) < nodes else f"{memory} MB of memory"
             return f"GPUs are free, but too few nodes have {short} beside them"
     several = [s for s in choices if s.same_slots]
     if several:

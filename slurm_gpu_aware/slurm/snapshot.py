@@ -67,6 +67,8 @@ class Hold:
     memory_mb_per_node: int
     end_s: float
     app_class: str | None = None
+    whole_node: bool = False
+    """It gets all GPUs and CPUs of its nodes, whatever it asked for."""
 
 
 def is_usable(node: SlurmNode) -> bool:
@@ -111,18 +113,21 @@ def build_cluster(
         if job.state in HOLDING
         and (running_job := _running(job, places, here, class_of)) is not None
     ]
+    nodes_cpus = np.array([_cpus(node, slurm) for node in here], dtype=np.int64)
     free_cpus = np.array([_free_cpus(node, slurm) for node in here], dtype=np.int64)
     free_memory = np.array([_free_memory(node, slurm) for node in here], dtype=np.int64)
     for hold in holds:
         for name in hold.nodes:
             if name in places:
-                free_cpus[places[name]] -= hold.cpus_per_node
+                free_cpus[places[name]] -= (
+                    nodes_cpus[places[name]] if hold.whole_node else hold.cpus_per_node
+                )
                 free_memory[places[name]] -= hold.memory_mb_per_node
     for job in running:
         _take(free, job)
     for hold in holds:
         # One after the other: on a plain node the next one is given other GPUs.
-        held = _held(hold, places, free, now)
+        held = _held(hold, places, exists if hold.whole_node else free, now)
         _take(free, held)
         running = _without_victims(running, held, hold)
         running.append(held)
@@ -136,6 +141,7 @@ def build_cluster(
             LocalityLevel("cluster", locality_penalty, np.zeros(len(here), dtype=np.int64)),
         ),
         free_cpus=np.maximum(free_cpus, 0),
+        cpus=nodes_cpus,
         free_memory_mb=np.maximum(free_memory, 0),
         indexed=np.array([indexed for _, indexed in known], dtype=np.bool_),
         model=tuple(_model(node, profile) for node in here),
@@ -181,6 +187,10 @@ def _take(free: BoolArray, job: RunningJob) -> None:
         free[i, [s for s in slots if s < free.shape[1]]] = False
 
 
+def _cpus(node: SlurmNode, slurm: SlurmConfig) -> int:
+    return node.cpus if slurm.counts_cpus else _PLENTY
+
+
 def _free_cpus(node: SlurmNode, slurm: SlurmConfig) -> int:
     return node.cpus - node.cpus_used if slurm.counts_cpus else _PLENTY
 
@@ -216,16 +226,17 @@ def _running(
 def _held(
     hold: Hold,
     places: Mapping[str, int],
-    free: BoolArray,
+    usable: BoolArray,
     now: float,
 ) -> RunningJob:
-    """A hold as a running job; where Slurm picks the GPUs, any free ones stand for them."""
+    """A hold as a running job; where Slurm picks the GPUs, any usable ones stand for them."""
     here = [places[name] for name in hold.nodes if name in places]
     gpus = []
     for i in here:
         slots = hold.slots
         if not slots:
-            slots = tuple(int(s) for s in np.flatnonzero(free[i])[: hold.gpus_per_node])
+            most = None if hold.whole_node else hold.gpus_per_node
+            slots = tuple(int(s) for s in np.flatnonzero(usable[i])[:most])
         gpus.append((i, slots))
     return RunningJob(
         job_id=hold.job_id,

@@ -174,7 +174,7 @@ def _eligible(
     partition: SlurmPartition,
     limit_s: float,
 ) -> BoolArray:
-    """(N,) nodes that partition, features, -x, reservations and whole-node demands leave."""
+    """(N,) nodes that partition, features, -x and reservations leave."""
     names = site.cluster.nodes
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
     blocked = _reserved(job, site, limit_s)
@@ -186,7 +186,6 @@ def _eligible(
             and name not in excluded
             and name not in blocked
             and matches(original.features, node.features)
-            and not (original.exclusive and node.cpus_used)
         )
     return allowed
 
@@ -252,7 +251,8 @@ def _node_bounds(
         most = partition.max_nodes if most is None else min(most, partition.max_nodes)
     tasks = original.num_tasks
     if tasks is not None and original.ntasks_per_node:
-        least = max(least, -(-tasks // original.ntasks_per_node))
+        # On more nodes Slurm would count more tasks.
+        least = most = max(least, -(-tasks // original.ntasks_per_node))
     widest = max((node.cpus for node in site.nodes.values()), default=0)
     if site.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-job.cpus // widest))
