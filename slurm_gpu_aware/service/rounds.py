@@ -214,6 +214,7 @@ class Rounds:
             memory_mb_per_node=job.req_tres.get("mem", 0) // nodes,
             end_s=now + job.time_limit_s,
             app_class=self._class_of(job),
+            whole_node=original.exclusive or job.exclusive,
         )
 
     def _candidates(
