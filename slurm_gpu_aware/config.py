@@ -62,8 +62,15 @@ class ClassConfig:
 class PlacementConfig:
     """``[placement]``"""
 
-    policy: str = "pal"
-    allowed: tuple[str, ...] = ("pal", "pm-first", "packed")
+    policy: str = "pal+mapa"
+    allowed: tuple[str, ...] = (
+        "pal+mapa",
+        "pal",
+        "pm-first",
+        "packed",
+        "mapa-preserve",
+        "topo-aware",
+    )
     """Policies that users may name with ``place=``."""
     locality_penalty: float = 1.5
     """PAL's L_across, >= 1: factor on the iteration time of a job that spans nodes."""

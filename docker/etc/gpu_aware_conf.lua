@@ -1,7 +1,7 @@
 -- What the filter knows of the container cluster (`gpu-aware setup` writes this file on a site).
 return {
   classes = { "A", "B", "C" },
-  policies = { "pal", "pm-first", "packed" },
+  policies = { "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
   licence = "gpuaware",
   reservation = "gpuaware_gate",
   submit_file = "/var/spool/slurm-gpu-aware/submitted",

@@ -4,7 +4,7 @@ return {
     -- Application classes, most sensitive to variability first (site.classes).
     classes = { "A", "B", "C" },
     -- Policies that users may name with place= (placement.allowed).
-    policies = { "pal", "pm-first", "packed" },
+    policies = { "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
     -- The gate (gate.licence, gate.reservation).
     licence = "gpuaware",
     reservation = "gpuaware_gate",
