@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import BoolArray, Cluster, FloatArray, LocalityLevel, RunningJob
+from slurm_gpu_aware.cluster import BoolArray, Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres import gpu_slots
+from slurm_gpu_aware.slurm.measured import measured
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.store.profiles import Link, Profile
-    from slurm_gpu_aware.topology.graph import HardwareGraph
+    from slurm_gpu_aware.store.profiles import Profile
 
 __all__ = ["HOLDING", "Hold", "build_cluster", "is_usable"]
 
@@ -131,11 +130,13 @@ def build_cluster(
         _take(free, held)
         running = _without_victims(running, held, hold)
         running.append(held)
+    slots_of = [max(slots, default=-1) + 1 for slots, _ in known]
+    told = measured(profile, [node.name for node in here], slots_of, classes)
     return Cluster(
         nodes=tuple(node.name for node in here),
         exists=exists,
         free=free,
-        scores=_scores(here, width, profile, classes),
+        scores=told.scores,
         levels=(
             LocalityLevel("node", 1.0, np.arange(len(here), dtype=np.int64)),
             LocalityLevel("cluster", locality_penalty, np.zeros(len(here), dtype=np.int64)),
@@ -144,8 +145,8 @@ def build_cluster(
         cpus=nodes_cpus,
         free_memory_mb=np.maximum(free_memory, 0),
         indexed=np.array([indexed for _, indexed in known], dtype=np.bool_),
-        model=tuple(_model(node, profile) for node in here),
-        graphs=_graphs(here, known, profile),
+        model=tuple(_model(node, told.models) for node in here),
+        graphs=told.graphs,
         running=tuple(running),
     )
 
@@ -248,55 +249,9 @@ def _held(
     )
 
 
-def _scores(
-    nodes: Sequence[SlurmNode], width: int, profile: Profile | None, classes: Sequence[str]
-) -> dict[str, FloatArray]:
-    scores = {name: np.ones((len(nodes), width)) for name in classes}
-    if profile is None:
-        return scores
-    places = {node.name: i for i, node in enumerate(nodes)}
-    for name, array in scores.items():
-        for (node, slot), value in profile.scores.get(name, {}).items():
-            if node in places and slot < width and math.isfinite(value) and value > 0:
-                array[places[node], slot] = value
-    return scores
-
-
-def _model(node: SlurmNode, profile: Profile | None) -> str | None:
+def _model(node: SlurmNode, models: Mapping[str, str]) -> str | None:
     """The feature ``gpu_a100``, else what the probe read."""
     for feature in sorted(node.features):
         if feature.startswith("gpu_"):
             return feature.removeprefix("gpu_")
-    if profile is not None:
-        for (name, _), record in profile.gpus.items():
-            if name == node.name and record.model:
-                return record.model
-    return None
-
-
-def _graphs(
-    nodes: Sequence[SlurmNode],
-    known: Sequence[tuple[tuple[int, ...], bool]],
-    profile: Profile | None,
-) -> tuple[HardwareGraph | None, ...]:
-    if profile is None or not profile.links:
-        return ()
-    return tuple(
-        _graph(profile.links[node.name], max(slots, default=-1) + 1)
-        if node.name in profile.links
-        else None
-        for node, (slots, _) in zip(nodes, known, strict=True)
-    )
-
-
-@lru_cache(maxsize=512)
-def _graph(links: tuple[Link, ...], slots: int) -> HardwareGraph | None:
-    from slurm_gpu_aware.topology.graph import HardwareGraph
-
-    listed = [(link.a, link.b, link.link_class, link.gbps) for link in links]
-    try:
-        return HardwareGraph.from_links(
-            [item for item in listed if max(item[0], item[1]) < slots], n=slots
-        )
-    except ValueError:
-        return None
+    return models.get(node.name)
