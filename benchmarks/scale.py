@@ -1,0 +1,300 @@
+"""A controller of 2,000 nodes with 8 GPUs each, 1,000 parked jobs, and a trickle: what we cost.
+
+    python benchmarks/scale.py [--nodes 2000] [--jobs 1000] [--keep]
+
+Starts one container of the test image with slurmctld and no slurmd: the nodes are CLOUD nodes, on
+which slurmctld places jobs that then stay CONFIGURING. Fills half of the cluster, parks the jobs
+with whole-node demands of many shapes, lets jobs come and end, and prints each cost beside its
+target and beside slurmctld's own time per started job. Needs Docker and ``docker/cluster up`` once
+(for the image).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CONF = """\
+ClusterName=scale
+SlurmctldHost=ctl
+SlurmUser=slurm
+AuthType=auth/munge
+CredType=cred/munge
+MailProg=/bin/true
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/var/spool/slurmctld/slurmctld.pid
+SlurmctldDebug=info
+ReturnToService=2
+MinJobAge=30
+MessageTimeout=60
+ResumeProgram=/bin/true
+SuspendProgram=/bin/true
+SuspendTime=600
+ResumeTimeout=36000
+SchedulerType=sched/backfill
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerParameters=default_queue_depth=5000,bf_continue,bf_max_job_test=2000,max_rpc_cnt=0
+GresTypes=gpu
+Licenses=gpuaware:100000
+PriorityType=priority/multifactor
+PriorityWeightAge=1000
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc=/var/log/slurm/jobcomp.log
+JobSubmitPlugins=lua
+MaxJobCount=50000
+MaxArraySize=10001
+DefMemPerCPU=500
+NodeName=c[1-{nodes}] State=CLOUD Sockets=2 CoresPerSocket=32 RealMemory=512000 \
+Gres={gres} Feature=gpu_v100
+PartitionName=gpu Nodes=c[1-{nodes}] Default=YES MaxTime=INFINITE DefaultTime=60
+"""
+START = """\
+set -eu
+rm -rf /etc/slurm/job_submit.lua /var/spool/slurmctld/*
+install -d /etc/slurm /shared/home/alice
+printf '%s' "$CONF" >/etc/slurm/slurm.conf
+for i in 0 1 2 3 4 5 6 7; do
+    [ -e /dev/nvidia$i ] || mknod -m 666 /dev/nvidia$i c 195 $i
+    echo "NodeName=c[1-$NODES] Name=gpu Type=g$i File=/dev/nvidia$i"
+done >/etc/slurm/gres.conf
+mkdir -p /run/munge /run/services && chown munge: /run/munge
+setpriv --reuid munge --regid munge --init-groups munged --force
+services mode plain
+services down selectd
+setpriv --reuid slurm --regid slurm --init-groups slurmctld
+for i in $(seq 300); do scontrol ping | grep -q UP && exit 0; sleep 0.2; done
+exit 1
+"""
+
+
+class Controller:
+    """The container."""
+
+    def __init__(self, image: str, nodes: int) -> None:
+        self.nodes = nodes
+        self.id = _docker(
+            "run", "-d", "--rm", "--init", "--hostname", "ctl", "--entrypoint", "sleep",
+            image, "86400",
+        ).strip()  # fmt: skip
+        gres = ",".join(f"gpu:g{i}:1" for i in range(8))
+        conf = CONF.format(nodes=nodes, gres=gres)
+        self.sh(START, environment={"CONF": conf, "NODES": str(nodes)})
+
+    def sh(
+        self,
+        script: str,
+        user: str = "root",
+        *,
+        environment: dict[str, str] | None = None,
+        timeout: float = 900,
+    ) -> str:
+        """Run a bash script; return its output. Raises CalledProcessError."""
+        options = [f"--env={k}={v}" for k, v in (environment or {}).items()]
+        return _docker(
+            "exec", "-i", "-u", user, "-w", "/tmp", *options, self.id, "bash", "-s",
+            stdin=script, timeout=timeout,
+        )  # fmt: skip
+
+    def python(self, path: Path) -> str:
+        """Run a Python file of ours inside, as the selector's user."""
+        return _docker(
+            "exec", "-i", "-u", "slurm", "-w", "/tmp", self.id,
+            "/opt/slurm-gpu-aware/bin/python", "-", stdin=path.read_text(), timeout=900,
+        )  # fmt: skip
+
+    def refresh(self) -> None:
+        """Copy the source of this checkout over that of the image."""
+        site = self.sh("echo /opt/slurm-gpu-aware/lib/python3*/site-packages").strip()
+        _docker("cp", f"{HERE.parent}/slurm_gpu_aware", f"{self.id}:{site}/")
+
+    def close(self) -> None:
+        """Remove the container."""
+        _docker("kill", self.id)
+
+
+def _docker(*arguments: str, stdin: str | None = None, timeout: float = 600) -> str:
+    done = subprocess.run(
+        ["docker", *arguments], input=stdin, capture_output=True, text=True, timeout=timeout,
+        check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise SystemExit(f"docker {arguments[0]}: {(done.stderr or done.stdout).strip()[-500:]}")
+    return done.stdout
+
+
+def submission_rate(controller: Controller, count: int) -> tuple[float, float]:
+    """(sbatch per second, slurmctld's own ms per submission) of jobs that cannot start."""
+    out = controller.sh(
+        f"""
+        scontrol show config >/dev/null; sdiag -r
+        start=$(date +%s.%N)
+        for i in $(seq {count}); do
+            sbatch -Q --gres=gpu:8 -N {controller.nodes} --comment=class=A --wrap true
+        done
+        end=$(date +%s.%N)
+        echo "took $(echo "$end - $start" | bc -l 2>/dev/null || python3 -c "print($end - $start)")"
+        sdiag | grep -A1 REQUEST_SUBMIT_BATCH_JOB | head -1
+        squeue -h -t PD -o %i | xargs -r -n 500 scancel
+        """,
+        "alice",
+    )
+    took = re.search(r"took ([0-9.]+)", out)
+    own = re.search(r"REQUEST_SUBMIT_BATCH_JOB.*ave_time:([0-9]+)", out)
+    if took is None or own is None:
+        raise SystemExit(f"no figures in: {out[-500:]}")
+    return count / float(took[1]), int(own[1]) / 1000
+
+
+def compare_submissions(controller: Controller, count: int, pairs: int) -> None:
+    """Submission rate with our filter and without, in turns."""
+    rates: dict[str, list[float]] = {"plain": [], "aware": []}
+    own: dict[str, list[float]] = {"plain": [], "aware": []}
+    for turn in range(2 * pairs):
+        mode = ("plain", "aware")[turn % 2]
+        controller.sh(f"services mode {mode}; services down selectd; sleep 1")
+        rate, ms = submission_rate(controller, count)
+        rates[mode].append(rate)
+        own[mode].append(ms)
+    ratio = statistics.median(rates["aware"]) / statistics.median(rates["plain"])
+    show("submission rate with us / without", ratio, ">= 0.97", ratio >= 0.97)
+    print(
+        f"  {statistics.median(rates['aware']):.0f} and {statistics.median(rates['plain']):.0f} "
+        f"sbatch/s one after the other; slurmctld's own time "
+        f"{statistics.median(own['aware']):.2f} and {statistics.median(own['plain']):.2f} ms"
+    )
+
+
+def fill(controller: Controller, jobs: int) -> float:
+    """Start whole-node jobs on plain Slurm; slurmctld's own ms per started job."""
+    controller.sh("scontrol update partitionname=gpu state=down")
+    controller.sh(f"sbatch -Q --array=1-{jobs} --gres=gpu:8 -t 7-0 --wrap true", "alice")
+    controller.sh("sdiag -r; scontrol update partitionname=gpu state=up")
+    end = time.monotonic() + 600
+    while time.monotonic() < end:
+        time.sleep(2)
+        running = int(controller.sh("squeue -h -t R,CF -o %i | wc -l"))
+        if running >= jobs:
+            break
+    said = controller.sh("sdiag")
+    main = re.search(r"Main schedule.*?Total cycles:\s+(\d+).*?Mean cycle:\s+(\d+)", said, re.S)
+    back = re.search(r"Backfilling stats.*?Total cycles:\s+(\d+).*?Mean cycle:\s+(\d+)", said, re.S)
+    spent = sum(int(m[1]) * int(m[2]) for m in (main, back) if m is not None)
+    return spent / 1000 / max(1, running)
+
+
+@contextlib.contextmanager
+def trickle(controller: Controller) -> Iterator[None]:
+    """Every second a job comes, every other second one ends."""
+    stop = threading.Event()
+
+    def work() -> None:
+        tick = 0
+        while not stop.wait(1.0):
+            tick += 1
+            controller.sh("sbatch -Q --gres=gpu:1 --comment=class=B -t 10 --wrap true", "alice")
+            if tick % 2:
+                controller.sh("squeue -h -t CF,R -o %i | head -1 | xargs -r scancel")
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+
+
+def park(controller: Controller, count: int) -> None:
+    """Park jobs of many shapes, most of which find no place at once."""
+    controller.sh(
+        f"""
+        for i in $(seq {count}); do
+            class=$(echo A B C | cut -d' ' -f$((i % 3 + 1)))
+            nodes=$((i % 4 + 1)); gpus=$((i % 8 + 1))
+            sbatch -Q -N $nodes --gres=gpu:$gpus --comment=class=$class -t $((60 + i % 50)) \
+                --wrap true
+        done
+        """,
+        "alice",
+    )
+
+
+def memory_mb(controller: Controller) -> float:
+    """Most memory that the selector ever had resident."""
+    text = controller.sh('grep VmHWM "/proc/$(cat /run/services/selectd.pid)/status"')
+    return int(re.findall(r"(\d+) kB", text)[0]) / 1024
+
+
+def show(what: str, value: float, target: str, met: bool, unit: str = "") -> None:
+    print(f"{what:<42} {value:8.3f}{unit:<3} target {target:<9} {'met' if met else 'MISSED'}")
+
+
+def measure(controller: Controller, parked: int, occupied: int) -> None:
+    per_start = fill(controller, occupied)
+    print(f"slurmctld's own time per started job       {per_start:8.3f} ms (plain)")
+    compare_submissions(controller, 100, 3)
+    controller.sh("services mode aware; services down selectd; sleep 35")
+    controller.sh(
+        "scontrol create reservation reservationname=gpuaware_gate licenses=gpuaware:100000 "
+        "starttime=now duration=600 users=root flags=ANY_NODES nodecnt=0"
+    )
+    park(controller, parked)
+    found = json.loads(controller.python(HERE / "scale_inside.py"))
+    print(
+        f"{found['jobs']} jobs known, {found['queued']} planned, {found['assigned']} of them placed"
+    )
+    show("state read and parsed", found["read_s"], "<= 0.3 s", found["read_s"] <= 0.3, " s")
+    print("  " + ", ".join(f"{k} {1000 * v:.0f} ms" for k, v in found["read_parts_s"].items()))
+    print(f"  of which CPU time {found['read_cpu_s']:.3f} s")
+    show("a round planned", found["plan_s"], "<= 1.5 s", found["plan_s"] <= 1.5, " s")
+    print(f"  of which CPU time {found['plan_cpu_s']:.3f} s; waiting: {found['waiting']}")
+    print(f"  and beside it {1000 * found['rest_s']:.0f} ms (snapshot, translation, watch)")
+    update_ms = 1000 * found["update_s"]
+    show(f"one of {found['updates']} updates", update_ms, "<= 2 ms", update_ms <= 2, " ms")
+    controller.sh(
+        "mkdir -p /run/services; setpriv --reuid slurm --regid slurm --init-groups "
+        "gpu-aware selectd >/var/log/cluster/selectd.log 2>&1 & echo $! >/run/services/selectd.pid"
+    )
+    with trickle(controller):
+        time.sleep(45)
+        mb = memory_mb(controller)
+    show("memory of the daemon", mb, "< 300 MB", mb < 300, " MB")
+    print(controller.sh("grep -c ' -> ' /var/log/cluster/selectd.log || true").strip(), "placed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2000)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--keep", action="store_true", help="leave the container running")
+    suite = os.environ.get("GPU_AWARE_SUITE") or "trixie"
+    parser.add_argument("--image", default=f"slurm-gpu-aware:{suite}")
+    given = parser.parse_args()
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    print(f"{given.nodes} nodes, {8 * given.nodes} GPUs; {cores} CPUs, load before {load:.1f}")
+    controller = Controller(given.image, given.nodes)
+    try:
+        controller.refresh()
+        measure(controller, given.jobs, given.nodes * 3 // 4)
+    finally:
+        if given.keep:
+            print(f"container {controller.id[:12]} is left running")
+        else:
+            controller.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Runs inside the controller of `benchmarks/scale.py`; prints JSON. Not for itself.
+
+Reads the state as the selector does, plans a whole round without placing (the gate counts as not
+held), and sends updates that change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu_aware.config import load_config
+from slurm_gpu_aware.planning import round as planning
+from slurm_gpu_aware.service import rounds as service
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import JobUpdate
+
+REPEATS = 5
+
+
+def cpu_s() -> float:
+    """CPU time of this process and of the commands that it ran, seconds."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class Timed:
+    """A gateway that adds up the time of its readings."""
+
+    def __init__(self, inner: CliGateway) -> None:
+        self.inner = inner
+        self.spent: dict[str, float] = {}
+        self.cpu = 0.0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self.inner, name)
+
+        def timed(*arguments: Any) -> Any:
+            start, cpu = time.perf_counter(), cpu_s()
+            try:
+                return call(*arguments)
+            finally:
+                took = time.perf_counter() - start
+                self.cpu += cpu_s() - cpu
+                self.spent[name] = self.spent.get(name, 0.0) + took
+
+        return timed
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    config = load_config()
+    gateway = Timed(CliGateway(60.0))
+    planned: list[float] = []
+    planned_cpu: list[float] = []
+    counts: list[tuple[int, int]] = []
+    plan_round = planning.plan_round
+
+    def timed_plan(queue: Any, *arguments: Any, **options: Any) -> Any:
+        start, cpu = time.perf_counter(), time.process_time()
+        plan = plan_round(queue, *arguments, **options)
+        planned.append(time.perf_counter() - start)
+        planned_cpu.append(time.process_time() - cpu)
+        counts.append((len(queue), len(plan.assignments)))
+        return plan
+
+    planning.plan_round = timed_plan
+    reads: list[float] = []
+    reads_cpu: list[float] = []
+    waiting: dict[str, int] = {}
+    parts: dict[str, list[float]] = {}
+    rests: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        books = Books(Path(folder) / "store.db")
+        rounds = service.Rounds(
+            gateway,
+            config,
+            books,
+            gate_held_until=lambda: 0.0,
+        )
+        for _ in range(REPEATS):
+            gateway.spent.clear()
+            gateway.cpu = 0.0
+            outcome = rounds.run()
+            reads.append(sum(gateway.spent.values()))
+            reads_cpu.append(gateway.cpu)
+            for name, seconds in gateway.spent.items():
+                parts.setdefault(name, []).append(seconds)
+            rests.append(outcome.took_s - reads[-1] - planned[-1])
+        books.close()
+    for item in outcome.waiting:
+        reason = re.sub(r"[0-9]+", "N", item["reason"])[:60]
+        waiting[reason] = waiting.get(reason, 0) + 1
+    jobs = gateway.inner.jobs()
+    parked = [job for job in jobs if job.state == "PENDING"][:400]
+    updates = [JobUpdate(job.id, (("AdminComment", job.admin_comment or ""),)) for job in parked]
+    start = time.perf_counter()
+    refused = gateway.inner.update_jobs(updates)
+    per_update = (time.perf_counter() - start) / max(1, len(updates))
+    json.dump(
+        {
+            "jobs": len(jobs),
+            "queued": counts[-1][0],
+            "assigned": counts[-1][1],
+            "read_s": statistics.median(reads),
+            "read_parts_s": {name: statistics.median(v) for name, v in parts.items()},
+            "read_cpu_s": statistics.median(reads_cpu),
+            "plan_s": statistics.median(planned),
+            "plan_cpu_s": statistics.median(planned_cpu),
+            "waiting": dict(sorted(waiting.items(), key=lambda w: -w[1])[:5]),
+            "rest_s": statistics.median(rests),
+            "updates": len(updates),
+            "refused": len(refused),
+            "update_s": per_update,
+        },
+        sys.stdout,
+    )
+
+
+main()

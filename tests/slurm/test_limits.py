@@ -1,0 +1,226 @@
+"""What else holds a job: only what can start is planned, and nothing that waits keeps GPUs.
+
+Times are measured and printed. The bounds are those of a machine that does nothing else; they are
+loosened by the factor that `slack` gives, the load per CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from cluster import GATE, Cluster
+from test_way_of_a_job import GATE_LICENCE, decisions, events, let_go
+
+WAIT = "while [ ! -e go-$SLURM_JOB_ID ]; do sleep 0.2; done"
+LIMIT = "two_gpus"
+
+
+def slack() -> float:
+    """Factor on the bounds: processes that want a CPU, per CPU; 1 on a machine with time to spare.
+
+    Asking the cluster costs time too (a ``docker exec`` takes 0.1 s and more), hence at least 1.5.
+    """
+    return max(1.5, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def sacctmgr(cluster: Cluster, *arguments: str) -> None:
+    cluster.sh("ctl", ["sacctmgr", "-i", *arguments], check=False)
+
+
+@pytest.fixture
+def limit(cluster: Cluster) -> Iterator[str]:
+    """A QOS under which a user has two GPUs at most."""
+    sacctmgr(cluster, "add", "qos", LIMIT, "set", "MaxTRESPerUser=gres/gpu=2")
+    sacctmgr(cluster, "modify", "user", "alice", "set", f"qos+={LIMIT}")
+    yield LIMIT
+    cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+    sacctmgr(cluster, "modify", "user", "alice", "set", f"qos-={LIMIT}")
+    sacctmgr(cluster, "delete", "qos", LIMIT)
+
+
+def is_parked(cluster: Cluster, job_id: str) -> bool:
+    """Pending at the gate with no pin left."""
+    job = cluster.job(job_id)
+    return (
+        job["JobState"] == "PENDING"
+        and GATE_LICENCE in job["Licenses"]
+        and job["ReqNodeList"] == "(null)"
+        and "gpu:g" not in job.get("TresPerNode", "")
+    )
+
+
+def running_after(cluster: Cluster, job_id: str, since: float, deadline: float = 60) -> float:
+    """Seconds from ``since`` until the job is seen running."""
+    cluster.wait(job_id, {"RUNNING", "COMPLETED"}, deadline)
+    return time.monotonic() - since
+
+
+def fill(cluster: Cluster, counts: Sequence[int]) -> list[str]:
+    """Occupy GPUs as bob, one job per count; wait until they run."""
+    jobs = [cluster.submit("bob", [f"--gres=gpu:{n}", "-t", "60"], WAIT) for n in counts]
+    for job_id in jobs:
+        cluster.wait(job_id, "RUNNING", 60)
+    return jobs
+
+
+def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> None:
+    fill(cluster, [4, 4, 4])
+    factor = slack()
+    job = ["--gres=gpu:2", "--comment=class=B", "-t", "30"]
+    first = cluster.submit("alice", [*job, f"--qos={limit}"], WAIT)
+    second = cluster.submit("alice", [*job, f"--qos={limit}"], WAIT)
+    asked = time.monotonic()
+    third = cluster.submit("bob", [*job, "--nice=1000000"], WAIT)
+    third_s = running_after(cluster, third, asked)
+    cluster.wait(first, "RUNNING", 30)
+    cluster.wait_until(lambda: is_parked(cluster, second), 15, lambda: str(cluster.job(second)[""]))
+    assert cluster.job(second)["Reason"] in ("QOSMaxGRESPerUser", "Licenses", "Priority")
+
+    # The rest of the node is taken: the second waits for the limit and for GPUs, the first's.
+    let_go(cluster, "alice", first)
+    ended = time.monotonic()
+    cluster.wait(first, "COMPLETED", 60)
+    second_s = running_after(cluster, second, ended)
+    parked = [detail["why"] for kind, detail in events(cluster, second) if kind == "reparked"]
+    print(
+        f"\nthird job ran after {third_s:.1f} s (bound 2), second job {second_s:.1f} s after the"
+        f" first was told to end (bound 5); factor {factor:.1f}; parked again: {parked}"
+    )
+    assert third_s <= 2 * factor + 1
+    assert second_s <= 5 * factor + 1
+    assert len(parked) <= 2
+    assert all(why == "held by QOSMaxGRESPerUser" for why in parked)
+
+
+def test_a_limit_is_not_tried_in_a_loop(cluster: Cluster, limit: str) -> None:
+    first = cluster.submit("alice", ["--gres=gpu:2", f"--qos={limit}"], WAIT)
+    cluster.wait(first, "RUNNING", 30)
+    others = [cluster.submit("alice", ["--gres=gpu:1", f"--qos={limit}"], WAIT) for _ in range(5)]
+    time.sleep(20)
+    for job_id in others:
+        assert is_parked(cluster, job_id), cluster.job(job_id)[""]
+        assert len(decisions(cluster, job_id)) <= 2
+
+
+def held(cluster: Cluster, first: str) -> dict[str, tuple[list[str], str]]:
+    """Ways to hold a job: options, and the reason that Slurm shows."""
+    return {
+        "dependency": ([f"--dependency=afterok:{first}"], "Dependency"),
+        "begin time": (["--begin=now+1hour"], "BeginTime"),
+        "hold": (["--hold"], "JobHeldUser"),
+    }
+
+
+@pytest.mark.parametrize("way", ["dependency", "begin time", "hold"])
+def test_what_is_held_is_not_planned(cluster: Cluster, way: str) -> None:
+    first = cluster.submit("alice", ["--gres=gpu:1"], WAIT)
+    cluster.wait(first, "RUNNING", 30)
+    options, reason = held(cluster, first)[way]
+    job_id = cluster.submit("alice", ["--gres=gpu:4", *options], "true")
+    # Jobs behind it take all that is free.
+    behind = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 1") for _ in range(4)]
+    for other in behind[:3]:
+        cluster.wait(other, "COMPLETED", 60)
+    assert cluster.job(job_id)["Reason"] == reason
+    assert is_parked(cluster, job_id)
+    assert not decisions(cluster, job_id)
+
+    let_go(cluster, "alice", first)
+    if way == "begin time":
+        update = ["scontrol", "update", f"jobid={job_id}", "starttime=now"]
+        cluster.sh("ctl", update, "alice")
+    elif way == "hold":
+        cluster.sh("ctl", ["scontrol", "release", job_id], "alice")
+    freed = time.monotonic()
+    print(f"\n{way}: runs {running_after(cluster, job_id, freed):.1f} s after it could")
+    cluster.wait(job_id, "COMPLETED", 60)
+
+
+def test_limit_of_a_partition(cluster: Cluster) -> None:
+    """A job that is longer than its partition allows waits; nobody waits for it."""
+    cluster.sh("ctl", ["scontrol", "update", "partitionname=gpu", "maxtime=30"])
+    try:
+        job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "60"], "true")
+        short = cluster.submit("bob", ["--gres=gpu:4", "-t", "20"], "true")
+        cluster.wait(short, "COMPLETED", 30)
+        cluster.wait_until(
+            lambda: cluster.job(job_id)["Reason"] == "PartitionTimeLimit", 15, "its reason"
+        )
+        assert is_parked(cluster, job_id)
+        assert not decisions(cluster, job_id)
+    finally:
+        cluster.sh("ctl", ["scontrol", "update", "partitionname=gpu", "maxtime=unlimited"])
+    freed = time.monotonic()
+    print(f"\npartition: runs {running_after(cluster, job_id, freed):.1f} s after it could")
+
+
+def test_limit_of_an_association(cluster: Cluster) -> None:
+    sacctmgr(cluster, "modify", "user", "alice", "set", "GrpTRES=gres/gpu=3")
+    try:
+        first = cluster.submit("alice", ["--gres=gpu:3"], WAIT)
+        cluster.wait(first, "RUNNING", 30)
+        second = cluster.submit("alice", ["--gres=gpu:1"], "true")
+        third = cluster.submit("bob", ["--gres=gpu:4"], "true")
+        cluster.wait(third, "COMPLETED", 30)
+        cluster.wait_until(
+            lambda: cluster.job(second)["Reason"] == "AssocGrpGRES", 15, "its reason"
+        )
+        cluster.wait_until(lambda: is_parked(cluster, second), 10, "it is parked")
+        let_go(cluster, "alice", first)
+        cluster.wait(second, "COMPLETED", 40)
+        assert len(decisions(cluster, second)) <= 2
+    finally:
+        sacctmgr(cluster, "modify", "user", "alice", "set", "GrpTRES=gres/gpu=-1")
+
+
+def test_array_throttle_leaves_the_rest_to_others(cluster: Cluster) -> None:
+    array = cluster.submit("alice", ["--gres=gpu:4", "--array=1-6%2"], "sleep 4")
+    other = cluster.submit("bob", ["-N2", "--gres=gpu:4", "--nice=1000000"], "true")
+    cluster.wait(other, "COMPLETED", 30)
+    states = [job["JobState"] for job in cluster.jobs(array)]
+    assert states.count("RUNNING") <= 2
+    assert "PENDING" in states, "the other job did not wait for the throttled tasks"
+
+
+def test_maintenance_reservation(cluster: Cluster) -> None:
+    """Jobs that would run into a maintenance wait, shorter ones run, nobody hangs."""
+    cluster.sh(
+        "ctl",
+        ["scontrol", "create", "reservation", "reservationname=maint", "users=root",
+         "nodes=n[1-3]", "flags=maint,ignore_jobs", "starttime=now+30minutes",
+         "duration=60"],
+    )  # fmt: skip
+    on_n4 = cluster.submit("alice", ["--gres=gpu:4", "-t", "60"], WAIT)
+    cluster.wait(on_n4, "RUNNING", 30)
+    assert list(cluster.gpus(on_n4)) == ["n4"]
+    too_long = cluster.submit("alice", ["--gres=gpu:1", "-t", "60"], "true")
+    short = [cluster.submit("bob", ["--gres=gpu:4", "-t", "10"], "sleep 2") for _ in range(3)]
+    asked = time.monotonic()
+    for job_id in short:
+        running_after(cluster, job_id, asked)
+    assert is_parked(cluster, too_long)
+    assert not decisions(cluster, too_long)
+    cluster.sh("ctl", ["scontrol", "delete", "reservationname=maint"])
+    freed = time.monotonic()
+    print(f"\nreservation: runs {running_after(cluster, too_long, freed):.1f} s after it could")
+    assert GATE in cluster.sh("ctl", ["scontrol", "show", "reservation"])
+
+
+def test_inside_a_reservation(cluster: Cluster) -> None:
+    """A job of a reservation gets its nodes, others do not."""
+    cluster.sh(
+        "ctl",
+        ["scontrol", "create", "reservation", "reservationname=course", "users=alice",
+         "nodes=n2", "starttime=now", "duration=60"],
+    )  # fmt: skip
+    inside = cluster.submit("alice", ["--gres=gpu:2", "--reservation=course"], WAIT)
+    cluster.wait(inside, "RUNNING", 30)
+    assert list(cluster.gpus(inside)) == ["n2"]
+    outside = fill(cluster, [4, 4, 4])
+    assert {node for job_id in outside for node in cluster.gpus(job_id)} == {"n1", "n3", "n4"}
+    waiting = cluster.submit("bob", ["--gres=gpu:2"], "true")
+    time.sleep(6)
+    assert is_parked(cluster, waiting)

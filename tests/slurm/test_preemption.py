@@ -1,0 +1,209 @@
+"""Preemption by partition and by QOS: exactly the victims that `explain` names, no other job.
+
+The cluster's slurm.conf is changed for the module and put back; a second partition ``urgent`` over
+the same nodes has the higher tier.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from cluster import NODES, Cluster
+from test_limits import WAIT, is_parked, sacctmgr
+
+CONF = "/etc/slurm/slurm.conf"
+MARK = "# preemption, for a test"
+
+
+def configure(cluster: Cluster, lines: Sequence[str]) -> None:
+    """Replace our lines of slurm.conf and restart slurmctld and the selector with them."""
+    text = "\n".join(f"{line} {MARK}" for line in lines)
+    cluster.sh("ctl", f"sed -i '/{MARK}$/d' {CONF} && cat >>{CONF}", stdin=f"{text}\n")
+    cluster.service_down("ctl", "slurmctld")
+    cluster.service_up("ctl", "slurmctld")
+    cluster.wait_until(lambda: _answers(cluster), 60, "slurmctld answers")
+    for node in NODES:  # they read the new file too
+        cluster.run(node, ["scontrol", "ping"])
+    cluster.sh("ctl", ["scontrol", "reconfigure"], check=False)
+    cluster.kill("ctl", "selectd", "TERM")
+    cluster.reset()
+
+
+def _answers(cluster: Cluster) -> bool:
+    return cluster.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
+
+
+PARTITIONS = [
+    "PreemptType=preempt/partition_prio",
+    "PreemptMode=REQUEUE",
+    "PartitionName=urgent Nodes=n[1-4] PriorityTier=10 PreemptMode=OFF DefaultTime=60",
+    "PartitionName=scratch Nodes=n[1-4] PriorityTier=1 PreemptMode=CANCEL DefaultTime=60",
+]
+
+
+@pytest.fixture(scope="module")
+def by_partition(cluster: Cluster) -> Iterator[None]:
+    configure(cluster, PARTITIONS)
+    yield
+    configure(cluster, [])
+
+
+@pytest.fixture(scope="module")
+def by_qos(cluster: Cluster) -> Iterator[None]:
+    configure(cluster, ["PreemptType=preempt/qos", "PreemptMode=REQUEUE"])
+    sacctmgr(cluster, "add", "qos", "cheap", "set", "priority=1", "preemptmode=requeue")
+    sacctmgr(cluster, "add", "qos", "dear", "set", "priority=5", "preempt=cheap")
+    for user, names in (("alice", "+=dear"), ("bob", "+=cheap")):
+        sacctmgr(cluster, "modify", "user", user, "set", f"qos{names}")
+    yield
+    cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+    for user, names in (("alice", "-=dear"), ("bob", "-=cheap")):
+        sacctmgr(cluster, "modify", "user", user, "set", f"qos{names}")
+    sacctmgr(cluster, "delete", "qos", "dear")
+    sacctmgr(cluster, "delete", "qos", "cheap")
+    configure(cluster, [])
+
+
+def occupy(cluster: Cluster, counts: Sequence[int], *options: str) -> list[str]:
+    """Low jobs of bob that hold so many GPUs each; all run."""
+    jobs = [cluster.submit("bob", [f"--gres=gpu:{n}", *options], WAIT) for n in counts]
+    for job_id in jobs:
+        cluster.wait(job_id, "RUNNING", 60)
+    return jobs
+
+
+def explained(cluster: Cluster, job_id: str) -> dict[str, Any]:
+    """The last decision about a job, as ``gpu-aware explain`` tells it."""
+    found: dict[str, Any] = {}
+
+    def told() -> bool:
+        done = cluster.run("ctl", ["gpu-aware", "explain", job_id, "--json"])
+        if done.returncode == 0:
+            answer = json.loads(done.stdout)
+            decisions = answer.get("decisions") or []
+            found.clear()
+            found.update(decisions[-1] if decisions else {})
+        return bool(found)
+
+    cluster.wait_until(told, 20, f"explain {job_id}")
+    return found
+
+
+def states(cluster: Cluster, jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Job -> (state, restarts)."""
+    known = {job["JobId"]: job for job in cluster.jobs()}
+    return {j: (known[j]["JobState"], known[j]["Restarts"]) for j in jobs}
+
+
+def check_victims(
+    cluster: Cluster, high: str, low: Sequence[str], gone: tuple[str, str]
+) -> list[str]:
+    """Exactly the named victims were preempted; return them. ``gone``: what they are now."""
+    before = {job_id: cluster.gpus(job_id) for job_id in low if job_id}
+    cluster.wait(high, "RUNNING", 60)
+    victims = sorted(explained(cluster, high)["victims"])
+    cluster.wait_until(
+        lambda: all(states(cluster, victims)[v] == gone for v in victims),
+        20,
+        lambda: f"{states(cluster, low)}, named: {victims}",
+    )
+    time.sleep(3)
+    after = states(cluster, low)
+    touched = sorted(job_id for job_id, state in after.items() if state != ("RUNNING", "0"))
+    assert touched == victims, after
+    got = cluster.gpus(high)
+    lost = {(n, s) for v in victims for n, slots in before[v].items() for s in slots}
+    if lost:
+        used = {(n, s) for n, slots in got.items() for s in slots}
+        assert used & lost or not used
+    return victims
+
+
+REQUEUED = ("PENDING", "1")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_exactly_the_named_victims(cluster: Cluster, by_partition: None, count: int) -> None:
+    low = occupy(cluster, [1] * 16)
+    before = {job_id: cluster.gpus(job_id) for job_id in low}
+    high = cluster.submit("alice", ["-p", "urgent", f"--gres=gpu:{count}"], WAIT)
+    victims = check_victims(cluster, high, low, REQUEUED)
+    assert len(victims) == count
+    held = {(n, s) for v in victims for n, slots in before[v].items() for s in slots}
+    assert {(n, s) for n, slots in cluster.gpus(high).items() for s in slots} == held
+
+
+def test_free_gpus_first(cluster: Cluster, by_partition: None) -> None:
+    low = occupy(cluster, [4, 4, 4, 3])
+    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:1"], WAIT)
+    cluster.wait(high, "RUNNING", 30)
+    assert explained(cluster, high)["victims"] == []
+    assert set(states(cluster, low).values()) == {("RUNNING", "0")}
+
+
+def test_fewest_victims(cluster: Cluster, by_partition: None) -> None:
+    """One job that holds a node goes rather than four that hold one GPU each."""
+    low = occupy(cluster, [1, 1, 1, 1, 4, 2, 2, 1, 3])
+    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:4"], WAIT)
+    assert check_victims(cluster, high, low, REQUEUED) == [low[4]]
+
+
+def test_whole_node(cluster: Cluster, by_partition: None) -> None:
+    low = occupy(cluster, [2, 2, 1, 3, 2, 2, 4])
+    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:2", "--exclusive"], WAIT)
+    victims = check_victims(cluster, high, low, REQUEUED)
+    assert victims == [low[6]]
+    assert list(cluster.gpus(high).values()) == [(0, 1, 2, 3)]
+
+
+def test_two_nodes(cluster: Cluster, by_partition: None) -> None:
+    low = occupy(cluster, [2, 2] * 4)
+    high = cluster.submit("alice", ["-p", "urgent", "-N2", "--gres=gpu:2"], WAIT)
+    victims = check_victims(cluster, high, low, REQUEUED)
+    assert len(victims) == 2
+
+
+def test_the_victim_goes_elsewhere(cluster: Cluster, by_partition: None) -> None:
+    low = occupy(cluster, [4, 4, 4, 4])
+    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:4"], WAIT)
+    (victim,) = check_victims(cluster, high, low, REQUEUED)
+    cluster.wait_until(lambda: is_parked(cluster, victim), 30, lambda: str(cluster.job(victim)))
+    other = next(job_id for job_id in low if job_id != victim)
+    (node,) = cluster.gpus(other)
+    cluster.sh("ctl", ["scancel", other])
+    # Slurm lets what was requeued wait for two minutes; the admin need not.
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={victim}", "starttime=now"])
+    cluster.wait(victim, "RUNNING", 60)
+    assert list(cluster.gpus(victim)) == [node]
+
+
+def test_cancelled_victims(cluster: Cluster, by_partition: None) -> None:
+    low = [
+        *occupy(cluster, [4, 4, 2, 2], "-p", "scratch"),
+        *occupy(cluster, [4], "-p", "urgent"),
+    ]
+    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:3"], WAIT)
+    victims = check_victims(cluster, high, low, ("PREEMPTED", "0"))
+    assert len(victims) == 1
+    assert victims[0] in low[:2]
+
+
+def test_by_qos(cluster: Cluster, by_qos: None) -> None:
+    cheap = occupy(cluster, [1, 1, 2, 4], "--qos=cheap")
+    normal = occupy(cluster, [4, 4])
+    dear = cluster.submit("alice", ["--qos=dear", "--gres=gpu:3"], WAIT)
+    victims = check_victims(cluster, dear, [*cheap, *normal], REQUEUED)
+    assert victims == [cheap[3]]
+    assert set(states(cluster, normal).values()) == {("RUNNING", "0")}
+
+
+def test_nobody_is_preempted_without_need(cluster: Cluster, by_qos: None) -> None:
+    cheap = occupy(cluster, [4, 4], "--qos=cheap")
+    dear = cluster.submit("alice", ["--qos=dear", "-N2", "--gres=gpu:4"], WAIT)
+    cluster.wait(dear, "RUNNING", 30)
+    assert explained(cluster, dear)["victims"] == []
+    assert set(states(cluster, cheap).values()) == {("RUNNING", "0")}
