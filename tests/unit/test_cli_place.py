@@ -53,7 +53,7 @@ def test_busy_gpus_are_left_alone(config: Path):
 
 def test_compare_asks_each_policy_once(config: Path):
     found = answers(config, "-g", "2", "--compare", "packed,pm-first,packed")
-    assert [a["policy"] for a in found] == ["pal", "packed", "pm-first"]
+    assert [a["policy"] for a in found] == ["pal+mapa", "packed", "pm-first"]
 
 
 def test_two_nodes_get_the_same_indices(config: Path):
