@@ -194,6 +194,13 @@ local function uneven_reason(part, size, conf)
     return nil
 end
 
+--- Slurm counts the tasks anew, --ntasks-per-node on each node, when a job is changed.
+local function uneven_tasks(size)
+    return size.tasks
+        and size.per_node
+        and size.tasks ~= size.per_node * (size.nodes or math.floor(size.tasks / size.per_node))
+end
+
 local function has_flag(job, flag)
     local flags = type(job.bitflags) == "number" and job.bitflags or 0
     return math.floor(flags / flag) % 2 == 1
@@ -241,6 +248,13 @@ function R.left_reason(job, parts, sharing, wishes, conf)
         return "counts, brackets or negation in --constraint"
     end
     local size = R.shape(job, part)
+    if not script and math.max(size.least or 1, size.most or 1) > 1 then
+        -- A direct srun --gpus-per-node is refused after typing per node, srun -n1 in a salloc
+        -- after typing per job, and Slurm does not tell us which of the two asks.
+        return "several nodes with salloc or srun"
+    elseif uneven_tasks(size) then
+        return "--ntasks that is no multiple of --ntasks-per-node"
+    end
     return cpus_per_gpu_reason(job, form, size) or uneven_reason(part, size, conf)
 end
 

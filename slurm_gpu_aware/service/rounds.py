@@ -64,6 +64,8 @@ class Outcome:
     parked_again: int = 0
     released: int = 0
     """Jobs with an open gate that Slurm has not started yet."""
+    held: int = 0
+    """Parked jobs that something other than the gate holds."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     took_s: float = 0.0
 
@@ -204,7 +206,7 @@ class Rounds:
         if original is None or not job.req_nodes:
             return None
         nodes = len(job.req_nodes)
-        slots = placed_slots(job.tres_per_node) or ()
+        slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job) or ()
         return Hold(
             job_id=job.id,
             nodes=job.req_nodes,
@@ -238,6 +240,7 @@ class Rounds:
             original = parse(job.admin_comment)
             assert original is not None  # noqa: S101 - is_parked said so
             if job.reason not in _PLANNABLE:
+                outcome.held += 1
                 outcome.waiting.append(
                     {"job_id": job.id, "reason": f"held by {job.reason}", "shadow_start_s": None}
                 )
@@ -248,6 +251,7 @@ class Rounds:
             for job_id in self._ids(job, jobs):
                 until = self._backoff.held_until(job_id, site.now, job.reason)
                 if until is not None:
+                    outcome.held += 1
                     wait(job_id, f"it could not start; tried again in {until - site.now:.0f} s")
                     continue
                 lacking = licences.lacking(original.licenses)

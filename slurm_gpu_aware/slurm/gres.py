@@ -37,9 +37,13 @@ def index_type(slot: int) -> str:
     return f"g{slot}"
 
 
-def typed_gres(slots: Sequence[int], others: Sequence[str] = ()) -> str:
-    """TresPerNode that means exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``."""
-    return ",".join([*(f"gres/gpu:{index_type(slot)}:1" for slot in sorted(slots)), *others])
+def typed_gres(slots: Sequence[int], others: Sequence[str] = (), *, nodes: int = 1) -> str:
+    """TresPerNode that means exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``.
+
+    With ``nodes``: TresPerJob of a job on as many nodes, each of which has one GPU of each type.
+    """
+    typed = (f"gres/gpu:{index_type(slot)}:{nodes}" for slot in sorted(slots))
+    return ",".join([*typed, *others])
 
 
 def gpu_item(text: str | None) -> GpuItem | None:
@@ -81,7 +85,10 @@ def gpu_slots(node: SlurmNode) -> tuple[tuple[int, ...], bool]:
 
 
 def placed_slots(text: str | None) -> tuple[int, ...] | None:
-    """GPU indices of a typed TresPerNode (``gres/gpu:g1:1,gres/gpu:g3:1``); None if untyped."""
+    """GPU indices of a typed TresPerNode (``gres/gpu:g1:1,gres/gpu:g3:1``), or of a TresPerJob.
+
+    None if untyped.
+    """
     found = []
     for item in filter(None, (text or "").split(",")):
         match = _GPU.match(item)

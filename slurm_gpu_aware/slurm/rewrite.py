@@ -8,11 +8,14 @@ asked                     told to Slurm, with the gate closed
 ========================  =======================================================================
 ``--gres``,               ``TresPerNode`` typed, ``ReqNodeList``, ``NumNodes``
 ``--gpus-per-node``
+the two with ``salloc``   ``TresPerNode`` cleared, ``TresPerJob`` typed: a direct ``srun`` copies a
+or ``srun``               typed TresPerNode to its step, beside what it asks for itself: refused
 ``--gpus``                the same, ``TresPerJob`` cleared
 ``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
 + ``--cpus-per-gpu=C``    ``CpusPerTres`` cleared; ``NumCPUs`` = C x GPUs, or with a task count
                           ``CPUsPerTask`` = C x GPUs / tasks
-both, on several nodes    ``MinCPUsNode``, so that tasks are spread as evenly as the GPUs
+the last three, on        ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
+several nodes
 + ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
 ``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
 plain nodes
@@ -89,7 +92,9 @@ def placed_fields(original: OriginalRequest, pins: Pins) -> Fields:
     if form is None:
         raise ValueError("this form of request is not in the table of rewrites")
     nodes = check_node_names(pins.nodes)
-    fields = [("ReqNodeList", ",".join(nodes)), ("NumNodes", f"{len(nodes)}-{len(nodes)}")]
+    fields = [("ReqNodeList", ",".join(nodes))]
+    if original.nodes != (len(nodes), len(nodes)):
+        fields.append(("NumNodes", f"{len(nodes)}-{len(nodes)}"))
     if pins.slots is not None:
         fields += _exact_gpus(original, form, pins.slots, len(nodes))
     if pins.clock_mhz is not None:
@@ -108,7 +113,11 @@ def _exact_gpus(
     elif form.kind == "task":
         fields.append(("TresPerTask", ",".join(others)))
         others = ()
-    fields.append(("TresPerNode", typed_gres(slots, others)))
+    if form.kind == "node" and original.interactive and nodes == 1:
+        fields.append(("TresPerNode", ",".join(others)))
+        fields.append(("TresPerJob", typed_gres(slots, nodes=nodes)))
+    else:
+        fields.append(("TresPerNode", typed_gres(slots, others)))
     per_gpu = gpu_item(original.cpus_per_tres)
     if per_gpu is not None:
         total = per_gpu.count * len(slots) * nodes
@@ -125,17 +134,18 @@ def _exact_gpus(
 
 
 def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) -> int | None:
-    """CPUs that each of several nodes must give, where tasks go with GPUs; None: no matter.
+    """CPUs that each of several nodes must give, where CPUs go with GPUs; None: no matter.
 
-    Left alone, Slurm spreads CPUs, and so tasks, unevenly (3 + 1), but the GPUs are even.
+    Left alone, Slurm spreads CPUs, and so tasks, unevenly (3 + 1), but the GPUs are even: a step
+    that asks for the CPUs of its GPUs is then refused.
     """
     tasks = tasks_of(original, nodes)
     per_gpu = gpu_item(original.cpus_per_tres)
-    if nodes == 1 or tasks is None:
+    if nodes == 1:
         return None
     if per_gpu is not None:
         return per_gpu.count * gpus
-    if form.kind == "task":
+    if form.kind in ("job", "task") and tasks is not None and tasks % nodes == 0:
         return max(1, tasks // nodes * (original.cpus_per_task or 1))
     return None
 
@@ -171,8 +181,8 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
     pinned = is_pinned(job, original)
     if set(job.req_nodes) != set(_names(original.req_nodes)):
         fields.append(("ReqNodeList", ",".join(_names(original.req_nodes))))
-    if pinned:
-        least, most = original.nodes or (1, None)
+    least, most = original.nodes or (1, None)
+    if pinned and least != most:
         fields.append(("NumNodes", f"{least}-{_NO_MAXIMUM if most is None else most}"))
     for name, now, then in (
         ("TresPerNode", job.tres_per_node, original.tres_per_node),

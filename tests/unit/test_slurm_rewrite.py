@@ -52,6 +52,21 @@ def job(**fields: object) -> SlurmJob:
             {"TresPerNode": "gres/gpu:g1:1,gres/gpu:g3:1", "NumNodes": "1-1"},
         ),
         (OriginalRequest(tres_per_job="gres/gpu:2"), ONE, {"TresPerJob": ""}),
+        (
+            OriginalRequest(tres_per_node="gres/gpu:2,gres/nic:1", interactive=True),
+            ONE,
+            {"TresPerNode": "gres/nic:1", "TresPerJob": "gres/gpu:g1:1,gres/gpu:g3:1"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=4, cpus_per_task=2),
+            TWO,
+            {"TresPerJob": "", "MinCPUsNode": "4"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:4", cpus_per_tres="gres/gpu:3"),
+            TWO,
+            {"NumCPUs": "12", "MinCPUsNode": "6"},
+        ),
         (OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2), ONE, {"TresPerTask": ""}),
         (
             OriginalRequest(tres_per_task="cpu=3,gres/gpu=1", num_tasks=4, cpus_per_task=3),
@@ -217,3 +232,30 @@ def test_backoff_doubles_up_to_sixteen_times() -> None:
     assert Backoff(60.0).punish("7", 0.0, held=True) < 5
     backoff.forget(set())
     assert backoff.held_until("7", 0.0) is None
+
+
+def test_a_node_count_that_is_asked_is_not_sent() -> None:
+    """Slurm counts the tasks anew from ``--ntasks-per-node`` with each NumNodes."""
+    original = OriginalRequest(tres_per_node="gres/gpu:2", nodes=(2, 2))
+    assert "NumNodes" not in dict(placed_fields(original, TWO))
+    pinned = job(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", req_nodes=("n1", "n2"))
+    assert "NumNodes" not in dict(restored_fields(pinned, original))
+    ranged = replace(original, nodes=(2, 4))
+    assert dict(placed_fields(ranged, TWO))["NumNodes"] == "2-2"
+    assert dict(restored_fields(pinned, ranged))["NumNodes"] == "2-4"
+
+
+def test_uneven_tasks_bring_no_least_cpus() -> None:
+    """Three tasks on two nodes of two GPUs: with MinCPUsNode the job never starts."""
+    original = OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=3, nodes=(2, 2))
+    assert "MinCPUsNode" not in dict(placed_fields(original, TWO))
+
+
+def test_an_interactive_job_is_restored() -> None:
+    original = OriginalRequest(tres_per_node="gres/gpu:2", interactive=True)
+    typed = job(tres_per_node=None, tres_per_job="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",))
+    assert placed_slots(typed.tres_per_job) == (1, 3)
+    assert is_pinned(typed, original)
+    fields = dict(restored_fields(typed, original))
+    assert fields["TresPerNode"] == "gres/gpu:2"
+    assert fields["TresPerJob"] == ""
