@@ -7,7 +7,7 @@ SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast test-slurm test-sid docker image cluster-up cluster-down demo clean
+.PHONY: help venv lint test test-fast test-slurm test-sid test-requests requests docker image cluster-up cluster-down demo clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,6 +42,12 @@ test-slurm: venv docker  ## Slurm tests, on a cluster of their own (Slurm 24.11)
 
 test-sid: venv docker  ## The same on Slurm 26.05
 	GPU_AWARE_SUITE=sid $(PYTEST) tests/slurm
+
+test-requests: venv docker  ## The whole matrix of requests, with us and without (SUITE=sid for Slurm 26.05)
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=all $(PYTEST) tests/slurm/test_requests.py
+
+requests: venv docker  ## The same, and write docs/requests.md
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=write $(PYTEST) tests/slurm/test_requests.py
 
 docker: venv
 	@docker/ensure-docker.sh

@@ -1,0 +1,79 @@
+"""Run cells on the cluster, once with us and once without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster import GATE, Cluster
+from requests_cells import LANES, RESERVED, WIDE, Cell
+
+__all__ = ["await_gate", "lanes", "run_pass"]
+
+USER = "alice"
+OUT = f"/shared/home/{USER}/matrix"
+DRIVER = Path(__file__).with_name("requests_driver.py")
+
+
+@contextmanager
+def lanes(cluster: Cluster) -> Iterator[None]:
+    """Partitions of two nodes each beside the cluster's own; the selector learns of them."""
+    for name, nodes in LANES:
+        partition = [f"partitionname={name}", f"nodes={','.join(nodes)}", "maxtime=INFINITE"]
+        cluster.sh("ctl", ["scontrol", "create", *partition, "defaulttime=60", "state=UP"])
+    try:
+        yield
+    finally:
+        for name, _ in LANES:
+            cluster.sh("ctl", ["scontrol", "delete", f"partitionname={name}"], check=False)
+
+
+def await_gate(cluster: Cluster) -> None:
+    """Wait until the selector holds the gate: a job that came before would pass it."""
+    show = ["scontrol", "-o", "show", "reservation", GATE]
+    cluster.wait_until(
+        lambda: "State=ACTIVE" in cluster.sh("ctl", show, check=False), 60, "the gate is held"
+    )
+
+
+def run_pass(cluster: Cluster, chosen: Sequence[Cell], bound_s: float) -> dict[str, Any]:
+    """Submit cells in the mode that the cluster is in; cell name -> what the driver saw."""
+    beside = [[c for c in chosen if c.phase == name] for name, _ in LANES]
+    found = _drive(cluster, beside, bound_s)
+    found |= _drive(cluster, [[c for c in chosen if c.phase == WIDE]], bound_s)
+    inside = [[c for c in chosen if c.phase == f"{RESERVED} {name}"] for name, _ in LANES]
+    if any(inside):
+        with _reservation(cluster):
+            found |= _drive(cluster, inside, bound_s)
+    return found
+
+
+@contextmanager
+def _reservation(cluster: Cluster) -> Iterator[None]:
+    """Alice's, on all nodes."""
+    words = ["reservationname=matrix", f"users={USER}", "nodes=ALL", "starttime=now"]
+    cluster.sh("ctl", ["scontrol", "create", "reservation", *words, "duration=240"])
+    try:
+        yield
+    finally:
+        cluster.sh("ctl", ["scontrol", "delete", "reservation=matrix"])
+
+
+def _drive(cluster: Cluster, beside: Sequence[Sequence[Cell]], bound_s: float) -> dict[str, Any]:
+    order = {
+        "bound_s": bound_s,
+        "out": OUT,
+        "lanes": [
+            [{"name": c.name, "tool": c.tool, "options": list(c.typed)} for c in lane]
+            for lane in beside
+            if lane
+        ],
+    }
+    program = ["python3", "-c", DRIVER.read_text()]
+    stdin = json.dumps(order)
+    found = json.loads(cluster.sh("ctl", program, USER, timeout=1800, stdin=stdin))
+    assert isinstance(found, dict)
+    return found

@@ -1,0 +1,266 @@
+"""The table of results: what differs by design, and the document.
+
+A difference that no entry of `EXPLAINED` covers makes the test fail. An entry covers single
+differences, not whole cells, and only where its check holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from requests_cells import LANES, Cell
+from requests_seen import Seen, differences
+
+__all__ = ["Explained", "judge", "read_rows", "row_of", "write_document"]
+
+Check = Callable[[Seen, Seen], bool]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Why some difference is right."""
+
+    reason: str
+    request: str
+    """Pattern that the request matches."""
+    covers: str
+    """Pattern that a line of `differences` matches from its start."""
+    check: Check
+    """What must hold in plain Slurm's and in our pass, or nothing is explained."""
+
+
+def _refused_by_us(plain: Seen, ours: Seen) -> bool:
+    return ours.verdict == "refused" and "names one GPU of a node" in ours.ours
+
+
+def _model(plain: Seen, ours: Seen) -> bool:
+    return plain.verdict == "refused" and ours.verdict == "ran" and ours.placed == "gpus"
+
+
+def _same_sums(plain: Seen, ours: Seen) -> bool:
+    return (
+        len(plain.shares) == len(ours.shares)
+        and sum(s[2] for s in plain.shares) == sum(s[2] for s in ours.shares)
+        and len({s[2] for s in ours.shares}) == 1
+        and len({s[2] for s in plain.shares}) > 1
+    )
+
+
+def _same_cpus(plain: Seen, ours: Seen) -> bool:
+    return _same_sums(plain, ours) and sum(s[0] for s in plain.shares) == sum(
+        s[0] for s in ours.shares
+    )
+
+
+def _cpus_by_gpus(plain: Seen, ours: Seen) -> bool:
+    """Slurm gives every node the CPUs of the node with most GPUs; ours are those of its GPUs."""
+    return _same_sums(plain, ours) and len({s[0] for s in ours.shares}) == 1
+
+
+def _smaller_step(plain: Seen, ours: Seen) -> bool:
+    return ours.placed == "gpus" and plain.shares == ours.shares and len(ours.shares) == 1
+
+
+def _both_ran(plain: Seen, ours: Seen) -> bool:
+    return plain.verdict == ours.verdict == "ran"
+
+
+SPREAD = (
+    r"shares|(batch|plain|one|gres|gpus|per-task)(\.\d+)? (gpus|said|status|[A-Z_]*GPU|GPU_|"
+    r"CUDA_|SLURM_GPUS_ON_NODE|SLURM_CPUS_ON_NODE|SLURM_JOB_CPUS_PER_NODE|SLURM_(STEP_)?TASKS_PER)"
+)
+"""What follows from another spread of GPUs, and so of tasks, over the same nodes."""
+
+EXPLAINED: tuple[Explained, ...] = (
+    Explained(
+        "GPU types name single GPUs here: a model is asked for by a feature, which the filter does",
+        r"gpu:v100:",
+        r"",
+        _model,
+    ),
+    Explained(
+        "the type of one GPU of a node is not for users to ask for; refused with a sentence",
+        r"gpu:g\d",
+        r"",
+        _refused_by_us,
+    ),
+    Explained(
+        "Slurm would take uneven numbers of GPUs; the nodes of a job get the same number",
+        r"--gpus=|--gpus-per-task=",
+        SPREAD,
+        _same_cpus,
+    ),
+    Explained(
+        "Slurm would take uneven numbers of GPUs, and for all nodes the CPUs that the widest needs;"
+        " the nodes of a job get the same number of GPUs, and their CPUs",
+        r"--gpus=.*--cpus-per-gpu=",
+        SPREAD + "|allocated: |.* SLURM_NPROCS|.* SLURM_NTASKS|plain tasks",
+        _cpus_by_gpus,
+    ),
+    Explained(
+        "the CPUs of each GPU are told to Slurm as CPUs of each task; steps see no difference",
+        r"--cpus-per-gpu",
+        r"CPUs/Task",
+        _both_ran,
+    ),
+    Explained(
+        "Slurm's record counts the tasks of the fewest nodes, ours those of the nodes taken; steps"
+        " see no difference",
+        r"--nodes=\d-\d .*--ntasks-per-node|--nodes=\d-\d --gres=gpu:1 --ntasks-per-node",
+        r"NumTasks",
+        _both_ran,
+    ),
+    Explained(
+        "Slurm picks other cores of the node (not by socket of the GPUs), so a step with fewer GPUs"
+        " gets another share of the CPUs",
+        r"--gpus=|--gpus-per-task=",
+        r"(one|gres|gpus|per-task)\.\d+ SLURM_CPUS_ON_NODE",
+        _smaller_step,
+    ),
+)
+
+
+def judge(cell: Cell, plain: Seen, ours: Seen) -> tuple[list[str], list[str]]:
+    """(reasons of the explained differences, differences that nothing explains)."""
+    reasons: dict[str, None] = {}
+    rest = []
+    for line in differences(plain, ours):
+        entry = next(
+            (
+                e
+                for e in EXPLAINED
+                if re.search(e.request, cell.request)
+                and re.match(e.covers, line)
+                and e.check(plain, ours)
+            ),
+            None,
+        )
+        if entry is None:
+            rest.append(line)
+        else:
+            reasons[entry.reason] = None
+    return list(reasons), rest
+
+
+# The document ----------------------------------------------------------------------------------
+
+PLACED = {
+    "gpus": "GPUs chosen",
+    "nodes": "nodes chosen, GPUs by Slurm",
+    "slurm": "left to Slurm by the selector",
+    "parked": "NOT CHOSEN",
+    "": "not a job of ours",
+}
+STEPS = ("plain", "one", "gres", "gpus", "per-task")
+HEADER = (
+    "by",
+    "request",
+    "nodes",
+    "CPUs",
+    "MB",
+    "GPUs",
+    "`srun`",
+    "`-n1`",
+    "`--gres=gpu:1`",
+    "`--gpus=1`",
+    "`--gpus-per-task=1`",
+    "with us",
+)
+SUITES = {"trixie": "Slurm 24.11", "sid": "Slurm 26.05"}
+
+
+def row_of(cell: Cell, plain: Seen, ours: Seen) -> str:
+    """One line of the document."""
+    reasons, rest = judge(cell, plain, ours)
+    if rest:
+        verdict = "DIFFERS: " + "; ".join(rest)[:200]
+    elif ours.left:
+        verdict = f"the same; left to Slurm: {ours.left}"
+    elif reasons:
+        verdict = "; ".join(reasons)
+    elif ours.verdict != "ran":
+        verdict = "the same"
+    else:
+        verdict = f"the same; {PLACED[ours.placed]}"
+    if ours.verdict == "ran" and reasons and not rest:
+        verdict = f"{PLACED[ours.placed]}; {verdict}"
+    words = [cell.tool, f"`{cell.request}`", *_given(plain), verdict]
+    return "| " + " | ".join(word.replace("|", "\\|").replace("\n", " ") for word in words) + " |"
+
+
+def _given(seen: Seen) -> list[str]:
+    if seen.verdict != "ran":
+        text = seen.said if seen.verdict == "refused" else f"{seen.verdict}: {seen.reason}"
+        text = re.sub(r"^\w+: error: ", "", text, flags=re.M)
+        text = re.sub(r"^.*(allocation failure|Batch job submission failed): ", "", text)
+        return ["", "", "", "", f"{seen.verdict}: {text}" if text not in seen.verdict else text] + [
+            ""
+        ] * 4
+    given = [str(len(seen.shares)), *(_sum_of(seen, i) for i in range(3))]
+    if "direct" in seen.steps:
+        return [*given, seen.steps["direct"].short, "", "", "", ""]
+    return [*given, *(seen.steps[s].short if s in seen.steps else "" for s in STEPS)]
+
+
+def _sum_of(seen: Seen, part: int) -> str:
+    values = [share[part] for share in seen.shares]
+    if len(set(values)) == 1:
+        return f"{len(values)}x{values[0]}" if len(values) > 1 else str(values[0])
+    return "+".join(map(str, values))
+
+
+INTRODUCTION = f"""# Requests: with us and without
+
+Written by `make requests`, which submits each request below to real Slurm twice, once with
+slurm-gpu-aware and once without, on idle nodes (four of 16 CPUs, 64000 MB and 4 GPUs), and
+compares: nodes, CPUs, memory, GPUs, exit codes, what is said, and the whole `SLURM_` environment
+and the visible GPUs of each task of each `srun` inside. Only which nodes and which GPUs may differ.
+The columns show what plain Slurm does: CPUs, MB and GPUs of the nodes (`2x3`: three on each of
+two); then for each kind of `srun` inside the job, tasks x GPUs that a task sees.
+
+The last column tells about us. *GPUs chosen*: the request was rewritten to exact GPUs by the table
+in `slurm_gpu_aware/slurm/rewrite.py`. *Left to Slurm*: the filter did not park the job and told the
+user why, in these words. A difference that is right has its reason here.
+
+Requests that need two nodes at most ran with `-p {LANES[0][0]}` or `-p {LANES[1][0]}`, partitions
+of two nodes each; `--reservation=matrix` is a reservation of all nodes.
+"""
+
+
+def write_document(old: str, suite: str, rows: Sequence[str]) -> str:
+    """The document with the rows of one suite new; the other suite's stay.
+
+    Slurm 26.05's part holds only rows that are not the same on 24.11.
+    """
+    known = {name: list(read_rows(old, name).values()) for name in SUITES}
+    known[suite] = list(rows)
+    base = {_key(row): row for row in known["trixie"]}
+    known["sid"] = [row for row in known["sid"] if base.get(_key(row)) != row]
+    parts = [INTRODUCTION]
+    for name, title in SUITES.items():
+        note = f"{len(known[name])} requests." if name == "trixie" else "Only what is not as above."
+        line = "| " + " | ".join(HEADER) + " |"
+        parts.append(f"## {title}\n\n{note}\n\n{line}\n|{' --- |' * len(HEADER)}\n")
+        parts[-1] += "".join(f"{row}\n" for row in known[name])
+    return "\n".join(parts)
+
+
+def read_rows(text: str, suite: str) -> dict[tuple[str, str], str]:
+    """(tool, request) -> row of one suite's part."""
+    _, _, part = text.partition(f"## {SUITES[suite]}\n")
+    part = part.partition("\n## ")[0]
+    found = [line for line in part.splitlines() if re.match(r"\| (sbatch|salloc|srun) \| ", line)]
+    return {_key(row): row for row in found}
+
+
+def expected_rows(text: str, suite: str) -> Mapping[tuple[str, str], str]:
+    """What the document says of a suite: 26.05 is as 24.11 where it has no row of its own."""
+    rows = read_rows(text, "trixie")
+    return rows if suite == "trixie" else {**rows, **read_rows(text, suite)}
+
+
+def _key(row: str) -> tuple[str, str]:
+    words = row.split(" | ")
+    return words[0].removeprefix("| "), words[1]

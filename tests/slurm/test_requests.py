@@ -1,0 +1,120 @@
+"""Parity with plain Slurm: each form of request, once with us and once without.
+
+The normal run takes the cells that are marked ``quick``: any two of the five main factors in all
+combinations, and some of each further kind. ``make test-requests`` takes all, ``make requests``
+writes ``docs/requests.md`` as well.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from requests_cells import GPUS, Cell, cells, missing_combinations
+from requests_run import await_gate, lanes, run_pass
+from requests_seen import Seen, seen_of
+from requests_table import expected_rows, judge, row_of, write_document
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "requests.md"
+WRITE = os.environ.get("GPU_AWARE_REQUESTS") == "write"
+ALL = WRITE or os.environ.get("GPU_AWARE_REQUESTS") == "all"
+BOUND_S = 15.0
+"""A job that plain Slurm starts, and that waits longer with us on idle nodes, hangs."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A cell and what was seen of it."""
+
+    cell: Cell
+    plain: Seen
+    ours: Seen
+
+    def __str__(self) -> str:
+        return f"{self.cell.name} {self.cell.tool} {self.cell.request} [{self.cell.phase}]"
+
+
+@pytest.fixture(scope="module")
+def found(cluster: Cluster) -> list[Pair]:
+    """All chosen cells, after both passes."""
+    chosen = [cell for cell in cells() if ALL or cell.quick]
+    bound_s = BOUND_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    cluster.reset()
+    began = time.monotonic()
+    with lanes(cluster):
+        with cluster.plain():
+            plain = run_pass(cluster, chosen, bound_s)
+        await_gate(cluster)
+        ours = run_pass(cluster, chosen, bound_s)
+    print(f"\n{len(chosen)} requests, both ways in {time.monotonic() - began:.0f} s")
+    return [Pair(c, seen_of(plain[c.name]), seen_of(ours[c.name])) for c in chosen]
+
+
+def test_the_matrix_is_large_enough() -> None:
+    quick = {cell.request for cell in cells() if cell.quick and cell.tool == "sbatch"}
+    every = {cell.request for cell in cells() if cell.tool == "sbatch"}
+    assert len(cells()) >= 200
+    assert sum(cell.quick for cell in cells()) >= 60
+    assert {cell.tool for cell in cells() if cell.quick} == {"sbatch", "salloc", "srun"}
+    assert missing_combinations(quick, 2) == set()
+    assert missing_combinations(every, 3) == set()
+
+
+def test_none_hangs(found: list[Pair]) -> None:
+    hung = [
+        f"{pair}: {pair.ours.verdict} {pair.ours.reason}"
+        for pair in found
+        if pair.ours.verdict in ("waits", "does not end") and pair.plain.verdict == "ran"
+    ]
+    hung += [
+        f"{pair}: srun ({name}) hangs"
+        for pair in found
+        for name, step in pair.ours.steps.items()
+        if step.status == 124 and pair.plain.steps[name].status != 124
+    ]
+    assert not hung, "\n".join(hung)
+
+
+def test_each_request_is_as_without_us(found: list[Pair]) -> None:
+    wrong = [
+        "\n    ".join([str(pair), *rest])
+        for pair in found
+        if (rest := judge(pair.cell, pair.plain, pair.ours)[1])
+    ]
+    assert not wrong, f"{len(wrong)} of {len(found)} differ:\n" + "\n".join(wrong)
+
+
+def test_what_was_parked_was_chosen(found: list[Pair]) -> None:
+    """Equal because nobody chose is no parity: the gate must not have opened by itself."""
+    assert [str(p) for p in found if p.ours.placed == "parked"] == []
+    assert [str(p) for p in found if p.plain.placed] == []
+    forms = {"--gres", "--gpus", "--gpus-per-node", "--gpus-per-task"}
+    chosen = {
+        form
+        for pair in found
+        if pair.ours.placed == "gpus"
+        for form in forms
+        if any(word.startswith(f"{form}=") for word in pair.cell.options)
+    }
+    assert chosen == forms
+    assert len(forms) == len(GPUS) - 1  # --gpus-per-socket is left to Slurm
+
+
+def test_the_document_says_what_was_found(cluster: Cluster, found: list[Pair]) -> None:
+    rows = {
+        (pair.cell.tool, f"`{pair.cell.request}`".replace("|", "\\|")): row_of(
+            pair.cell, pair.plain, pair.ours
+        )
+        for pair in found
+    }
+    old = DOCUMENT.read_text() if DOCUMENT.exists() else ""
+    if WRITE:
+        DOCUMENT.write_text(write_document(old, cluster.suite, list(rows.values())))
+        old = DOCUMENT.read_text()
+    told = expected_rows(old, cluster.suite)
+    wrong = [f"{told.get(key)}\n{row}" for key, row in rows.items() if told.get(key) != row]
+    assert not wrong, "docs/requests.md says, and found was:\n" + "\n".join(wrong)
