@@ -68,7 +68,7 @@ def pending(changes: Sequence[Change]) -> list[Change]:
 
 def _on_disk(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+        return path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return None
     except OSError as exc:

@@ -126,7 +126,7 @@ class ConfFiles:
 
     def _read(self, path: Path, depth: int) -> None:
         try:
-            self.texts[path] = path.read_text(encoding="utf-8", errors="surrogateescape")
+            self.texts[path] = path.read_bytes().decode("utf-8", "surrogateescape")
         except OSError as exc:
             raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
         for entry in entries(self.texts[path], path):
