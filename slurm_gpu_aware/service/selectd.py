@@ -37,6 +37,11 @@ _SETTLE_S = 0.03
 """After an event: what comes in a burst is seen by one round."""
 _ECHO_S = 0.25
 """The filter speaks before the job exists: a submission is looked for twice."""
+_FREED_S = 5.0
+"""After a job's end, jobs that a limit held are looked at more often for this long: Slurm shows
+that the limit is free when its scheduler has run."""
+_HELD_S = 1.0
+"""Between two of these looks."""
 _STARTING_S = 0.5
 """Between two looks at placed jobs that have not started."""
 _RECORD_S = 5.0
@@ -94,6 +99,8 @@ class Selector:
         self._slept_badly = False
         self._recorded = -float("inf")
         self._pruned = -float("inf")
+        self._freed = -float("inf")
+        self._finished = -float("inf")
         self._last_waiting: object = None
         self._outcome = Outcome()
 
@@ -111,7 +118,7 @@ class Selector:
             self._round(trigger)
             trigger = self._events.wait(self._wait_s())
             if trigger in ("submit", "end"):
-                time.sleep(_SETTLE_S)
+                time.sleep(max(_SETTLE_S, self._rest_s()))
                 self._events.drain()
         log.info(
             "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
@@ -156,19 +163,29 @@ class Selector:
         if self._outcome.released or self._outcome.placed:
             # A look costs slurmctld something: never more than a quarter of the time.
             wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
+        if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
+            wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._echo:
             wait_s = min(wait_s, max(_ECHO_S, self._outcome.took_s))
         if self._books.unpublished:
             wait_s = min(wait_s, 2.0)
         return wait_s
 
+    def _rest_s(self) -> float:
+        """In a storm of events: as long between two rounds as a round takes, at most a second."""
+        since = time.monotonic() - self._finished
+        return min(1.0, self._outcome.took_s) - since
+
     def _round(self, trigger: str) -> None:
         """One round and what belongs to it; whatever fails, the daemon goes on."""
         self._echo = trigger == "submit"
+        if trigger == "end":
+            self._freed = time.monotonic()
         started = time.time()
         try:
             self._outcome = self._rounds.run()
             self._slept_badly = False
+            self._finished = time.monotonic()
             self._heartbeat.round_done()
         except SourceError as exc:
             log.warning("round given up: %s", exc)
@@ -178,7 +195,10 @@ class Selector:
             log.exception("round failed; the next one tries again")
             self._slept_badly = True
             return
-        self._write_down(trigger, started)
+        try:
+            self._write_down(trigger, started)
+        except Exception:
+            log.exception("the round could not be written down; the selector goes on")
 
     def _write_down(self, trigger: str, started: float) -> None:
         while not self._heartbeat.created.empty():
