@@ -1,0 +1,58 @@
+"""The selector waits for events: it costs next to nothing while nothing happens, and reacts."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from cluster import Cluster
+from test_limits import slack
+
+IDLE_S = 60.0
+
+
+def cpu_seconds(cluster: Cluster) -> float:
+    """CPU time of the selector and of the commands that it has waited for."""
+    pid = cluster.service_pid("ctl", "selectd")
+    fields = cluster.sh("ctl", ["cat", f"/proc/{pid}/stat"]).rpartition(")")[2].split()
+    # utime, stime, cutime, cstime: fields 14 to 17 of proc(5)
+    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def test_idle_selector_costs_nothing(cluster: Cluster) -> None:
+    time.sleep(5)
+    before, start = cpu_seconds(cluster), time.monotonic()
+    time.sleep(IDLE_S)
+    share = (cpu_seconds(cluster) - before) / (time.monotonic() - start)
+    print(f"\nidle selector with its commands: {100 * share:.2f}% of a core (target below 1%)")
+    # A loaded machine charges more for the same work: caches, switches.
+    assert share < 0.01 * max(2.0, slack())
+
+
+def test_a_submission_is_seen_at_once(cluster: Cluster) -> None:
+    """By the filter's byte, not by the timer: sooner than a round's interval, every time."""
+    waits = []
+    for _ in range(5):
+        asked = time.time()
+        job_id = cluster.submit("alice", ["--gres=gpu:1"], "true")
+        cluster.wait(job_id, "COMPLETED", 30)
+        started = cluster.job(job_id)["StartTime"]
+        at = float(cluster.sh("ctl", ["date", "-d", started, "+%s"]))
+        waits.append(max(0.0, at - asked))
+    print(f"\nfrom sbatch to start (Slurm counts whole seconds): {waits}")
+    assert sorted(waits)[2] <= 1.5 * slack()
+
+
+def test_an_end_is_seen_at_once(cluster: Cluster) -> None:
+    """A job that waits for GPUs starts soon after another ends."""
+    first = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 8") for _ in range(4)]
+    for job_id in first:
+        cluster.wait(job_id, "RUNNING", 40)
+    second = cluster.submit("alice", ["--gres=gpu:4"], "true")
+    cluster.wait(second, {"RUNNING", "COMPLETED"}, 60)
+    ends = [
+        float(cluster.sh("ctl", ["date", "-d", cluster.job(j)["EndTime"], "+%s"])) for j in first
+    ]
+    start = float(cluster.sh("ctl", ["date", "-d", cluster.job(second)["StartTime"], "+%s"]))
+    print(f"\nstarted {start - min(ends):.0f} s after the first end")
+    assert start - min(ends) <= 2 * slack() + 1

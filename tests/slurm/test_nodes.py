@@ -1,0 +1,169 @@
+"""What else a node offers: CPUs, memory, features, partitions, states. Whoever fits starts."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster import NODES, Cluster
+from test_limits import WAIT, fill, is_parked
+from test_way_of_a_job import decisions, let_go
+
+
+def node_of(cluster: Cluster, job_id: str) -> str:
+    cluster.wait(job_id, "RUNNING", 40)
+    (node,) = cluster.gpus(job_id)
+    return node
+
+
+def set_state(cluster: Cluster, node: str, *settings: str) -> None:
+    cluster.sh("ctl", ["scontrol", "update", f"nodename={node}", *settings])
+
+
+def test_cpus_that_others_hold(cluster: Cluster) -> None:
+    """Jobs without GPUs hold the CPUs of three nodes; GPU jobs go where CPUs are left."""
+    cpu_jobs = [
+        cluster.submit("bob", ["-N1", "-n1", "-c14", "-w", node, "--mem=1000"], WAIT)
+        for node in NODES[:3]
+    ]
+    for job_id in cpu_jobs:
+        cluster.wait(job_id, "RUNNING", 40)
+    first = cluster.submit("alice", ["--gres=gpu:1", "-c8"], WAIT)
+    assert node_of(cluster, first) == "n4"
+    # Two CPUs are left on n1 to n3, eight on n4.
+    waits = cluster.submit("alice", ["--gres=gpu:1", "-c12", "-t", "10"], "true")
+    small = [cluster.submit("alice", ["--gres=gpu:1", "-c2", "-t", "5"], "true") for _ in range(3)]
+    for job_id in small:
+        cluster.wait(job_id, "COMPLETED", 60)
+    assert is_parked(cluster, waits)
+    assert not decisions(cluster, waits)
+    let_go(cluster, "bob", cpu_jobs[0])
+    cluster.wait(waits, "COMPLETED", 60)
+
+
+def test_memory_that_others_hold(cluster: Cluster) -> None:
+    for node in NODES[:3]:
+        job_id = cluster.submit("bob", ["-w", node, "--mem=60000"], WAIT)
+        cluster.wait(job_id, "RUNNING", 40)
+    job_id = cluster.submit("alice", ["--gres=gpu:2", "--mem=8000"], WAIT)
+    assert node_of(cluster, job_id) == "n4"
+
+
+def test_whole_node_waits_for_the_cpus(cluster: Cluster) -> None:
+    """An exclusive job needs nodes without any other job, also without GPUs."""
+    held = [cluster.submit("bob", ["-w", node, "-t", "30"], WAIT) for node in NODES]
+    for job_id in held:
+        cluster.wait(job_id, "RUNNING", 40)
+    whole = cluster.submit("alice", ["--gres=gpu:1", "--exclusive", "-t", "5"], WAIT)
+    beside = cluster.submit("alice", ["--gres=gpu:1", "-t", "1"], "true")
+    cluster.wait(beside, "COMPLETED", 40)
+    assert is_parked(cluster, whole)
+    let_go(cluster, "bob", held[2])
+    assert node_of(cluster, whole) == "n3"
+    assert cluster.gpus(whole) == {"n3": (0, 1, 2, 3)}
+
+
+@pytest.fixture
+def states(cluster: Cluster) -> Iterator[None]:
+    yield
+    for node in NODES:
+        cluster.sh("ctl", ["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
+
+
+def test_drained_nodes_are_left_alone(cluster: Cluster, states: None) -> None:
+    for node in ("n1", "n3"):
+        set_state(cluster, node, "state=drain", "reason=test")
+    assert {node for j in fill(cluster, [4, 4]) for node in cluster.gpus(j)} == {"n2", "n4"}
+    waiting = cluster.submit("alice", ["--gres=gpu:1"], "true")
+    time.sleep(6)
+    assert is_parked(cluster, waiting)
+    set_state(cluster, "n3", "state=resume")
+    cluster.wait(waiting, "COMPLETED", 40)
+
+
+def test_a_node_that_does_not_answer(cluster: Cluster) -> None:
+    """Slurm needs a while to notice; the job that was placed there goes elsewhere."""
+    cluster.service_down("n1", "slurmd", "KILL")
+    try:
+        cluster.sh("ctl", ["scontrol", "update", "nodename=n1", "state=down", "reason=test"])
+        jobs = fill(cluster, [4, 4, 4])
+        assert {node for j in jobs for node in cluster.gpus(j)} == {"n2", "n3", "n4"}
+    finally:
+        cluster.service_up("n1", "slurmd")
+
+
+def test_features(cluster: Cluster) -> None:
+    set_state(cluster, "n2", "availablefeatures=gpu_v100,fast", "activefeatures=gpu_v100,fast")
+    try:
+        job_id = cluster.submit("alice", ["--gres=gpu:1", "-C", "fast"], WAIT)
+        assert node_of(cluster, job_id) == "n2"
+    finally:
+        set_state(cluster, "n2", "availablefeatures=gpu_v100", "activefeatures=gpu_v100")
+
+
+def test_partitions(cluster: Cluster) -> None:
+    """A job of several partitions gets all its nodes in one; one that is down gives none."""
+    for name, nodes in (("left", "n[1-2]"), ("right", "n[3-4]")):
+        cluster.sh("ctl", ["scontrol", "create", f"partitionname={name}", f"nodes={nodes}"])
+    try:
+        right = cluster.submit("alice", ["-p", "right", "--gres=gpu:2"], WAIT)
+        assert node_of(cluster, right) in ("n3", "n4")
+        both = cluster.submit("alice", ["-p", "left,right", "-N2", "--gres=gpu:4"], WAIT)
+        cluster.wait(both, "RUNNING", 40)
+        assert set(cluster.gpus(both)) == {"n1", "n2"}
+        cluster.sh("ctl", ["scontrol", "update", "partitionname=right", "state=down"])
+        held = cluster.submit("bob", ["-p", "right", "--gres=gpu:1"], "true")
+        time.sleep(6)
+        assert is_parked(cluster, held)
+        cluster.sh("ctl", ["scontrol", "update", "partitionname=right", "state=up"])
+        cluster.wait(held, "COMPLETED", 40)
+    finally:
+        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        time.sleep(2)
+        for name in ("left", "right"):
+            cluster.sh("ctl", ["scontrol", "delete", f"partitionname={name}"], check=False)
+
+
+def test_a_node_that_lacks_a_gpu(cluster: Cluster) -> None:
+    """GPU 1 of n4 is taken out of Slurm's files: the three others are used, exactly."""
+    slurm, gres = "/etc/slurm/slurm.conf", "/etc/slurm/gres.conf"
+    cluster.sh("ctl", f"cp -p {slurm} /tmp/slurm.keep; cp -p {gres} /tmp/gres.keep")
+    text = cluster.sh("ctl", ["cat", slurm])
+    line = re.findall(r"^NodeName=n\[1-4\] .*$", text, flags=re.M)[0]
+    lacking = line.replace("n[1-4]", "n4").replace("gpu:g1:1,", "")
+    text = text.replace(line, f"{line.replace('n[1-4]', 'n[1-3]')}\n{lacking}")
+    kept = cluster.sh("ctl", ["cat", gres])
+    split = re.sub(r"^NodeName=n\[1-4\](.*Type=g1 .*)$", r"NodeName=n[1-3]\1", kept, flags=re.M)
+    try:
+        cluster.sh("ctl", f"cat >{slurm}", stdin=text)
+        cluster.sh("ctl", f"cat >{gres}", stdin=split)
+        restart(cluster)
+        fill(cluster, [4, 4, 4])
+        four = cluster.submit("alice", ["--gres=gpu:4", "-w", "n4"], "true")
+        three = cluster.submit(
+            "alice", ["--gres=gpu:3"], f'echo "gpus $CUDA_VISIBLE_DEVICES"; {WAIT}'
+        )
+        assert node_of(cluster, three) == "n4"
+        assert decisions(cluster, three)[-1]["slots"] == [[0, 2, 3]]
+        cluster.wait_until(
+            lambda: "gpus" in cluster.output(three, "alice"), 20, "the job says its GPUs"
+        )
+        assert "gpus 0,2,3" in cluster.output(three, "alice")
+        assert cluster.job(four)["JobState"] == "PENDING"
+    finally:
+        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        cluster.sh("ctl", f"cp -p /tmp/slurm.keep {slurm}; cp -p /tmp/gres.keep {gres}")
+        restart(cluster)
+
+
+def restart(cluster: Cluster) -> None:
+    """Restart Slurm everywhere with new files."""
+    for name, service in (*((node, "slurmd") for node in NODES), ("ctl", "slurmctld")):
+        cluster.service_down(name, service)
+        cluster.service_up(name, service)
+    cluster.wait_until(
+        lambda: cluster.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1, 60, "slurmctld"
+    )
+    cluster.reset()
