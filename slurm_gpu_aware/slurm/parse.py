@@ -38,7 +38,9 @@ __all__ = [
     "parse_memory",
 ]
 
-_HEAD = "JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet JobName"
+_HEAD = (
+    "JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet JobName SLUID"
+)
 _MIDDLE = (
     "UserId GroupId MCS_label Priority Nice Account QOS WCKey JobState Reason FailedNode"
     " Dependency Requeue Restarts BatchFlag Reboot ExitCode DerivedExitCode RunTime TimeLimit"
@@ -47,8 +49,8 @@ _MIDDLE = (
     " AllocNode:Sid ReqNodeList ExcNodeList NodeList BatchHost SchedNodeList NumNodes NumCPUs"
     " NumTasks CPUs/Task ReqB:S:C:T ReqTRES AllocTRES Socks/Node NtasksPerN:B:S:C CoreSpec"
     " ThreadSpec JOB_GRES MinCPUsNode MinMemoryNode MinMemoryCPU MinMemoryTRES MinTmpDiskNode"
-    " Features Prefer DelayBoot Reservation OverSubscribe Contiguous Licenses LicensesAlloc"
-    " Network"
+    " Features Prefer DelayBoot Reservation OverSubscribe Exclusive Contiguous Licenses"
+    " LicensesAlloc Network"
 )
 _TAIL = (
     "Command WorkDir AdminComment SystemComment Comment Container ContainerID BatchFeatures"
@@ -211,7 +213,10 @@ def _in_order(keys: tuple[str, ...]) -> bool:
         return False
     if not _REQUIRED.issubset(keys):
         return False
-    return keys[keys.index("JobName") + 1] == "UserId" and keys[keys.index("Network") + 1] in _TAIL
+    after_name = keys[keys.index("JobName") + 1 :][:2]
+    if after_name[0] != "UserId" and after_name != ("SLUID", "UserId"):
+        return False
+    return keys[keys.index("Network") + 1] in _TAIL
 
 
 def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
@@ -263,7 +268,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         req_tres=_tres(fields["ReqTRES"]),
         features=_word(fields, "Features"),
         reservation=_word(fields, "Reservation"),
-        exclusive=fields["OverSubscribe"] in ("NO", "EXCLUSIVE", "USER", "MCS", "TOPO"),
+        exclusive=_exclusive(fields),
         licenses=parse_licenses(fields["Licenses"]),
         admin_comment=_word(fields, "AdminComment"),
         comment=_word(fields, "Comment"),
@@ -279,6 +284,14 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         shares=_shares(fields.get("shares", "")),
         gpu_types=_gpu_types(fields.get("JOB_GRES", "")),
     )
+
+
+def _exclusive(fields: Mapping[str, str]) -> bool:
+    """26.05 has a field of its own, and OverSubscribe=NO for ordinary jobs as well."""
+    kinds = ("NODE", "USER", "MCS", "TOPO")
+    if "Exclusive" in fields:
+        return fields["Exclusive"] in kinds
+    return fields["OverSubscribe"] in ("NO", "EXCLUSIVE", *kinds)
 
 
 def _shares(text: str) -> tuple[NodeShare, ...]:
