@@ -17,8 +17,8 @@ from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.service.roll_state import RollState, StateFile
-from slurm_gpu_aware.service.rolling import Rolling, Summary
+from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
+from slurm_gpu_aware.service.rolling import Rolling
 from slurm_gpu_aware.slurm.cli_gateway import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site

@@ -1,4 +1,4 @@
-"""What a rolling change remembers between runs, and the lock that keeps it alone."""
+"""What a rolling change reports and remembers between runs, and the lock that keeps it alone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,49 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["RollState", "StateFile"]
+__all__ = ["Outcome", "RollState", "StateFile", "Summary"]
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one node."""
+
+    node: str
+    result: str
+    """``changed``, ``already``, ``skipped``, ``failed`` (put back) or ``left`` (interrupted)."""
+    why: str = ""
+    waited_s: float = 0.0
+    """Until it was empty."""
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    direction: str
+    """``roll`` or ``undo``."""
+    nodes: list[Outcome] = field(default_factory=list)
+    untyped_jobs: list[str] = field(default_factory=list)
+    """Pending jobs that ask for a feature instead of a type now."""
+    features_needed_by: list[str] = field(default_factory=list)
+    """Jobs for whose sake the nodes keep their features after an undo."""
+    interrupted: bool = False
+
+    def count(self, result: str) -> int:
+        """Nodes with this result."""
+        return sum(o.result == result for o in self.nodes)
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

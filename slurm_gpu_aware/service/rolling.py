@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.service.roll_state import RollState, StateFile
+from slurm_gpu_aware.service.roll_node import (
+    DRAINED,
+    REASON,
+    ours_now,
+    registration_problem,
+    unusable,
+)
+from slurm_gpu_aware.service.roll_state import Outcome, RollState, StateFile, Summary
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.indexing import SiteFiles
 from slurm_gpu_aware.slurm.node_control import NodeView
 from slurm_gpu_aware.slurm.render import feature_of
 
-__all__ = ["REASON", "Control", "Outcome", "Rolling", "Site", "Summary"]
-
-REASON = "gpu-aware setup --roll"
-"""Reason of the nodes that we drained."""
-
-_DRAIN = frozenset({"DRAIN", "DRAINED", "DRAINING"})
-_AWAY = frozenset(
-    {
-        *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "MAINT", "NOT_RESPONDING"),
-        *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
-        *("REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"),
-    }
-)
+__all__ = ["Control", "Rolling", "Site"]
 
 
 class Control(Protocol):
@@ -64,40 +58,6 @@ class Site(Protocol):
         """Tell the filter which GRES types in requests are GPU models."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one node."""
-
-    node: str
-    result: str
-    """``changed``, ``already``, ``skipped``, ``failed`` (put back) or ``left`` (interrupted)."""
-    why: str = ""
-    waited_s: float = 0.0
-    """Until it was empty."""
-
-
-@dataclass
-class Summary:
-    """What a run did."""
-
-    direction: str
-    """``roll`` or ``undo``."""
-    nodes: list[Outcome] = field(default_factory=list)
-    untyped_jobs: list[str] = field(default_factory=list)
-    """Pending jobs that ask for a feature instead of a type now."""
-    features_needed_by: list[str] = field(default_factory=list)
-    """Jobs for whose sake the nodes keep their features after an undo."""
-    interrupted: bool = False
-
-    def count(self, result: str) -> int:
-        """Nodes with this result."""
-        return sum(o.result == result for o in self.nodes)
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self)
-
-
 class ResumedError(SourceError):
     """The node is not drained any more."""
 
@@ -121,6 +81,8 @@ class Rolling:
     POLL_S = 1.0
     REGISTER_S = 120.0
     """How long a node may take to register after a reconfigure."""
+    SETTLE_S = 30.0
+    """How long a silent node is waited for before it is skipped."""
     REPEAT_S = 60.0
     """How often an unchanged wait is reported."""
 
@@ -183,7 +145,7 @@ class Rolling:
     def _finish_others(self, scope: Collection[str], in_hand: str | None, summary: Summary) -> None:
         """A node outside the scope that an earlier run left drained: complete it as it stands."""
         for name, view in sorted(self._control.nodes().items()):
-            if name in scope or not _ours(view, in_hand):
+            if name in scope or not ours_now(view, in_hand):
                 continue
             self._say(f"{name}: an earlier run left it drained")
             files = self._site.read()
@@ -250,20 +212,20 @@ class Rolling:
             if view is None:
                 return True, 0, order.index(name)
             busy = 2 if "ALLOCATED" in view.states else 1 if "MIXED" in view.states else 0
-            return not _ours(view, in_hand), busy, order.index(name)
+            return not ours_now(view, in_hand), busy, order.index(name)
 
         return min(order, key=key)
 
     def _one(self, name: str, in_hand: str | None, memory: RollState, summary: Summary) -> Outcome:
-        view = self._control.nodes().get(name)
+        view = self._settled(name)
         files = self._site.read()
         node = files.nodes.get(name)
         if view is None or node is None:
             return Outcome(name, "skipped", "Slurm has no such node with GPUs")
-        ours = _ours(view, in_hand)
+        ours = ours_now(view, in_hand)
         if not ours and node.indexed != self._undo:
             return Outcome(name, "already")
-        problem = self._problem(view, ours)
+        problem = unusable(view, ours)
         if problem is None and not node.ours and not (ours and self._undo):
             problem = "it was not indexed by us" if self._undo else node.problem
         if problem is not None:
@@ -332,7 +294,7 @@ class Rolling:
         files = self._site.read()
         self._write(files.texts(wanted, features=True))
         # Files alone change nothing; a node that takes jobs again is never reconfigured.
-        if not self._control.nodes()[name].states & _DRAIN or self._control.jobs_on(name):
+        if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
             raise ResumedError("somebody resumed it meanwhile")
         self._control.reconfigure()
         node = files.nodes[name]
@@ -345,15 +307,6 @@ class Rolling:
         if changes:
             self._site.distribute()
 
-    def _problem(self, view: NodeView, ours: bool) -> str | None:
-        """Why a node is left alone as it stands now."""
-        if view.states & _DRAIN and not ours:
-            return f"drained by somebody else ({view.reason or 'no reason given'})"
-        away = view.states & _AWAY
-        if away and not ours:
-            return f"its state is {'+'.join(sorted(view.states))}"
-        return None
-
     # -- waiting -------------------------------------------------------------------------------
 
     def _await_empty(self, name: str) -> str | None:
@@ -362,9 +315,9 @@ class Rolling:
         told_at = started = self._now()
         while True:
             view = self._look(name)
-            if view is not None and not view.states & _DRAIN:
+            if view is not None and not view.states & DRAINED:
                 return "somebody resumed it"
-            if view is not None and not _ours(view, name):
+            if view is not None and not ours_now(view, name):
                 return f"somebody else drained it ({view.reason})"
             if view is not None and "DOWN" in view.states:
                 return "it went down; it stays drained for the next run"
@@ -393,7 +346,7 @@ class Rolling:
         while True:
             view = self._look(name)
             if view is not None:
-                problem = _registration_problem(view, types, count)
+                problem = registration_problem(view, types, count)
                 if problem is None:
                     return
                 last = problem
@@ -414,6 +367,16 @@ class Rolling:
                     raise
             self._pause(self.POLL_S)
 
+    def _settled(self, name: str) -> NodeView | None:
+        """The node once it answers: after a reconfigure all nodes have to register again."""
+        end = self._now() + self.SETTLE_S
+        while True:
+            view = self._look(name)
+            silent = view is None or view.states & {"NOT_RESPONDING", "UNKNOWN"}
+            if not silent or self._now() >= end or self._stopping():
+                return view
+            self._pause(self.POLL_S)
+
     def _look(self, name: str) -> NodeView | None:
         """None while slurmctld does not answer: it restarts when it is reconfigured."""
         try:
@@ -430,33 +393,12 @@ class Rolling:
     def _give_back(self, name: str, in_hand: str | None) -> None:
         """Resume a node, unless its drain belongs to somebody else by now."""
         view = self._control.nodes()[name]
-        if not view.states & _DRAIN:
+        if not view.states & DRAINED:
             return
-        if not _ours(view, in_hand):
+        if not ours_now(view, in_hand):
             self._say(f"{name}: stays drained: {view.reason}")
             return
         self._control.resume(name)
-
-
-def _ours(view: NodeView, in_hand: str | None) -> bool:
-    """Drained by us. Slurm replaces our reason if the node registers with wrong GPUs."""
-    if not view.states & (_DRAIN | {"DOWN", "INVAL", "INVALID_REG"}):
-        return False
-    return view.reason.startswith(REASON) or (view.name == in_hand and "gres/" in view.reason)
-
-
-def _registration_problem(view: NodeView, types: set[str], count: int) -> str | None:
-    wrong = view.states & {"DOWN", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN"}
-    if wrong or not view.registered:
-        reason = f", {view.reason}" if view.reason and not view.reason.startswith(REASON) else ""
-        return f"its state is {'+'.join(sorted(view.states))}{reason}"
-    have = {kind or "" for kind, _ in view.gpus}
-    index_types = {index_type(i) for i in range(count)}
-    fits = have == types if types else not have & index_types
-    if not fits or sum(n for _, n in view.gpus) != count:
-        shown = ", ".join(f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for kind, n in view.gpus)
-        return f"Slurm has {shown or 'no GPUs'} for it"
-    return None
 
 
 def _models(files: SiteFiles) -> frozenset[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.service.roll_state import RollState, StateFile
-from slurm_gpu_aware.service.rolling import REASON, Rolling, Summary
+from slurm_gpu_aware.service.roll_node import REASON
+from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
+from slurm_gpu_aware.service.rolling import Rolling
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site

@@ -1,0 +1,52 @@
+"""What Slurm's view of a node means to a rolling change: whose drain it is, is it as configured."""
+
+from __future__ import annotations
+
+from slurm_gpu_aware.slurm.gres import index_type
+from slurm_gpu_aware.slurm.node_control import NodeView
+
+__all__ = ["DRAINED", "REASON", "ours_now", "registration_problem", "unusable"]
+
+REASON = "gpu-aware setup --roll"
+"""Reason of the nodes that we drained."""
+
+DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
+_AWAY = frozenset(
+    {
+        *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "MAINT", "NOT_RESPONDING"),
+        *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
+        *("REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"),
+    }
+)
+
+
+def unusable(view: NodeView, ours: bool) -> str | None:
+    """Why a node is left alone as it stands now; None: it can be moved."""
+    if ours:
+        return None
+    if view.states & DRAINED:
+        return f"drained by somebody else ({view.reason or 'no reason given'})"
+    if view.states & _AWAY:
+        return f"its state is {'+'.join(sorted(view.states))}"
+    return None
+
+
+def ours_now(view: NodeView, in_hand: str | None) -> bool:
+    """Drained by us. Slurm replaces our reason if the node registers with wrong GPUs."""
+    if not view.states & (DRAINED | {"DOWN", "INVAL", "INVALID_REG"}):
+        return False
+    return view.reason.startswith(REASON) or (view.name == in_hand and "gres/" in view.reason)
+
+
+def registration_problem(view: NodeView, types: set[str], count: int) -> str | None:
+    wrong = view.states & {"DOWN", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN"}
+    if wrong or not view.registered:
+        reason = f", {view.reason}" if view.reason and not view.reason.startswith(REASON) else ""
+        return f"its state is {'+'.join(sorted(view.states))}{reason}"
+    have = {kind or "" for kind, _ in view.gpus}
+    index_types = {index_type(i) for i in range(count)}
+    fits = have == types if types else not have & index_types
+    if not fits or sum(n for _, n in view.gpus) != count:
+        shown = ", ".join(f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for kind, n in view.gpus)
+        return f"Slurm has {shown or 'no GPUs'} for it"
+    return None
