@@ -1,0 +1,103 @@
+"""Submission and start, with us and on plain Slurm, in turns on the running container cluster.
+
+    docker/cluster up; python benchmarks/submission.py [--jobs 60] [--turns 4]
+
+Prints the rate of sbatch (filter and selector against none) and the time from sbatch to the job's
+first line on an idle cluster. Uses the project $GPU_AWARE_PROJECT, which nobody else should use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[1] / "docker/cluster"
+RATE = """
+start=$(date +%s%N)
+for i in $(seq {count}); do
+    sbatch -Q -o /dev/null --gres=gpu:1 -C gpu_v100 --comment=class=A -t 5 -d singleton -J rate \
+        --hold --wrap true
+done
+echo $(( ($(date +%s%N) - start) / 1000 ))
+"""
+LATENCY = """
+rm -f started
+date +%s%N >asked
+sbatch -Q -o /dev/null --gres=gpu:1 --comment=class=A -t 5 --wrap 'date +%s%N >started'
+for i in $(seq 200); do [ -s started ] && break; sleep 0.05; done
+echo $(( ($(cat started) - $(cat asked)) / 1000 ))
+"""
+
+
+def sh(user: str, script: str) -> str:
+    """Run a bash script on the controller. Raises SystemExit with what it said."""
+    argv = [str(SCRIPT), *(["sh", "ctl"] if user == "root" else ["as", user]), "bash", "-s"]
+    done = subprocess.run(
+        argv, input=script, capture_output=True, text=True, timeout=600, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit((done.stderr or done.stdout).strip()[-500:])
+    return done.stdout
+
+
+def settle(mode: str) -> None:
+    """An idle cluster with us or without us."""
+    sh("root", f"squeue -h -r -o %i | xargs -r scancel --quiet; services mode {mode}")
+    for _ in range(100):
+        if sh("root", "squeue -h | wc -l; sinfo -h -t idle -o %D").split() == ["0", "4"]:
+            break
+        time.sleep(0.5)
+    time.sleep(3)
+
+
+def rate(count: int) -> float:
+    """Submissions per second, one after the other."""
+    took_us = int(sh("alice", RATE.format(count=count)).split()[-1])
+    sh("root", "squeue -h -o %i | xargs -r scancel --quiet")
+    return count / (took_us / 1e6)
+
+
+def latency() -> float:
+    """Seconds from sbatch to the first command of the job."""
+    return int(sh("alice", LATENCY).split()[-1]) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=60, help="submissions per turn")
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--starts", type=int, default=5, help="jobs started per turn")
+    given = parser.parse_args()
+    rates: list[tuple[float, float]] = []
+    starts: dict[str, list[float]] = {"plain": [], "aware": []}
+    print(f"{os.cpu_count()} CPUs, load before {os.getloadavg()[0]:.1f}")
+    try:
+        for _ in range(given.turns):
+            both = {}
+            for mode in ("plain", "aware"):
+                settle(mode)
+                both[mode] = rate(given.jobs)
+                settle(mode)
+                for _ in range(given.starts):
+                    starts[mode].append(latency())
+                    time.sleep(2)
+            rates.append((both["aware"], both["plain"]))
+    finally:
+        settle("aware")
+    ratio = statistics.median(aware / plain for aware, plain in rates)
+    aware, plain = (statistics.median(pair[i] for pair in rates) for i in (0, 1))
+    met = "met" if ratio >= 0.95 else "MISSED"
+    print(f"submission rate with us / without  {ratio:.3f}  target >= 0.95  {met}")
+    print(f"  {aware:.1f} and {plain:.1f} sbatch/s")
+    ours, theirs = statistics.median(starts["aware"]), statistics.median(starts["plain"])
+    met = "met" if ours - theirs <= 1.5 else "MISSED"
+    print(f"sbatch to start, with us           {ours:.2f} s  plain {theirs:.2f} s")
+    print(f"  difference of the medians {ours - theirs:.2f} s  target <= 1.5 s  {met}")
+
+
+if __name__ == "__main__":
+    main()
