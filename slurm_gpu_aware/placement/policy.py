@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 from slurm_gpu_aware.assignment import Assignment
@@ -33,6 +34,7 @@ class Policy(Protocol):
 Factory = Callable[..., Policy]
 
 
+@cache
 def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
     """Name -> (factory, names of its options). One list to grep, imported late."""
     from slurm_gpu_aware.placement.baselines import BestFit, FirstFit, Packed, Random

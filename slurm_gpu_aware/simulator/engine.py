@@ -412,15 +412,16 @@ class Simulator:
     def _view(self, keep: set[int] | None) -> Cluster:
         """The cluster as the planner sees it: only the jobs in ``keep`` hold GPUs."""
         if keep is None or len(keep) == len(self.running):
-            view, keep = self.cluster, set(self.running)
+            view, keep = self.cluster, None
         else:
             view = self.idle.copy()
             for position in keep:
                 for node, slots in self.running[position].where():
                     view.take(node, slots)
-        if not self.settings.backfill:
+        if not self.settings.backfill and self.settings.interference is None:
             return view
-        holders = tuple(self._holder(self.running[p]) for p in sorted(keep))
+        holding = self.running if keep is None else keep
+        holders = tuple(self._holder(self.running[p]) for p in sorted(holding))
         return replace(view, running=holders)
 
     def _holder(self, active: _Job) -> RunningJob:
@@ -430,12 +431,13 @@ class Simulator:
                 gpus=tuple(active.where()),
                 end_s=active.placed_s + active.request.time_limit_s,
                 app_class=active.job.app_class,
+                application=active.job.model,
             )
         return active.holder
 
     def _apply(self, plan: Plan, keep: set[int] | None, queue: Iterable[_Job]) -> None:
         by_id = {a.job.job_id: a for a in queue}
-        stay = set(self.running) if keep is None else set(keep)
+        stay = set(keep or ())
         moves: list[tuple[_Job, Assignment]] = []
         for assignment in plan.assignments:
             active = by_id[assignment.job_id]
@@ -447,7 +449,7 @@ class Simulator:
             else:
                 moves.append((active, assignment))
         moving = {active.position for active, _ in moves}
-        for position in sorted(set(self.running) - stay):
+        for position in sorted(set(self.running) - stay) if keep is not None else ():
             active = self.running[position]
             self._leave(active)
             self._wait(active)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu_aware.cluster import Cluster, FloatArray
+from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -85,10 +86,12 @@ def run_all(
         try:
             _wait(futures, lambda: progress(list(done)) if progress is not None else None)
             results = [future.result() for future in futures]
-        except BaseException:
+        except BaseException as exc:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.terminate()
+            if isinstance(exc, AwareError):  # its sentence, without the worker's traceback
+                raise type(exc)(*exc.args) from None
             raise
     return [replace(r, trace=run.trace) for r, run in zip(results, runs, strict=True)]
 

@@ -1,0 +1,115 @@
+"""How fast the simulator is: Sia-Philly with five policies, and a large cluster with PAL.
+
+python benchmarks/simulator.py [--jobs 100000] [--gpus 10000] [--processes 2]
+
+The targets: five policies on a Sia-Philly trace in less than 60 s on 2 cores; 100,000 jobs on
+10,000 GPUs with PAL in less than 600 s. Times are wall-clock times: leave the machine alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, FloatArray
+from slurm_gpu_aware.simulator.clusters import SimCluster, bin_all, synthetic_cluster
+from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.parallel import Run, run_all
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.synthetic import poisson_trace
+from slurm_gpu_aware.simulator.trace import Trace, read_csv
+
+FIVE = ("packed", "packed:non-sticky", "random:non-sticky", "pm-first:non-sticky", "pal:non-sticky")
+ROOT = Path(__file__).resolve().parents[1]
+TARGETS = (60.0, 600.0)
+LOAD = 0.9
+
+
+def scored(nodes: int, *, same_indices: bool) -> tuple[Cluster, dict[str, FloatArray]]:
+    """Nodes of four GPUs with log-normal scores, 5% wide, and what the planner sees of them."""
+    site: SimCluster = synthetic_cluster(nodes, 4, same_indices=same_indices)
+    rng = np.random.default_rng(0)
+    truth = {c: rng.lognormal(0, 0.05, (nodes, 4)) for c in "ABC"}
+    cluster = Cluster.uniform(
+        nodes, 4, scores=bin_all(truth, site.cluster.exists), same_indices=same_indices
+    )
+    return cluster, truth
+
+
+def sia_trace() -> tuple[Trace, str]:
+    """The measured trace where it is there, else one of the same shape."""
+    given = os.environ.get("GPU_AWARE_SHARED")
+    data = Path(given) if given else ROOT.parent / "shared" / "data"
+    file = data / "traces" / "sia-philly" / "pal" / "workload-1.csv"
+    if file.exists():
+        return read_csv(file, class_column="class_paper"), "Sia-Philly 1"
+    return poisson_trace(160, 32.0, seed=1), "synthetic, as Sia-Philly"
+
+
+def five_policies(processes: int) -> float:
+    """Seconds for five policies on 64 GPUs, rounds of 300 s."""
+    cluster, truth = scored(16, same_indices=False)
+    trace, name = sia_trace()
+    base = SimSettings(round_s=300.0)
+    runs = [Run(trace, cluster, truth, parse_policy(p, base)) for p in FIVE]
+    started = time.perf_counter()
+    results = run_all(runs, timer=time.perf_counter, processes=processes)
+    took = time.perf_counter() - started
+    assert all(r.done.all() for r in results)
+    print(f"{name}, {len(FIVE)} policies, {processes} processes: {took:.1f} s")
+    return took
+
+
+def large(jobs: int, gpus: int) -> float:
+    """Seconds for PAL on a large, busy cluster, planning at every arrival and end."""
+    cluster, truth = scored(gpus // 4, same_indices=True)
+    # Mean duration and size of the synthetic jobs: 12,300 s on 2.5 GPUs.
+    rate = LOAD * gpus / (12_300 * 2.3) * 3600
+    trace = poisson_trace(jobs, rate, seed=1)
+    started, last = time.perf_counter(), [0, 0.0]
+
+    def progress(ended: int) -> None:
+        last[0] += ended
+        now = time.perf_counter() - started
+        if now - last[1] > 20:
+            last[1] = now
+            print(f"  {last[0]} of {jobs} jobs after {now:.0f} s", flush=True)
+
+    result = simulate(
+        trace,
+        cluster,
+        SimSettings(policy="pal"),
+        truth=truth,
+        timer=time.perf_counter,
+        progress=progress,
+    )
+    took = time.perf_counter() - started
+    own = result.summary()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{jobs} jobs on {gpus} GPUs, PAL: {took:.0f} s, {own['jobs']} ended, utilisation "
+        f"{own['utilization']:.2f}, rounds {len(result.placement_ms)}, "
+        f"median {own['placement_ms']['median']:.2f} ms, max {own['placement_ms']['max']:.1f} ms, "
+        f"peak memory {peak:.0f} MB"
+    )
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--gpus", type=int, default=10_000)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    took = five_policies(options.processes), large(options.jobs, options.gpus)
+    for what, seconds, target in zip(("five policies", "large"), took, TARGETS, strict=True):
+        print(f"{what}: {seconds / target:.2f} of the target of {target:g} s")
+
+
+if __name__ == "__main__":
+    main()
