@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from slurm_gpu_aware.errors import SourceError
@@ -327,8 +328,13 @@ def parse_gres(text: str) -> list[tuple[str, str | None, int, tuple[int, ...]]]:
 
     Takes ``gpu:g1:1(IDX:1),gpu:2(S:0-1)`` and ``(null)``. Raises SourceError.
     """
+    return list(_gres(text))
+
+
+@lru_cache(maxsize=8192)  # thousands of nodes and jobs show the same few lines
+def _gres(text: str) -> tuple[tuple[str, str | None, int, tuple[int, ...]], ...]:
     if text in _UNSET:
-        return []
+        return ()
     entries: list[tuple[str, str | None, int, tuple[int, ...]]] = []
     for item in re.split(r",(?![^()]*\))", text):
         match = _GRES.match(item)
@@ -336,7 +342,7 @@ def parse_gres(text: str) -> list[tuple[str, str | None, int, tuple[int, ...]]]:
             raise SourceError(f"{item[:80]!r} is not a GRES; expected name[:type]:count[(IDX:..)]")
         indices = _indices(match[4]) if match[4] and match[4] != "N/A" else ()
         entries.append((match[1], match[2], int(match[3]), indices))
-    return entries
+    return tuple(entries)
 
 
 def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
@@ -361,6 +367,7 @@ def parse_duration(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
+@lru_cache(maxsize=8192)
 def parse_memory(text: str) -> int:
     """``8000``, ``100M``, ``1.5G`` into MB. Raises SourceError."""
     match = re.match(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)\Z", text)
@@ -379,6 +386,7 @@ def _tres(text: str) -> dict[str, int]:
     return found
 
 
+@lru_cache(maxsize=8192)
 def _indices(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for item in filter(None, text.split(",")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import (
@@ -37,10 +38,12 @@ _UNSET = frozenset({"(null)", "N/A", "", "None"})
 
 def parse_nodes(text: str) -> list[SlurmNode]:
     """Nodes of ``scontrol -o show node -d``."""
-    return [_node(fields) for fields in _records(text, "NodeName")]
+    return [_node(line) for line in text.splitlines() if line.startswith("NodeName=")]
 
 
-def _node(fields: dict[str, str]) -> SlurmNode:
+@lru_cache(maxsize=16384)  # most lines are those of the last reading
+def _node(line: str) -> SlurmNode:
+    fields = next(_records(line, "NodeName"))
     gpus: list[tuple[str | None, int]] = []
     shared = False
     for name, kind, count, _ in parse_gres(_value(fields, "Gres")):

@@ -49,6 +49,8 @@ _BLOCKING = frozenset(
         "UNKNOWN",
     }
 )
+_ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP"})
+_SILENT = frozenset({"NOT_RESPONDING", "NO_RESPOND"})
 _PLENTY = 1 << 40
 """Stands for what Slurm does not count."""
 
@@ -71,8 +73,14 @@ class Hold:
 
 
 def is_usable(node: SlurmNode) -> bool:
-    """Whether Slurm would start a job on it now (or could wake it up for one)."""
-    return bool(node.states & _BASE) and not node.states & _BLOCKING
+    """Whether Slurm would start a job on it now (or could wake it up for one).
+
+    A node that sleeps or wakes up does not respond and can be used all the same.
+    """
+    blocking = node.states & _BLOCKING
+    if node.states & _ASLEEP:
+        blocking -= _SILENT
+    return bool(node.states & _BASE) and not blocking
 
 
 def build_cluster(
