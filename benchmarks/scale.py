@@ -1,10 +1,10 @@
 """A controller of 2,000 nodes with 8 GPUs each, 1,000 parked jobs, and a trickle: what we cost.
 
-    python benchmarks/scale.py [--nodes 2000] [--jobs 1000] [--keep]
+    python benchmarks/scale.py [--nodes 2000] [--jobs 1000] [--busy 0.75] [--turns 6] [--keep]
 
 Starts one container of the test image with slurmctld and no slurmd: the nodes are CLOUD nodes, on
-which slurmctld places jobs that then stay CONFIGURING. Fills half of the cluster, parks the jobs
-with whole-node demands of many shapes, lets jobs come and end, and prints each cost beside its
+which slurmctld places jobs that then stay CONFIGURING. Fills a share of the nodes, parks jobs
+of many shapes, lets jobs come and end, and prints each cost beside its
 target and beside slurmctld's own time per started job. Needs Docker and ``docker/cluster up`` once
 (for the image).
 """
@@ -258,14 +258,14 @@ def show(what: str, value: float, target: str, met: bool, unit: str = "") -> Non
     print(f"{what:<42} {value:8.3f}{unit:<3} target {target:<9} {'met' if met else 'MISSED'}")
 
 
-def measure(controller: Controller, parked: int, occupied: int) -> None:
+def measure(controller: Controller, parked: int, occupied: int, turns: int) -> None:
     per_start = fill(controller, occupied)
     print(f"slurmctld's own time per started job       {per_start:8.3f} ms (plain)")
-    compare_submissions(controller, 50, 6)
+    compare_submissions(controller, 50, turns)
     controller.sh("services mode aware; services down selectd; sleep 35")
     controller.sh(
         "scontrol create reservation reservationname=gpuaware_gate licenses=gpuaware:100000 "
-        "starttime=now duration=600 users=root flags=ANY_NODES nodecnt=0"
+        "starttime=now duration=3600 users=root flags=ANY_NODES nodecnt=0"
     )
     park(controller, parked)
     found = json.loads(controller.python(HERE / "scale_inside.py"))
@@ -291,6 +291,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--busy", type=float, default=0.75, help="share of nodes that are taken")
+    parser.add_argument("--turns", type=int, default=6, help="pairs of submission rates")
     parser.add_argument("--keep", action="store_true", help="leave the container running")
     suite = os.environ.get("GPU_AWARE_SUITE") or "trixie"
     parser.add_argument("--image", default=f"slurm-gpu-aware:{suite}")
@@ -300,7 +302,7 @@ def main() -> None:
     controller = Controller(given.image, given.nodes)
     try:
         controller.refresh()
-        measure(controller, given.jobs, given.nodes * 3 // 4)
+        measure(controller, given.jobs, int(given.nodes * given.busy), given.turns)
     finally:
         if given.keep:
             print(f"container {controller.id[:12]} is left running")
