@@ -59,6 +59,14 @@ def _cpus_by_gpus(plain: Seen, ours: Seen) -> bool:
     return _same_sums(plain, ours) and len({s[0] for s in ours.shares}) == 1
 
 
+def _even_tasks(plain: Seen, ours: Seen) -> bool:
+    return (
+        sum(s[0] for s in plain.shares) == sum(s[0] for s in ours.shares)
+        and [s[2] for s in plain.shares] == [s[2] for s in ours.shares]
+        and len(set(ours.shares)) == 1
+    )
+
+
 def _smaller_step(plain: Seen, ours: Seen) -> bool:
     return ours.placed == "gpus" and plain.shares == ours.shares and len(ours.shares) == 1
 
@@ -100,6 +108,12 @@ EXPLAINED: tuple[Explained, ...] = (
         _cpus_by_gpus,
     ),
     Explained(
+        "Slurm would fill the first node with tasks; tasks are spread as evenly as the GPUs",
+        r"-n \d+ --gpus=",
+        SPREAD,
+        _even_tasks,
+    ),
+    Explained(
         "the CPUs of each GPU are told to Slurm as CPUs of each task; steps see no difference",
         r"--cpus-per-gpu",
         r"CPUs/Task",
@@ -110,6 +124,13 @@ EXPLAINED: tuple[Explained, ...] = (
         " see no difference",
         r"--nodes=\d-\d .*--ntasks-per-node|--nodes=\d-\d --gres=gpu:1 --ntasks-per-node",
         r"NumTasks",
+        _both_ran,
+    ),
+    Explained(
+        "Slurm 26.05 takes SLURM_TRES_PER_TASK from the job, whose GPUs are typed per node: a step"
+        " with fewer tasks takes all GPUs of its node, but each task sees its own",
+        r"--gpus-per-task=|--tres-per-task=",
+        r"\S+ SLURM_TRES_PER_TASK|(one|gres|gpus|per-task)\.\d+ SLURM_GPUS_ON_NODE",
         _both_ran,
     ),
     Explained(
