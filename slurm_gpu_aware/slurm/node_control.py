@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,8 @@ from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
 from slurm_gpu_aware.slurm.render import feature_of
 
 __all__ = ["NodeControl", "NodeView"]
+
+log = logging.getLogger(__name__)
 
 _REASON = re.compile(r"\sReason=(.*?)(?:\s+\[([^\]@]*)@[^\]]*\])?(?=\s+[A-Z]\w*=|\s*\Z)")
 _STARTED = re.compile(r"\sSlurmdStartTime=(\S+)")
@@ -52,6 +56,11 @@ class NodeControl:
     """What is asked of Slurm about nodes. Every call raises SourceError if Slurm refuses."""
 
     RECONFIGURE_S = 120.0
+    HOLD = "gpuaware_roll"
+    """Reservation that keeps jobs from starting while Slurm is reconfigured."""
+    LAUNCH_S = 20.0
+    """How long jobs that are being started are waited for; shorter than the reservation."""
+    POLL_S = 0.25
 
     def __init__(self, timeout_s: float = 20.0) -> None:
         self._timeout_s = timeout_s
@@ -94,8 +103,60 @@ class NodeControl:
         self._update(node, "state=resume")
 
     def reconfigure(self) -> None:
-        """All daemons read their files again."""
-        run_command(["scontrol", "reconfigure"], self.RECONFIGURE_S)
+        """All daemons read their files again, while no job is being started.
+
+        A job that slurmctld allocates in the moment before it forks its successor is never
+        launched: it stays RUNNING with reason Prolog. So a reservation of all nodes keeps jobs
+        from starting for a second or two; if we are killed meanwhile it ends by itself.
+        """
+        held = self._hold_starts()
+        try:
+            self._await_launched()
+            run_command(["scontrol", "reconfigure"], self.RECONFIGURE_S)
+        finally:
+            if held:
+                self._let_start()
+
+    def _hold_starts(self) -> bool:
+        create = ["scontrol", "create", "reservation", f"reservationname={self.HOLD}"]
+        create += ["nodes=ALL", "starttime=now", "duration=1", "users=root"]
+        create += ["flags=IGNORE_JOBS,OVERLAP"]
+        for last in (False, True):
+            try:
+                run_command(create, self._timeout_s)
+                return True
+            except SourceError as exc:
+                if last:
+                    log.warning("jobs may start while Slurm is reconfigured: %s", exc)
+                    return False
+                self._let_start(tries=1)  # one of a run that was killed
+        return False
+
+    def _let_start(self, tries: int = 20) -> None:
+        """Delete the reservation; slurmctld may be away for a moment."""
+        for _ in range(tries):
+            try:
+                run_command(["scontrol", "delete", f"reservationname={self.HOLD}"], self._timeout_s)
+                return
+            except SourceError as exc:
+                if "is invalid" in str(exc) or "not found" in str(exc).lower():
+                    return
+                time.sleep(self.POLL_S)
+        log.warning("reservation %s could not be deleted; it ends within a minute", self.HOLD)
+
+    def _await_launched(self) -> None:
+        """Until no job has been starting for a second; at most ``LAUNCH_S``."""
+        command = ["squeue", "-h", "-a", "-t", "CONFIGURING,RUNNING", "-o", "%t %r"]
+        quiet = 0.0
+        waited = 0.0
+        while quiet < 1.0 and waited < self.LAUNCH_S:
+            text = run_command(command, self._timeout_s)[0]
+            starting = any(
+                line.startswith("CF") or line.endswith("Prolog") for line in text.splitlines()
+            )
+            quiet = 0.0 if starting else quiet + self.POLL_S
+            waited += self.POLL_S
+            time.sleep(self.POLL_S)
 
     def jobs_with_feature(self, features: frozenset[str]) -> list[str]:
         """Ids of jobs that have not ended and whose constraint names one of the features."""
