@@ -213,6 +213,8 @@ local function trespass(job, parts, conf)
         return "gpu-aware: reservation "
             .. conf.reservation
             .. " is the gate of GPU placement, not for jobs; name another with --reservation"
+    elseif (text_of(job.admin_comment) or ""):sub(1, 9) == "gpuaware/" then
+        return "gpu-aware: an AdminComment gpuaware/... is GPU placement's own record; remove it"
     elseif (text_of(job.extra) or ""):find("freq=", 1, true) then
         return "gpu-aware: freq= in --extra is how GPU placement sets clocks; ask with"
             .. " --comment=freq=MHz"

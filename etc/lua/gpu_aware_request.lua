@@ -107,8 +107,10 @@ end
 
 function R.index_type(parts)
     for _, part in ipairs(parts) do
-        if part.type and part.type:find("^g%d+$") then
-            return part.type
+        -- What stands behind the index (g1:, g1:1:x) may mean nothing to Slurm, or the same GPU.
+        local index = part.type and (part.type:match("^g%d+$") or part.type:match("^(g%d+)[^%w]"))
+        if index then
+            return index
         end
     end
     return nil
