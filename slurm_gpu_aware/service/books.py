@@ -95,6 +95,10 @@ class Books:
         """Whether an event of a kind was written for a job."""
         return self._do(lambda ledger: any(e.kind == kind for e in ledger.events(job_id)), False)
 
+    def forget_waiting(self, before: float) -> None:
+        """Drop who waited in rounds that are too old to ask about."""
+        self._do(lambda ledger: ledger.forget_waiting(before), None)
+
     def prune(self, before: float) -> None:
         """Delete what is too old."""
         self._do(lambda ledger: ledger.prune(before), 0)

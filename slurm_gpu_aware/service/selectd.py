@@ -229,9 +229,11 @@ class Selector:
                 )
             )
         days = self._config.store.ledger_days
-        if days and time.monotonic() - self._pruned > _PRUNE_S:
+        if time.monotonic() - self._pruned > _PRUNE_S:
             self._pruned = time.monotonic()
-            self._books.prune(time.time() - 86400.0 * days)
+            self._books.forget_waiting(time.time() - _PRUNE_S)
+            if days:
+                self._books.prune(time.time() - 86400.0 * days)
         self._books.publish()
 
 

@@ -265,6 +265,16 @@ class Ledger:
             for row in self._store.query("SELECT * FROM rounds ORDER BY id DESC LIMIT ?", (limit,))
         ]
 
+    def forget_waiting(self, before_unix: float) -> None:
+        """Drop the details of rounds before ``before_unix``, all but their numbers.
+
+        They list all jobs that wait, many times a minute, and only the last ones are ever read.
+        """
+        self._store.execute(
+            "UPDATE rounds SET detail = '{}' WHERE started_at_unix < ? AND detail <> '{}'",
+            (before_unix,),
+        )
+
     def prune(self, before_unix: float) -> int:
         """Delete what is older than ``before_unix`` and return how many rows that was.
 
