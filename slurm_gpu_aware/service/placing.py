@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Tracked, Watch
@@ -76,7 +77,7 @@ class Placer:
             candidate = candidates[assignment.job_id]
             try:
                 steps.append(self._step(candidate, assignment, node_names, took_s, now))
-            except ValueError as exc:
+            except (SourceError, ValueError) as exc:
                 failed[assignment.job_id] = str(exc)
         refused = self._gateway.update_jobs([JobUpdate(s.candidate.id, s.fields) for s in steps])
         seen = {job.id: job for job in self._gateway.jobs()} if steps else {}
@@ -106,12 +107,19 @@ class Placer:
             original = parse(job.admin_comment)
             if original is None or job.admin_comment is None:
                 continue
-            undo = restored_fields(job, original)
-            if undo:
-                updates.append(JobUpdate(job.id, undo))
             comment = marked(job.admin_comment, HAND, job.restarts, now)
             fields = (("AdminComment", comment), ("Licenses", open_licences(original)))
-            updates.append(JobUpdate(job.id, fields))
+            try:
+                undo = restored_fields(job, original)
+                if undo:
+                    updates.append(JobUpdate(job.id, undo))
+            except (SourceError, ValueError) as exc:
+                log.warning("job %s cannot be given back its request: %s", job.id, exc)
+            try:
+                updates.append(JobUpdate(job.id, fields))
+            except ValueError as exc:
+                log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
+                continue
             log.info("job %s is left to Slurm: %s", job.id, reason)
             self._books.event(job.id, "released", {"left_to_slurm": reason}, now)
         refused = self._gateway.update_jobs(updates)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.placing import undo_fields
 from slurm_gpu_aware.service.watch import Watch
@@ -74,8 +75,9 @@ class Backoff:
         return until if until > now else None
 
     def forget(self, known: set[str]) -> None:
-        """Drop jobs that are gone."""
-        for job_id in [j for j in self._count if j not in known]:
+        """Drop jobs that are gone; tasks of an unsplit array are known by the array's number."""
+        gone = [j for j in self._count if j not in known and j.partition("_")[0] not in known]
+        for job_id in gone:
             self._count.pop(job_id)
             self._until.pop(job_id, None)
             self._doubtful.pop(job_id, None)
@@ -89,7 +91,10 @@ def is_released(job: SlurmJob, config: Config) -> bool:
     mark = mark_of(job.admin_comment)
     if mark is not None:
         return mark.state != HAND
-    return is_pinned(job, original)
+    try:
+        return is_pinned(job, original)
+    except SourceError:
+        return False  # a request that we cannot read is one that we never pinned
 
 
 class Recovery:
@@ -144,9 +149,13 @@ class Recovery:
         updates = []
         for job_id in due:
             original = parse(jobs[job_id].admin_comment)
-            if original is not None:
+            if original is None:
+                continue
+            try:
                 closed = closed_licences(original, self._config.gate)
                 updates.append(JobUpdate(job_id, (("Licenses", closed),)))
+            except ValueError as exc:
+                log.warning("job %s cannot be parked again: %s", job_id, exc)
         refused = self._gateway.update_jobs(updates)
         seen = {job.id: job for job in self._gateway.jobs()}
         parked: list[SlurmJob] = []
@@ -173,9 +182,12 @@ class Recovery:
         updates = []
         for job in jobs:
             original = parse(job.admin_comment)
-            fields = undo_fields(job, original) if original is not None else ()
-            if fields:
-                updates.append(JobUpdate(job.id, fields))
+            try:
+                fields = undo_fields(job, original) if original is not None else ()
+                if fields:
+                    updates.append(JobUpdate(job.id, fields))
+            except (SourceError, ValueError) as exc:
+                log.warning("job %s cannot be given back its request: %s", job.id, exc)
         for job_id, why in self._gateway.update_jobs(updates).items():
             log.warning(
                 "job %s could not be unpinned, tried again in the next round: %s", job_id, why

@@ -19,6 +19,7 @@ from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import (
     Gateway,
+    JobUpdate,
     SlurmConfig,
     SlurmJob,
     SlurmNode,
@@ -44,9 +45,9 @@ log = logging.getLogger(__name__)
 
 _PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None"})
 """Reasons that say that nothing but our gate holds a parked job."""
-_GATE_MARGIN_S = 15.0
-"""Nothing is pinned if the gate may open within this time: a job that starts meanwhile must not
-be touched."""
+_GATE_MARGIN_S = 5.0
+"""Nothing is pinned if the gate may open within this time and that of one command: a job that
+starts meanwhile must not be touched."""
 _MOST_TASKS = 500
 """Array tasks of one array that one round plans."""
 _EPILOG_S = 3.0
@@ -110,6 +111,7 @@ class Rounds:
         self.watch.observe(jobs, now)
         parked = [job for job in jobs if is_parked(job, self._config.gate)]
         released = [job for job in jobs if is_released(job, self._config)]
+        self._open_strays(jobs, now)
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:
@@ -117,6 +119,31 @@ class Rounds:
         self._backoff.forget({job.id for job in jobs})
         outcome.took_s = self._timer() - started
         return outcome
+
+    def _open_strays(self, jobs: Sequence[SlurmJob], now: float) -> None:
+        """Open the gate of jobs that the filter parked and whose AdminComment was overwritten.
+
+        Without the record of what they asked for they can never be placed. That they are ours is
+        known from the ledger: a job whose owner may ask for our licence himself is left alone.
+        """
+        gate = self._config.gate
+        updates = []
+        for job in jobs:
+            stray = job.state == "PENDING" and job.licence_count(gate.licence) > 0
+            if not stray or parse(job.admin_comment) is not None:
+                continue
+            if not self._books.has_event(job.id, "parked"):
+                continue
+            own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != gate.licence)
+            try:
+                updates.append(JobUpdate(job.id, (("Licenses", own),)))
+            except ValueError as exc:
+                log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
+                continue
+            log.warning("job %s is left to Slurm: its AdminComment was overwritten", job.id)
+            self._books.event(job.id, "released", {"left_to_slurm": "record overwritten"}, now)
+        for job_id, why in self._gateway.update_jobs(updates).items():
+            log.warning("job %s could not be left to Slurm: %s", job_id, why)
 
     def _plan_and_place(
         self,
@@ -164,8 +191,12 @@ class Rounds:
         self._placer.leave(leave, now)
         chosen = {assignment.job_id for assignment in plan.assignments}
         # Whatever an interrupted round left pinned and this one does not place.
-        self._recovery.unpin([job for job in parked if job.id not in chosen])
-        if plan.assignments:
+        # Not what has just been left to Slurm: it may run by now.
+        left = {job.id for job, _ in leave}
+        self._recovery.unpin([job for job in parked if job.id not in chosen | left])
+        if plan.assignments and not self._gate_held(self._clock()):
+            log.warning("the gate is about to open: nothing is placed until it is held again")
+        elif plan.assignments:
             placed, failed = self._placer.place(
                 plan.assignments, candidates, cluster.nodes, plan.took_s, self._clock()
             )
@@ -181,7 +212,11 @@ class Rounds:
         return frozenset(n for n, since in self._completing.items() if now - since > _EPILOG_S)
 
     def _gate_held(self, now: float) -> bool:
-        return self._gate_held_until() - now > _GATE_MARGIN_S
+        # A lease is extended when at most a third of it is gone: half of it is always left.
+        margin_s = min(
+            self._config.selector.command_timeout_s + _GATE_MARGIN_S, self._config.gate.lease_s / 2
+        )
+        return self._gate_held_until() - now > margin_s
 
     def _static(self) -> SlurmConfig:
         """Slurm's configuration, and its QOS where they preempt; read once a minute."""
@@ -267,6 +302,11 @@ class Rounds:
                         break
                     wait(job_id, exc.reason)
                     continue
+                except Exception as exc:
+                    # One job that we cannot understand must not keep all others from being placed.
+                    log.exception("job %s is left to Slurm: it cannot be understood", job_id)
+                    leave.append((job, f"its request cannot be understood: {exc}"))
+                    break
                 licences.take(original.licenses)
                 unsplit = job.array_tasks is not None
                 found[job_id] = Candidate(job_id, record, original, request, unsplit)

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
 _ERROR_FOR_JOB = re.compile(r"(?:for|of) job ([0-9]+(?:_[0-9]+)?)\b")
 _PROMPT = re.compile(r"^(?:scontrol: )+", re.MULTILINE)
+_NO_JSON = re.compile(r"serializer|json|plugin|parser", re.IGNORECASE)
 _MOST_DOUBTFUL = 20
 """Doubtful jobs that one reading looks at anew; the others wait for the next."""
 
@@ -213,14 +214,25 @@ class CliGateway:
                 raise
 
     def _job_json(self, number: int) -> list[SlurmJob]:
-        """A job as JSON; none if there is no such job."""
+        """A job as JSON; none if there is no such job, or if it cannot be understood.
+
+        A job that a user made unreadable costs himself his place, and not all others theirs.
+        Raises SourceError if Slurm does not answer.
+        """
         try:
             answer = self._ask("show", "job", str(number), "--json", "-d")
+        except SourceError as exc:
+            if "Invalid job id" in str(exc):
+                log.info("job %d does not exist: a user's text looks like its record", number)
+            elif _NO_JSON.search(str(exc)):
+                log.error("job %d: this Slurm gives no JSON, install its plugin: %s", number, exc)
+            else:
+                raise
+            return []
+        try:
             return [job for job in parse_jobs_json(answer) if job.raw_id == number]
         except SourceError as exc:
-            if "Invalid job id" not in str(exc):
-                raise
-            log.info("job %d does not exist: a user's text looks like its record", number)
+            log.warning("job %d is passed over, cancel it or release it by hand: %s", number, exc)
             return []
 
     def _ask(self, *arguments: str) -> str:

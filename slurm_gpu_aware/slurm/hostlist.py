@@ -62,8 +62,8 @@ def check_node_names(names: Iterable[str]) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside brackets."""
-    return re.split(r",(?![0-9,-]*\])", text)
+    """Split at commas and blanks outside brackets, as Slurm does: users type ``-w "n1 n2,"``."""
+    return [item for item in re.split(r"[,\s](?![0-9,-]*\])", text) if item]
 
 
 def _numbers(ranges: str, text: str) -> list[str]:

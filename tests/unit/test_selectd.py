@@ -14,6 +14,12 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.recovery import Backoff
+from slurm_gpu_aware.service.rounds import Outcome, Rounds
+from slurm_gpu_aware.service.selectd import Selector
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -176,6 +182,100 @@ def test_what_is_not_ours_is_left_alone(slurm: FakeSlurm) -> None:
     before = slurm.jobs
     slurm.round()
     assert slurm.jobs == before
+
+
+def test_nodes_typed_with_blanks_are_understood(slurm: FakeSlurm) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:1;rn=n2%20;xn=n3%20n4;mc=1"
+    slurm.write([parked(ReqNodeList="n2", AdminComment=comment)], ["n1", "n2"])
+    slurm.round()
+    assert slurm.jobs["7"]["JobState"] == "RUNNING", slurm.said
+    assert slurm.jobs["7"]["NodeList"] == "n2"
+
+
+@pytest.mark.parametrize("key", ["rn", "xn"])
+def test_a_job_that_cannot_be_understood_stops_no_other(slurm: FakeSlurm, key: str) -> None:
+    odd = parked(stuck="1", AdminComment=f"gpuaware/1;tn=gres/gpu:1;{key}=n%5B1%3A2;mc=1")
+    opened = parked(
+        "9", Licenses="(null)", stuck="1", AdminComment="gpuaware/1;tn=gres/gpu:1;rn=n%5B1%3A2"
+    )
+    slurm.write([odd, opened, parked("8")], ["n1", "n2"])
+    assert slurm.round() == 0, slurm.said
+    assert slurm.jobs["8"]["JobState"] == "RUNNING", slurm.said
+    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert ";sel=hand:" in slurm.jobs["7"]["AdminComment"]
+    assert slurm.round() == 0, slurm.said
+
+
+def test_a_forged_record_without_json_stops_no_other(slurm: FakeSlurm) -> None:
+    """The fake gives no JSON, so that the doubtful job cannot be read in any way."""
+    slurm.write([parked(JobName="x JobState=RUNNING"), parked("8")], ["n1"])
+    slurm.round()
+    assert slurm.jobs["8"]["JobState"] == "RUNNING", slurm.said
+    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    assert "job 7 is passed over" in slurm.said
+
+
+def test_a_ledger_that_fails_oddly_does_not_end_the_selector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
+    config = Config(
+        store=StoreConfig(path=tmp_path / "store.db"),
+        events=EventsConfig(submit_file=tmp_path / "submitted"),
+    )
+    selector = Selector(config, CliGateway(scontrol="/bin/false"))
+
+    def no_disk(*_: object) -> None:
+        raise RuntimeError("no space left")
+
+    monkeypatch.setattr(selector._rounds, "run", Outcome)
+    monkeypatch.setattr(selector, "_write_down", no_disk)
+    selector._round("timer")
+    selector.close()
+
+
+def test_nothing_is_pinned_if_the_gate_may_open_during_a_command(tmp_path: Path) -> None:
+    config = Config()
+    rounds = Rounds(
+        CliGateway(scontrol="/bin/false"),
+        config,
+        Books(tmp_path / "store.db"),
+        gate_held_until=lambda: 1000.0,
+    )
+    assert rounds._gate_held(1000.0 - config.gate.lease_s * 2 / 3)
+    assert not rounds._gate_held(1000.0 - config.selector.command_timeout_s)
+
+
+def test_a_job_whose_record_was_overwritten_is_left_to_slurm(slurm: FakeSlurm) -> None:
+    slurm.write([parked(Reason="Dependency")], ["n1"])
+    slurm.round()
+    slurm.change("7", AdminComment="ticket-4711", Licenses="matlab:2,gpuaware:1")
+    slurm.round()
+    assert slurm.jobs["7"]["Licenses"] == "matlab:2"
+    assert slurm.jobs["7"]["AdminComment"] == "ticket-4711"
+
+
+def test_what_is_left_to_slurm_is_not_touched_again(slurm: FakeSlurm) -> None:
+    """Its pins were made by a selector that was killed; once its gate is open it may run."""
+    pinned = parked(
+        ReqNodeList="n1",
+        TresPerNode="gres/gpu:g0:1,gres/gpu:g1:1",
+        AdminComment="gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1;sel=prepared:0:1",
+    )
+    slurm.write([pinned], ["n1"])
+    slurm.round()
+    assert slurm.jobs["7"]["JobState"] == "RUNNING"
+    assert not (slurm.home / "touched-running").exists()
+    assert ";sel=hand:" in slurm.jobs["7"]["AdminComment"]
+
+
+def test_a_task_of_an_unsplit_array_is_not_forgotten() -> None:
+    backoff = Backoff(60.0)
+    backoff.punish("98_0", 0.0)
+    backoff.forget({"98"})
+    assert backoff.held_until("98_0", 1.0) == 60.0
+    backoff.forget({"99"})
+    assert backoff.held_until("98_0", 1.0) is None
 
 
 def test_array_tasks_are_split_and_bounded(slurm: FakeSlurm) -> None:
