@@ -208,7 +208,7 @@ def test_a_job_that_cannot_be_understood_stops_no_other(slurm: FakeSlurm, key: s
 
 def test_a_forged_record_without_json_stops_no_other(slurm: FakeSlurm) -> None:
     """The fake gives no JSON, so that the doubtful job cannot be read in any way."""
-    slurm.write([parked(JobName="x JobState=RUNNING"), parked("8")], ["n1"])
+    slurm.write([parked("8"), parked("7", JobName="x JobState=RUNNING")], ["n1"])
     slurm.round()
     assert slurm.jobs["8"]["JobState"] == "RUNNING", slurm.said
     assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
