@@ -56,6 +56,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Beat once now, then from the thread. Raises SourceError if Slurm does not answer."""
+        self._last_round = self._clock()  # however long we had to wait for Slurm
         self.beat()
         self._thread.start()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -289,7 +289,7 @@ class Rounds:
                     outcome.held += 1
                     wait(job_id, f"it could not start; tried again in {until - site.now:.0f} s")
                     continue
-                lacking = licences.lacking(original.licenses)
+                lacking = licences.lacking(original.licenses, _own_licences(job, site))
                 if lacking is not None:
                     wait(job_id, f"licence {lacking} is in use")
                     continue
@@ -403,6 +403,12 @@ def _in_task_order(plan: Plan, candidates: Mapping[str, Candidate]) -> Plan:
     return Plan(kept, plan.waiting + later, plan.took_s)
 
 
+def _own_licences(job: SlurmJob, site: Site) -> frozenset[str]:
+    """Licences that the reservations named by a job hold."""
+    names = (job.reservation or "").split(",")
+    return frozenset(name for r in site.reservations if r.name in names for name, _ in r.licenses)
+
+
 class _Licences:
     """Users' own licences: how many are free, minus what this round gives away."""
 
@@ -410,10 +416,13 @@ class _Licences:
         self._gateway = gateway
         self._free: dict[str, int] | None = None
 
-    def lacking(self, text: str | None) -> str | None:
-        """Name of a licence that is not free in the number asked; None: all are."""
+    def lacking(self, text: str | None, own: Set[str] = frozenset()) -> str | None:
+        """Name of a licence that is not free in the number asked; None: all are.
+
+        ``own``: licences that the job's reservation holds for it, which never count as free.
+        """
         for name, count in self._wanted(text):
-            if self._known().get(name, count) < count:
+            if name not in own and self._known().get(name, count) < count:
                 return name
         return None
 

@@ -30,7 +30,7 @@ ORDER = """
     Account QOS JobState Reason Dependency Requeue Restarts BatchFlag TimeLimit SubmitTime
     EligibleTime StartTime EndTime Deadline Partition ReqNodeList ExcNodeList NodeList NumNodes
     NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES NtasksPerN:B:S:C CoreSpec JOB_GRES MinCPUsNode
-    MinMemoryCPU Features OverSubscribe Licenses Network Command WorkDir AdminComment Comment
+    MinMemoryCPU Features Reservation OverSubscribe Licenses Network Command WorkDir AdminComment Comment
     Extra StdErr CpusPerTres MemPerTres TresBind TresFreq TresPerJob TresPerNode TresPerTask
 """
 CLEARED = {"ReqNodeList", "ExcNodeList", "Licenses", "Features"}
@@ -150,6 +150,8 @@ def own_answer(state: dict, what: str) -> str:
             f" Nodes={','.join(state['nodes'])} PriorityTier=1 State=UP\n"
         )
     if what == "reservation":
+        if (HOME / "reservations").exists():
+            return (HOME / "reservations").read_text()
         return "No reservations in the system\n"
     if what == "license":
         return "LicenseName=matlab Total=10 Used=0 Free=10 Reserved=0 Remote=no\n"

@@ -16,6 +16,7 @@ import pytest
 
 from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.heartbeat import Heartbeat
 from slurm_gpu_aware.service.recovery import Backoff
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.service.selectd import Selector
@@ -162,6 +163,29 @@ def test_own_licences_survive(slurm: FakeSlurm) -> None:
     slurm.write([parked(Licenses="matlab:2,gpuaware:1", AdminComment=comment)], ["n1"])
     slurm.round()
     assert slurm.jobs["7"]["Licenses"] == "matlab:2"
+
+
+def test_licences_that_its_own_reservation_holds_are_there(slurm: FakeSlurm) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:20;mc=1"
+    job = parked(Licenses="matlab:20,gpuaware:1", AdminComment=comment)
+    slurm.write([job, parked("8", Licenses="matlab:20,gpuaware:1", AdminComment=comment)], ["n1"])
+    slurm.change("7", Reservation="course")
+    (slurm.home / "reservations").write_text(
+        "ReservationName=course StartTime=100 EndTime=99999999999 Nodes=n1 Flags=(null)"
+        " Licenses=matlab:20 State=ACTIVE\n"
+    )
+    slurm.round()
+    assert slurm.jobs["7"]["JobState"] == "RUNNING", slurm.said
+    assert slurm.jobs["8"]["Licenses"] == "matlab:20,gpuaware:1"
+
+
+def test_the_gate_is_held_at_once_after_a_long_wait_for_slurm() -> None:
+    now = [1000.0]
+    heartbeat = Heartbeat(CliGateway(scontrol="/bin/true"), Config(), clock=lambda: now[0])
+    now[0] += 3600.0
+    heartbeat.start()
+    heartbeat.stop()
+    assert heartbeat.held_until == now[0] + Config().gate.lease_s
 
 
 @pytest.mark.parametrize("reason", ["Dependency", "QOSMaxGRESPerUser", "JobHeldUser", "BeginTime"])
