@@ -233,7 +233,7 @@ def _profile_notes(site: Site) -> list[str]:
 
 def _lua_conf(site: Site) -> str:
     allowed = dict.fromkeys([site.config.placement.policy, *site.config.placement.allowed])
-    models = {n.model for n in site.nodes if n.model}
+    models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
     return render.lua_conf(
         site.config,
         policies=list(allowed),
@@ -241,6 +241,23 @@ def _lua_conf(site: Site) -> str:
         max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
         operators=sorted({0, *_uid(site.user), *site.operators}),
     )
+
+
+def _unfeatured(site: Site) -> set[str]:
+    """Models that stay GRES types in requests: some node has them plain, without the feature.
+
+    ``gpu-aware setup --roll`` gives all nodes the feature before it tells the filter.
+    """
+    states = node_states(site.conf)
+    models = {n.name: n.model for n in site.nodes if n.model}
+    found: set[str] = set()
+    for record in site.conf.nodes:
+        features = (record.get("features") or record.get("feature") or "").split(",")
+        for name in expand(record["nodename"]):
+            model = models.get(name)
+            if model and states.get(name) == "plain" and render.feature_of(model) not in features:
+                found.add(model)
+    return found
 
 
 def _uid(user: str) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,8 +68,9 @@ class _Site:
         say(f"{path}: models = {{{listed}}}")
         files.write(files.Change(path, changed))
         filter_file = self._dir / OWN_FILTER
-        if filter_file.exists():  # slurmctld reads all again when this one is newer
-            os.utime(filter_file)
+        if filter_file.exists():  # slurmctld reads all again when this one is later, by seconds
+            later = max(time.time(), filter_file.stat().st_mtime + 1)
+            os.utime(filter_file, (later, later))
 
 
 def roll(

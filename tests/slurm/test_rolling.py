@@ -43,6 +43,10 @@ def plain(cluster: Cluster) -> Iterator[Cluster]:
     original = cluster.sh("ctl", ["cat", "/opt/cluster/etc/slurm.conf"])
     config = cluster.sh("ctl", ["cat", CONFIG])
     lay_out(cluster, plain_conf(original), PLAIN_GRES)
+    # As setup --install writes it where no node has the feature yet
+    conf = "/etc/slurm/gpu_aware_conf.lua"
+    cluster.sh("ctl", f"sed -i 's/models = .*/models = {{}},/' {conf}")
+    cluster.sh("ctl", ["touch", "-d", "+1 seconds", "/etc/slurm/job_submit.lua"])
     try:
         yield cluster
     finally:

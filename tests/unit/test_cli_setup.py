@@ -264,3 +264,13 @@ def test_write_follows_a_link(tmp_path: Path):
 @pytest.mark.parametrize("kind", ["lua", "prolog.d", "epilog.d"])
 def test_shipped_files_are_found(kind: str):
     assert shipped(kind)
+
+
+@pytest.mark.parametrize(("features", "expected"), [("", "{}"), ("Feature=gpu_v100", '{"v100"}')])
+def test_a_model_is_told_to_the_filter_only_where_nodes_have_its_feature(
+    tmp_path: Path, features: str, expected: str
+):
+    """Else a request by model would be refused on a site whose nodes are still plain."""
+    site = Site(tmp_path, f"{HEAD}NodeName=n[1-2] {SHAPE} Gres=gpu:v100:2 {features}\n")
+    assert site.setup("--install", "--yes").returncode == 0
+    assert f"models = {expected}," in site.files()["gpu_aware_conf.lua"]
