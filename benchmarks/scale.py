@@ -264,6 +264,7 @@ def measure(controller: Controller, parked: int, occupied: int, turns: int) -> N
     compare_submissions(controller, 50, turns)
     controller.sh("services mode aware; services down selectd; sleep 35")
     controller.sh(
+        "scontrol delete reservationname=gpuaware_gate 2>/dev/null; "
         "scontrol create reservation reservationname=gpuaware_gate licenses=gpuaware:100000 "
         "starttime=now duration=3600 users=root flags=ANY_NODES nodecnt=0"
     )

@@ -110,6 +110,7 @@ _SHARE = re.compile(
 _GRES = re.compile(
     r"([a-z_]+)(?::([A-Za-z0-9._-]+))?:([0-9]+)(?:\((?:IDX:([0-9,-]*|N/A)|S:[0-9,-]+)\))?\Z"
 )
+_INDEX_TYPE = re.compile(r"g(0|[1-9][0-9]{0,3})\Z")
 _USER = re.compile(r"(.+)\(([0-9]{1,10})\)\Z")
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3, "": 1.0}
 _UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
@@ -341,6 +342,10 @@ def _gres(text: str) -> tuple[tuple[str, str | None, int, tuple[int, ...]], ...]
         if match is None:
             raise SourceError(f"{item[:80]!r} is not a GRES; expected name[:type]:count[(IDX:..)]")
         indices = _indices(match[4]) if match[4] and match[4] != "N/A" else ()
+        index = _INDEX_TYPE.match(match[2] or "")
+        if index is not None and len(indices) == 1:
+            # IDX counts the GPUs that Slurm knows; on a node that lacks one, only the type tells.
+            indices = (int(index[1]),)
         entries.append((match[1], match[2], int(match[3]), indices))
     return tuple(entries)
 

@@ -143,15 +143,13 @@ def test_a_node_that_lacks_a_gpu(cluster: Cluster) -> None:
         fill(cluster, [4, 4, 4])
         with pytest.raises(CommandFailed, match="node configuration is not available"):
             cluster.submit("alice", ["--gres=gpu:4", "-w", "n4"], "true")
-        three = cluster.submit(
-            "alice", ["--gres=gpu:3"], f'echo "gpus $CUDA_VISIBLE_DEVICES"; {WAIT}'
-        )
-        assert node_of(cluster, three) == "n4"
-        assert decisions(cluster, three)[-1]["slots"] == [[0, 2, 3]]
-        cluster.wait_until(
-            lambda: "gpus" in cluster.output(three, "alice"), 20, "the job says its GPUs"
-        )
-        assert "gpus 0,2,3" in cluster.output(three, "alice")
+        # One after the other: each takes a GPU that the one before left.
+        jobs = [cluster.submit("alice", ["--gres=gpu:1"], WAIT) for _ in range(3)]
+        assert {node_of(cluster, job_id) for job_id in jobs} == {"n4"}
+        slots = [decisions(cluster, job_id)[-1]["slots"] for job_id in jobs]
+        assert sorted(slots) == [[[0]], [[2]], [[3]]]
+        types = [re.findall(r"gpu:(g\d):1\(IDX", cluster.job(j)[""]) for j in jobs]
+        assert types == [[f"g{slot[0][0]}"] for slot in slots]
     finally:
         cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
         cluster.sh("ctl", f"cp -p /tmp/slurm.keep {slurm}; cp -p /tmp/gres.keep {gres}")
