@@ -158,7 +158,15 @@ class Rolling:
         """Features on plain nodes, too, so that a request by model finds both kinds."""
         files = self._site.read()
         changes = files.texts(files.indexed_by_us(), features=True)
-        if changes:
+        views = self._control.nodes()
+        # A run that was killed may have written the features without telling Slurm.
+        unknown = any(
+            node.model is not None
+            and node.name in views
+            and feature_of(node.model) not in views[node.name].features
+            for node in files.nodes.values()
+        )
+        if changes or unknown:
             self._say("adding the features of GPU models to slurm.conf")
             self._write(changes)
             self._control.reconfigure()

@@ -50,6 +50,7 @@ class NodeView:
     """Why it is drained or down; empty: none."""
     registered: bool
     """slurmd has registered since slurmctld read its configuration."""
+    features: frozenset[str] = frozenset()
 
 
 class NodeControl:
@@ -78,6 +79,7 @@ class NodeControl:
                     gpus=node.gpus,
                     reason=reason[1] if reason else "",
                     registered=started is not None and started[1] not in ("None", "Unknown"),
+                    features=node.features,
                 )
         return found
 

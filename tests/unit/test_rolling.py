@@ -47,6 +47,7 @@ class World:
     refuses: set[str] = field(default_factory=set)
     """Nodes whose slurmd does not register with index types."""
     invalid: set[str] = field(default_factory=set)
+    features: dict[str, frozenset[str]] = field(default_factory=dict)
     steps: int = 0
     dies_at: int | None = None
     clock: float = 0.0
@@ -68,7 +69,12 @@ class World:
             states |= {"DRAIN"} if name in self.drained else set()
             states |= {"INVALID_REG"} if name in self.invalid else set()
             out[name] = NodeView(
-                name, frozenset(states), self.registered[name], self.drained.get(name, ""), True
+                name,
+                frozenset(states),
+                self.registered[name],
+                self.drained.get(name, ""),
+                True,
+                self.features.get(name, frozenset()),
             )
         return out
 
@@ -92,6 +98,8 @@ class World:
             for name in expand_hostlist(record["nodename"]):
                 if not gres:
                     continue
+                words = record.get("features") or record.get("feature") or ""
+                self.features[name] = frozenset(words.split(","))
                 new = tuple((kind, count) for _, kind, count, _ in gres)
                 if new != self.registered[name] and self.jobs.get(name):
                     self.killed_jobs += len(self.jobs.pop(name))
@@ -122,6 +130,9 @@ class World:
         self.distributed += 1
 
     def filter_models(self, models: frozenset[str]) -> None:
+        """From now on requests ask for the feature: Slurm must know it."""
+        for name in NODES:
+            assert {f"gpu_{m}" for m in models} <= self.features.get(name, frozenset())
         self.step()
 
     # Time
