@@ -20,7 +20,7 @@ from slurm_gpu_aware.errors import StoreError
 
 __all__ = ["SCHEMA", "Store", "check_integrity", "open_store", "publish", "published_path"]
 
-SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger")
+SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger", "m003_snapshots")
 """Names of all migrations, in order; never renamed, only appended to."""
 
 MIGRATION_SET = "slurm-gpu-aware"

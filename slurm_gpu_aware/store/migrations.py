@@ -137,6 +137,21 @@ def m002_ledger(db: Database) -> None:
     )
 
 
+@migrations()
+def m003_snapshots(db: Database) -> None:
+    """Recorded rounds, to be planned again."""
+    _run(
+        db,
+        """
+        CREATE TABLE snapshots (
+          id INTEGER PRIMARY KEY AUTOINCREMENT,
+          at_unix REAL NOT NULL,
+          content BLOB NOT NULL         -- JSON of planning.record, zlib
+        ) STRICT
+        """,
+    )
+
+
 def _run(db: Database, *statements: str) -> None:
     for statement in statements:
         db.execute(statement)

@@ -17,7 +17,7 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 FLAT = Cluster.uniform(4, 4, locality_penalty=1.0, same_indices=False)
 
 
-def random_trace(seed, n=50, sizes=(1, 1, 2, 4, 8)):
+def random_trace(seed, n=30, sizes=(1, 1, 2, 4, 8)):
     dice = random.Random(seed)
     at = 0.0
     jobs = []
@@ -176,4 +176,4 @@ def test_an_unknown_policy_is_refused_at_once():
 def test_progress_adds_up_to_all_jobs():
     seen = []
     simulate(random_trace(8), FLAT, SimSettings(), progress=seen.append)
-    assert sum(seen) == 50
+    assert sum(seen) == 30

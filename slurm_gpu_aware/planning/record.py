@@ -1,0 +1,152 @@
+"""A round as plain values: what it saw and what it decided, so that it can be planned again.
+
+JSON-able except that times without a limit are infinite. Options of policies must be plain values
+themselves; others (a whole interference profile) make a round that cannot be recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, LocalityLevel, RunningJob
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.topology.graph import HardwareGraph
+
+__all__ = ["RecordedRound", "read_round", "record_round"]
+
+Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
+"""Job -> node names and slots on each."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRound:
+    """A round to be planned again, and what came out of it then."""
+
+    queue: tuple[Request, ...]
+    cluster: Cluster
+    settings: PlanSettings
+    now: float
+    placed: Placed
+
+
+def record_round(
+    queue: Sequence[Request], cluster: Cluster, settings: PlanSettings, now: float, plan: Plan
+) -> dict[str, Any]:
+    """Plain values of a round; :func:`read_round` turns them back."""
+    return {
+        "now": now,
+        "settings": asdict(settings),
+        "queue": [_request(request) for request in queue],
+        "cluster": _cluster(cluster),
+        "placed": {
+            a.job_id: [[cluster.nodes[n] for n in a.nodes], [list(s) for s in a.slots]]
+            for a in plan.assignments
+        },
+    }
+
+
+def read_round(content: Mapping[str, Any]) -> RecordedRound:
+    """Build the round again. Raises ValueError if something is missing or wrong."""
+    try:
+        settings = dict(content["settings"])
+        settings["classes"] = tuple(settings["classes"])
+        return RecordedRound(
+            queue=tuple(_read_request(row) for row in content["queue"]),
+            cluster=_read_cluster(content["cluster"]),
+            settings=PlanSettings(**settings),
+            now=float(content["now"]),
+            placed={
+                job: (tuple(nodes), tuple(tuple(s) for s in slots))
+                for job, (nodes, slots) in content["placed"].items()
+            },
+        )
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise ValueError(f"not a recorded round: {exc!r}") from exc
+
+
+def _request(request: Request) -> dict[str, Any]:
+    """Fields that differ from their default."""
+    plain = {f.name: getattr(request, f.name) for f in fields(request)}
+    plain["options"] = dict(request.options)
+    if request.eligible is not None:
+        plain["eligible"] = np.flatnonzero(request.eligible).tolist()
+        plain["of"] = len(request.eligible)
+    default = Request("", 1)
+    return {
+        name: value
+        for name, value in plain.items()
+        if name in ("job_id", "gpus", "of") or value != getattr(default, name)
+    }
+
+
+def _read_request(row: Mapping[str, Any]) -> Request:
+    values = dict(row)
+    count = values.pop("of", None)
+    if count is not None:
+        eligible = np.zeros(count, dtype=np.bool_)
+        eligible[values["eligible"]] = True
+        values["eligible"] = eligible
+    if "required" in values:
+        values["required"] = tuple(values["required"])
+    return Request(**values)
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    kinds = list(dict.fromkeys(g for g in cluster.graphs if g is not None))
+    number = {graph: i for i, graph in enumerate(kinds)}
+    return {
+        "nodes": list(cluster.nodes),
+        "exists": cluster.exists.astype(int).tolist(),
+        "free": cluster.free.astype(int).tolist(),
+        "scores": {name: values.tolist() for name, values in cluster.scores.items()},
+        "levels": [[v.name, v.penalty, v.group.tolist()] for v in cluster.levels],
+        "free_cpus": cluster.free_cpus.tolist(),
+        "free_memory_mb": cluster.free_memory_mb.tolist(),
+        "indexed": cluster.indexed.astype(int).tolist(),
+        "model": list(cluster.model),
+        "kinds": [[g.gbps.tolist(), [list(r) for r in g.classes], list(g.groups)] for g in kinds],
+        "graphs": [None if g is None else number[g] for g in cluster.graphs],
+        "running": [_running(job) for job in cluster.running],
+        "same_indices": cluster.same_indices,
+    }
+
+
+def _running(job: RunningJob) -> dict[str, Any]:
+    row = asdict(job)
+    for name in ("cpus", "memory_mb"):
+        row[name] = [[node, amount] for node, amount in row[name].items()]
+    return row
+
+
+def _read_running(row: Mapping[str, Any]) -> RunningJob:
+    values = dict(row)
+    values["gpus"] = tuple((node, tuple(slots)) for node, slots in values["gpus"])
+    for name in ("cpus", "memory_mb"):
+        values[name] = {int(node): int(amount) for node, amount in values[name]}
+    return RunningJob(**values)
+
+
+def _read_cluster(row: Mapping[str, Any]) -> Cluster:
+    kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
+    return Cluster(
+        nodes=tuple(row["nodes"]),
+        exists=np.array(row["exists"], dtype=np.bool_),
+        free=np.array(row["free"], dtype=np.bool_),
+        scores={name: np.array(v, dtype=np.float64) for name, v in row["scores"].items()},
+        levels=tuple(
+            LocalityLevel(name, float(penalty), np.array(group, dtype=np.int64))
+            for name, penalty, group in row["levels"]
+        ),
+        free_cpus=np.array(row["free_cpus"], dtype=np.int64),
+        free_memory_mb=np.array(row["free_memory_mb"], dtype=np.int64),
+        indexed=np.array(row["indexed"], dtype=np.bool_),
+        model=tuple(row["model"]),
+        graphs=tuple(None if i is None else kinds[i] for i in row["graphs"]),
+        running=tuple(_read_running(job) for job in row["running"]),
+        same_indices=bool(row["same_indices"]),
+    )

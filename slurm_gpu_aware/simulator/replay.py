@@ -1,0 +1,50 @@
+"""Plan recorded rounds of the live selector again and compare what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu_aware.planning.record import Placed, RecordedRound, read_round
+from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.snapshots import snapshots
+
+__all__ = ["Difference", "replay", "replay_ledger"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A job that the replay places elsewhere (None: not at all)."""
+
+    now: float
+    """Time of the round."""
+    job_id: str
+    then: object
+    """(node names, slots) in the recorded round."""
+    again: object
+
+
+def replay(recorded: RecordedRound) -> list[Difference]:
+    """Plan a round as the simulator does and name every job whose place differs."""
+    plan = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    again: Placed = {
+        a.job_id: (tuple(recorded.cluster.nodes[n] for n in a.nodes), a.slots)
+        for a in plan.assignments
+    }
+    return [
+        Difference(recorded.now, job, recorded.placed.get(job), again.get(job))
+        for job in sorted(recorded.placed.keys() | again.keys())
+        if recorded.placed.get(job) != again.get(job)
+    ]
+
+
+def replay_ledger(store: Store) -> tuple[int, list[Difference]]:
+    """Replay every round that the store holds; their number, and all differences.
+
+    Raises StoreError or ValueError if a recorded round is damaged.
+    """
+    contents: Iterable[Mapping[str, Any]] = [content for _, content in snapshots(store)]
+    rounds = [read_round(content) for content in contents]
+    return len(rounds), [difference for one in rounds for difference in replay(one)]
