@@ -144,7 +144,7 @@ def m003_snapshots(db: Database) -> None:
         db,
         """
         CREATE TABLE snapshots (
-          id INTEGER PRIMARY KEY AUTOINCREMENT,
+          id INTEGER PRIMARY KEY,
           at_unix REAL NOT NULL,
           content BLOB NOT NULL         -- JSON of planning.record, zlib
         ) STRICT
