@@ -30,8 +30,8 @@ ORDER = """
     Account QOS JobState Reason Dependency Requeue Restarts BatchFlag TimeLimit SubmitTime
     EligibleTime StartTime EndTime Deadline Partition ReqNodeList ExcNodeList NodeList NumNodes
     NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES NtasksPerN:B:S:C CoreSpec JOB_GRES MinCPUsNode
-    MinMemoryCPU Features Reservation OverSubscribe Licenses Network Command WorkDir AdminComment Comment
-    Extra StdErr CpusPerTres MemPerTres TresBind TresFreq TresPerJob TresPerNode TresPerTask
+    MinMemoryCPU Features Reservation OverSubscribe Licenses Network Command WorkDir AdminComment
+    Comment Extra StdErr CpusPerTres MemPerTres TresBind TresFreq TresPerJob TresPerNode TresPerTask
 """
 CLEARED = {"ReqNodeList", "ExcNodeList", "Licenses", "Features"}
 
