@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-COMMANDS = ["doctor", "explain", "place", "queue", "release", "selectd", "setup", "status"]
+COMMANDS = [
+    "doctor",
+    "explain",
+    "place",
+    "queue",
+    "release",
+    "report",
+    "selectd",
+    "setup",
+    "simulate",
+    "status",
+]
 
 
 def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
