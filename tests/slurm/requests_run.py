@@ -32,7 +32,11 @@ def lanes(cluster: Cluster) -> Iterator[None]:
 
 
 def await_gate(cluster: Cluster) -> None:
-    """Wait until the selector holds the gate: a job that came before would pass it."""
+    """Wait until the selector holds the gate: a job that came before would pass it.
+
+    What is left of an earlier gate may end at any moment, so a new one is waited for.
+    """
+    cluster.sh("ctl", ["scontrol", "delete", f"reservation={GATE}"], check=False)
     show = ["scontrol", "-o", "show", "reservation", GATE]
     cluster.wait_until(
         lambda: "State=ACTIVE" in cluster.sh("ctl", show, check=False), 60, "the gate is held"
