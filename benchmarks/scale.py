@@ -72,6 +72,7 @@ for i in 0 1 2 3 4 5 6 7; do
 done >/etc/slurm/gres.conf
 mkdir -p /run/munge /run/services && chown munge: /run/munge
 setpriv --reuid munge --regid munge --init-groups munged --force
+sed -i 's/max_gpus_per_node *= *[0-9]*/max_gpus_per_node = 8/' /opt/cluster/etc/gpu_aware_conf.lua
 services mode plain
 services down selectd
 setpriv --reuid slurm --regid slurm --init-groups slurmctld
@@ -278,7 +279,10 @@ def measure(controller: Controller, parked: int, occupied: int, turns: int) -> N
     print(f"  of which CPU time {found['read_cpu_s']:.3f} s")
     show("a round planned", found["plan_s"], "<= 1.5 s", found["plan_s"] <= 1.5, " s")
     print(f"  of which CPU time {found['plan_cpu_s']:.3f} s; waiting: {found['waiting']}")
-    print(f"  and beside it {1000 * found['rest_s']:.0f} ms (snapshot, translation, watch)")
+    print(
+        f"  and beside it {1000 * found['rest_s']:.0f} ms (snapshot, translation, watch); "
+        f"CPU time of it and of parsing {found['rest_cpu_s']:.3f} s"
+    )
     update_ms = 1000 * found["update_s"]
     show(f"one of {found['updates']} updates", update_ms, "<= 2 ms", update_ms <= 2, " ms")
     with selector(controller), trickle(controller):

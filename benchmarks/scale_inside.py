@@ -80,6 +80,7 @@ def main() -> None:
     waiting: dict[str, int] = {}
     parts: dict[str, list[float]] = {}
     rests: list[float] = []
+    rests_cpu: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         books = Books(Path(folder) / "store.db")
         rounds = service.Rounds(
@@ -89,6 +90,7 @@ def main() -> None:
             gate_held_until=lambda: 0.0,
         )
         for _ in range(REPEATS):
+            began = time.process_time()
             gateway.spent.clear()
             gateway.cpu = 0.0
             outcome = rounds.run()
@@ -96,6 +98,7 @@ def main() -> None:
             reads_cpu.append(gateway.cpu)
             for name, seconds in gateway.spent.items():
                 parts.setdefault(name, []).append(seconds)
+            rests_cpu.append(time.process_time() - began - planned_cpu[-1])
             rests.append(outcome.took_s - reads[-1] - planned[-1])
         books.close()
     for item in outcome.waiting:
@@ -119,6 +122,7 @@ def main() -> None:
             "plan_cpu_s": statistics.median(planned_cpu),
             "waiting": dict(sorted(waiting.items(), key=lambda w: -w[1])[:5]),
             "rest_s": statistics.median(rests),
+            "rest_cpu_s": statistics.median(rests_cpu),
             "updates": len(updates),
             "refused": len(refused),
             "update_s": per_update,
