@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -57,6 +58,14 @@ class Site:
     cluster: Cluster
     now: float
     rules: PreemptionRules = field(default_factory=PreemptionRules)
+    eligible: dict[object, BoolArray] = field(default_factory=dict)
+    """Node masks of this round by what they follow from; jobs that share one share the array, by
+    which the planner sees that they fit alike."""
+
+    @cached_property
+    def widest(self) -> int:
+        """CPUs of the largest node."""
+        return max((node.cpus for node in self.nodes.values()), default=0)
 
 
 def wishes_of(job: SlurmJob, config: Config) -> Wishes:
@@ -175,9 +184,13 @@ def _eligible(
     limit_s: float,
 ) -> BoolArray:
     """(N,) nodes that partition, features, -x and reservations leave."""
+    blocked = frozenset(_reserved(job, site, limit_s))
+    key = (partition.name, original.exc_nodes, original.features, blocked)
+    known = site.eligible.get(key)
+    if known is not None:
+        return known
     names = site.cluster.nodes
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
-    blocked = _reserved(job, site, limit_s)
     allowed = np.zeros(len(names), dtype=np.bool_)
     for i, name in enumerate(names):
         node = site.nodes[name]
@@ -187,6 +200,7 @@ def _eligible(
             and name not in blocked
             and matches(original.features, node.features)
         )
+    site.eligible[key] = allowed
     return allowed
 
 
@@ -253,7 +267,7 @@ def _node_bounds(
     if tasks is not None and original.ntasks_per_node:
         # On more nodes Slurm would count more tasks.
         least = most = max(least, -(-tasks // original.ntasks_per_node))
-    widest = max((node.cpus for node in site.nodes.values()), default=0)
+    widest = site.widest
     if site.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-job.cpus // widest))
     if tasks is not None and (most is None or most > tasks):
