@@ -141,6 +141,8 @@ class Simulator:
         )
         self.policy = make_policy(settings.policy, settings.policy_options)
         self.known_options = option_names(settings.policy)
+        self.blocked: int | None = None
+        """Position of the job that headed the line when the last round was done, until an end."""
         self.fitting: dict[tuple[object, ...], bool] = {}
         self.key = order_key(settings)
         self.lined = settings.sticky and not settings.preemptive
@@ -278,7 +280,7 @@ class Simulator:
             self.end_s[active.position] = self.now
             ended += 1
         if ended:
-            self.changed = True
+            self.changed, self.blocked = True, None
             if self.progress is not None:
                 self.progress(ended)
 
@@ -360,7 +362,7 @@ class Simulator:
         started = self.timer() if self.timer is not None else 0.0
         keep, chosen = self._select()
         self.changed, self.planned_at = False, self.now
-        if not chosen:
+        if not chosen or self._still_blocked():
             return
         queue = self._ranked(chosen)
         view = self._view(keep)
@@ -369,6 +371,7 @@ class Simulator:
         if self.timer is not None:
             self.placement_ms.append((self.timer() - started) * 1e3)
         self._apply(plan, keep, chosen)
+        self.blocked = self.line[0][1] if self.line else None
         self.used.append((self.now, self._used()))
 
     def _select(self) -> tuple[set[int] | None, list[_Job]]:
@@ -387,6 +390,12 @@ class Simulator:
         if settings.backfill:
             queue += [a for a in rest if a.placed is None or not settings.sticky]
         return keep, queue
+
+    def _still_blocked(self) -> bool:
+        """The head that found no place last time is still the head, and no GPU became free: then
+        nobody behind it starts either, unless jobs may overtake or get less choosy with time."""
+        patient = self.settings.backfill or "waited_s" in self.known_options
+        return not patient and bool(self.line) and self.line[0][1] == self.blocked
 
     def _head_of_line(self) -> Iterator[_Job]:
         """Waiting jobs in order, as far as the planner would look."""
