@@ -237,6 +237,8 @@ def test_ctrl_c_cancels_what_runs_and_says_how_to_go_on(cluster):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests run in the background, SIGINT is ignored and would stay so
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         first = process.stderr.readline()
         assert select.select([watch], [], [], 60.0)[0]
