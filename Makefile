@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  ?= trixie
+ROUNDS ?= 3
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 # On two busy cores a real cluster sometimes outruns a deadline: such a test is repeated on a clean
@@ -10,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 SLURM_PYTEST := $(PYTEST) tests/slurm --reruns 2 --reruns-delay 5 -r fER
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast test-slurm test-sid test-requests requests docker image cluster-up cluster-down demo clean
+.PHONY: help venv lint test test-fast test-search test-slurm test-sid test-requests requests docker image cluster-up cluster-down demo clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -39,6 +40,10 @@ test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
 
 test-fast: lint  ## Without the Slurm tests
 	$(PYTEST) -n 2
+
+test-search: venv  ## Property tests on new random examples, ROUNDS times (make test tries the same ones always)
+	for round in $$(seq $(ROUNDS)); do \
+	  $(PYTEST) -q -n 2 tests/property --hypothesis-profile=search || exit 1; done
 
 test-slurm: venv docker  ## Slurm tests, on a cluster of their own (Slurm 24.11)
 	GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST)
