@@ -6,7 +6,8 @@ nodes, and how the GPUs may be split over nodes. And, where nothing fits, the se
 On a *plain* node Slurm picks the GPU, so any free one may come: all its GPUs count with the score
 of the worst free one. A job on several nodes under Slurm's constraint takes either indexed nodes
 (same slots on each) or plain nodes (same count on each), never both: its one GRES line would name
-types that the other kind does not have.
+types that the other kind does not have. Of as many nodes the indexed ones are preferred, because
+only on these is the choice of GPUs ours.
 """
 
 from __future__ import annotations
