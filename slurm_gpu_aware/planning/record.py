@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import Cluster, LocalityLevel, RunningJob
+from slurm_gpu_aware.cluster import BoolArray, Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.graph import HardwareGraph
@@ -38,10 +38,13 @@ def record_round(
     queue: Sequence[Request], cluster: Cluster, settings: PlanSettings, now: float, plan: Plan
 ) -> dict[str, Any]:
     """Plain values of a round; :func:`read_round` turns them back."""
+    masks: dict[bytes, int] = {}
+    rows = [_request(request, masks) for request in queue]
     return {
         "now": now,
         "settings": asdict(settings),
-        "queue": [_request(request) for request in queue],
+        "queue": rows,
+        "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
         "cluster": _cluster(cluster),
         "placed": {
             a.job_id: [[cluster.nodes[n] for n in a.nodes], [list(s) for s in a.slots]]
@@ -55,9 +58,11 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
     try:
         settings = dict(content["settings"])
         settings["classes"] = tuple(settings["classes"])
+        cluster = _read_cluster(content["cluster"])
+        masks = [_mask(nodes, cluster) for nodes in content["eligible"]]
         return RecordedRound(
-            queue=tuple(_read_request(row) for row in content["queue"]),
-            cluster=_read_cluster(content["cluster"]),
+            queue=tuple(_read_request(row, masks) for row in content["queue"]),
+            cluster=cluster,
             settings=PlanSettings(**settings),
             now=float(content["now"]),
             placed={
@@ -65,34 +70,43 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
                 for job, (nodes, slots) in content["placed"].items()
             },
         )
-    except (KeyError, TypeError, AttributeError) as exc:
+    except (KeyError, IndexError, TypeError, AttributeError) as exc:
         raise ValueError(f"not a recorded round: {exc!r}") from exc
 
 
-def _request(request: Request) -> dict[str, Any]:
-    """Fields that differ from their default."""
+def _request(request: Request, masks: dict[bytes, int]) -> dict[str, Any]:
+    """Fields that differ from their default; eligible nodes as the number of their mask."""
     plain = {f.name: getattr(request, f.name) for f in fields(request)}
     plain["options"] = dict(request.options)
+    plain["preempts"] = sorted(request.preempts)
     if request.eligible is not None:
-        plain["eligible"] = np.flatnonzero(request.eligible).tolist()
-        plain["of"] = len(request.eligible)
-    default = Request("", 1)
+        mask = request.eligible.astype(np.bool_).tobytes()
+        plain["eligible"] = masks.setdefault(mask, len(masks))
+    default = {**_DEFAULT, "preempts": []}
     return {
         name: value
         for name, value in plain.items()
-        if name in ("job_id", "gpus", "of") or value != getattr(default, name)
+        if name in ("job_id", "gpus") or value != default[name]
     }
 
 
-def _read_request(row: Mapping[str, Any]) -> Request:
+_DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
+
+
+def _mask(nodes: Sequence[int], cluster: Cluster) -> BoolArray:
+    mask = np.zeros(len(cluster.nodes), dtype=np.bool_)
+    mask[list(nodes)] = True
+    return mask
+
+
+def _read_request(row: Mapping[str, Any], masks: Sequence[BoolArray]) -> Request:
     values = dict(row)
-    count = values.pop("of", None)
-    if count is not None:
-        eligible = np.zeros(count, dtype=np.bool_)
-        eligible[values["eligible"]] = True
-        values["eligible"] = eligible
+    if "eligible" in values:
+        values["eligible"] = masks[values["eligible"]]
     if "required" in values:
         values["required"] = tuple(values["required"])
+    if "preempts" in values:
+        values["preempts"] = frozenset(values["preempts"])
     return Request(**values)
 
 
@@ -100,6 +114,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     kinds = list(dict.fromkeys(g for g in cluster.graphs if g is not None))
     number = {graph: i for i, graph in enumerate(kinds)}
     return {
+        "cpus": None if cluster.cpus is None else cluster.cpus.tolist(),
         "nodes": list(cluster.nodes),
         "exists": cluster.exists.astype(int).tolist(),
         "free": cluster.free.astype(int).tolist(),
@@ -149,4 +164,5 @@ def _read_cluster(row: Mapping[str, Any]) -> Cluster:
         graphs=tuple(None if i is None else kinds[i] for i in row["graphs"]),
         running=tuple(_read_running(job) for job in row["running"]),
         same_indices=bool(row["same_indices"]),
+        cpus=None if row["cpus"] is None else np.array(row["cpus"], dtype=np.int64),
     )

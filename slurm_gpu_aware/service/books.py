@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 _RETRY_S = 60.0
 _PUBLISH_S = 2.0
 _PROFILE_S = 5.0
+_SNAPSHOT_SHARE = 50.0
 
 
 class Books:
@@ -43,6 +44,7 @@ class Books:
         self._profile_read = -float("inf")
         self._published = -float("inf")
         self._publish_s = _PUBLISH_S
+        self._snapshot_due = -float("inf")
         self._changed = True
 
     @property
@@ -85,6 +87,29 @@ class Books:
     def round(self, record: RoundRecord) -> None:
         """Write a round."""
         self._do(lambda ledger: ledger.add_round(record), None, changes=True)
+
+    def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
+        """Write a whole round down, so that it can be planned again (``simulator.replay``).
+
+        On a large cluster that takes a while: it never takes more than a fiftieth of the time, and
+        rounds in between are not kept.
+        """
+        started = self._clock()
+        if started < self._snapshot_due:
+            return
+
+        def write(ledger: Ledger) -> None:
+            from slurm_gpu_aware.store.snapshots import add_snapshot
+
+            assert self._store is not None  # noqa: S101 - set together with the ledger
+            add_snapshot(self._store, at, content())
+
+        try:
+            self._do(write, None, changes=True)
+        except TypeError as exc:
+            log.warning("a round is not kept for replay: %s", exc)
+        took = self._clock() - started
+        self._snapshot_due = started + took * _SNAPSHOT_SHARE
 
     def open_decisions(self) -> list[Decision]:
         """Decisions whose job may still run or wait."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.config import Config
@@ -69,6 +70,8 @@ class Outcome:
     """Parked jobs that something other than the gate holds."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     took_s: float = 0.0
+    planned: Callable[[], Mapping[str, Any]] | None = None
+    """The plan and all that it was made from, as plain values; None: nothing was placed."""
 
 
 class Rounds:
@@ -180,7 +183,8 @@ class Rounds:
         reservations = self._gateway.reservations()
         site = Site(self._config, slurm, nodes, partitions, reservations, cluster, now, rules)
         candidates, leave = self._candidates(parked, jobs, site, outcome)
-        plan = _in_task_order(self._plan(candidates, site), candidates)
+        plan, planned = self._plan(candidates, site)
+        plan = _in_task_order(plan, candidates)
         outcome.waiting += [
             {"job_id": w.job_id, "reason": w.reason, "shadow_start_s": w.shadow_start_s}
             for w in plan.waiting
@@ -200,7 +204,7 @@ class Rounds:
             placed, failed = self._placer.place(
                 plan.assignments, candidates, cluster.nodes, plan.took_s, self._clock()
             )
-            outcome.placed = placed
+            outcome.placed, outcome.planned = placed, planned
             for job_id, why in failed.items():
                 self._backoff.punish(job_id, now)
                 outcome.waiting.append({"job_id": job_id, "reason": why, "shadow_start_s": None})
@@ -334,9 +338,13 @@ class Rounds:
             most = min(most, max(0, job.array_limit - active))
         return [f"{job.array_id}_{task}" for task in tasks[:most]]
 
-    def _plan(self, candidates: Mapping[str, Candidate], site: Site) -> Plan:
+    def _plan(
+        self, candidates: Mapping[str, Candidate], site: Site
+    ) -> tuple[Plan, Callable[[], Mapping[str, Any]] | None]:
+        """The plan, and what writes it down."""
         if not candidates:
-            return Plan((), ())
+            return Plan((), ()), None
+        from slurm_gpu_aware.planning.record import record_round
         from slurm_gpu_aware.planning.round import plan_round
 
         placement, classes = self._config.placement, self._config.site.classes
@@ -348,13 +356,9 @@ class Rounds:
             max_clock_mhz=placement.max_clock_mhz,
             backfill=placement.backfill,
         )
-        return plan_round(
-            [candidate.request for candidate in candidates.values()],
-            site.cluster,
-            settings,
-            site.now,
-            timer=self._timer,
-        )
+        queue = [candidate.request for candidate in candidates.values()]
+        plan = plan_round(queue, site.cluster, settings, site.now, timer=self._timer)
+        return plan, partial(record_round, queue, site.cluster, settings, site.now, plan)
 
 
 def _queue_order(job: SlurmJob) -> tuple[float, float, int, float]:

@@ -228,6 +228,8 @@ class Selector:
                     detail=detail,
                 )
             )
+        if outcome.planned is not None:
+            self._books.snapshot(started, outcome.planned)
         days = self._config.store.ledger_days
         if time.monotonic() - self._pruned > _PRUNE_S:
             self._pruned = time.monotonic()

@@ -10,10 +10,12 @@ from typing import Any
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["KEEP", "add_snapshot", "snapshots"]
+__all__ = ["KEEP", "KEEP_BYTES", "add_snapshot", "snapshots"]
 
 KEEP = 200
 """Rounds that are kept; older ones make room."""
+KEEP_BYTES = 16 << 20
+"""Nor do all of them together take more than this; the newest is kept in any case."""
 
 
 def add_snapshot(store: Store, at: float, content: Mapping[str, Any]) -> None:
@@ -28,7 +30,11 @@ def add_snapshot(store: Store, at: float, content: Mapping[str, Any]) -> None:
             (float(at), zlib.compress(text.encode("utf-8"), 6)),
         )
         store.execute(
-            "DELETE FROM snapshots WHERE id <= (SELECT max(id) FROM snapshots) - ?", (KEEP,)
+            "DELETE FROM snapshots WHERE id <= (SELECT max(id) FROM snapshots) - ?"
+            " OR id IN (SELECT id FROM ("
+            "SELECT id, sum(length(content)) OVER (ORDER BY id DESC) AS upto FROM snapshots)"
+            " WHERE upto > ? AND id < (SELECT max(id) FROM snapshots))",
+            (KEEP, KEEP_BYTES),
         )
 
 

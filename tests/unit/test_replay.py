@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from slurm_gpu_aware.planning.record import read_round, record_round
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.replay import replay, replay_ledger
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.snapshots import KEEP, add_snapshot, snapshots
+from slurm_gpu_aware.store.snapshots import KEEP, KEEP_BYTES, add_snapshot, snapshots
 from slurm_gpu_aware.topology.machines import machine
 
 
@@ -29,9 +30,18 @@ def a_round(seed):
         cluster.take(node, slots, 4, 100)
         end = math.inf if node == 0 else float(rng.integers(100, 900))
         running.append(
-            RunningJob(f"r{node}", ((node, slots),), end, {node: 4}, {node: 100}, app_class="B")
+            RunningJob(
+                f"r{node}",
+                ((node, slots),),
+                end,
+                {node: 4},
+                {node: 100},
+                app_class="B",
+                preemptable_by=2.0 if node == 1 else None,
+                preempt_group="low" if node == 2 else None,
+            )
         )
-    cluster = replace(cluster, running=tuple(running))
+    cluster = replace(cluster, running=tuple(running), cpus=np.full(6, 64))
     eligible = np.array([True, True, True, True, False, True])
     queue = [
         Request(
@@ -45,6 +55,9 @@ def a_round(seed):
             time_limit_s=math.inf if i == 3 else float(rng.integers(50, 2000)),
             priority=float(rng.integers(5)),
             submit_s=float(i),
+            whole_node=i == 6,
+            preemption_tier=3.0 if i == 0 else None,
+            preempts=frozenset({"low", "scavenger"}) if i == 1 else frozenset(),
         )
         for i in range(14)
     ]
@@ -86,6 +99,9 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
         kept = snapshots(store)
         assert [content["i"] for _, content in kept] == list(range(KEEP))
         assert len(snapshots(store, 2)) == 2
+        add_snapshot(store, 900.0, {"large": random.Random(1).randbytes(KEEP_BYTES // 2).hex()})
+        add_snapshot(store, 901.0, {"large": random.Random(2).randbytes(KEEP_BYTES).hex()})
+        assert [at for at, _ in snapshots(store)] == [901.0]
         store.execute("UPDATE snapshots SET content = x'00'")
         with pytest.raises(StoreError, match="damaged"):
             snapshots(store)
