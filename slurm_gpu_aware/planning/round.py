@@ -100,13 +100,32 @@ class _Round:
         return Plan(tuple(self.assignments), tuple(self.waiting), self.chooser.took_s)
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
-        """Start the guaranteed prefix; return the rest of the queue, the head first."""
-        behind = self._prefix_by_demand(ordered)
-        if behind is not None:
-            return behind
+        """Start the guaranteed prefix; return the rest of the queue, the head first.
+
+        First PAL's truncation: the jobs whose demands sum to the free GPUs, placed by class. If all
+        of them find a place one pass was enough. If not, the prefix is found by placing in order.
+        """
+        cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.here.free)))
+        behind = ordered[cut:]
+        prefix, misfit = self._in_turn(by_class(ordered[:cut], self.settings.classes))
+        if misfit is not None:
+            placed, misfit = self._in_turn(ordered)
+            behind = [] if misfit is None else ordered[misfit:]
+            prefix = self._class_first(placed)
+        for request, found in prefix:
+            self._give(request, found)
+        return [request for request in behind if request.job_id not in self._settled]
+
+    def _in_turn(
+        self, requests: list[Request]
+    ) -> tuple[list[tuple[Request, Assignment]], int | None]:
+        """Place one after the other on a copy; also the position of the first without a place.
+
+        Passed over: jobs that can never start, and those on which their policy fails.
+        """
         trial = self.here.copy()
-        prefix: list[tuple[Request, Assignment]] = []
-        for position, request in enumerate(ordered):
+        placed: list[tuple[Request, Assignment]] = []
+        for position, request in enumerate(requests):
             if request.job_id in self._settled:
                 continue
             try:
@@ -116,37 +135,10 @@ class _Round:
                 continue
             if found is not None:
                 take(trial, request, found)
-                prefix.append((request, found))
-            elif not self._cannot_ever(request):
-                behind = ordered[position:]
-                break
-        for request, found in self._class_first(prefix):
-            self._give(request, found)
-        return behind or []
-
-    def _prefix_by_demand(self, ordered: list[Request]) -> list[Request] | None:
-        """PAL's truncation: the jobs whose demands sum to the free GPUs, placed by class.
-
-        If all of them find a place they are guaranteed and one pass was enough; the rest of the
-        queue is returned. None if one of them does not: then the prefix is found by placing.
-        """
-        cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.here.free)))
-        trial = self.here.copy()
-        placed: list[tuple[Request, Assignment]] = []
-        for request in by_class(ordered[:cut], self.settings.classes):
-            try:
-                found = self.chooser.place(request, trial)
-            except PlacementFailedError as exc:
-                self._wait(request, str(exc))
-                continue
-            if found is not None:
-                take(trial, request, found)
                 placed.append((request, found))
             elif not self._cannot_ever(request):
-                return None
-        for request, found in placed:
-            self._give(request, found)
-        return ordered[cut:]
+                return placed, position
+        return placed, None
 
     def _class_first(
         self, prefix: list[tuple[Request, Assignment]]
