@@ -6,11 +6,9 @@ Exit codes: 0 done; 1 failed (one line on stderr says why, nothing was stored); 
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -18,7 +16,8 @@ import click
 
 from slurm_gpu_aware import __version__
 from slurm_gpu_aware.cli.output import json_option, print_json, say
-from slurm_gpu_aware.errors import AwareError, StoreError
+from slurm_gpu_aware.cli.run import LateGroup, run
+from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config
@@ -28,37 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["cli", "main", "store_options"]
 
 SKIPPED = 3
-INTERRUPTED = 130
 BAD_SHOWN = 20
 """Bad rows that ``import`` names before it only counts them."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ELSEWHERE = {
-    "node": "gpu_aware_profile.commands_probe",
-    "sweep": "gpu_aware_profile.commands_probe",
+    "node": "gpu_aware_profile.commands_probe:node",
+    "sweep": "gpu_aware_profile.commands_probe:sweep",
 }
-"""Commands that touch hardware or Slurm: name -> module that holds it. Imported when asked for,
-because ``node`` runs on every compute node and pays for each import."""
-
-
-class _Group(click.Group):
-    """Imports the measuring commands when they are called; turns our errors into one line."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
-        return command
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except AwareError as exc:
-            raise click.ClickException(str(exc)) from exc
+"""Commands that touch hardware or Slurm. Imported when asked for, because ``node`` runs on every
+compute node and pays for each import."""
 
 
 def store_options(command: F) -> F:
@@ -83,7 +62,9 @@ def store_options(command: F) -> F:
     return command
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LateGroup, elsewhere=_ELSEWHERE, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="gpu-aware-profile")
 def cli() -> None:
     """Measure how GPUs differ, and look at what was measured.
@@ -280,20 +261,7 @@ def rescore(store_path: Path | None, config_path: str | None, reference: str | N
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. The entry point of ``gpu-aware-profile``."""
-    try:
-        code = cli.main(args=args, prog_name="gpu-aware-profile", standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as exc:
-        exc.show()
-        sys.exit(exc.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        say("interrupted")
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (head, less) went away: no traceback, and none from the flush at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+    run(cli, "gpu-aware-profile", args)
 
 
 def _config(config_path: str | None) -> Config:

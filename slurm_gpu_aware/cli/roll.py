@@ -16,6 +16,7 @@ import click
 from slurm_gpu_aware.cli import files
 from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
+from slurm_gpu_aware.cli.run import INTERRUPTED
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
@@ -26,11 +27,10 @@ from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site
 from slurm_gpu_aware.slurm.node_control import NodeControl
 from slurm_gpu_aware.slurm.render import NodeGpus, hostlist
 
-__all__ = ["FAILED", "INTERRUPTED", "SKIPPED", "roll"]
+__all__ = ["FAILED", "SKIPPED", "roll"]
 
 FAILED = 1
 SKIPPED = 3
-INTERRUPTED = 130
 STATE_FILE = "roll.json"
 _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
