@@ -7,7 +7,8 @@ ROUNDS ?= 3
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 # On two busy cores a real cluster sometimes outruns a deadline: such a test is repeated on a clean
-# cluster, and the summary lists it as rerun.
+# cluster, and the summary lists it as rerun. Never repeated: survival, filter and requests, where
+# one failure in many runs is a failure.
 SLURM_PYTEST := $(PYTEST) tests/slurm --reruns 2 --reruns-delay 5 -r fER
 
 .DEFAULT_GOAL := help

@@ -21,9 +21,10 @@ LIMIT = "two_gpus"
 def slack() -> float:
     """Factor on the bounds: processes that want a CPU, per CPU; 1 on a machine with time to spare.
 
-    Asking the cluster costs time too (a ``docker exec`` takes 0.1 s and more), hence at least 1.5.
+    Asking the cluster costs time too (a ``docker exec`` takes 0.1 s and more), hence at least 1.5,
+    and at most 4.
     """
-    return max(1.5, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return min(max(1.5, os.getloadavg()[0] / (os.cpu_count() or 1)), 4.0)
 
 
 def sacctmgr(cluster: Cluster, *arguments: str) -> None:

@@ -69,8 +69,9 @@ def by_qos(cluster: Cluster) -> Iterator[None]:
 
 
 def occupy(cluster: Cluster, counts: Sequence[int], *options: str) -> list[str]:
-    """Low jobs of bob that hold so many GPUs each; all run."""
-    jobs = [cluster.submit("bob", [f"--gres=gpu:{n}", *options], WAIT) for n in counts]
+    """Low jobs of bob that hold so many GPUs each; all run, packed whatever the GPUs' scores."""
+    low = ["--comment=place=packed", *options]
+    jobs = [cluster.submit("bob", [f"--gres=gpu:{n}", *low], WAIT) for n in counts]
     for job_id in jobs:
         cluster.wait(job_id, "RUNNING", 60)
     return jobs

@@ -220,13 +220,17 @@ def fastest_sets(
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_class_a_alone_gets_the_fastest_packed_set(cluster: Cluster, count: int) -> None:
+    """The fake GPUs are made slow, swept, and the job gets what brute force finds."""
     # Three speeds, far apart, so that bins and timings say the same.
-    speeds = [100.0, 130.0, 170.0]
+    speeds = [1.0, 1.3, 1.7]
     pattern = [2, 1, 0, 2, 1, 0, 2, 0, 0, 1, 1, 2, 2, 2, 1, 0]
     gpus = list(itertools.product(NODES, range(4)))
     times = {gpu: speeds[p] for gpu, p in zip(gpus, pattern, strict=True)}
-    import_scores(cluster, times, "A")
-    cluster.kill("ctl", "selectd", "TERM")  # reads the profile at its start
+    for (node, slot), slow in times.items():
+        state = f"/shared/fakegpu/{node}"
+        cluster.sh("ctl", ["fake-gpu", "slow", state, str(slot), f"A={slow}"])
+    cluster.sh("ctl", ["gpu-aware-profile", "sweep"], "slurm")
+    cluster.kill("ctl", "selectd", "TERM")  # reads the profile at its start, else within seconds
     job_id = cluster.submit("alice", [f"--gres=gpu:{count}", "--comment=class=A"], "sleep 2")
     cluster.wait(job_id, {"RUNNING", "COMPLETED"}, 40)
     decision = started(cluster, job_id)
