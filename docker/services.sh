@@ -69,8 +69,8 @@ database() {
 
 # Files that all containers share: laid out by the controller, once per cluster.
 lay_out() {
-    install -d -m 1777 /shared /shared/gpu-aware /shared/gpu-aware/clocks /shared/fakegpu
-    install -d /shared/home
+    install -d -m 1777 /shared /shared/fakegpu
+    install -d /shared/gpu-aware /shared/gpu-aware/clocks /shared/home
     for user in alice bob; do install -d -o "$user" -g "$user" "/shared/home/$user"; done
     if [ ! -e /etc/slurm/.ready ]; then
         install -d /etc/slurm/prolog.d /etc/slurm/epilog.d

@@ -8,7 +8,8 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from stat import S_ISREG
+from typing import Any, TypeGuard
 
 from slurm_gpu_aware.service.books import Books
 
@@ -18,15 +19,20 @@ log = logging.getLogger(__name__)
 
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
 _KINDS = frozenset({"clock_set", "clock_failed"})
+_KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error")
 _MOST = 1 << 20
 """Bytes read from one file at a time."""
+_LATEST = 1 << 33
+"""More than any time in seconds, frequency or GPU index can be."""
+_LONGEST = 200
 
 
 class ClockSpool:
     """Reads new lines of NODE.jsonl files; remembers how far, also over a restart.
 
-    Lines come from other hosts: anything that is not a record of the known form is skipped. A line
-    may be written down twice if the selector dies between the ledger and its note.
+    Lines come from other hosts: anything that is not a record of the known form is skipped, and so
+    are files that neither root, nor the selector, nor the owner of the folder owns. A line may be
+    written down twice if the selector dies between the ledger and its note.
     """
 
     def __init__(self, folder: Path, note: Path) -> None:
@@ -68,7 +74,11 @@ class ClockSpool:
         except OSError:
             return [], offset
         try:
-            size = os.fstat(handle).st_size
+            stat = os.fstat(handle)
+            trusted = {0, os.geteuid(), self._folder.stat().st_uid}
+            if not S_ISREG(stat.st_mode) or stat.st_uid not in trusted:
+                return [], offset
+            size = stat.st_size
             if size < offset:
                 offset = 0  # rotated away
             data = os.pread(handle, _MOST, offset) if size > offset else b""
@@ -101,15 +111,29 @@ def _record(line: bytes) -> dict[str, Any] | None:
     """A record that the ledger takes; None for anything else."""
     try:
         raw = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(raw, Mapping) or raw.get("event") not in _KINDS:
         return None
-    if not _JOB.match(str(raw.get("job_id", ""))) or not isinstance(raw.get("at"), int | float):
+    at = raw.get("at")
+    if not _JOB.match(str(raw.get("job_id", ""))) or not _is_number(at) or not 0 < at < _LATEST:
         return None
-    kept = {
-        key: raw[key]
-        for key in ("event", "at", "job_id", "node", "gpus", "asked_mhz", "mhz", "call", "error")
-        if key in raw
-    }
-    return {k: v[:200] if isinstance(v, str) else v for k, v in kept.items()}
+    kept = {key: _plain(raw[key]) for key in _KEYS if key in raw}
+    return {"event": raw["event"], "at": float(at), "job_id": raw["job_id"], **kept}
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain(value: object) -> object:
+    """The value if it is short and of a type that is expected, else what type it has."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value[:_LONGEST]
+    if _is_number(value) and abs(value) < _LATEST:
+        return value
+    if isinstance(value, list) and len(value) <= _LONGEST:
+        return [v for v in value if isinstance(v, int) and 0 <= v < _LATEST]
+    return type(value).__name__

@@ -1,0 +1,81 @@
+"""Clock records that nodes leave behind, read into the ledger: once each, and only good ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.clock_spool import ClockSpool
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+GOOD = {"event": "clock_set", "at": 1.79e9, "job_id": 7, "node": "n1", "gpus": [0, 2], "mhz": 900}
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    folder = tmp_path / "clocks"
+    folder.mkdir()
+    open_store(tmp_path / "store.db").close()
+    return folder
+
+
+def write(spool: Path, *lines: str, node: str = "n1") -> None:
+    with (spool / f"{node}.jsonl").open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def collect(spool: Path) -> list[dict[str, object]]:
+    """Read what is new with a fresh reader; return all that the ledger has of job 7."""
+    books = Books(spool.parent / "store.db")
+    ClockSpool(spool, spool.parent / "offsets").collect(books, str)
+    books.close()
+    with open_store(spool.parent / "store.db", readonly=True) as store:
+        return [dict(event.detail) for event in Ledger(store).events("7")]
+
+
+def test_each_record_is_written_once(spool: Path) -> None:
+    write(spool, json.dumps(GOOD))
+    assert collect(spool) == [{"node": "n1", "gpus": [0, 2], "mhz": 900}]
+    assert len(collect(spool)) == 1
+    write(spool, json.dumps({**GOOD, "mhz": 1200}), node="n2")
+    assert [e["mhz"] for e in collect(spool)] == [900, 1200]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        json.dumps({**GOOD, "at": float("nan")}),
+        json.dumps({**GOOD, "at": float("inf")}),
+        json.dumps({**GOOD, "at": -1}),
+        json.dumps(GOOD).replace("1790000000.0", "1" + "0" * 400),
+        json.dumps({**GOOD, "at": True}),
+        json.dumps({**GOOD, "event": "started"}),
+        json.dumps({**GOOD, "job_id": "7; drop"}),
+        "[" * 100_000,
+        "{}",
+        "\x00",
+    ],
+)
+def test_a_bad_line_harms_no_other(spool: Path, bad: str) -> None:
+    write(spool, json.dumps(GOOD), bad, json.dumps({**GOOD, "mhz": 1000}))
+    for _ in range(2):
+        assert [e["mhz"] for e in collect(spool)] == [900, 1000]
+
+
+def test_values_are_kept_short_and_plain(spool: Path) -> None:
+    odd = {"error": "x" * 9999, "node": {"a": 1}, "gpus": [1, -2, "3", 1e400], "mhz": 10**30}
+    write(spool, json.dumps({**GOOD, **odd, "other": 1}))
+    (found,) = collect(spool)
+    assert found == {"error": "x" * 200, "node": "dict", "gpus": [1], "mhz": "int"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_somebody_else_is_not_read(spool: Path) -> None:
+    write(spool, json.dumps(GOOD))
+    os.chown(spool / "n1.jsonl", 1234, 1234)
+    assert collect(spool) == []
