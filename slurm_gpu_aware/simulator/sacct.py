@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob
+from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, last_records
 from slurm_gpu_aware.slurm.comment import parse_comment
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 
@@ -82,23 +82,32 @@ def read_sacct(
             text = Path(source).read_text(encoding="utf-8", errors="replace")
         except OSError as exc:
             raise SourceError(f"{source}: cannot be read: {exc.strerror}") from None
-    rows = _json_rows(text, source) if text.lstrip()[:1] == "{" else _bar_rows(text, source)
-    jobs: list[TraceJob] = []
+    is_json = text.lstrip()[:1] == "{"
+    rows = _json_rows(text, source) if is_json else _bar_rows(text, source)
+    found: list[tuple[int, str, TraceJob | None]] = []
     bad: list[BadRow] = []
     skipped: Counter[str] = Counter()
     for line, row in rows:
         try:
-            jobs.append(_job(row, classes, default_class))
-        except _SkipError as reason:
-            skipped[str(reason)] += 1
-        except (KeyError, ValueError, TypeError, SourceError) as exc:
+            cells = _flatten(row) if is_json else row
+            try:
+                job = checked(_job(cells, classes, default_class))
+            except _SkipError as reason:
+                skipped[str(reason)] += 1
+                job = None
+            found.append((line, cells["JobID"], job))
+        except KeyError as exc:
+            bad.append(BadRow(line, f"no {exc.args[0]!r} in this record"))
+        except (ValueError, TypeError, AttributeError, LookupError, SourceError) as exc:
             bad.append(BadRow(line, str(exc)))
+    jobs, again = last_records(found)
     start = min((job.submit_s for job in jobs), default=0.0)
     shifted = [_shift(job, start) for job in jobs]
+    bad = sorted([*bad, *again], key=lambda row: row.line)
     return Trace.of(Path(source).name, shifted, bad, skipped)
 
 
-def _bar_rows(text: str, source: Path | str) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _bar_rows(text: str, source: Path | str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     lines = text.splitlines()
     header = lines[0].split("|") if lines else []
     missing = [c for c in _NEEDED if c not in header]
@@ -115,17 +124,19 @@ def _bar_rows(text: str, source: Path | str) -> Iterator[tuple[int, Mapping[str,
             yield number, dict(zip(header, cells, strict=True))
 
 
-def _json_rows(text: str, source: Path | str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Rows of ``sacct --json``, in the columns of the text form; line = position in the list."""
+def _json_rows(text: str, source: Path | str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Jobs of ``sacct --json``; line = position in the list."""
     try:
         jobs = json.loads(text)["jobs"]
     except (ValueError, KeyError, TypeError) as exc:
         raise SourceError(f"{source}: not the output of sacct --json") from exc
-    for number, job in enumerate(jobs, start=1):
-        yield number, _flatten(job)
+    if not isinstance(jobs, list):
+        raise SourceError(f"{source}: not the output of sacct --json: 'jobs' is no list")
+    yield from enumerate(jobs, start=1)
 
 
 def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
+    """A job of the JSON form in the columns of the text form."""
     times = job["time"]
     array = job.get("array") or {}
     task = _json_number(array.get("task_id"))

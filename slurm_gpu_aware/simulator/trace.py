@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.topology.patterns import parse_pattern
 
-__all__ = ["BadRow", "Trace", "TraceJob", "read_csv", "read_csv_stream"]
+__all__ = ["BadRow", "Trace", "TraceJob", "checked", "last_records", "read_csv", "read_csv_stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,63 @@ class Trace:
         bad_rows: Sequence[BadRow] = (),
         skipped: Mapping[str, int] | None = None,
     ) -> Trace:
-        """Sort jobs by submission; equal times keep their order."""
+        """Sort jobs by submission; equal times keep their order.
+
+        Raises SourceError if two jobs have one id: nobody could tell them apart.
+        """
         ordered = sorted(jobs, key=lambda job: job.submit_s)
+        if len({job.job_id for job in ordered}) < len(ordered):
+            raise SourceError(f"{name}: two jobs have the same id")
         return cls(name, tuple(ordered), tuple(bad_rows), dict(skipped or {}))
+
+
+def checked(job: TraceJob) -> TraceJob:
+    """The job, if the simulator can work with it.
+
+    Raises
+    ------
+    ValueError
+        A number is out of range or the pattern is unknown; names the column and its value.
+    """
+    if job.gpus < 1:
+        raise ValueError(f"gpus is {job.gpus}, expected at least 1")
+    if not 0 < job.duration_s < math.inf:
+        raise ValueError(f"duration_s is {job.duration_s:g}, expected more than 0")
+    if not 0 <= job.submit_s < math.inf:
+        raise ValueError(f"submit_s is {job.submit_s:g}, expected at least 0")
+    if job.nodes is not None and job.nodes < 1:
+        raise ValueError(f"nodes is {job.nodes}, expected at least 1")
+    if not job.time_limit_s > 0:
+        raise ValueError(f"time_limit_s is {job.time_limit_s:g}, expected more than 0")
+    if not math.isfinite(job.priority):
+        raise ValueError(f"priority is {job.priority:g}, expected a finite number")
+    try:
+        parse_pattern(job.pattern)
+    except RequestError as exc:
+        raise ValueError(f"pattern is {job.pattern!r}: {exc}") from None
+    return job
+
+
+def last_records(
+    records: Iterable[tuple[int, str, TraceJob | None]],
+) -> tuple[list[TraceJob], list[BadRow]]:
+    """(line, job id, job) in the order of the file: the last record of each job, and the others.
+
+    ``sacct --duplicates`` prints a job once for each time that it was queued again. A last record
+    without a job (it still runs) leaves nothing of the earlier ones.
+    """
+    last: dict[str, tuple[int, TraceJob | None]] = {}
+    earlier: list[tuple[int, str]] = []
+    for line, name, job in records:
+        before = last.pop(name, None)
+        if before is not None and before[1] is not None:
+            earlier.append((before[0], name))
+        last[name] = (line, job)
+    bad = [
+        BadRow(line, f"job {name} occurs again in line {last[name][0]}; the last record counts")
+        for line, name in earlier
+    ]
+    return [job for _, job in last.values() if job is not None], bad
 
 
 def _text(value: str) -> str:
@@ -161,20 +216,16 @@ def read_csv_stream(
         (class_column if column == "class" else column): target
         for column, target in _OPTIONAL.items()
     }
-    jobs: list[TraceJob] = []
+    found: list[tuple[int, str, TraceJob | None]] = []
     bad: list[BadRow] = []
-    seen: set[str] = set()
     for row in reader:
         try:
             job = _job(row, optional, default_class)
-            if job.job_id in seen:
-                raise ValueError(f"job_id {job.job_id} occurs twice")
+            found.append((reader.line_num, job.job_id, job))
         except ValueError as exc:
             bad.append(BadRow(reader.line_num, str(exc)))
-            continue
-        seen.add(job.job_id)
-        jobs.append(job)
-    return Trace.of(name, jobs, bad)
+    jobs, again = last_records(found)
+    return Trace.of(name, jobs, sorted([*bad, *again], key=lambda row: row.line))
 
 
 def _job(
@@ -185,18 +236,13 @@ def _job(
     values: dict[str, object] = {"app_class": default_class}
     for column, convert in _REQUIRED.items():
         values[column] = _cell(column, row.get(column) or "", convert)
+    if not values["job_id"]:
+        raise ValueError("job_id is empty")
     for column, (target, convert) in optional.items():
         text = row.get(column)
         if text:
             values[target] = _cell(column, text, convert)
-    job = TraceJob(**values)  # type: ignore[arg-type]
-    if job.gpus < 1:
-        raise ValueError(f"gpus is {job.gpus}, expected at least 1")
-    if job.duration_s <= 0:
-        raise ValueError(f"duration_s is {job.duration_s:g}, expected more than 0")
-    if job.submit_s < 0:
-        raise ValueError(f"submit_s is {job.submit_s:g}, expected at least 0")
-    return job
+    return checked(TraceJob(**values))  # type: ignore[arg-type]
 
 
 def _cell(column: str, text: str, convert: Callable[[str], object]) -> object:

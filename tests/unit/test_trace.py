@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.simulator.sacct import SACCT_FIELDS, read_sacct
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.trace import read_csv, read_csv_stream
+from slurm_gpu_aware.simulator.trace import Trace, read_csv, read_csv_stream
 
 HEADER = "job_id,submit_s,gpus,duration_s"
 
@@ -45,7 +45,7 @@ def test_optional_columns_and_another_class_column():
         ("x,0,1,0", "duration_s is 0"),
         ("x,-1,1,1", "submit_s is -1"),
         ("x,0,1", "duration_s is ''"),
-        ("a,0,1,1", "job_id a occurs twice"),
+        (",0,1,1", "job_id is empty"),
     ],
 )
 def test_a_bad_row_is_reported_with_its_line(row, reason):
@@ -54,6 +54,33 @@ def test_a_bad_row_is_reported_with_its_line(row, reason):
     (bad,) = trace.bad_rows
     assert bad.line == 3
     assert bad.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("nodes", "-1", "nodes is -1, expected at least 1"),
+        ("nodes", "0", "nodes is 0"),
+        ("pattern", "star", "pattern is 'star'"),
+        ("time_limit_s", "0", "time_limit_s is 0, expected more than 0"),
+        ("time_limit_s", "-60", "time_limit_s is -60"),
+    ],
+)
+def test_an_optional_cell_out_of_range_is_a_bad_row(column, value, reason):
+    trace = from_text(f"{HEADER},{column}\na,0,1,1,\nx,0,1,1,{value}\n")
+    assert [job.job_id for job in trace.jobs] == ["a"]
+    (bad,) = trace.bad_rows
+    assert bad.line == 3
+    assert bad.reason.startswith(reason)
+
+
+def test_of_rows_for_one_job_the_last_counts_and_the_others_are_reported():
+    trace = from_text(f"{HEADER}\na,0,1,1\nb,0,1,1\na,5,1,2\na,9,1,3\na,x,1,4\n")
+    assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("b", 1.0), ("a", 3.0)]
+    assert [row.line for row in trace.bad_rows] == [2, 4, 6]
+    assert trace.bad_rows[0].reason == "job a occurs again in line 5; the last record counts"
+    with pytest.raises(SourceError, match="two jobs have the same id"):
+        Trace.of("t", [trace.jobs[0], trace.jobs[0]])
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path):
@@ -126,8 +153,24 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
     assert bad.line == 7
 
 
-def test_sacct_json_says_the_same_as_text():
-    job = {
+def test_of_a_requeued_jobs_records_the_last_counts():
+    text = sacct_text(
+        row("1", State="REQUEUED", ElapsedRaw="100"),
+        row("2", State="NODE_FAIL"),
+        row("1", ElapsedRaw="300"),
+        row("2", State="RUNNING"),
+        row("3", TimelimitRaw="0"),
+    )
+    trace = read_sacct("history", text=text)
+    assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("1", 300.0)]
+    assert [bad.line for bad in trace.bad_rows] == [2, 3, 6]
+    assert "job 1 occurs again in line 4" in trace.bad_rows[0].reason
+    assert trace.bad_rows[2].reason.startswith("time_limit_s is 0")
+    assert trace.skipped == {"still running": 1}
+
+
+def json_job():
+    return {
         "job_id": 7,
         "array": {"job_id": 0, "task_id": {"set": False, "infinite": False, "number": 0}},
         "user": "alice",
@@ -151,13 +194,26 @@ def test_sacct_json_says_the_same_as_text():
         "priority": {"set": True, "infinite": False, "number": 4294},
         "comment": {"administrator": "", "job": "class=A", "system": ""},
     }
+
+
+def test_sacct_json_says_the_same_as_text():
+    job = json_job()
     from_json = read_sacct("history", text=json.dumps({"jobs": [job]}))
     assert from_json.jobs == read_sacct("history", text=sacct_text(row())).jobs
     job["array"] = {"job_id": 5, "task_id": {"set": True, "infinite": False, "number": 3}}
     assert read_sacct("h", text=json.dumps({"jobs": [job]})).jobs[0].job_id == "5_3"
 
 
-@pytest.mark.parametrize("text", ["", "a|b\n", '{"nope": 1}', "{broken"])
+def test_a_damaged_record_of_sacct_json_is_a_bad_row():
+    untimed = {k: v for k, v in json_job().items() if k != "time"}
+    jobs = [untimed, json_job(), None, {**json_job(), "state": {"current": []}}]
+    trace = read_sacct("history", text=json.dumps({"jobs": jobs}))
+    assert [job.job_id for job in trace.jobs] == ["7"]
+    assert [bad.line for bad in trace.bad_rows] == [1, 3, 4]
+    assert trace.bad_rows[0].reason == "no 'time' in this record"
+
+
+@pytest.mark.parametrize("text", ['{"jobs": 3}', "", "a|b\n", '{"nope": 1}', "{broken"])
 def test_what_is_not_sacct_output_is_refused(text):
     with pytest.raises(SourceError):
         read_sacct("history", text=text)
