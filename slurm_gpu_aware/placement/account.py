@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.choose import Choice
 from slurm_gpu_aware.placement.evaluate import level_of, worst_score
-from slurm_gpu_aware.placement.tables import LevelView
 
 __all__ = ["assignment", "cells_tried", "set_words"]
 
@@ -95,32 +94,26 @@ def set_words(names: Sequence[str], nodes: Sequence[int], slots: Sequence[Sequen
     return " + ".join(parts)
 
 
-def cells_tried(cell: Cell, levels: Sequence[LevelView]) -> dict[str, Any]:
-    """The walk up to the chosen cell, in ascending product; all before the last held no set.
+def cells_tried(cell: Cell) -> dict[str, Any]:
+    """The cells that the search looked into, in ascending product; the first found is the chosen.
 
-    Equal products stand tighter level first, as they are walked. Lists the last ``MOST_CELLS``.
+    Equal products stand tighter level first. The search bisects the bounds of a level, so a cell
+    is missing if a larger one of its level holds no set or a smaller one does. Lists at most
+    ``MOST_CELLS``, those up to the chosen one first.
     """
     values = cell.supply.table.values
-    own = levels.index(cell.level)
-    walked: list[tuple[float, int, int]] = []
-    number = 0
-    for position, level in enumerate(levels):
-        end = cell.bound_index + 1
-        if position != own:
-            side: Literal["left", "right"] = "right" if position < own else "left"
-            end = int((level.penalty * values).searchsorted(cell.product, side=side))
-        number += end
-        start = max(0, end - MOST_CELLS)
-        some = enumerate((level.penalty * values[start:end]).tolist(), start)
-        walked += [(product, position, index) for index, product in some]
-    walked = sorted(walked)[-MOST_CELLS:]
+    asked = list(cell.tried)
+    products = [one.level.penalty * float(values[one.bound_index]) for one in asked]
+    order = sorted(range(len(asked)), key=products.__getitem__)  # asked tighter level first
+    chosen = next(place for place, at in enumerate(order) if asked[at].found)
+    start = max(0, chosen + 1 - MOST_CELLS)
     listed = [
         {
-            "level": levels[position].name,
-            "V": round(float(values[index]), 4),
-            "LxV": round(product, 4),
-            "found": position == own and index == cell.bound_index,
+            "level": asked[at].level.name,
+            "V": round(float(values[asked[at].bound_index]), 4),
+            "LxV": round(products[at], 4),
+            "found": asked[at].found,
         }
-        for product, position, index in walked
+        for at in order[start : start + MOST_CELLS]
     ]
-    return {"cells": listed, "cells_tried": number}
+    return {"cells": listed, "cells_tried": len(asked)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,10 +19,19 @@ from slurm_gpu_aware.cluster import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
 from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, sets_of, unpack
 
-__all__ = ["Cell", "first_cell", "holds", "smallest_bound", "supports", "supports_of"]
+__all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports", "supports_of"]
 
 _SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
 _EXACT_WIDTH = 20  # slots up to which all index sets are counted; beyond, those of single nodes
+
+
+class Tried(NamedTuple):
+    """One cell that the search looked into."""
+
+    level: LevelView
+    bound_index: int
+    found: bool
+    """It holds a set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +53,8 @@ class Cell:
     level: LevelView
     bound_index: int
     split: Split
+    tried: tuple[Tried, ...] = ()
+    """What the search asked on the way here, in its order."""
 
     @property
     def score(self) -> float:
@@ -87,24 +99,37 @@ def first_cell(
     Equal products go to the tighter level. Within the cell the split with the fewest nodes is
     taken: a packed set needs no more nodes than it must.
     """
-    best: Cell | None = None
+    best: tuple[LevelView, int, Split] | None = None
+    least = np.inf
     values = supply.table.values
+    tried: list[Tried] = []
     for level in levels:
         fitting = [s for s in choices if _spans(level, s)]
         if not fitting:
             continue
         limit = len(values)
         if best is not None:  # only a strictly smaller product beats a tighter level
-            limit = int(np.searchsorted(level.penalty * values, best.product, side="left"))
+            limit = int((level.penalty * values).searchsorted(least, side="left"))
+        fits: dict[int, Split] = {}
 
-        def feasible(index: int, level: LevelView = level, own: list[Split] = fitting) -> bool:
-            return any(holds(supply, level, split, index) for split in own)
+        def feasible(
+            index: int,
+            level: LevelView = level,
+            own: list[Split] = fitting,
+            fits: dict[int, Split] = fits,
+        ) -> bool:
+            found = next((split for split in own if holds(supply, level, split, index)), None)
+            tried.append(Tried(level, index, found is not None))
+            if found is not None:
+                fits[index] = found
+            return found is not None
 
         index = smallest_bound(feasible, limit)
         if index is not None:
-            split = next(s for s in fitting if holds(supply, level, s, index))
-            best = Cell(supply, level, index, split)
-    return best
+            best, least = (level, index, fits[index]), level.penalty * float(values[index])
+    if best is None:
+        return None
+    return Cell(supply, *best, tried=tuple(tried))
 
 
 def smallest_bound(feasible: Callable[[int], bool], limit: int) -> int | None:

@@ -67,7 +67,9 @@ class Pal:
         if cell is None:
             return None
         choice = choose(cell)
-        why = cells_tried(cell, level_views(cluster))
+        why = cells_tried(cell)
         tried = why["cells_tried"]
-        rule = f"first of {tried} cells with a set" if tried > 1 else "the very best cell has a set"
+        rule = "the very best cell has a set"
+        if tried > 1:
+            rule = f"the smallest L x V that holds a set, {tried} cells tried"
         return assignment(self.name, cell, choice, why=why, rule=rule)

@@ -21,7 +21,6 @@ from slurm_gpu_aware.placement.mapa import (
     read_model,
 )
 from slurm_gpu_aware.placement.pal import best_cell
-from slurm_gpu_aware.placement.tables import level_views
 from slurm_gpu_aware.request import Request
 
 __all__ = ["PalMapa"]
@@ -47,7 +46,7 @@ class PalMapa:
             return None
         choice = choose_by_links(cell, goal)
         links = links_account(cell, choice, goal)
-        tried = cells_tried(cell, level_views(cluster))
+        tried = cells_tried(cell)
         return assignment(
             self.name,
             cell,

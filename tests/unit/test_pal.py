@@ -178,3 +178,32 @@ def test_of_many_nodes_the_account_lists_the_best_few():
     assert len(listed) <= 5
     assert listed == sorted(listed)
     assert listed[0] == round(float(np.mean(why["chosen"][0]["scores"])), 4)
+
+
+def test_account_holds_only_cells_that_the_search_looked_into():
+    """A level that the job cannot lie in, and cells that bisection skips, were never tried."""
+    values = [round(1.0 + i / 100, 2) for i in range(40)]
+    cluster = cluster_of([values, values[::-1]])
+    got = Pal().place(ask(2, gpus_per_node=1), cluster)
+    assert got is not None
+    cells = got.why["cells"]
+    assert {c["level"] for c in cells} == {"cluster"}
+    assert got.why["cells_tried"] == len(cells) < 15
+    assert [c["LxV"] for c in cells] == sorted(c["LxV"] for c in cells)
+    first = next(c for c in cells if c["found"])
+    assert (first["V"], first["LxV"]) == (got.score, pytest.approx(got.slowdown))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_account_agrees_with_the_walk_over_all_cells(seed):
+    """Its cells are cells of the walk, and the first that holds a set is the one taken."""
+    rng = np.random.default_rng(seed)
+    cluster = cluster_of(rng.choice([0.9, 1.0, 1.1, 1.2, 1.9], (4, 8)))
+    cluster.free[:] = rng.random((4, 8)) < 0.5
+    got = Pal().place(ask(int(rng.integers(1, 4))), cluster)
+    assert got is not None
+    walk = [(level, round(v, 4)) for level, v, _ in traversal(cluster, "A")]
+    places = [walk.index((c["level"], c["V"])) for c in got.why["cells"]]
+    assert places == sorted(places)
+    first = next(c for c in got.why["cells"] if c["found"])
+    assert (first["level"], first["V"]) == (got.level, got.score)
