@@ -3,15 +3,10 @@ gpu_aware.lua: the filter of slurm-gpu-aware inside slurmctld.
 
 It parks GPU jobs behind a gate (a licence that a reservation holds), so that the selector can
 choose their exact GPUs, and keeps ordinary users from opening that gate themselves. A site's own
-job_submit.lua loads it with one line at the top and calls it with one line in each function:
+job_submit.lua takes it in with two lines, after its functions and before its "return":
 
     local loaded, gpu_aware = pcall(dofile, "/etc/slurm/gpu_aware.lua")
-
-    -- last in slurm_job_submit, before its own "return slurm.SUCCESS":
-    if loaded and gpu_aware.submit(job_desc, part_list, submit_uid) ~= slurm.SUCCESS then return slurm.ERROR end
-
-    -- the same in slurm_job_modify:
-    if loaded and gpu_aware.modify(job_desc, job_rec, part_list, modify_uid) ~= slurm.SUCCESS then return slurm.ERROR end
+    if loaded then gpu_aware.join() end
 
 The configuration, gpu_aware_conf.lua, and the other gpu_aware_*.lua lie beside this file. All are
 read once, when slurmctld (re)loads job_submit.lua: touch job_submit.lua after changing one.
@@ -440,6 +435,22 @@ end
 --- In slurm_job_modify. Returns slurm.SUCCESS, or slurm.ERROR if the change must be refused.
 function M.modify(job_desc, job_rec, part_list, modify_uid)
     return guarded("modify", modify, job_desc, job_rec, modify_uid)
+end
+
+--- Let the script's own slurm_job_submit and slurm_job_modify (globals) be followed by ours.
+-- The site's comes first, with its own return codes and its own errors; ours sees what it accepted.
+function M.join()
+    local function followed(own, ours)
+        return function(...)
+            local result = own and own(...)
+            if result ~= nil and result ~= slurm.SUCCESS then
+                return result
+            end
+            return ours(...)
+        end
+    end
+    slurm_job_submit = followed(slurm_job_submit, M.submit)
+    slurm_job_modify = followed(slurm_job_modify, M.modify)
 end
 
 M.configure(M.read_conf(here .. "gpu_aware_conf.lua"))

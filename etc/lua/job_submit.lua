@@ -5,23 +5,20 @@ script that has a syntax error slurmctld does not start.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"
+
+function slurm_job_submit()
+    return slurm.SUCCESS
+end
+
+function slurm_job_modify()
+    return slurm.SUCCESS
+end
+
 local loaded, gpu_aware = pcall(dofile, here .. "gpu_aware.lua")
-if not loaded then
+if loaded then
+    gpu_aware.join()
+else
     slurm.log_error("%s", "gpu_aware: GPU jobs pass unmodified: " .. tostring(gpu_aware))
-end
-
-function slurm_job_submit(job_desc, part_list, submit_uid)
-    if loaded and gpu_aware.submit(job_desc, part_list, submit_uid) ~= slurm.SUCCESS then
-        return slurm.ERROR
-    end
-    return slurm.SUCCESS
-end
-
-function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
-    if loaded and gpu_aware.modify(job_desc, job_rec, part_list, modify_uid) ~= slurm.SUCCESS then
-        return slurm.ERROR
-    end
-    return slurm.SUCCESS
 end
 
 return slurm.SUCCESS
