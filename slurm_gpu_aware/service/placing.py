@@ -8,7 +8,7 @@ pins, which the next round places anew or undoes, or an open gate, whose pins ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.assignment import Assignment
@@ -17,15 +17,19 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Tracked, Watch
-from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.gate import is_parked, open_licences
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
-from slurm_gpu_aware.slurm.mark import HAND, PREPARED, RELEASED, marked
-from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields, restored_fields
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.gate import hand_over, is_parked, open_licences
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
+from slurm_gpu_aware.slurm.mark import PREPARED, RELEASED, marked
+from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields
+from slurm_gpu_aware.slurm.undo import extra_with_clock, undo_fields
 
 __all__ = ["Candidate", "Placer", "extra_with_clock"]
 
 log = logging.getLogger(__name__)
+
+_MOST_LEFT = 500
+"""Tasks of one array that one round leaves to Slurm one by one."""
 
 
 @dataclass(frozen=True)
@@ -100,23 +104,20 @@ class Placer:
         self._undo([s for s in steps if s.candidate.id in failed], seen, failed, now)
         return self._open(ready, seen, failed, now), failed
 
-    def leave(self, candidate_jobs: Sequence[tuple[SlurmJob, str]], now: float) -> list[str]:
-        """Open the gate, unpinned, for jobs that we never can place: Slurm shall do it."""
+    def leave(
+        self,
+        candidate_jobs: Sequence[tuple[SlurmJob, str]],
+        now: float,
+        split: Set[int] = frozenset(),
+    ) -> list[str]:
+        """Open the gate, unpinned, for jobs that we never can place: Slurm shall do it.
+
+        ``split``: arrays of which tasks stand in records of their own; see `update_ids`.
+        """
         updates = []
         for job, reason in candidate_jobs:
-            original = parse(job.admin_comment)
-            if original is None or job.admin_comment is None:
-                continue
-            comment = marked(job.admin_comment, HAND, job.restarts, now)
-            fields = (("AdminComment", comment), ("Licenses", open_licences(original)))
             try:
-                undo = restored_fields(job, original)
-                if undo:
-                    updates.append(JobUpdate(job.id, undo))
-            except (SourceError, ValueError) as exc:
-                log.warning("job %s cannot be given back its request: %s", job.id, exc)
-            try:
-                updates.append(JobUpdate(job.id, fields))
+                updates += hand_over(job, update_ids(job, split, _MOST_LEFT), now)
             except ValueError as exc:
                 log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
                 continue
@@ -283,41 +284,6 @@ class Placer:
             )
             opened.append(job_id)
         return opened
-
-
-def undo_fields(job: SlurmJob, original: OriginalRequest) -> tuple[tuple[str, str], ...]:
-    """Fields that clear every pin and the selector's mark of a parked job."""
-    from slurm_gpu_aware.slurm.mark import unmarked
-
-    fields = restored_fields(job, original)
-    extra = extra_with_clock(job.extra, None)
-    if extra is not None and extra != (job.extra or ""):
-        fields += (("Extra", extra),)
-    if job.admin_comment is not None and unmarked(job.admin_comment) != job.admin_comment:
-        fields += (("AdminComment", unmarked(job.admin_comment)),)
-    return fields
-
-
-def extra_with_clock(
-    extra: str | None, clock_mhz: int | None, slots: Sequence[int] | None = None
-) -> str | None:
-    """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma separated items, or without any.
-
-    The slots go with it because SLURM_JOB_GPUS in the prolog of Slurm 24.11 names only the GPUs of
-    the job's last GRES type. Without slots (plain nodes) the prolog has to believe it.
-
-    None if what the user put there cannot be kept in an update; it is then left as it is.
-    """
-    items = [i for i in (extra or "").split(",") if i and not i.strip().startswith("freq=")]
-    if clock_mhz is not None:
-        where = "@" + "+".join(map(str, slots)) if slots else ""
-        items.append(f"freq={clock_mhz}{where}")
-    text = ",".join(items)
-    try:
-        JobUpdate("1", (("Extra", text),))
-    except ValueError:
-        return None
-    return text
 
 
 def _task_number(job_id: str) -> int:

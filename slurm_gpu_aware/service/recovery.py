@@ -8,19 +8,19 @@ then unpinned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.placing import undo_fields
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import closed_licences, is_parked, open_licences
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.rewrite import is_pinned
+from slurm_gpu_aware.slurm.undo import undo_fields
 
 __all__ = ["Backoff", "Recovery", "is_released"]
 
@@ -177,15 +177,18 @@ class Recovery:
         self.unpin(parked)
         return len(parked)
 
-    def unpin(self, jobs: Sequence[SlurmJob]) -> None:
-        """Give parked jobs back their original request; nothing is sent for those that have it."""
+    def unpin(self, jobs: Sequence[SlurmJob], split: Set[int] = frozenset()) -> None:
+        """Give parked jobs back their original request; nothing is sent for those that have it.
+
+        ``split``: arrays of which tasks stand in records of their own; see `update_ids`.
+        """
         updates = []
         for job in jobs:
             original = parse(job.admin_comment)
             try:
                 fields = undo_fields(job, original) if original is not None else ()
                 if fields:
-                    updates.append(JobUpdate(job.id, fields))
+                    updates += [JobUpdate(job_id, fields) for job_id in update_ids(job, split)]
             except (SourceError, ValueError) as exc:
                 log.warning("job %s cannot be given back its request: %s", job.id, exc)
         for job_id, why in self._gateway.update_jobs(updates).items():

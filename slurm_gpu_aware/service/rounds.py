@@ -26,6 +26,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmNode,
     SlurmQos,
     array_tasks,
+    split_arrays,
 )
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.parse import parse_licenses
@@ -192,12 +193,13 @@ class Rounds:
         if not self._gate_held(self._clock()):
             log.warning("the gate is not held: nothing is placed until it is")
             return
-        self._placer.leave(leave, now)
+        split = split_arrays(jobs)
+        self._placer.leave(leave, now, split)
         chosen = {assignment.job_id for assignment in plan.assignments}
         # Whatever an interrupted round left pinned and this one does not place.
         # Not what has just been left to Slurm: it may run by now.
         left = {job.id for job, _ in leave}
-        self._recovery.unpin([job for job in parked if job.id not in chosen | left])
+        self._recovery.unpin([job for job in parked if job.id not in chosen | left], split)
         if plan.assignments and not self._gate_held(self._clock()):
             log.warning("the gate is about to open: nothing is placed until it is held again")
         elif plan.assignments:

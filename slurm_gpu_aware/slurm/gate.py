@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from slurm_gpu_aware.config import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, array_tasks
+from slurm_gpu_aware.slurm.gateway import (
+    Gateway,
+    JobUpdate,
+    SlurmJob,
+    array_tasks,
+    split_arrays,
+    update_ids,
+)
 from slurm_gpu_aware.slurm.mark import HAND, marked
-from slurm_gpu_aware.slurm.rewrite import restored_fields
+from slurm_gpu_aware.slurm.undo import undo_fields
 
 __all__ = [
     "closed_licences",
+    "hand_over",
     "hold_gate",
     "is_parked",
     "open_gate",
@@ -72,23 +80,42 @@ def open_licences(original: OriginalRequest) -> str:
     return original.licenses or ""
 
 
-def open_gate(gateway: Gateway, jobs: Iterable[SlurmJob], now: float) -> dict[str, str]:
+def hand_over(job: SlurmJob, ids: Sequence[str], now: float) -> list[JobUpdate]:
+    """Updates that open the gate of a parked job for good: unpinned, left alone by the selector.
+
+    Whatever the selector had pinned is undone before the gate opens. ``ids``: those of
+    `update_ids`. None for a job that the filter did not park. Raises ValueError if the gate cannot
+    be opened; pins that cannot be undone stay.
+    """
+    original = parse(job.admin_comment)
+    if original is None or job.admin_comment is None:
+        return []
+    comment = marked(job.admin_comment, HAND, job.restarts, now)
+    fields = (("AdminComment", comment), ("Licenses", open_licences(original)))
+    opened = [JobUpdate(job_id, fields) for job_id in ids]
+    try:
+        undo = undo_fields(job, original)
+        unpinned = [JobUpdate(job_id, undo) for job_id in ids] if undo else []
+    except (SourceError, ValueError) as exc:
+        log.warning("job %s cannot be given back its request: %s", job.id, exc)
+        unpinned = []
+    return unpinned + opened
+
+
+def open_gate(
+    gateway: Gateway, jobs: Iterable[SlurmJob], now: float, split: Set[int] = frozenset()
+) -> dict[str, str]:
     """Open the gate for parked jobs as an operator: unpinned, and left alone by the selector.
 
-    Slurm then starts them as if we were not there. Returns Slurm's complaints by job id.
+    Slurm then starts them as if we were not there. ``split``: arrays of several records. Returns
+    Slurm's complaints by job id. Raises SourceError.
     """
-    updates = []
+    updates: list[JobUpdate] = []
     for job in jobs:
-        original = parse(job.admin_comment)
-        if original is None or job.admin_comment is None:
-            continue
-        # Whatever the selector had pinned is undone before the gate opens.
-        undo = restored_fields(job, original)
-        if undo:
-            updates.append(JobUpdate(job.id, undo))
-        comment = marked(job.admin_comment, HAND, job.restarts, now)
-        fields = (("AdminComment", comment), ("Licenses", open_licences(original)))
-        updates.append(JobUpdate(job.id, fields))
+        try:
+            updates += hand_over(job, update_ids(job, split), now)
+        except ValueError as exc:
+            raise SourceError(f"the gate of job {job.id} cannot be opened: {exc}") from None
     return gateway.update_jobs(updates)
 
 
@@ -106,7 +133,8 @@ def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | N
     SourceError
         A named job is not parked, or Slurm refused an update.
     """
-    parked = [job for job in gateway.jobs() if is_parked(job, config.gate)]
+    jobs = gateway.jobs()
+    parked = [job for job in jobs if is_parked(job, config.gate)]
     if job_ids is None:
         chosen = parked
     else:
@@ -116,7 +144,7 @@ def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | N
             if not found:
                 raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
             chosen += found
-    refused = open_gate(gateway, chosen, time.time())
+    refused = open_gate(gateway, chosen, time.time(), split_arrays(jobs))
     if refused:
         job_id, why = next(iter(refused.items()))
         raise SourceError(f"Slurm refused to open the gate of job {job_id}: {why}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,6 +24,8 @@ __all__ = [
     "SlurmQos",
     "SlurmReservation",
     "array_tasks",
+    "split_arrays",
+    "update_ids",
 ]
 
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
@@ -139,6 +142,26 @@ def array_tasks(expression: str) -> list[int]:
     return found
 
 
+def split_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
+    """Arrays of which there is more than one record: tasks that were split off, run or have run."""
+    records = Counter(job.array_id for job in jobs if job.array_id is not None)
+    return frozenset(array_id for array_id, count in records.items() if count > 1)
+
+
+def update_ids(job: SlurmJob, split: Set[int], most: int | None = None) -> list[str]:
+    """Ids by which to update one record, and no other.
+
+    Slurm applies an update of an array's id to every record of the array, to running tasks too.
+    So the unsplit rest of an array in ``split`` is updated task by task (a range of tasks is not
+    taken), which gives each a record of its own; at most the first ``most``.
+
+    Raises ValueError if the record's list of tasks cannot be read.
+    """
+    if job.array_tasks is None or job.array_id not in split:
+        return [job.id]
+    return [f"{job.array_id}_{task}" for task in array_tasks(job.array_tasks)[:most]]
+
+
 @dataclass(frozen=True)
 class SlurmNode:
     """One node."""
@@ -205,6 +228,10 @@ class SlurmReservation:
     licenses: tuple[tuple[str, int], ...] = ()
     flags: frozenset[str] = frozenset()
     active: bool = False
+    cpus: int | None = None
+    """CPUs that it holds; None: not said (it holds no nodes)."""
+    gpus: int | None = None
+    """GPUs that it holds, if it was made for a number of them."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ Put on PATH as an executable named ``scontrol``; the code under test runs it lik
 - ``log``: every command that was given, one JSON line each;
 - ``kill-at``: a number N: the N-th command kills the process that asked, with SIGKILL, before
   (``kill-before``) or after doing its work;
-- ``refuse``: job ids whose updates are refused, one a line.
+- ``refuse``: job ids whose updates are refused, one a line; those of array tasks (``98_3``) as
+  Slurm puts it for these.
 """
 
 from __future__ import annotations
@@ -81,14 +82,36 @@ def find(state: dict, job_id: str) -> dict | None:
     return None
 
 
+def shown_id(job: dict) -> str:
+    """The id of a record as ``scontrol`` names it in its complaints: ``98_3``, ``98_[4-9]``."""
+    if "ArrayTaskId" not in job:
+        return job["JobId"]
+    task = job["ArrayTaskId"]
+    return f"{job['ArrayJobId']}_{task if task.isdigit() else f'[{task}]'}"
+
+
 def update(state: dict, words: list[str]) -> None:
     fields = dict(word.split("=", 1) for word in words)
     job_id = fields.pop("jobid")
+    # The id of an array means every record of it, running tasks too.
+    jobs = [job for job in state["jobs"] if job.get("ArrayJobId") == job_id]
+    if not jobs:
+        found = find(state, job_id)
+        jobs = [] if found is None else [found]
     refused = (HOME / "refuse").read_text().split() if (HOME / "refuse").exists() else []
-    job = find(state, job_id)
-    if job is None or job_id in refused:
+    if not jobs or (job_id in refused and "ArrayTaskId" not in jobs[0]):
         print(f"Invalid job id specified for job {job_id}", file=sys.stderr)
         return
+    for job in jobs:
+        no = job_id in refused or shown_id(job) in refused
+        if no or len(jobs) > 1:
+            text = "Requested node configuration is not available" if no else "No error"
+            print(f"{shown_id(job)}: {text}", file=sys.stderr)
+        if not no:
+            change(state, job, job_id, fields)
+
+
+def change(state: dict, job: dict, job_id: str, fields: dict) -> None:
     for key, value in fields.items():
         if job["JobState"] != "PENDING" and key in ("NumNodes", "ReqNodeList", "TresPerNode"):
             (HOME / "touched-running").write_text(f"{job_id} {key}")

@@ -1,0 +1,90 @@
+"""The gate: opened by hand and for good, held by its reservation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_slurm import FakeSlurm, parked
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gate import release_by_hand
+
+RUNNING = {
+    "JobState": "RUNNING",
+    "Reason": "None",
+    "Licenses": "(null)",
+    "NodeList": "n1",
+    "ReqNodeList": "n1",
+    "TresPerNode": "gres/gpu:g2:1,gres/gpu:g3:1",
+    "AdminComment": "gpuaware/1;tn=gres/gpu:2;mc=1;sel=released:0:1",
+    "StartTime": "1000",
+    "slots": [2, 3],
+}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path)
+    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
+    return fake
+
+
+def release(slurm: FakeSlurm, *job_ids: str) -> list[str]:
+    return release_by_hand(CliGateway(scontrol=slurm.scontrol), Config(), list(job_ids) or None)
+
+
+def array(task: str, number: str = "98", **fields: Any) -> dict[str, Any]:
+    return parked(number, ArrayJobId="98", ArrayTaskId=task, **fields)
+
+
+@pytest.mark.parametrize("named", [["98"], []], ids=["by id", "all"])
+def test_releasing_an_array_does_not_touch_its_running_tasks(
+    slurm: FakeSlurm, named: list[str]
+) -> None:
+    slurm.write([array("2,3"), array("1", "99", **RUNNING)], ["n1", "n2"])
+    before = slurm.jobs["99"]
+    release(slurm, *named)
+    assert slurm.jobs["99"] == before
+    assert not (slurm.home / "touched-running").exists()
+    rest = [job for job in slurm.jobs.values() if job["JobId"] != "99"]
+    assert sorted(job["ArrayTaskId"] for job in rest) == ["2", "3"]
+    assert all(job["Licenses"] == "(null)" for job in rest)
+    assert all(";sel=hand:" in job["AdminComment"] for job in rest)
+
+
+def test_leaving_an_array_to_slurm_does_not_touch_its_running_tasks(slurm: FakeSlurm) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1"
+    slurm.write([array("2,3", AdminComment=comment), array("1", "99", **RUNNING)], ["n1", "n2"])
+    slurm.round()
+    assert slurm.jobs["99"]["AdminComment"] == RUNNING["AdminComment"], slurm.said
+    rest = [job for job in slurm.jobs.values() if job["JobId"] != "99"]
+    assert sorted(job["ArrayTaskId"] for job in rest) == ["2", "3"]
+    assert all(job["Licenses"] == "(null)" for job in rest)
+    assert all(";sel=hand:" in job["AdminComment"] for job in rest)
+
+
+def test_an_array_of_one_record_is_released_by_its_own_id(slurm: FakeSlurm) -> None:
+    slurm.write([array("0,1,2", stuck="1")], ["n1"])
+    assert release(slurm, "98") == ["98"]
+    (job,) = slurm.jobs.values()
+    assert job["Licenses"] == "(null)"
+
+
+def test_releasing_takes_the_clock_away(slurm: FakeSlurm) -> None:
+    pinned = parked(
+        ReqNodeList="n1",
+        TresPerNode="gres/gpu:g0:1,gres/gpu:g1:1",
+        TresFreq="gpu:900",
+        Extra="mine,freq=900@0+1",
+        AdminComment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=prepared:0:1",
+        stuck="1",
+    )
+    slurm.write([pinned], ["n1"])
+    release(slurm, "7")
+    job = slurm.jobs["7"]
+    assert job["Extra"] == "mine"
+    assert job["ReqNodeList"] == "(null)"
+    assert "TresFreq" not in job
