@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import (
@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
 _ERROR_FOR_JOB = re.compile(r"(?:for|of) job ([0-9]+(?:_[0-9]+)?)\b")
+_ERROR_OF_RECORD = re.compile(r"([0-9]+)(_[0-9]+|_\[[^]]*\])?: (.+)\Z")
+"""How array tasks are refused: ``98_3: text``, ``98_[4-9]: text``."""
+_NO_ERROR = "No error"
+"""Said of each record that an update of several records did change."""
 _PROMPT = re.compile(r"^(?:scontrol: )+", re.MULTILINE)
 _NO_JSON = re.compile(r"serializer|json|plugin|parser", re.IGNORECASE)
 _MOST_DOUBTFUL = 20
@@ -161,16 +165,8 @@ class CliGateway:
         stdout, stderr = run_command(
             [self._scontrol], limit, stdin="\n".join([*lines, "quit"]) + "\n", check=False
         )
-        refused: dict[str, str] = {}
-        for line in _PROMPT.sub("", stderr).splitlines():
-            text = line.strip()
-            match = _ERROR_FOR_JOB.search(text)
-            if match is not None:
-                refused[match[1]] = text
-            elif text:
-                log.warning("scontrol: %s", text[:200])
         del stdout  # the echo of what was sent
-        return refused
+        return _complaints(stderr, {u.job_id for u in updates})
 
     def create_licence_reservation(
         self, name: str, licence: str, count: int, users: str, end_s: float
@@ -237,6 +233,24 @@ class CliGateway:
 
     def _ask(self, *arguments: str) -> str:
         return run_command([self._scontrol, *arguments], self._timeout_s)[0]
+
+
+def _complaints(stderr: str, sent: Set[str]) -> dict[str, str]:
+    """Complaints by the ids that were sent, as far as these can be told; the rest is logged."""
+    refused: dict[str, str] = {}
+    for line in _PROMPT.sub("", stderr).splitlines():
+        text = line.strip()
+        record, named = _ERROR_OF_RECORD.match(text), _ERROR_FOR_JOB.search(text)
+        if record is not None and record[3] == _NO_ERROR:
+            continue
+        if record is not None:
+            array, task = record[1], record[2] or ""
+            refused[array if "[" in task or array in sent else array + task] = record[3]
+        elif named is not None:
+            refused[named[1]] = text
+        elif text:
+            log.warning("scontrol: %s", text[:200])
+    return refused
 
 
 def _slurm_time(unix_s: float) -> str:

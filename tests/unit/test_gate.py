@@ -9,6 +9,7 @@ import pytest
 from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gate import release_by_hand
 
@@ -88,3 +89,17 @@ def test_releasing_takes_the_clock_away(slurm: FakeSlurm) -> None:
     assert job["Extra"] == "mine"
     assert job["ReqNodeList"] == "(null)"
     assert "TresFreq" not in job
+
+
+def test_a_task_whose_gate_slurm_does_not_open_is_not_called_released(slurm: FakeSlurm) -> None:
+    slurm.write([array("3", "101")], ["n1"])
+    (slurm.home / "refuse").write_text("98_3")
+    with pytest.raises(SourceError, match="98_3: Requested node configuration"):
+        release(slurm, "98_3")
+
+
+def test_a_task_whose_gate_slurm_does_not_open_is_held_back(slurm: FakeSlurm) -> None:
+    slurm.write([array("3", "101")], ["n1"])
+    (slurm.home / "refuse").write_text("98_3")
+    slurm.round()
+    assert slurm.ledger("98_3")[-1].state == "failed"
