@@ -18,6 +18,7 @@ from slurm_gpu_aware.simulator.clusters import (
 )
 from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
+from slurm_gpu_aware.simulator.recorded import with_work
 from slurm_gpu_aware.simulator.sacct import read_sacct, sacct_command
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.sources import read_trace
@@ -40,6 +41,8 @@ class Inputs:
     site: SimCluster
     settings: tuple[SimSettings, ...]
     """One per policy."""
+    recorded: Mapping[str, int]
+    """Of jobs out of a history: how well it is known what slowed them, ``recorded.KNOWLEDGE``."""
 
     def runs(self) -> list[Run]:
         """One run per policy."""
@@ -73,7 +76,9 @@ def gather(config: Config, given: Given) -> Inputs:
     for one in settings:
         make_policy(one.policy, one.policy_options)
     site = _site(config, given)
-    return Inputs(_with_sensitivity(config, trace), site, settings)
+    trace = _with_sensitivity(config, trace)
+    trace, recorded = with_work(trace, site.cluster, site.truth, base)
+    return Inputs(trace, site, settings, recorded)
 
 
 def _with_options(settings: SimSettings, seed: int) -> SimSettings:

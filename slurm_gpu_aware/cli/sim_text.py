@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from slurm_gpu_aware.cli.output import age, say, table
+from slurm_gpu_aware.simulator.recorded import KNOWLEDGE
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.sim_inputs import Inputs
@@ -30,6 +33,13 @@ def say_rows(trace: Trace) -> None:
         say(f"{trace.name}: {len(trace.bad_rows)} bad rows left out{rest}")
     for reason, count in sorted(trace.skipped.items()):
         say(f"{trace.name}: {count} jobs left out: {reason}")
+
+
+def say_recorded(known: Mapping[str, int]) -> None:
+    """Tell on stderr how the work of recorded jobs was found."""
+    if known:
+        parts = [f"{known[how]} {words}" for how, words in KNOWLEDGE.items() if known.get(how)]
+        say(f"recorded jobs: run time / slowdown where they ran is their work; {'; '.join(parts)}")
 
 
 def say_never(result: Result) -> None:
@@ -75,10 +85,14 @@ class Progress:
 
 
 def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
-    """The output's JSON; ratios are those of each run to the first (less than 1 is better)."""
+    """The output's JSON; ratios are those of each run to the first (less than 1 is better).
+
+    Averages, percentiles and makespan are those of the jobs that ended in every run.
+    """
     runs: list[dict[str, Any]] = []
+    everywhere = np.logical_and.reduce([result.done for result in results])
     for result in results:
-        summary = result.summary()
+        summary = result.summary(everywhere)
         first = runs[0] if runs else summary
         ratios = {
             key: summary[key] / first[key]
@@ -91,10 +105,12 @@ def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
         "trace": trace.name,
         "cluster": inputs.site.label,
         "runs": runs,
+        "compared_jobs": int(everywhere.sum()),
         "input": {
             "jobs": len(trace.jobs),
             "bad_rows": [{"line": row.line, "reason": row.reason} for row in trace.bad_rows],
             "skipped": dict(trace.skipped),
+            "recorded": dict(inputs.recorded),
         },
         "site": inputs.site.as_json(),
         "settings": {
@@ -130,5 +146,8 @@ def table_text(output: dict[str, Any]) -> str:
             )
         )
     head = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
+    compared = output["compared_jobs"]
+    if any(run["jobs"] != compared for run in output["runs"]):
+        head += f"\ntimes are those of the {compared} jobs that ended in every run"
     body = table([*headers, "JCT vs first"], rows, right=[*headers[1:], "JCT vs first"])
     return f"{head}\n\n{body}"

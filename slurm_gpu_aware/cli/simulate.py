@@ -194,6 +194,7 @@ def command(context: Context, /, **given: Any) -> None:
     except ValueError as exc:
         raise RequestError(str(exc)) from None
     sim_text.say_rows(inputs.trace)
+    sim_text.say_recorded(inputs.recorded)
     if not inputs.trace.jobs:
         raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
     output = _run(config, inputs, given)

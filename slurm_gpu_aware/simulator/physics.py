@@ -8,13 +8,16 @@ neighbours and is added by the engine.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster
-from slurm_gpu_aware.placement.evaluate import predicted_slowdown
+from slurm_gpu_aware.cluster import Cluster, FloatArray
+from slurm_gpu_aware.placement.evaluate import level_of, predicted_slowdown
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
@@ -23,7 +26,7 @@ from slurm_gpu_aware.topology.matching import eff_table, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT
 
-__all__ = ["Physics", "bandwidth_ratio"]
+__all__ = ["Physics", "bandwidth_ratio", "expected_worst"]
 
 
 class Physics:
@@ -35,33 +38,78 @@ class Physics:
     def __init__(self, cluster: Cluster, settings: SimSettings) -> None:
         self.cluster = cluster
         self.settings = settings
+        self._plain = replace(cluster, indexed=np.zeros(len(cluster.nodes), dtype=np.bool_))
+        """The same without knowing who gets which GPU of a node."""
 
     def slowdown(self, job: TraceJob, placed: Assignment) -> float:
         """t_iter / t_orig >= 0 of ``job`` on the GPUs of ``placed``, neighbours aside."""
-        score, _, both = predicted_slowdown(self.cluster, job.app_class, placed.nodes, placed.slots)
-        locality = both / score
-        factor = 1.0
-        if self.settings.variability:
-            factor *= score
+        return self.on(job, placed.nodes, placed.slots)
+
+    def on(self, job: TraceJob, nodes: Sequence[int], slots: Sequence[tuple[int, ...]]) -> float:
+        """The same for node indices and, parallel to them, the slots on each."""
+        score, _, both = predicted_slowdown(self.cluster, job.app_class, nodes, slots)
+        ratios = [
+            bandwidth_ratio(graph, own, job.pattern)
+            for node, own in zip(nodes, slots, strict=True)
+            if (graph := self._graph(job, node)) is not None
+        ]
+        return self._product(job, score, both / score, ratios)
+
+    def expected(self, job: TraceJob, nodes: Sequence[int]) -> float:
+        """Expected slowdown of ``job`` if every set of its GPUs on these nodes is equally likely.
+
+        Each node gives gpus / nodes of them, rounded up, independently of the others. L is that of
+        the tightest level that holds the nodes: nothing closer is known.
+        """
+        each = -(-job.gpus // len(nodes))
+        scores = self.cluster.score(job.app_class)
+        worst = expected_worst([scores[n][self.cluster.exists[n]] for n in nodes], each)
+        locality = level_of(self._plain, nodes, [()] * len(nodes)).penalty
+        ratios = [
+            _mean_ratio(graph, each, job.pattern)
+            for node in nodes
+            if (graph := self._graph(job, node)) is not None
+        ]
+        return self._product(job, worst, locality, ratios)
+
+    def _graph(self, job: TraceJob, node: int) -> HardwareGraph | None:
+        """Links of a node; None where they do not matter to the job or are not known."""
+        if self._share(job) is None or not job.bandwidth_sensitive or not self.cluster.graphs:
+            return None
+        return self.cluster.graphs[node]
+
+    def _share(self, job: TraceJob) -> float | None:
+        """Communication share of the job; None while bandwidth is switched off."""
+        general, own = self.settings.communication_share, job.communication_share
+        return general if general is None or own is None else own
+
+    def _product(
+        self, job: TraceJob, score: float, locality: float, ratios: Sequence[float]
+    ) -> float:
+        """The factors that are switched on; of the links the slowest node counts."""
+        factor = score if self.settings.variability else 1.0
         if self.settings.locality:
             factor *= locality
-        return float(np.float64(factor)) * self._bandwidth(job, placed)
+        share = self._share(job)
+        if share is None or not ratios:
+            return float(factor)
+        return float(factor) * ((1.0 - share) + share * max(1.0, *ratios))
 
-    def _bandwidth(self, job: TraceJob, placed: Assignment) -> float:
-        """Factor of a sensitive job's links; its slowest node counts."""
-        share = job.communication_share
-        if share is None:
-            share = self.settings.communication_share
-        if share is None or self.settings.communication_share is None:
-            return 1.0
-        if not job.bandwidth_sensitive or not self.cluster.graphs:
-            return 1.0
-        worst = 1.0
-        for node, slots in zip(placed.nodes, placed.slots, strict=True):
-            graph = self.cluster.graphs[node]
-            if graph is not None:
-                worst = max(worst, bandwidth_ratio(graph, slots, job.pattern))
-        return (1.0 - share) + share * worst
+
+def expected_worst(rows: Sequence[FloatArray], k: int) -> float:
+    """Expected largest score of ``k`` GPUs of each row (all of a shorter one), drawn at random.
+
+    Sum over scores v of v P(max = v), where P(max <= v) is the product over the rows of
+    C(number <= v, k) / C(n, k). A score that is not finite counts as 1, as everywhere.
+    """
+    clean = [np.where(np.isfinite(row), row, 1.0) for row in rows]
+    values = np.unique(np.concatenate(clean))
+    below = np.ones(len(values))
+    for row in clean:
+        take = min(k, len(row))
+        counts = np.searchsorted(np.sort(row), values, side="right")
+        below *= [math.comb(int(c), take) / math.comb(len(row), take) for c in counts]
+    return float(np.dot(values, np.diff(below, prepend=0.0)))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -76,3 +124,16 @@ def bandwidth_ratio(graph: HardwareGraph, slots: tuple[int, ...], pattern: str) 
     have = match(graph, slots, shape, BOTTLENECK).eff_gbps
     best = float(eff_table(graph, shape, len(slots), BOTTLENECK).max())
     return best / have if have > 0 else 1.0
+
+
+@lru_cache(maxsize=4096)
+def _mean_ratio(graph: HardwareGraph, k: int, pattern: str) -> float:
+    """Mean of :func:`bandwidth_ratio` over all sets of ``k`` GPUs of the machine."""
+    shape = parse_pattern(pattern)
+    if graph.n > MAX_EXACT or k > graph.n or not shape.has_edges(k):
+        return 1.0
+    have = eff_table(graph, shape, k, BOTTLENECK)
+    linked = have > 0
+    ratios = np.ones(len(have))
+    ratios[linked] = have.max() / have[linked]
+    return float(ratios.mean())

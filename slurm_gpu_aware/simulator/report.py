@@ -265,7 +265,7 @@ def _page(
     head: Mapping[str, Any], runs: Sequence[SavedRun], pictures: Sequence[tuple[str, str, Path]]
 ) -> str:
     def cell(value: Any, form: str = "{}") -> str:
-        return "<td>" + ("-" if value is None else html.escape(form.format(value))) + "</td>"
+        return "<td>" + ("n/a" if value is None else html.escape(form.format(value))) + "</td>"
 
     rows = "".join(
         "<tr>"
@@ -278,7 +278,7 @@ def _page(
         + cell(r["avg_slowdown"], "{:.3f}")
         + cell(_hours(r["makespan_s"]))
         + cell(100 * r["utilization"], "{:.0f}%")
-        + cell(100 * r["fragmentation"], "{:.1f}%")
+        + cell(r["fragmentation"], "{:.1%}")
         + cell(r["placement_ms"]["median"], "{:.2f}")
         + cell(r["placement_ms"]["max"], "{:.1f}")
         + "</tr>"

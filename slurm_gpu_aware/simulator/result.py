@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.cluster import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Result"]
+__all__ = ["Mask", "Result"]
+
+Mask = BoolArray
+"""(jobs,) True for the jobs that are meant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,39 +37,45 @@ class Result:
     """Times at which the number of used GPUs changed, ascending."""
     used_gpus: IntArray
     """GPUs in use from the time at the same position on."""
-    fragmented_gpu_s: float
-    """Integral over time of free GPUs on nodes that are partly used."""
+    fragmented_gpu_s: float | None
+    """Integral over time of free GPUs on nodes that are partly used; None: not known."""
     placement_ms: FloatArray
     """Time of each round's planning; empty without a timer."""
     placements: list[dict[str, Any]] = field(default_factory=list)
     """Every start, in order: job_id, at_s, nodes, slots, slowdown (only if asked for)."""
+    recorded: bool = False
+    """It really happened; the order of the queue was whatever it was."""
 
     @property
-    def done(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def done(self) -> Mask:
         """(jobs,) True for jobs that ended."""
         return np.isfinite(self.end_s)
 
     def _submit(self) -> FloatArray:
         return np.array([job.submit_s for job in self.trace.jobs], dtype=np.float64)
 
-    def jct_s(self) -> FloatArray:
-        """Completion time - submission of the jobs that ended."""
-        return np.asarray((self.end_s - self._submit())[self.done])
+    def jct_s(self, among: Mask | None = None) -> FloatArray:
+        """Completion time - submission of the jobs that ended (of them ``among`` a mask)."""
+        return np.asarray((self.end_s - self._submit())[self._chosen(among)])
 
-    def wait_s(self) -> FloatArray:
+    def wait_s(self, among: Mask | None = None) -> FloatArray:
         """First start - submission of the jobs that ended."""
-        return np.asarray((self.start_s - self._submit())[self.done])
+        return np.asarray((self.start_s - self._submit())[self._chosen(among)])
 
-    def slowdown(self) -> FloatArray:
+    def slowdown(self, among: Mask | None = None) -> FloatArray:
         """Time on GPUs / duration in the trace, of the jobs that ended."""
         work = np.array([job.duration_s for job in self.trace.jobs], dtype=np.float64)
-        return np.asarray((self.run_s / work)[self.done])
+        return np.asarray((self.run_s / work)[self._chosen(among)])
 
-    def makespan_s(self) -> float:
+    def makespan_s(self, among: Mask | None = None) -> float:
         """Last end - first submission; 0 without jobs."""
-        if not self.done.any():
+        chosen = self._chosen(among)
+        if not chosen.any():
             return 0.0
-        return float(np.nanmax(self.end_s) - self._submit().min())
+        return float(self.end_s[chosen].max() - self._submit().min())
+
+    def _chosen(self, among: Mask | None) -> Mask:
+        return self.done if among is None else self.done & among
 
     def utilization(self) -> float:
         """GPU seconds in use / (GPUs x makespan)."""
@@ -75,10 +84,21 @@ class Result:
         busy = float(np.dot(np.diff(self.used_s), self.used_gpus[:-1]))
         return busy / (self.total_gpus * self.makespan_s())
 
-    def summary(self) -> dict[str, Any]:
-        """Numbers of the run, JSON-able."""
-        jct, wait, slow = self.jct_s(), self.wait_s(), self.slowdown()
-        span = self.makespan_s()
+    def fragmentation(self) -> float | None:
+        """Share of the GPU time that lies idle on partly used nodes; None: not known."""
+        whole = self.total_gpus * self.makespan_s()
+        if self.fragmented_gpu_s is None:
+            return None
+        return self.fragmented_gpu_s / whole if whole else 0.0
+
+    def summary(self, among: Mask | None = None) -> dict[str, Any]:
+        """Numbers of the run, JSON-able; None: not known.
+
+        ``among`` restricts averages, percentiles and makespan, so that runs which ended different
+        jobs can be compared. What the GPUs did is that of the whole run.
+        """
+        jct, wait, slow = self.jct_s(among), self.wait_s(among), self.slowdown(among)
+        run = np.asarray(self.run_s[self._chosen(among)])
 
         def stat(values: FloatArray, how: str) -> float | None:
             if not len(values):
@@ -89,7 +109,7 @@ class Result:
 
         return {
             "policy": self.settings.label,
-            "order": self.settings.order,
+            "order": None if self.recorded else self.settings.order,
             "jobs": int(self.done.sum()),
             "never": len(self.never),
             "avg_jct_s": stat(jct, "avg"),
@@ -98,12 +118,13 @@ class Result:
             "avg_wait_s": stat(wait, "avg"),
             "median_wait_s": stat(wait, "median"),
             "p99_wait_s": stat(wait, "p99"),
+            "avg_run_s": stat(run, "avg"),
             "avg_slowdown": stat(slow, "avg"),
             "median_slowdown": stat(slow, "median"),
             "p99_slowdown": stat(slow, "p99"),
-            "makespan_s": span,
+            "makespan_s": self.makespan_s(among),
             "utilization": self.utilization(),
-            "fragmentation": self.fragmented_gpu_s / (self.total_gpus * span) if span else 0.0,
+            "fragmentation": self.fragmentation(),
             "preemptions": int(self.preemptions.sum()),
             "migrations": int(self.migrations.sum()),
             "placement_ms": {

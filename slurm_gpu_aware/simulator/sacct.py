@@ -43,6 +43,8 @@ SACCT_FIELDS = (
 
 _NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
 _GPU = re.compile(r"gres/gpu(?P<type>:[^=,]+)?=(?P<count>\d+)")
+_INDEXED = re.compile(r"gres/gpu:g(?P<index>\d{1,2})=(?P<count>\d+)")
+_NODE_COUNT = re.compile(r"(?:^|,)node=(?P<count>\d+)")
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
 
 
@@ -198,17 +200,21 @@ def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -
     submit = _time(row["Submit"])
     if submit is None:
         raise ValueError(f"job {row['JobID']}: no submission time")
+    nodes = _nodes(row.get("NodeList", ""))
     return TraceJob(
         job_id=row["JobID"],
         submit_s=submit,
         gpus=gpus,
         duration_s=float(elapsed),
+        nodes=_node_count(row),
         app_class=_class(row.get("Comment", ""), classes) or default_class,
         time_limit_s=_limit(row.get("TimelimitRaw", "")),
         priority=float(row.get("Priority") or 0),
         user=row.get("User") or None,
         recorded_start_s=start,
-        recorded_nodes=_nodes(row.get("NodeList", "")),
+        recorded_run_s=float(elapsed),
+        recorded_nodes=nodes,
+        recorded_slots=_slots(row.get("AllocTRES", ""), gpus, len(nodes)),
     )
 
 
@@ -229,6 +235,23 @@ def _gpus(tres: str) -> int:
         else:
             total += int(found["count"])
     return max(total, typed)
+
+
+def _node_count(row: Mapping[str, str]) -> int | None:
+    """Nodes that the job must have: what it asked for, if that was recorded, else what it got.
+
+    One node is no wish: Slurm also counts one for a job that left the number open.
+    """
+    asked = _NODE_COUNT.search(row.get("ReqTRES", ""))
+    text = asked["count"] if asked else row.get("NNodes", "")
+    return int(text) if text.isdigit() and int(text) > 1 else None
+
+
+def _slots(tres: str, gpus: int, nodes: int) -> tuple[int, ...]:
+    """GPU indices on each node where every GPU has a type of its own (``gK``), else nothing."""
+    found = {int(m["index"]): int(m["count"]) for m in _INDEXED.finditer(tres)}
+    everywhere = all(count == nodes for count in found.values())
+    return tuple(sorted(found)) if everywhere and len(found) * nodes == gpus else ()
 
 
 def _time(text: str) -> float | None:

@@ -26,7 +26,8 @@ class TraceJob:
     submit_s: float
     gpus: int
     duration_s: float
-    """Work: run time on GPUs of score 1.0 inside one node."""
+    """Work: run time on GPUs of score 1.0 inside one node. Of a recorded job, until
+    ``recorded.with_work`` has been at it, the recorded run time."""
     app_class: str = "B"
     model: str | None = None
     """Application (``resnet50``), a label for reports."""
@@ -42,8 +43,12 @@ class TraceJob:
     user: str | None = None
     recorded_start_s: float | None = None
     """When the site's Slurm started it; None: not a recorded job."""
+    recorded_run_s: float | None = None
+    """How long it ran there."""
     recorded_nodes: tuple[str, ...] = ()
     """Where it ran, as recorded."""
+    recorded_slots: tuple[int, ...] = ()
+    """GPU indices that it held on each of them; empty: not recorded."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
 

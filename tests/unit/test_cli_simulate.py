@@ -100,6 +100,27 @@ def test_what_if_compares_with_the_record(tmp_path):
     assert ours["avg_wait_s"] == pytest.approx((0 + 0 + 48 + 48) / 4)
 
 
+def test_runs_are_compared_over_the_jobs_that_ended_in_all_of_them(tmp_path):
+    """A job too large for the cluster ended in the record only; it must not make it look slow."""
+    history = tmp_path / "history"
+    rows = ["JobID|Submit|Start|ElapsedRaw|State|AllocTRES"]
+    rows += ["1|1000|1000|100|COMPLETED|gres/gpu=4", "2|1000|9000|9000|COMPLETED|gres/gpu=64"]
+    history.write_text("\n".join(rows))
+    args = ["--what-if", "--sacct", str(history), *SITE, "-p", "pal"]
+    folder = tmp_path / "out"
+    done = run(*args, "--json", "--out", str(folder))
+    output = json.loads(done.stdout)
+    past, ours = output["runs"]
+    assert output["compared_jobs"] == 1
+    assert (past["jobs"], ours["jobs"]) == (2, 1)
+    assert past["avg_jct_s"] == ours["avg_jct_s"] == 100.0
+    assert ours["ratio_to_first"]["makespan_s"] == 1.0
+    assert output["input"]["recorded"] == {"unknown": 2}
+    done = run(*args)
+    assert "times are those of the 1 jobs that ended in every run" in done.stdout
+    assert "2 ran on nodes that this cluster does not have" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "reason"),
     [

@@ -124,7 +124,8 @@ def test_sacct_text_becomes_a_trace():
     assert (first.job_id, first.gpus, first.duration_s) == ("7", 2, 300.0)
     assert (first.submit_s, first.recorded_start_s) == (0.0, 100.0)
     assert (first.app_class, first.time_limit_s) == ("A", 3600.0)
-    assert first.recorded_nodes == ("n2",)
+    assert (first.recorded_nodes, first.recorded_slots) == (("n2",), (0, 2))
+    assert (first.recorded_run_s, first.nodes) == (300.0, None)
     assert (second.job_id, second.app_class) == ("8_3", "B")
     assert trace.bad_rows == ()
 
@@ -151,6 +152,35 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
     }
     (bad,) = trace.bad_rows
     assert bad.line == 7
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "nodes"),
+    [
+        ("gres/gpu=2,node=2", "2", 2),
+        ("gres/gpu=2,node=1", "2", None),  # Slurm spread it; nobody asked for that
+        ("gres/gpu=2", "2", 2),
+        ("gres/gpu=2,node=1", "1", None),
+        ("", "", None),
+    ],
+)
+def test_a_recorded_job_keeps_the_nodes_that_it_asked_for(asked, got, nodes):
+    trace = read_sacct("history", text=sacct_text(row(ReqTRES=asked, NNodes=got)))
+    assert trace.jobs[0].nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("tres", "slots"),
+    [
+        ("gres/gpu:g1=2,gres/gpu:g3=2,gres/gpu=4", (1, 3)),
+        ("gres/gpu:g1=1,gres/gpu:g3=3,gres/gpu=4", ()),
+        ("gres/gpu:a100=4,gres/gpu=4", ()),
+        ("gres/gpu=4", ()),
+    ],
+)
+def test_indices_are_recorded_where_each_gpu_has_its_type(tres, slots):
+    trace = read_sacct("history", text=sacct_text(row(AllocTRES=tres, NodeList="n[1-2]")))
+    assert trace.jobs[0].recorded_slots == slots
 
 
 def test_of_a_requeued_jobs_records_the_last_counts():
@@ -186,6 +216,8 @@ def json_job():
             "allocated": [
                 {"type": "cpu", "name": "", "count": 4},
                 {"type": "gres", "name": "gpu", "count": 2},
+                {"type": "gres", "name": "gpu:g0", "count": 1},
+                {"type": "gres", "name": "gpu:g2", "count": 1},
             ],
             "requested": [],
         },
