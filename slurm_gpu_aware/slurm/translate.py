@@ -3,69 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 
-import numpy as np
-
-from slurm_gpu_aware.cluster import BoolArray, Cluster
+from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.comment import Wishes, parse_comment
-from slurm_gpu_aware.slurm.features import matches, understood
-from slurm_gpu_aware.slurm.gateway import (
-    SlurmConfig,
-    SlurmJob,
-    SlurmNode,
-    SlurmPartition,
-    SlurmReservation,
+from slurm_gpu_aware.slurm.eligible import (
+    allowed_nodes,
+    check_not_shut_out,
+    eligible_nodes,
+    open_partitions,
 )
+from slurm_gpu_aware.slurm.features import understood
+from slurm_gpu_aware.slurm.fitting import fits, needs_both_kinds
+from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition
 from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
+from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 
 __all__ = ["CannotPlanError", "Site", "class_of", "to_request", "wishes_of"]
 
 _TIER = 2.0**32
 """Slurm serves partitions of a higher tier first, whatever the priority (which has 32 bits)."""
-
-
-class CannotPlanError(Exception):
-    """Why a job cannot be planned.
-
-    ``leave`` : True: it never can, Slurm shall place it; False: not now.
-    """
-
-    def __init__(self, reason: str, *, leave: bool) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.leave = leave
-
-
-@dataclass(frozen=True)
-class Site:
-    """What a translation needs to know beside the job."""
-
-    config: Config
-    slurm: SlurmConfig
-    nodes: Mapping[str, SlurmNode]
-    partitions: Mapping[str, SlurmPartition]
-    reservations: Sequence[SlurmReservation]
-    cluster: Cluster
-    now: float
-    rules: PreemptionRules = field(default_factory=PreemptionRules)
-    eligible: dict[object, BoolArray] = field(default_factory=dict)
-    """Node masks of this round by what they follow from; jobs that share one share the array, by
-    which the planner sees that they fit alike."""
-
-    @cached_property
-    def widest(self) -> int:
-        """CPUs of the largest node."""
-        return max((node.cpus for node in self.nodes.values()), default=0)
 
 
 def wishes_of(job: SlurmJob, config: Config) -> Wishes:
@@ -104,18 +66,48 @@ def to_request(
         raise CannotPlanError("heterogeneous jobs are left to Slurm", leave=True)
     if not understood(original.features):
         raise CannotPlanError("its constraint is left to Slurm", leave=True)
+    found: list[Request] = []
+    failed: list[CannotPlanError] = []
+    partitions = open_partitions(job, site)
+    for partition in partitions:
+        try:
+            request = _in_partition(job, original, form, site, partition, job_id or job.id)
+        except CannotPlanError as exc:
+            failed.append(exc)
+            continue
+        # All nodes of a job are in one partition: the first where it can start now is taken.
+        if len(partitions) == 1 or fits(request, site.cluster, idle=False):
+            return request
+        found.append(request)
+    if found:
+        return next((r for r in found if fits(r, site.cluster, idle=True)), found[0])
+    raise next((exc for exc in failed if not exc.leave), failed[0])
+
+
+def _in_partition(
+    job: SlurmJob,
+    original: OriginalRequest,
+    form: Form,
+    site: Site,
+    partition: SlurmPartition,
+    job_id: str,
+) -> Request:
+    """The request as one of the job's partitions bounds it. Raises CannotPlanError."""
     wishes = wishes_of(job, site.config)
     app_class = class_of(job, wishes, site.config)
-    partition = _partition(job, site)
     limit_s = _time_limit(job, partition)
-    eligible = _eligible(job, original, site, partition, limit_s)
-    least, most = _node_bounds(job, original, partition, site)
+    allowed = allowed_nodes(original, site, partition)
+    eligible = eligible_nodes(job, original, site, partition, limit_s)
+    required = _required(original, site.cluster)
+    _check_size(job, original, form, allowed, site)
+    check_not_shut_out(job, eligible, allowed, required, site)
+    least, most = _node_bounds(job, original, partition, eligible, site)
     gpus, per_node, least, most = _size(original, form, least, most, eligible, site.cluster)
     per_gpu = gpu_item(original.cpus_per_tres)
     defaults = site.config.for_class(app_class)
     memory = _memory(job, original, eligible, site)
     request = Request(
-        job_id=job_id or job.id,
+        job_id=job_id,
         gpus=gpus,
         min_nodes=least,
         max_nodes=most,
@@ -129,7 +121,7 @@ def to_request(
         clock=wishes.freq,
         performance_model=wishes.model,
         eligible=eligible,
-        required=_required(original, site.cluster),
+        required=required,
         whole_node=original.exclusive or job.exclusive or partition.exclusive,
         cpus=max(1, job.cpus),
         cpus_per_gpu=per_gpu.count if per_gpu is not None else 0,
@@ -142,30 +134,12 @@ def to_request(
         preemption_tier=site.rules.tier(partition),
         preempts=site.rules.preempts(job),
     )
-    if _needs_both_kinds(request, site.cluster):
+    if needs_both_kinds(request, site.cluster):
         raise CannotPlanError(
             "it needs indexed and plain nodes together, which no typed request can name",
             leave=True,
         )
     return request
-
-
-def _needs_both_kinds(request: Request, cluster: Cluster) -> bool:
-    """Whether it fits on idle nodes only if some have a type per GPU and others do not."""
-    indexed = cluster.indexed
-    if request.whole_node or indexed.all() or not indexed.any():
-        return False
-    counts = cluster.exists.sum(axis=1)
-    if request.eligible is not None:
-        counts = np.where(request.eligible, counts, 0)
-    together = False
-    for nodes in request.node_counts(cluster.shape[1]):
-        able = counts >= request.gpus // nodes
-        kinds = [k for k in (indexed, ~indexed) if all(k[i] for i in request.required)]
-        if any(int((able & k).sum()) >= nodes for k in kinds):
-            return False
-        together |= int(able.sum()) >= nodes
-    return together
 
 
 def _time_limit(job: SlurmJob, partition: SlurmPartition) -> float:
@@ -174,75 +148,6 @@ def _time_limit(job: SlurmJob, partition: SlurmPartition) -> float:
         default = partition.default_time_s
         limit = default if default is not None else partition.max_time_s
     return limit
-
-
-def _eligible(
-    job: SlurmJob,
-    original: OriginalRequest,
-    site: Site,
-    partition: SlurmPartition,
-    limit_s: float,
-) -> BoolArray:
-    """(N,) nodes that partition, features, -x and reservations leave."""
-    blocked = frozenset(_reserved(job, site, limit_s))
-    key = (partition.name, original.exc_nodes, original.features, blocked)
-    known = site.eligible.get(key)
-    if known is not None:
-        return known
-    names = site.cluster.nodes
-    excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
-    allowed = np.zeros(len(names), dtype=np.bool_)
-    for i, name in enumerate(names):
-        node = site.nodes[name]
-        allowed[i] = (
-            name in partition.nodes
-            and name not in excluded
-            and name not in blocked
-            and matches(original.features, node.features)
-        )
-    site.eligible[key] = allowed
-    return allowed
-
-
-def _partition(job: SlurmJob, site: Site) -> SlurmPartition:
-    """The partition that the job is planned for.
-
-    A job that may run in several partitions must have all its nodes in one: the first whose free
-    GPUs suffice in number is taken, so that a job on several nodes never mixes two.
-    """
-    known = [site.partitions[p] for p in job.partitions if p in site.partitions]
-    up = [p for p in known if p.up]
-    if not up:
-        raise CannotPlanError("its partition is not up", leave=False)
-    open_now = [p for p in up if math.isinf(job.time_limit_s) or job.time_limit_s <= p.max_time_s]
-    if not open_now:
-        raise CannotPlanError("its time limit is longer than its partition allows", leave=False)
-    if len(open_now) == 1:
-        return open_now[0]
-    ranked = sorted(open_now, key=lambda p: -p.priority_tier)
-    free = site.cluster.free.sum(axis=1)
-    wanted = max(1, job.req_tres.get("gres/gpu", 1))
-    for partition in ranked:
-        inside = [i for i, name in enumerate(site.cluster.nodes) if name in partition.nodes]
-        if int(free[inside].sum()) >= wanted:
-            return partition
-    return ranked[0]
-
-
-def _reserved(job: SlurmJob, site: Site, limit_s: float) -> set[str]:
-    """Nodes that reservations keep from the job during its time limit."""
-    blocked: set[str] = set()
-    own: set[str] | None = None
-    wanted = set((job.reservation or "").split(",")) - {""}
-    for reservation in site.reservations:
-        if reservation.name in wanted:
-            own = (own or set()) | (set(reservation.nodes) if reservation.active else set())
-        elif reservation.start_s < site.now + limit_s and reservation.end_s > site.now:
-            blocked |= reservation.nodes
-    if wanted:
-        # Inside its own reservation other reservations do not matter, outside nothing is allowed.
-        return set(site.cluster.nodes) - (own or set())
-    return blocked
 
 
 def _required(original: OriginalRequest, cluster: Cluster) -> tuple[int, ...]:
@@ -257,7 +162,11 @@ def _required(original: OriginalRequest, cluster: Cluster) -> tuple[int, ...]:
 
 
 def _node_bounds(
-    job: SlurmJob, original: OriginalRequest, partition: SlurmPartition, site: Site
+    job: SlurmJob,
+    original: OriginalRequest,
+    partition: SlurmPartition,
+    eligible: BoolArray,
+    site: Site,
 ) -> tuple[int, int | None]:
     """Fewest and most nodes: what was asked, what the tasks and CPUs need, what is allowed."""
     least, most = original.nodes or (1, None)
@@ -267,12 +176,41 @@ def _node_bounds(
     if tasks is not None and original.ntasks_per_node:
         # On more nodes Slurm would count more tasks.
         least = most = max(least, -(-tasks // original.ntasks_per_node))
-    widest = site.widest
+    # Of nodes that are down for now, the others have to do.
+    widest = _largest(site.cpus, eligible & site.usable) or _largest(site.cpus, eligible)
     if site.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-job.cpus // widest))
     if tasks is not None and (most is None or most > tasks):
         most = max(least, tasks)
     return least, most
+
+
+def _check_size(
+    job: SlurmJob, original: OriginalRequest, form: Form, allowed: BoolArray, site: Site
+) -> None:
+    """Leave to Slurm what no node of the partition could hold, so that Slurm says so.
+
+    Raises CannotPlanError.
+    """
+    gpus = form.item.count if form.kind != "job" else 1
+    cpus_per_gpu, mb_per_gpu = gpu_item(original.cpus_per_tres), gpu_item(original.mem_per_tres)
+    one_task = original.cpus_per_task or 1
+    cpus = max(one_task * (original.ntasks_per_node or 1), job.min_cpus_node)
+    if cpus_per_gpu is not None:
+        cpus = cpus_per_gpu.count * gpus
+    memory = max(job.memory_mb_per_node or 0, (job.memory_mb_per_cpu or 0) * one_task)
+    if mb_per_gpu is not None:
+        memory = mb_per_gpu.count * gpus
+    for counted, needed, has, name in (
+        (site.slurm.counts_cpus, cpus, site.cpus, "CPUs"),
+        (site.slurm.counts_memory, memory, site.memory_mb, "memory"),
+    ):
+        if counted and 0 < _largest(has, allowed) < needed:
+            raise CannotPlanError(f"it asks for more {name} than a node has", leave=True)
+
+
+def _largest(values: IntArray, nodes: BoolArray) -> int:
+    return int(values[nodes].max(initial=0))
 
 
 def _size(

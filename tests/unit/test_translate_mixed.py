@@ -5,9 +5,9 @@ import pytest
 
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.slurm.fitting import needs_both_kinds
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmNode
 from slurm_gpu_aware.slurm.snapshot import build_cluster
-from slurm_gpu_aware.slurm.translate import _needs_both_kinds
 
 INDEXED = tuple((f"g{i}", 1) for i in range(4))
 PLAIN = (("v100", 4),)
@@ -29,18 +29,18 @@ def cluster(*kinds: tuple[tuple[str, int], ...]) -> Cluster:
 def test_two_indexed_and_two_plain(gpus: int, nodes: int, expected: bool):
     mixed = cluster(INDEXED, INDEXED, PLAIN, PLAIN)
     request = Request("1", gpus, min_nodes=nodes, max_nodes=nodes)
-    assert _needs_both_kinds(request, mixed) is expected
-    assert not _needs_both_kinds(request, cluster(*[INDEXED] * 4))
-    assert not _needs_both_kinds(request, cluster(*[PLAIN] * 4))
+    assert needs_both_kinds(request, mixed) is expected
+    assert not needs_both_kinds(request, cluster(*[INDEXED] * 4))
+    assert not needs_both_kinds(request, cluster(*[PLAIN] * 4))
 
 
 def test_required_nodes_of_both_kinds():
     mixed = cluster(INDEXED, INDEXED, PLAIN, PLAIN)
-    assert _needs_both_kinds(Request("1", 2, 2, 2, required=(0, 2)), mixed)
-    assert not _needs_both_kinds(Request("1", 2, 2, 2, required=(2, 3)), mixed)
+    assert needs_both_kinds(Request("1", 2, 2, 2, required=(0, 2)), mixed)
+    assert not needs_both_kinds(Request("1", 2, 2, 2, required=(2, 3)), mixed)
 
 
 def test_only_nodes_that_it_may_use_count():
     mixed = cluster(INDEXED, INDEXED, PLAIN, PLAIN)
     one_of_each = np.array([True, False, True, False])
-    assert _needs_both_kinds(Request("1", 2, 2, 2, eligible=one_of_each), mixed)
+    assert needs_both_kinds(Request("1", 2, 2, 2, eligible=one_of_each), mixed)

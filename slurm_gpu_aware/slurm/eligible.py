@@ -1,0 +1,111 @@
+"""Which nodes a job may use: partition, features, ``-x``, reservations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import BoolArray
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.features import matches
+from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.site import CannotPlanError, Site
+
+__all__ = ["allowed_nodes", "check_not_shut_out", "eligible_nodes", "open_partitions"]
+
+
+def open_partitions(job: SlurmJob, site: Site) -> list[SlurmPartition]:
+    """The job's partitions that take it now, the highest tier first; at least one.
+
+    Raises CannotPlanError if none does.
+    """
+    known = [site.partitions[p] for p in job.partitions if p in site.partitions]
+    up = [p for p in known if p.up]
+    if not up:
+        raise CannotPlanError("its partition is not up", leave=False)
+    fit = [p for p in up if math.isinf(job.time_limit_s) or job.time_limit_s <= p.max_time_s]
+    if not fit:
+        raise CannotPlanError("its time limit is longer than its partition allows", leave=False)
+    return sorted(fit, key=lambda p: -p.priority_tier)
+
+
+def allowed_nodes(original: OriginalRequest, site: Site, partition: SlurmPartition) -> BoolArray:
+    """(N,) nodes that partition, features and ``-x`` leave, whatever is reserved."""
+    key = (partition.name, original.exc_nodes, original.features)
+    known = site.eligible.get(key)
+    if known is not None:
+        return known
+    names = site.cluster.nodes
+    excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
+    allowed = np.array(
+        [
+            name in partition.nodes
+            and name not in excluded
+            and matches(original.features, site.nodes[name].features)
+            for name in names
+        ],
+        dtype=np.bool_,
+    )
+    site.eligible[key] = allowed
+    return allowed
+
+
+def eligible_nodes(
+    job: SlurmJob,
+    original: OriginalRequest,
+    site: Site,
+    partition: SlurmPartition,
+    limit_s: float,
+) -> BoolArray:
+    """(N,) nodes that partition, features, ``-x`` and reservations leave."""
+    blocked = frozenset(_reserved(job, site, limit_s))
+    if not blocked:
+        return allowed_nodes(original, site, partition)
+    key = (partition.name, original.exc_nodes, original.features, blocked)
+    known = site.eligible.get(key)
+    if known is None:
+        open_to_all = np.array([name not in blocked for name in site.cluster.nodes], dtype=np.bool_)
+        known = allowed_nodes(original, site, partition) & open_to_all
+        site.eligible[key] = known
+    return known
+
+
+def _reserved(job: SlurmJob, site: Site, limit_s: float) -> set[str]:
+    """Nodes that reservations keep from the job during its time limit."""
+    blocked: set[str] = set()
+    own: set[str] | None = None
+    wanted = set((job.reservation or "").split(",")) - {""}
+    for reservation in site.reservations:
+        if reservation.name in wanted:
+            if reservation.name in site.partial:
+                raise CannotPlanError(
+                    f"reservation {reservation.name} holds only a part of its nodes", leave=True
+                )
+            own = (own or set()) | (set(reservation.nodes) if reservation.active else set())
+        elif reservation.start_s < site.now + limit_s and reservation.end_s > site.now:
+            blocked |= reservation.nodes
+    if wanted:
+        # Inside its own reservation other reservations do not matter, outside nothing is allowed.
+        return set(site.cluster.nodes) - (own or set())
+    return blocked
+
+
+def check_not_shut_out(
+    job: SlurmJob, eligible: BoolArray, allowed: BoolArray, required: tuple[int, ...], site: Site
+) -> None:
+    """Leave a job to Slurm that reservations keep from all its nodes, but perhaps only from us.
+
+    Slurm knows whom a reservation with the flag MAGNETIC draws in, and which cores and GPUs one of
+    a part of a node leaves. Raises CannotPlanError.
+    """
+    if job.reservation or (eligible.any() and all(eligible[i] for i in required)):
+        return
+    here = {name for i, name in enumerate(site.cluster.nodes) if allowed[i] and not eligible[i]}
+    for reservation in site.reservations:
+        magnetic = "MAGNETIC" in reservation.flags and reservation.active
+        if here & reservation.nodes and (magnetic or reservation.name in site.partial):
+            raise CannotPlanError(
+                f"reservation {reservation.name} holds its nodes, and may let it in", leave=True
+            )

@@ -1,0 +1,72 @@
+"""Whether a request fits a cluster by numbers alone: which partition to plan for, what to leave.
+
+No GPU is chosen here; that is the planner's, which may still find that a job has to wait.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import BoolArray, Cluster
+from slurm_gpu_aware.request import Request
+
+__all__ = ["fits", "needs_both_kinds"]
+
+
+def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
+    """Whether enough nodes have enough for the request: now, or (``idle``) if nobody held anything.
+
+    On several indexed nodes the same GPU indices must be free; that there are enough indices which
+    are free on enough nodes is looked at, not that it is the same nodes each time.
+    """
+    gpus = cluster.exists if idle else cluster.free
+    counts = gpus.sum(axis=1)
+    allowed = np.ones(len(counts), np.bool_) if request.eligible is None else request.eligible
+    for nodes in request.node_counts(cluster.shape[1]):
+        each = request.gpus // nodes
+        able = allowed & (counts >= each) & _has_rest(request, cluster, nodes, idle)
+        kinds = [cluster.indexed, ~cluster.indexed]
+        if request.whole_node:
+            able &= counts == cluster.exists.sum(axis=1)
+            kinds = [np.ones(len(counts), np.bool_)]
+        for kind in kinds:
+            here = able & kind
+            if int(here.sum()) < nodes or not all(here[i] for i in request.required):
+                continue
+            picked_by_slurm = request.whole_node or not cluster.indexed[here].all()
+            if nodes == 1 or picked_by_slurm or not cluster.same_indices:
+                return True
+            if int((gpus[here].sum(axis=0) >= nodes).sum()) >= each:
+                return True
+    return False
+
+
+def _has_rest(request: Request, cluster: Cluster, nodes: int, idle: bool) -> BoolArray:
+    """(N,) nodes with the CPUs and, if it matters now, the memory of the request."""
+    able = np.ones(cluster.shape[0], dtype=np.bool_)
+    cpus = cluster.cpus if idle or request.whole_node else cluster.free_cpus
+    if cpus is not None:
+        able &= cpus >= request.cpus_on_node(nodes)
+    if request.whole_node and not idle and cluster.cpus is not None:
+        able &= cluster.free_cpus >= cluster.cpus
+    if not idle:
+        able &= cluster.free_memory_mb >= request.memory_on_node(nodes)
+    return able
+
+
+def needs_both_kinds(request: Request, cluster: Cluster) -> bool:
+    """Whether it fits on idle nodes only if some have a type per GPU and others do not."""
+    indexed = cluster.indexed
+    if request.whole_node or indexed.all() or not indexed.any():
+        return False
+    counts = cluster.exists.sum(axis=1)
+    if request.eligible is not None:
+        counts = np.where(request.eligible, counts, 0)
+    together = False
+    for nodes in request.node_counts(cluster.shape[1]):
+        able = counts >= request.gpus // nodes
+        kinds = [k for k in (indexed, ~indexed) if all(k[i] for i in request.required)]
+        if any(int((able & k).sum()) >= nodes for k in kinds):
+            return False
+        together |= int(able.sum()) >= nodes
+    return together

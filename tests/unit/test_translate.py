@@ -1,0 +1,251 @@
+"""A parked job as the planner's request: which partition, how many nodes, what is left to Slurm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.gateway import (
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
+from slurm_gpu_aware.slurm.snapshot import build_cluster
+from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
+
+SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
+NOW = 1000.0
+
+
+def node(name: str, used: Sequence[int] = (), *, cpus: int = 16, **more: object) -> SlurmNode:
+    values: dict[str, object] = {
+        "states": frozenset({"IDLE"}),
+        "features": frozenset(),
+        "gpus": tuple((f"g{i}", 1) for i in range(4)),
+        "memory_mb": 64000,
+    }
+    values |= {"gpus_used": frozenset(used), "cpus": cpus, **more}
+    return SlurmNode(name=name, **values)  # type: ignore[arg-type]
+
+
+def site(
+    nodes: Sequence[SlurmNode],
+    partitions: dict[str, Sequence[str]] | None = None,
+    reservations: Sequence[SlurmReservation] = (),
+) -> Site:
+    inside = partitions or {"gpu": [n.name for n in nodes]}
+    cluster = build_cluster(nodes, [], None, SLURM, classes=["A"], locality_penalty=1.5)
+    return Site(
+        Config(),
+        SLURM,
+        {n.name: n for n in nodes},
+        {name: SlurmPartition(name, frozenset(names), up=True) for name, names in inside.items()},
+        reservations,
+        cluster,
+        NOW,
+    )
+
+
+def job(*partitions: str, **more: object) -> SlurmJob:
+    values: dict[str, object] = {"cpus": 1, "memory_mb_per_cpu": 500, "time_limit_s": 600.0}
+    values |= {"partitions": partitions or ("gpu",), **more}
+    return SlurmJob(
+        id="7",
+        raw_id=7,
+        name="job",
+        user="alice",
+        uid=2001,
+        state="PENDING",
+        reason="Licenses",
+        priority=1,
+        submit_s=1.0,
+        eligible_s=1.0,
+        start_s=None,
+        end_s=math.inf,
+        restarts=0,
+        batch=True,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def asked(text: str = "gpu:1", **more: object) -> OriginalRequest:
+    return replace(OriginalRequest(tres_per_node=f"gres/{text}"), **more)  # type: ignore[arg-type]
+
+
+def eligible(request: Request, where: Site) -> set[str]:
+    assert request.eligible is not None
+    return {where.cluster.nodes[i] for i in np.flatnonzero(request.eligible)}
+
+
+# -p a,b ------------------------------------------------------------------------------------------
+
+A_B = {"a": ["n1", "n2"], "b": ["n3", "n4"]}
+
+
+def test_features_choose_the_partition():
+    big = [node("n1"), node("n2"), node("n3", features=frozenset({"big"})), node("n4")]
+    where = site(big, A_B)
+    request = to_request(job("a", "b"), asked(features="big"), where)
+    assert eligible(request, where) == {"n3"}
+
+
+@pytest.mark.parametrize(
+    ("original", "nodes"),
+    [
+        (asked(exc_nodes="n1,n2"), {"n3", "n4"}),
+        (asked(req_nodes="n3"), {"n3", "n4"}),
+    ],
+)
+def test_excluded_and_required_nodes_choose_the_partition(
+    original: OriginalRequest, nodes: set[str]
+):
+    where = site([node(f"n{i}") for i in range(1, 5)], A_B)
+    assert eligible(to_request(job("a", "b"), original, where), where) == nodes
+
+
+def test_a_reservation_chooses_the_partition():
+    kept = SlurmReservation("maintenance", NOW + 60, NOW + 600, frozenset({"n1", "n2"}), cpus=32)
+    where = site([node(f"n{i}") for i in range(1, 5)], A_B, [kept])
+    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+
+
+def test_free_gpus_of_several_nodes_do_not_make_one_node():
+    scattered = [node(f"n{i}", used=(0, 1, 2)) for i in range(1, 5)]
+    inside = {"a": ["n1", "n2", "n3", "n4"], "b": ["n5"]}
+    where = site([*scattered, node("n5")], inside)
+    assert eligible(to_request(job("a", "b"), asked("gpu:4"), where), where) == {"n5"}
+
+
+def test_the_same_indices_on_two_nodes():
+    """Free GPUs 0 and 1 are no place for a job over two nodes; one index on both is."""
+    halves = [node("n1", used=(1, 2, 3)), node("n2", used=(0, 2, 3))]
+    where = site([*halves, node("n3"), node("n4")], A_B)
+    two = asked(nodes=(2, 2))
+    assert eligible(to_request(job("a", "b"), two, where), where) == {"n3", "n4"}
+
+
+def test_free_cpus_and_memory_choose_the_partition():
+    busy = [node("n1", cpus_used=16), node("n2", memory_used_mb=64000)]
+    where = site([*busy, node("n3"), node("n4")], A_B)
+    request = to_request(job("a", "b", cpus=4), asked(), where)
+    assert eligible(request, where) == {"n3", "n4"}
+
+
+def test_where_nothing_is_free_it_waits_for_the_partition_that_can_hold_it():
+    full = [node("n1", gpus=(("g0", 1),), used=(0,)), node("n3", used=(0, 1, 2, 3))]
+    where = site(full, {"a": ["n1"], "b": ["n3"]})
+    assert eligible(to_request(job("a", "b"), asked("gpu:2"), where), where) == {"n3"}
+
+
+def test_whole_nodes_choose_the_partition():
+    where = site([node("n1", used=(0,), cpus_used=1), node("n3")], {"a": ["n1"], "b": ["n3"]})
+    request = to_request(job("a", "b"), asked(exclusive=True), where)
+    assert eligible(request, where) == {"n3"}
+
+
+def test_the_first_partition_that_has_room_is_taken_in_the_order_of_the_tiers():
+    where = site([node(f"n{i}") for i in range(1, 5)], A_B)
+    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n1", "n2"}
+    above = {**where.partitions, "b": replace(where.partitions["b"], priority_tier=5)}
+    where = replace(where, partitions=above)
+    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+
+
+# CPUs --------------------------------------------------------------------------------------------
+
+
+def test_nodes_of_another_partition_do_not_count_for_its_cpus():
+    where = site(
+        [node("n1"), node("n2"), node("n3"), node("fat", cpus=64), node("login", cpus=96, gpus=())],
+        {"gpu": ["n1", "n2", "n3", "login"], "big": ["fat"]},
+    )
+    request = to_request(job(cpus=40), asked(num_tasks=40), where)
+    assert (request.min_nodes, request.gpus) == (3, 3)
+
+
+def test_a_wide_node_that_is_down_is_not_waited_for():
+    where = site([node("n1"), node("n2"), node("fat", cpus=64, states=frozenset({"DOWN"}))])
+    assert to_request(job(cpus=20), asked(num_tasks=20), where).min_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("record", "original"),
+    [
+        ({"cpus": 17, "cpus_per_task": 17}, asked(cpus_per_task=17)),
+        ({"cpus": 18, "min_cpus_node": 18}, asked()),
+        ({"cpus": 20}, asked(num_tasks=10, ntasks_per_node=10, cpus_per_task=2)),
+        ({"cpus": 20}, asked("gpu:2", cpus_per_tres="gres/gpu:10")),
+        ({"memory_mb_per_cpu": None, "memory_mb_per_node": 65000}, asked()),
+        ({"memory_mb_per_cpu": 33000, "cpus": 2}, asked(cpus_per_task=2)),
+        ({"memory_mb_per_cpu": None}, asked("gpu:2", mem_per_tres="gres/gpu:33000")),
+    ],
+)
+def test_more_than_any_node_has_is_left_to_slurm(
+    record: dict[str, object], original: OriginalRequest
+):
+    """Plain Slurm refuses it at submission; no number of nodes would help."""
+    with pytest.raises(CannotPlanError, match="than a node has") as caught:
+        to_request(job(**record), original, site([node("n1"), node("n2")]))
+    assert caught.value.leave
+
+
+def test_what_the_largest_node_has_is_planned():
+    where = site([node("n1"), node("n2")])
+    full = job(cpus=16, memory_mb_per_cpu=None, memory_mb_per_node=64000)
+    assert to_request(full, asked(cpus_per_task=16), where).min_nodes == 1
+
+
+def test_a_node_that_is_reserved_for_now_is_waited_for():
+    kept = SlurmReservation("maintenance", NOW, NOW + 600, frozenset({"fat"}), cpus=64)
+    where = site([node("n1"), node("fat", cpus=64)], None, [kept])
+    request = to_request(job(cpus=40), asked(cpus_per_task=40), where)
+    assert eligible(request, where) == {"n1"}
+
+
+# Reservations ------------------------------------------------------------------------------------
+
+
+def reservation(*nodes: str, **more: object) -> SlurmReservation:
+    values: dict[str, object] = {"active": True, **more}
+    return SlurmReservation("r", NOW, NOW + 9000, frozenset(nodes), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", [{"cpus": 4}, {"cpus": 32, "gpus": 2}])
+def test_a_job_in_a_reservation_of_a_part_is_left_to_slurm(part: dict[str, int]):
+    where = site([node("n1"), node("n2")], None, [reservation("n1", "n2", **part)])
+    with pytest.raises(CannotPlanError, match="reservation r holds only a part") as caught:
+        to_request(job(reservation="r"), asked(), where)
+    assert caught.value.leave
+
+
+def test_a_job_in_a_reservation_of_whole_nodes_is_planned():
+    where = site([node("n1"), node("n2")], None, [reservation("n1", cpus=16, gpus=4)])
+    assert eligible(to_request(job(reservation="r"), asked(), where), where) == {"n1"}
+
+
+@pytest.mark.parametrize(
+    "kind", [{"cpus": 32, "flags": frozenset({"MAGNETIC"})}, {"cpus": 4}], ids=["magnetic", "part"]
+)
+def test_where_only_slurm_knows_what_a_reservation_lets_in(kind: dict[str, object]):
+    held = reservation("n1", "n2", **kind)
+    with pytest.raises(CannotPlanError, match="may let it in") as caught:
+        to_request(job(), asked(), site([node("n1"), node("n2")], None, [held]))
+    assert caught.value.leave
+    where = site([node("n1"), node("n2"), node("n3")], None, [held])
+    assert eligible(to_request(job(), asked(), where), where) == {"n3"}
+    with pytest.raises(CannotPlanError, match="may let it in"):
+        to_request(job(), asked(req_nodes="n1"), where)
+
+
+def test_maintenance_of_all_nodes_is_waited_for():
+    where = site([node("n1")], None, [reservation("n1", cpus=16, flags=frozenset({"MAINT"}))])
+    assert eligible(to_request(job(), asked(), where), where) == set()
