@@ -141,9 +141,24 @@ def parse_reservations(text: str) -> list[SlurmReservation]:
             licenses=parse_licenses(fields.get("Licenses", "(null)")),
             flags=frozenset(filter(None, _value(fields, "Flags").split(","))),
             active=fields.get("State") == "ACTIVE",
+            cpus=_cpus_of(fields),
+            gpus=_gpus_of(fields),
         )
         for fields in _records(text, "ReservationName")
     ]
+
+
+def _cpus_of(fields: dict[str, str]) -> int | None:
+    cpus = dict(item.partition("=")[::2] for item in _value(fields, "TRES").split(",")).get("cpu")
+    return int(cpus) if cpus and cpus.isdigit() else None
+
+
+def _gpus_of(fields: dict[str, str]) -> int | None:
+    """``gres/gpu=2``, or typed ones, or both, which then count the same GPUs."""
+    items = [item.partition("=")[::2] for item in _value(fields, "TRES").split(",")]
+    typed = [int(n) for name, n in items if name.startswith("gres/gpu:") and n.isdigit()]
+    untyped = [int(n) for name, n in items if name == "gres/gpu" and n.isdigit()]
+    return max(sum(typed), *untyped, 0) if typed or untyped else None
 
 
 def parse_free_licenses(text: str) -> dict[str, int]:

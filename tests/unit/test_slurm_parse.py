@@ -186,3 +186,23 @@ def test_small_values() -> None:
     assert (parse_memory("1.5G"), parse_memory("100M"), parse_memory("2T")) == (1536, 100, 2097152)
     with pytest.raises(SourceError):
         parse_duration("soon")
+
+
+@pytest.mark.parametrize(
+    ("tres", "cpus", "gpus"),
+    [
+        ("cpu=16", 16, None),
+        ("cpu=4,gres/gpu=2,gres/gpu:g0=1,gres/gpu:g1=1", 4, 2),
+        ("cpu=2,gres/gpu:g3=1", 2, 1),
+        ("(null)", None, None),
+    ],
+)
+def test_what_a_reservation_holds_of_its_nodes(tres: str, cpus: int | None, gpus: int | None):
+    line = (
+        "ReservationName=half StartTime=1 EndTime=2 Duration=00:00:01 Nodes=n[1-2] NodeCnt=2"
+        f" CoreCnt=4 Features=(null) PartitionName=gpu Flags=MAGNETIC TRES={tres} Users=alice"
+        " Licenses=(null) State=ACTIVE   NodeName=n1 CoreIDs=0-1   NodeName=n2 CoreIDs=0-1"
+    )
+    (found,) = parse_reservations(line)
+    assert (found.cpus, found.gpus, found.nodes) == (cpus, gpus, {"n1", "n2"})
+    assert found.flags == {"MAGNETIC"}
