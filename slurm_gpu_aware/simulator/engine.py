@@ -5,9 +5,9 @@ Semantics
 - Jobs that arrive or end at the time of a round are seen by it: ends first, then arrivals.
 - What is fixed about a job is its work (``duration_s`` at slowdown 1). While it holds GPUs it
   progresses at 1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
-- Without ``round_s`` a round follows each time at which something arrived or ended. With it,
-  rounds happen at its multiples; a job ends when its work is done, and its GPUs wait for the
-  next round.
+- Without ``round_s`` a round follows each time at which something arrived or ended, a running job
+  reached LAS's threshold, or a postponed job asks for little enough. With it, rounds happen at
+  its multiples; a job ends when its work is done, and its GPUs wait for the next round.
 - The planner sees the cluster it is given (binned scores); the jobs run on ``truth`` (per-GPU
   scores), so that binning has its price here as it has on a real machine.
 - With interference a job's pace changes whenever a neighbour comes or goes.
@@ -33,11 +33,13 @@ from slurm_gpu_aware.cluster import Cluster, FloatArray, RunningJob
 from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning import Plan, PlanSettings
+from slurm_gpu_aware.planning.chooser import shape_of
 from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.orders import Progress, order_key
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.postponing import ages, next_due, undemanding
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -143,7 +145,12 @@ class Simulator:
         self.known_options = option_names(settings.policy)
         self.blocked: int | None = None
         """Position of the job that headed the line when the last round was done, until an end."""
-        self.fitting: dict[tuple[object, ...], bool] = {}
+        self.fitting: dict[object, bool] = {}
+        self.ages = ages(settings.policy)
+        self.due_s: float | None = None
+        """When a job that was postponed by the last round asks for little enough."""
+        self.crossings: list[tuple[float, int, float]] = []
+        """(time, position, start) at which running jobs reach LAS's threshold of service."""
         self.key = order_key(settings)
         self.lined = settings.sticky and not settings.preemptive
         """Who waits does not change its place: the queue is kept sorted."""
@@ -186,6 +193,7 @@ class Simulator:
             self.now = time
             self._end_jobs()
             self._admit()
+            self._pass_time()
             if self._round_is_due():
                 self._round()
         self.never += [(w.job.job_id, "never placed by a round") for w in self.waiting.values()]
@@ -203,6 +211,12 @@ class Simulator:
         jobs = self.trace.jobs
         if self.arrived < len(jobs):
             times.append(jobs[self.arrived].submit_s)
+        if self.due_s is not None:
+            times.append(self.due_s)
+        while self.crossings and self._left_before(self.crossings[0]):
+            heapq.heappop(self.crossings)
+        if self.crossings and self.waiting:
+            times.append(self.crossings[0][0])
         step = self.settings.round_s
         if step is not None and self._wants_round():
             times.append(self._boundary_after(self.now, step))
@@ -231,6 +245,19 @@ class Simulator:
         active = self.running.get(position)
         return active is None or active.version != version
 
+    def _left_before(self, crossing: tuple[float, int, float]) -> bool:
+        """The job lost its GPUs before it reached the threshold."""
+        _, position, placed_s = crossing
+        active = self.running.get(position)
+        return active is None or active.placed_s != placed_s
+
+    def _pass_time(self) -> None:
+        """Ask for a round where time alone has changed what one would do."""
+        if self.due_s is not None and self.due_s <= self.now:
+            self.due_s, self.changed = None, True
+        while self.crossings and self.crossings[0][0] <= self.now:
+            self.changed |= not self._left_before(heapq.heappop(self.crossings))
+
     # events
 
     def _admit(self) -> None:
@@ -246,8 +273,9 @@ class Simulator:
             self.arrived += 1
 
     def _fits(self, request: Request) -> bool:
-        """Whether the policy can place the request on the idle cluster."""
-        key = (request.gpus, request.min_nodes, request.max_nodes, request.app_class)
+        """Whether the policy can place the request on the idle cluster, sooner or later."""
+        request = undemanding(request, self.settings.policy)
+        key = shape_of(request)
         if key not in self.fitting:
             self.fitting[key] = self.policy.place(request, self.idle) is not None
         return self.fitting[key]
@@ -373,6 +401,10 @@ class Simulator:
         self._apply(plan, keep, chosen)
         self.blocked = self.line[0][1] if self.line else None
         self.used.append((self.now, self._used()))
+        if self.ages:
+            waiting = [a.request for a in chosen if a.placed is None]
+            view, given = self._view(None), self.settings.policy_options
+            self.due_s = next_due(waiting, self.policy, given, view, self.now)
 
     def _select(self) -> tuple[set[int] | None, list[_Job]]:
         """Jobs that keep their GPUs (None: all), and those to plan, first comes first."""
@@ -394,7 +426,7 @@ class Simulator:
     def _still_blocked(self) -> bool:
         """The head that found no place last time is still the head, and no GPU became free: then
         nobody behind it starts either, unless jobs may overtake or get less choosy with time."""
-        patient = self.settings.backfill or "waited_s" in self.known_options
+        patient = self.settings.backfill or self.ages
         return not patient and bool(self.line) and self.line[0][1] == self.blocked
 
     def _head_of_line(self) -> Iterator[_Job]:
@@ -481,6 +513,7 @@ class Simulator:
         self._stop_waiting(active)
         self.running[active.position] = active
         active.placed, active.placed_s = assignment, self.now
+        self._expect_crossing(active)
         active.since_s, active.resume_s = self.now, self.now + cost
         active.alone = self.physics.slowdown(active.job, assignment)
         if self.settings.interference is None:
@@ -497,6 +530,15 @@ class Simulator:
                     "slowdown": active.slowdown,
                 }
             )
+
+    def _expect_crossing(self, active: _Job) -> None:
+        """Under LAS: note when the job, if it keeps its GPUs, reaches the threshold."""
+        if self.settings.order != "las":
+            return
+        left = self.settings.las_threshold_gpu_s - active.progress.service_gpu_s
+        if left > 0:
+            time = self.now + left / active.job.gpus
+            heapq.heappush(self.crossings, (time, active.position, active.placed_s))
 
     # bookkeeping
 

@@ -14,6 +14,9 @@ from slurm_gpu_aware.simulator.trace import TraceJob
 
 __all__ = ["Progress", "order_key"]
 
+_SLACK_GPU_S = 1e-3
+"""A service that was added up in many steps reaches the threshold for all that rounding does."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -35,7 +38,7 @@ def order_key(settings: SimSettings) -> Key:
     service, then above; inside each by submission, so that jobs of like service do not take turns.
     """
     if settings.order == "las":
-        limit = settings.las_threshold_gpu_s
+        limit = settings.las_threshold_gpu_s - _SLACK_GPU_S
         return lambda job, state: (float(state.service_gpu_s >= limit), job.submit_s)
     if settings.order == "srtf":
         return lambda job, state: (job.duration_s - state.done_s, job.submit_s)

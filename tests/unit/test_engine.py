@@ -13,6 +13,7 @@ from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.topology.machines import machine
 
 FLAT = Cluster.uniform(4, 4, locality_penalty=1.0, same_indices=False)
 
@@ -127,6 +128,47 @@ def test_las_lets_a_newcomer_in_and_the_old_job_pays_for_coming_back():
     assert result.end_s[0] == pytest.approx(1100 + 60 + 9000)
     free = simulate(Trace.of("t", jobs), FLAT, replace(settings, migration_s=0.0))
     assert free.end_s[0] == pytest.approx(10_100)
+
+
+def test_las_without_rounds_sees_the_threshold_being_crossed():
+    """The old job has had 3600 GPU s after 225 s; nothing else happens then."""
+    jobs = [TraceJob("old", 0, 16, 10_000), TraceJob("new", 100, 16, 50)]
+    result = simulate(Trace.of("t", jobs), FLAT, SimSettings(order="las", migration_s=0.0))
+    assert result.start_s.tolist() == pytest.approx([0, 225])
+    assert result.end_s.tolist() == pytest.approx([10_050, 275])
+    assert result.preemptions.tolist() == [1, 0]
+
+
+MINSKY = Cluster.uniform(2, 4, graph=machine("ibm-minsky-4xp100"), same_indices=False)
+
+
+def test_whether_a_job_can_ever_run_depends_on_its_options():
+    jobs = [
+        TraceJob("one machine", 0, 8, 10, options={"single_node": True}),
+        TraceJob("two", 0, 8, 10, options={"single_node": False}),
+    ]
+    result = simulate(Trace.of("t", jobs), MINSKY, SimSettings(policy="topo-aware"))
+    assert [job for job, _ in result.never] == ["one machine"]
+    assert result.end_s[1] > 0
+
+
+@pytest.mark.parametrize("round_s", [None, 300.0])
+def test_a_postponed_job_starts_when_it_asks_for_little_enough(round_s):
+    """One GPU leaves half a socket free: utility 0.5, whatever happens. 0.9 falls to that in
+    4/9 of the hour, and no arrival or end tells of it."""
+    options = {"minimal_utility": 0.9, "patience_s": 3600.0}
+    trace = Trace.of("t", [TraceJob("1", 0, 1, 100, options=options)])
+    settings = SimSettings(policy="topo-aware-p", round_s=round_s)
+    result = simulate(trace, MINSKY, settings)
+    assert result.never == ()
+    if round_s is None:
+        assert result.start_s[0] == pytest.approx(1600, abs=1)
+        assert result.start_s[0] >= 1600
+    else:
+        assert result.start_s[0] == 1800
+    stubborn = replace(trace.jobs[0], options={**options, "patience_s": math.inf})
+    never = simulate(Trace.of("t", [stubborn]), MINSKY, settings).never
+    assert never == (("1", "never placed by a round"),)
 
 
 def test_backfill_uses_holes_without_delaying_the_head():
