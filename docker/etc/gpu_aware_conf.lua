@@ -8,5 +8,7 @@ return {
   models = { "v100" },
   park_uncommented = true,
   max_gpus_per_node = 4,
+  max_cpus_per_node = 16,
+  max_memory_mb_per_node = 64000,
   operators = { 0, 64030 },
 }

@@ -108,6 +108,8 @@ local function checked(raw)
         models = raw.models or {},
         park_uncommented = raw.park_uncommented ~= false,
         max_gpus_per_node = raw.max_gpus_per_node,
+        max_cpus_per_node = raw.max_cpus_per_node,
+        max_memory_mb_per_node = raw.max_memory_mb_per_node,
         operators = raw.operators or {},
     }
     if not names_ok(conf.classes, NAME, 1) then
@@ -138,6 +140,11 @@ local function checked(raw)
     local widest = conf.max_gpus_per_node
     if widest ~= nil and (type(widest) ~= "number" or widest < 1 or widest > 1024) then
         return nil, "max_gpus_per_node: expected a number from 1 to 1024"
+    end
+    for _, key in ipairs({ "max_cpus_per_node", "max_memory_mb_per_node" }) do
+        if conf[key] ~= nil and (type(conf[key]) ~= "number" or conf[key] < 1) then
+            return nil, key .. ": expected a number from 1"
+        end
     end
     conf.model_set, conf.admins = set_of(conf.models), set_of(conf.operators)
     conf.admins[0] = true

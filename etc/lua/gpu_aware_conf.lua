@@ -16,6 +16,10 @@ return {
     park_uncommented = true,
     -- GPUs of the largest node; a larger --gpus must spread evenly over nodes.
     max_gpus_per_node = 8,
+    -- CPUs and memory of the largest node with GPUs: what is larger is left to Slurm, which
+    -- refuses it at once. Absent: not known.
+    -- max_cpus_per_node = 64,
+    -- max_memory_mb_per_node = 512000,
     -- Beside root: SlurmUser and operators, by user id; they pass all checks of changes.
     operators = {},
 }

@@ -172,6 +172,31 @@ local function cpus_per_gpu_reason(job, form, size)
     return nil
 end
 
+--- Why no node can hold the CPUs or the memory that a request wants on one; nil if one can.
+-- salloc and srun would wait at the gate for what Slurm refuses at once.
+local function too_large_reason(job, part, conf)
+    local task = number16(job.cpus_per_task) or 1
+    local gpus = part.form == "job" and 1 or part.count
+    local cpus_of_gpu = R.gpu_entries(text_of(job.cpus_per_tres))[1]
+    local memory_of_gpu = R.gpu_entries(text_of(job.mem_per_tres))[1]
+    local cpus = math.max(task * (number16(job.ntasks_per_node) or 1), number16(job.pn_min_cpus) or 1)
+    if cpus_of_gpu and cpus_of_gpu.count then
+        cpus = cpus_of_gpu.count * gpus
+    end
+    local memory = number32(job.min_mem_per_node) or 0
+    if memory_of_gpu and memory_of_gpu.count then
+        memory = memory_of_gpu.count * gpus
+    elseif number32(job.min_mem_per_cpu) then
+        memory = number32(job.min_mem_per_cpu) * task
+    end
+    if conf.max_cpus_per_node and cpus > conf.max_cpus_per_node then
+        return "more CPUs than a node has"
+    elseif conf.max_memory_mb_per_node and memory > conf.max_memory_mb_per_node then
+        return "more memory than a node has"
+    end
+    return nil
+end
+
 --- Why the GPUs of a multi-node request cannot be the same number on each node; nil if they can.
 local function uneven_reason(part, size, conf)
     local widest = conf.max_gpus_per_node
@@ -257,7 +282,9 @@ function R.left_reason(job, parts, sharing, wishes, conf)
     elseif uneven_tasks(size) then
         return "--ntasks that is no multiple of --ntasks-per-node"
     end
-    return cpus_per_gpu_reason(job, form, size) or uneven_reason(part, size, conf)
+    return too_large_reason(job, part, conf)
+        or cpus_per_gpu_reason(job, form, size)
+        or uneven_reason(part, size, conf)
 end
 
 --- Add a feature to a constraint. Returns nil where "and" cannot be added without changing it.

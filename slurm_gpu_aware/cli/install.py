@@ -10,7 +10,7 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -239,8 +239,34 @@ def _lua_conf(site: Site) -> str:
         policies=list(allowed),
         models=sorted(models),
         max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
+        max_cpus_per_node=_most(_cpus(node) for node in _gpu_records(site.conf)),
+        max_memory_mb_per_node=_most(_number(n, "realmemory") for n in _gpu_records(site.conf)),
         operators=sorted({0, *_uid(site.user), *site.operators}),
     )
+
+
+def _gpu_records(conf: SlurmConf) -> list[Mapping[str, str]]:
+    """Node lines of slurm.conf with GPUs."""
+    return [record for record in conf.nodes if _GPU_TYPE.search(record.get("gres", ""))]
+
+
+def _most(values: Iterable[int]) -> int:
+    """The largest; 0, unknown, if one is unknown or there is none."""
+    known = list(values)
+    return max(known) if known and all(known) else 0
+
+
+def _number(record: Mapping[str, str], key: str) -> int:
+    value = record.get(key, "")
+    return int(value) if value.isascii() and value.isdigit() else 0
+
+
+def _cpus(record: Mapping[str, str]) -> int:
+    """CPUs of a node line, at least what Slurm makes of it; 0: the line does not say."""
+    boards = (_number(record, "boards") or 1) * _number(record, "socketsperboard")
+    sockets = _number(record, "sockets") or boards
+    cores = (_number(record, "corespersocket") or 1) * (_number(record, "threadspercore") or 1)
+    return max(_number(record, "cpus"), _number(record, "procs"), sockets * cores)
 
 
 def _unfeatured(site: Site) -> set[str]:

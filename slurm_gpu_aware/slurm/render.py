@@ -198,6 +198,8 @@ def lua_conf(
     policies: Sequence[str],
     models: Sequence[str],
     max_gpus_per_node: int,
+    max_cpus_per_node: int = 0,
+    max_memory_mb_per_node: int = 0,
     operators: Sequence[int] = (),
 ) -> str:
     """``gpu_aware_conf.lua``: what the filter inside slurmctld has to know.
@@ -206,7 +208,8 @@ def lua_conf(
     ----------
     policies : names that users may give with ``place=``.
     models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
-    max_gpus_per_node : most GPUs that a node has; 0: unknown.
+    max_gpus_per_node, max_cpus_per_node, max_memory_mb_per_node : what the largest nodes with
+        GPUs have; 0: unknown.
     operators : user ids that may do what ordinary users may not: root, SlurmUser and others.
     """
     lines = [
@@ -221,8 +224,13 @@ def lua_conf(
         f"  park_uncommented = {'true' if config.site.park_uncommented else 'false'},",
         f"  operators = {{{', '.join(str(u) for u in operators)}}},",
     ]
-    if max_gpus_per_node:
-        lines.append(f"  max_gpus_per_node = {max_gpus_per_node},")
+    for key, most in (
+        ("max_gpus_per_node", max_gpus_per_node),
+        ("max_cpus_per_node", max_cpus_per_node),
+        ("max_memory_mb_per_node", max_memory_mb_per_node),
+    ):
+        if most:
+            lines.append(f"  {key} = {most},")
     lines.append("}")
     return "\n".join(lines) + "\n"
 

@@ -21,6 +21,7 @@ ALICE, OPERATOR = 1000, 900
 CONF = """
 return {{ classes = {{"A", "B", "C"}}, policies = {{"pal", "pm-first", "packed"}},
   submit_file = "{submit_file}", models = {{"a100", "v100"}}, max_gpus_per_node = 4,
+  max_cpus_per_node = 16, max_memory_mb_per_node = 64000,
   operators = {{ 900 }}, {more} }}
 """
 

@@ -28,6 +28,8 @@ BROKEN = {
     "models": "return {{ classes = {{'A'}}, models = {{'A100'}} }}",
     "model is an index": "return {{ classes = {{'A'}}, models = {{'g1'}} }}",
     "widest": "return {{ classes = {{'A'}}, max_gpus_per_node = 0 }}",
+    "cpus": "return {{ classes = {{'A'}}, max_cpus_per_node = 'many' }}",
+    "memory": "return {{ classes = {{'A'}}, max_memory_mb_per_node = 0 }}",
     "operators": "return {{ classes = {{'A'}}, operators = {{'root'}} }}",
     "operators no list": "return {{ classes = {{'A'}}, operators = 7 }}",
     "byte code": "\x1bLua garbage",

@@ -1,6 +1,7 @@
 """setup: what it writes, what it leaves alone, and that it asks."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -274,3 +275,26 @@ def test_a_model_is_told_to_the_filter_only_where_nodes_have_its_feature(
     site = Site(tmp_path, f"{HEAD}NodeName=n[1-2] {SHAPE} Gres=gpu:v100:2 {features}\n")
     assert site.setup("--install", "--yes").returncode == 0
     assert f"models = {expected}," in site.files()["gpu_aware_conf.lua"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cpus", "memory"),
+    [
+        (f"NodeName=n[1-2] {SHAPE} RealMemory=64000 {INDEXED}", 8, 64000),
+        (f"NodeName=n1 {SHAPE} ThreadsPerCore=2 {INDEXED}\nNodeName=n2 CPUs=4 {INDEXED}", 16, None),
+        (f"NodeName=DEFAULT CPUs=6 RealMemory=7000\nNodeName=n[1-2] {INDEXED}", 6, 7000),
+        (f"NodeName=n1 CPUs=4 {INDEXED}\nNodeName=n2 {INDEXED}", None, None),
+        (f"NodeName=n1 CPUs=4 {INDEXED}\nNodeName=login CPUs=99 RealMemory=1", 4, None),
+        (f"NodeName=n1 Boards=2 SocketsPerBoard=2 CoresPerSocket=3 {INDEXED}", 12, None),
+    ],
+)
+def test_the_filter_knows_the_largest_node_with_gpus(
+    tmp_path: Path, lines: str, cpus: int | None, memory: int | None
+):
+    """One whose size is not in slurm.conf may be larger than all others."""
+    site = Site(tmp_path, f"{HEAD}{lines}\n")
+    assert site.setup("--install", "--yes").returncode == 0
+    conf = site.files()["gpu_aware_conf.lua"]
+    for key, value in (("max_cpus_per_node", cpus), ("max_memory_mb_per_node", memory)):
+        found = re.search(rf"{key} = (\d+),", conf)
+        assert (found and int(found[1])) == value

@@ -160,6 +160,8 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
             policies=["pal", "pm-first", "pal+mapa"],
             models=["V100", "a100-80gb"],
             max_gpus_per_node=most,
+            max_cpus_per_node=8 * most,
+            max_memory_mb_per_node=1000 * most,
             operators=[0, 64030],
         )
     )
@@ -171,6 +173,8 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
     assert problem is None
     assert dict(conf.model_set.items()) == {"v100": True, "a100-80gb": True}
     assert conf.max_gpus_per_node == (most or None)
+    assert conf.max_cpus_per_node == (8 * most or None)
+    assert conf.max_memory_mb_per_node == (1000 * most or None)
     assert conf.reservation == "gpuaware_gate"
 
 
