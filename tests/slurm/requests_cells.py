@@ -226,6 +226,11 @@ INTERACTIVE: tuple[str, ...] = (
     "--gres=gpu:1 --constraint=gpu_v100",
     "--gres=gpu:5",
 )
+# Only where all cells are tried; as are the rows with each pair of values of the factors.
+INTERACTIVE_MORE: tuple[str, ...] = (
+    "-c 17 --gres=gpu:1",
+    "--gres=gpu:1 --mem=65000",
+)
 
 
 def missing_combinations(requests: Collection[str], strength: int) -> set[tuple[str, ...]]:
@@ -269,4 +274,10 @@ def cells() -> tuple[Cell, ...]:
     for i, text in enumerate(INTERACTIVE):
         add("a", "salloc", text.split(), "", quick=i % 5 == 0)
         add("s", "srun", text.split(), "", quick=i % 5 == 1)
+    for text in INTERACTIVE_MORE:
+        add("a", "salloc", text.split(), "", quick=False)
+        add("s", "srun", text.split(), "", quick=False)
+    for i, row in enumerate(pairs):
+        prefix, tool = (("a", "salloc"), ("s", "srun"))[i % 2]
+        add(prefix, tool, options_of(row), WIDE if row[1] == "--nodes=2-4" else "", quick=False)
     return tuple(found.values())
