@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.placing import Candidate, Placer, task_of
+from slurm_gpu_aware.service.candidates import Candidates, waiting_entry
+from slurm_gpu_aware.service.licences import Licences
+from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.recovery import Backoff, Recovery, is_released
+from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
@@ -25,33 +28,21 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmJob,
     SlurmNode,
     SlurmQos,
-    array_tasks,
     split_arrays,
 )
 from slurm_gpu_aware.slurm.gres import placed_slots
-from slurm_gpu_aware.slurm.parse import parse_licenses
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.rewrite import gpus_per_node
-from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold, build_cluster, is_usable
-from slurm_gpu_aware.slurm.translate import (
-    CannotPlanError,
-    Site,
-    class_of,
-    to_request,
-    wishes_of,
-)
+from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster, is_usable
+from slurm_gpu_aware.slurm.translate import Site, class_of, wishes_of
 
 __all__ = ["Outcome", "Rounds"]
 
 log = logging.getLogger(__name__)
 
-_PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None"})
-"""Reasons that say that nothing but our gate holds a parked job."""
 _GATE_MARGIN_S = 5.0
 """Nothing is pinned if the gate may open within this time and that of one command: a job that
 starts meanwhile must not be touched."""
-_MOST_TASKS = 500
-"""Array tasks of one array that one round plans."""
 _EPILOG_S = 3.0
 """A node on which epilogs run for longer than this is not planned with until they are done."""
 _CONFIG_S = 60.0
@@ -168,13 +159,14 @@ class Rounds:
         slurm = self._static()
         partitions = {p.name: p for p in self._gateway.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos)
+        self._recovery.grace_s = rules.grace_s
         cluster = build_cluster(
             list(nodes.values()),
             jobs,
             self._books.profile(),
             slurm,
             classes=self._config.site.classes,
-            locality_penalty=self._config.placement.locality_penalty,
+            penalties=self._config.placement.penalties,
             holds=holds,
             busy_nodes=self._busy(nodes.values(), now),
             now=now,
@@ -183,12 +175,15 @@ class Rounds:
         )
         reservations = self._gateway.reservations()
         site = Site(self._config, slurm, nodes, partitions, reservations, cluster, now, rules)
-        candidates, leave = self._candidates(parked, jobs, site, outcome)
+        sorted_out = Candidates(site, self._backoff, Licences(self._gateway))
+        sorted_out.sort_out(parked, jobs)
+        candidates, leave = sorted_out.found, sorted_out.leave
+        outcome.held += sorted_out.held
+        outcome.waiting += sorted_out.waiting
         plan, planned = self._plan(candidates, site)
-        plan = _in_task_order(plan, candidates)
+        plan = in_task_order(plan, candidates)
         outcome.waiting += [
-            {"job_id": w.job_id, "reason": w.reason, "shadow_start_s": w.shadow_start_s}
-            for w in plan.waiting
+            waiting_entry(w.job_id, w.reason, w.shadow_start_s) for w in plan.waiting
         ]
         if not self._gate_held(self._clock()):
             log.warning("the gate is not held: nothing is placed until it is")
@@ -209,7 +204,7 @@ class Rounds:
             outcome.placed, outcome.planned = placed, planned
             for job_id, why in failed.items():
                 self._backoff.punish(job_id, now)
-                outcome.waiting.append({"job_id": job_id, "reason": why, "shadow_start_s": None})
+                outcome.waiting.append(waiting_entry(job_id, why))
 
     def _busy(self, nodes: Iterable[SlurmNode], now: float) -> frozenset[str]:
         """Nodes that have been completing a job for so long that waiting there is no good."""
@@ -260,86 +255,6 @@ class Rounds:
             whole_node=original.exclusive or job.exclusive,
         )
 
-    def _candidates(
-        self,
-        parked: Sequence[SlurmJob],
-        jobs: Sequence[SlurmJob],
-        site: Site,
-        outcome: Outcome,
-    ) -> tuple[dict[str, Candidate], list[tuple[SlurmJob, str]]]:
-        """Jobs to plan, and those to leave to Slurm; the rest waits, with its reason."""
-        found: dict[str, Candidate] = {}
-        leave: list[tuple[SlurmJob, str]] = []
-        licences = _Licences(self._gateway)
-        order = _TaskOrder()
-
-        def wait(job_id: str, reason: str) -> None:
-            outcome.waiting.append({"job_id": job_id, "reason": reason, "shadow_start_s": None})
-            order.waits(job)
-
-        for job in sorted(parked, key=_queue_order):
-            original = parse(job.admin_comment)
-            assert original is not None  # noqa: S101 - is_parked said so
-            if job.reason not in _PLANNABLE:
-                outcome.held += 1
-                outcome.waiting.append(
-                    {"job_id": job.id, "reason": f"held by {job.reason}", "shadow_start_s": None}
-                )
-                continue
-            if order.blocks(job):
-                wait(job.id, "an earlier task of its array goes first")
-                continue
-            for job_id in self._ids(job, jobs):
-                until = self._backoff.held_until(job_id, site.now, job.reason)
-                if until is not None:
-                    outcome.held += 1
-                    wait(job_id, f"it could not start; tried again in {until - site.now:.0f} s")
-                    continue
-                lacking = licences.lacking(original.licenses, _own_licences(job, site))
-                if lacking is not None:
-                    wait(job_id, f"licence {lacking} is in use")
-                    continue
-                record = job if job_id == job.id else task_of(job, job_id)
-                try:
-                    request = to_request(record, original, site, job_id=job_id)
-                except CannotPlanError as exc:
-                    if exc.leave:
-                        leave.append((job, exc.reason))
-                        break
-                    wait(job_id, exc.reason)
-                    continue
-                except Exception as exc:
-                    # One job that we cannot understand must not keep all others from being placed.
-                    log.exception("job %s is left to Slurm: it cannot be understood", job_id)
-                    leave.append((job, f"its request cannot be understood: {exc}"))
-                    break
-                licences.take(original.licenses)
-                unsplit = job.array_tasks is not None
-                found[job_id] = Candidate(job_id, record, original, request, unsplit)
-        return found, leave
-
-    @staticmethod
-    def _ids(job: SlurmJob, jobs: Sequence[SlurmJob]) -> list[str]:
-        """The job itself, or the tasks of an array that its ``%limit`` lets start."""
-        if job.array_tasks is None:
-            return [job.id]
-        try:
-            tasks = array_tasks(job.array_tasks)
-        except ValueError as exc:
-            log.warning("job %s: %s", job.id, exc)
-            return []
-        most = _MOST_TASKS
-        if job.array_limit:
-            active = sum(
-                1
-                for other in jobs
-                if other.array_id == job.array_id
-                and other.array_tasks is None
-                and (other.state in HOLDING or other.state == "PENDING")
-            )
-            most = min(most, max(0, job.array_limit - active))
-        return [f"{job.array_id}_{task}" for task in tasks[:most]]
-
     def _plan(
         self, candidates: Mapping[str, Candidate], site: Site
     ) -> tuple[Plan, Callable[[], Mapping[str, Any]] | None]:
@@ -361,91 +276,3 @@ class Rounds:
         queue = [candidate.request for candidate in candidates.values()]
         plan = plan_round(queue, site.cluster, settings, site.now, timer=self._timer)
         return plan, partial(record_round, queue, site.cluster, settings, site.now, plan)
-
-
-def _queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
-    """Slurm's order: priority, then age, then number; tasks of one array by task number."""
-    _, _, task = job.id.partition("_")
-    number = float(task) if task else float("inf")
-    return -job.priority, job.submit_s, job.array_id or job.raw_id, number
-
-
-class _TaskOrder:
-    """Tasks of an array start in their order.
-
-    Once Slurm's scheduler has rejected a task in a pass, it does not look at the later tasks of
-    that array. So a task that waits at the gate as a record of its own keeps later tasks of its
-    array from starting, even if their gate is open. The unsplit rest comes last and does no harm.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: set[int] = set()
-
-    def waits(self, job: SlurmJob) -> None:
-        """A parked job does not start now."""
-        if job.array_id is not None and job.array_tasks is None:
-            self._waiting.add(job.array_id)
-
-    def blocks(self, job: SlurmJob) -> bool:
-        """Whether an earlier task of the job's array waits."""
-        return job.array_id in self._waiting
-
-
-def _in_task_order(plan: Plan, candidates: Mapping[str, Candidate]) -> Plan:
-    """The plan without tasks that an earlier, split, unplaced task of their array would block."""
-    chosen = {assignment.job_id for assignment in plan.assignments}
-    order, blocked = _TaskOrder(), set()
-    for job_id, candidate in candidates.items():  # in queue order
-        if order.blocks(candidate.job):
-            blocked.add(job_id)
-        elif job_id not in chosen and not candidate.unsplit:
-            order.waits(candidate.job)
-    kept = tuple(a for a in plan.assignments if a.job_id not in blocked)
-    later = tuple(
-        Waiting(job_id, "an earlier task of its array goes first")
-        for job_id in blocked
-        if job_id in chosen
-    )
-    return Plan(kept, plan.waiting + later, plan.took_s)
-
-
-def _own_licences(job: SlurmJob, site: Site) -> frozenset[str]:
-    """Licences that the reservations named by a job hold."""
-    names = (job.reservation or "").split(",")
-    return frozenset(name for r in site.reservations if r.name in names for name, _ in r.licenses)
-
-
-class _Licences:
-    """Users' own licences: how many are free, minus what this round gives away."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._free: dict[str, int] | None = None
-
-    def lacking(self, text: str | None, own: Set[str] = frozenset()) -> str | None:
-        """Name of a licence that is not free in the number asked; None: all are.
-
-        ``own``: licences that the job's reservation holds for it, which never count as free.
-        """
-        for name, count in self._wanted(text):
-            if name not in own and self._known().get(name, count) < count:
-                return name
-        return None
-
-    def take(self, text: str | None) -> None:
-        """Count a job's licences as in use."""
-        for name, count in self._wanted(text):
-            if name in self._known():
-                self._known()[name] -= count
-
-    def _known(self) -> dict[str, int]:
-        if self._free is None:
-            self._free = self._gateway.free_licenses()
-        return self._free
-
-    @staticmethod
-    def _wanted(text: str | None) -> tuple[tuple[str, int], ...]:
-        try:
-            return parse_licenses(text or "")
-        except ValueError:
-            return ()
