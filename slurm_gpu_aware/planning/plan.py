@@ -37,6 +37,8 @@ class Waiting:
     """One sentence for a person."""
     shadow_start_s: float | None = None
     """Latest start by the shadow reservation; None: no reservation was made for it."""
+    never: bool = False
+    """Not even the idle cluster, as it stands, has a place for it."""
 
 
 @dataclass(frozen=True)

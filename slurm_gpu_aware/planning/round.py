@@ -233,9 +233,16 @@ class _Round:
         self.running.append(as_running(request, found, self.now))
         self.assignments.append(replace(found, clock_mhz=clock_mhz(request, self.settings)))
 
-    def _wait(self, request: Request, reason: str, shadow_start_s: float | None = None) -> None:
+    def _wait(
+        self,
+        request: Request,
+        reason: str,
+        shadow_start_s: float | None = None,
+        *,
+        never: bool = False,
+    ) -> None:
         self._settled.add(request.job_id)
-        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s))
+        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s, never))
 
     def _cannot_ever(self, request: Request) -> bool:
         """Say whether the job fits not even on the idle cluster; then it waits, blocking nobody.
@@ -254,7 +261,7 @@ class _Round:
         reason = self._never[key]
         if reason is None:
             return False
-        self._wait(request, f"cannot start even on an idle cluster: {reason}")
+        self._wait(request, f"cannot start even on an idle cluster: {reason}", never=True)
         return True
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:

@@ -15,6 +15,7 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.candidates import Candidates, waiting_entry
 from slurm_gpu_aware.service.licences import Licences
+from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.recovery import Backoff, Recovery, is_released
 from slurm_gpu_aware.service.task_order import in_task_order
@@ -182,8 +183,12 @@ class Rounds:
         outcome.waiting += sorted_out.waiting
         plan, planned = self._plan(candidates, site)
         plan = in_task_order(plan, candidates)
+        leave += left_to_slurm(plan.waiting, candidates, parked, cluster)
+        given_up = {job.raw_id for job, _ in leave}
         outcome.waiting += [
-            waiting_entry(w.job_id, w.reason, w.shadow_start_s) for w in plan.waiting
+            waiting_entry(w.job_id, w.reason, w.shadow_start_s)
+            for w in plan.waiting
+            if candidates[w.job_id].job.raw_id not in given_up
         ]
         if not self._gate_held(self._clock()):
             log.warning("the gate is not held: nothing is placed until it is")

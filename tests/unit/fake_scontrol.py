@@ -153,9 +153,11 @@ def nodes_text(state: dict) -> str:
         gres = ",".join(
             f"gpu:g{i}:{int(i in used)}(IDX:{i if i in used else 'N/A'})" for i in range(4)
         )
+        drained = state.get("drained", {}).get(name, [])
+        drain = ",".join(f"gpu:g{i}:1(IDX:{i})" for i in drained) or "N/A"
         lines.append(
             f"NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 ActiveFeatures=gpu_v100"
-            f" Gres=gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1) GresDrain=N/A"
+            f" Gres=gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1) GresDrain={drain}"
             f" GresUsed={gres} RealMemory=64000 AllocMem=0 State={state['nodes'][name]}"
             f" Partitions=gpu OS=Linux 6.1 #1 SMP"
         )

@@ -44,8 +44,13 @@ class FakeSlurm:
         }
         self.write([], nodes=["n1", "n2"])
 
-    def write(self, jobs: list[dict[str, Any]], nodes: list[str]) -> None:
-        state = {"jobs": jobs, "nodes": dict.fromkeys(nodes, "IDLE")}
+    def write(
+        self,
+        jobs: list[dict[str, Any]],
+        nodes: list[str],
+        drained: dict[str, list[int]] | None = None,
+    ) -> None:
+        state = {"jobs": jobs, "nodes": dict.fromkeys(nodes, "IDLE"), "drained": drained or {}}
         (self.home / "state.json").write_text(json.dumps(state))
 
     @property

@@ -1,0 +1,60 @@
+"""Jobs that no exact placement will ever fit, although Slurm itself could start them.
+
+Drained GPUs may leave two nodes without a common set of indices, or 4 + 2 GPUs where a job asks for
+6. At our gate such a job would wait until somebody mends the nodes; plain Slurm would start it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.planning.plan import Waiting
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.service.placing import Candidate
+from slurm_gpu_aware.slurm.gateway import SlurmJob
+
+__all__ = ["fits_by_counts", "left_to_slurm"]
+
+
+def left_to_slurm(
+    waiting: Iterable[Waiting],
+    candidates: Mapping[str, Candidate],
+    parked: Iterable[SlurmJob],
+    cluster: Cluster,
+) -> list[tuple[SlurmJob, str]]:
+    """Parked records, each with the reason, that never fit our way but fit by numbers."""
+    records = {job.raw_id: job for job in parked}
+    found: dict[int, tuple[SlurmJob, str]] = {}
+    for entry in waiting:
+        candidate = candidates.get(entry.job_id)
+        if entry.never and candidate is not None and fits_by_counts(candidate.request, cluster):
+            number = candidate.job.raw_id
+            found.setdefault(number, (records[number], entry.reason))
+    return list(found.values())
+
+
+def fits_by_counts(request: Request, cluster: Cluster) -> bool:
+    """Whether the usable nodes have GPUs and CPUs enough, whatever the indices and who is on them.
+
+    Where the request does not fix the count per node the GPUs may be spread unevenly.
+    """
+    counts = cluster.exists.sum(axis=1)
+    if request.eligible is not None:
+        counts = np.where(request.eligible, counts, 0)
+    required = list(request.required)
+    for nodes in request.node_counts(cluster.shape[1]):
+        able = counts >= request.gpus // nodes
+        if cluster.cpus is not None:
+            able &= cluster.cpus >= request.cpus_on_node(nodes)
+        if int(able.sum()) >= nodes and all(able[required]):
+            return True
+    if request.gpus_per_node is not None or request.whole_node or not all(counts[required]):
+        return False
+    most = min(request.max_nodes or request.gpus, request.gpus)
+    others = np.sort(np.delete(counts, required))[::-1][: max(0, most - len(required))]
+    enough = int(counts[required].sum() + others.sum()) >= request.gpus
+    nodes_there = len(required) + int(np.count_nonzero(others))
+    return enough and max(1, request.min_nodes) <= min(nodes_there, request.gpus)

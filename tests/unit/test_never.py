@@ -1,0 +1,86 @@
+"""Jobs that no exact placement fits, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_slurm import FakeSlurm, parked
+
+from slurm_gpu_aware.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.service.never import fits_by_counts
+
+
+def cluster(*there: list[int], width: int = 4) -> Cluster:
+    exists = np.zeros((len(there), width), dtype=np.bool_)
+    for i, slots in enumerate(there):
+        exists[i, slots] = True
+    nodes = len(there)
+    return Cluster(
+        nodes=tuple(f"n{i + 1}" for i in range(nodes)),
+        exists=exists,
+        free=exists.copy(),
+        scores={},
+        levels=(LocalityLevel("node", 1.0, np.arange(nodes, dtype=np.int64)),),
+        free_cpus=np.zeros(nodes, dtype=np.int64),
+        cpus=np.full(nodes, 8, dtype=np.int64),
+        free_memory_mb=np.zeros(nodes, dtype=np.int64),
+        indexed=np.ones(nodes, dtype=np.bool_),
+        model=(None,) * nodes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2}, True),
+        ({"gpus": 6, "gpus_per_node": 3, "min_nodes": 2}, False),
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "required": (0,)}, True),
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "required": (2,)}, False),
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "cpus": 20}, False),
+        ({"gpus": 5}, True),  # 2 + 2 + 1
+        ({"gpus": 5, "max_nodes": 2}, False),
+        ({"gpus": 5, "required": (2,)}, True),
+        ({"gpus": 5, "gpus_per_node": 5}, False),
+        ({"gpus": 4, "gpus_per_node": 4}, False),
+    ],
+)
+def test_fits_by_counts(asked: dict[str, Any], fits: bool) -> None:
+    here = cluster([2, 3], [0, 1], [0])
+    assert fits_by_counts(Request("7", **asked), here) is fits
+
+
+def test_only_nodes_that_it_may_use_count() -> None:
+    here = cluster([2, 3], [0, 1], [0, 1])
+    request = Request("7", gpus=4, gpus_per_node=2, min_nodes=2)
+    nowhere = replace(request, eligible=np.array([True, False, False]))
+    assert fits_by_counts(request, here)
+    assert not fits_by_counts(nowhere, here)
+
+
+@pytest.mark.parametrize("tasks", [None, "0,1"])
+def test_without_common_indices_slurm_places_it(tmp_path: Path, tasks: str | None) -> None:
+    slurm = FakeSlurm(tmp_path)
+    comment = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
+    job = parked("98", AdminComment=comment, NumNodes="2", NumCPUs="2")
+    if tasks is not None:
+        job |= {"ArrayJobId": "98", "ArrayTaskId": tasks, "stuck": "1"}
+    slurm.write([job, parked("8")], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    slurm.round()
+    assert slurm.jobs["98"]["Licenses"] == "(null)", slurm.said
+    assert ";sel=hand:" in slurm.jobs["98"]["AdminComment"]
+    assert slurm.jobs["98"]["TresPerNode"] == "gres/gpu:2"
+    assert slurm.jobs["8"]["JobState"] == "RUNNING"
+
+
+def test_what_is_too_large_for_the_usable_nodes_waits(tmp_path: Path) -> None:
+    slurm = FakeSlurm(tmp_path)
+    comment = "gpuaware/1;tn=gres/gpu:3;nn=2-2;mc=2"
+    job = parked("98", AdminComment=comment, NumNodes="2", TresPerNode="gres/gpu:3")
+    slurm.write([job], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    slurm.round()
+    assert slurm.jobs["98"]["Licenses"] == "gpuaware:1"
