@@ -109,6 +109,8 @@ class Recovery:
         self._watch = watch
         self._backoff = backoff
         self._first_seen: dict[str, float] = {}
+        self.grace_s = 0.0
+        """How much longer a job that preempts others may take: its victims may go on so long."""
 
     def due(
         self, jobs: Sequence[SlurmJob], lost_nodes: frozenset[str], now: float
@@ -138,8 +140,10 @@ class Recovery:
             job.reason == "Licenses" and now - since < _STALE_S
         ):
             return f"held by {job.reason}"
-        if now - since > self._config.selector.start_timeout_s:
-            return f"not started within {self._config.selector.start_timeout_s:g} s"
+        limit_s = self._config.selector.start_timeout_s
+        limit_s += self.grace_s if tracked is not None and tracked.preempts else 0.0
+        if now - since > limit_s:
+            return f"not started within {limit_s:g} s"
         return None
 
     def park_again(self, jobs: Mapping[str, SlurmJob], due: Mapping[str, str], now: float) -> int:

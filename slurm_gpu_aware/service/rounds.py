@@ -161,6 +161,7 @@ class Rounds:
         partitions = {p.name: p for p in self._gateway.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos)
         self._recovery.grace_s = rules.grace_s
+        self._recovery.grace_s = rules.grace_s
         cluster = build_cluster(
             list(nodes.values()),
             jobs,

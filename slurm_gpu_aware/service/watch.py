@@ -33,6 +33,8 @@ class Tracked:
     released_at: float | None = None
     """When the gate was opened, or when we first saw it open."""
     raw_id: int | None = None
+    preempts: bool = False
+    """Other jobs have to go first; Slurm may give them time for that."""
 
 
 @dataclass
@@ -48,9 +50,11 @@ class Watch:
         """Take up the decisions that a previous selector left open."""
         for decision in self.books.open_decisions():
             slots = tuple(decision.slots[0]) if decision.exact and decision.slots else None
-            self.placed[decision.job_id] = Tracked(
+            tracked = Tracked(
                 decision.id, decision.state, tuple(decision.nodes), slots, decision.restarts
             )
+            tracked.preempts = bool(decision.victims)
+            self.placed[decision.job_id] = tracked
 
     def observe(self, jobs: Iterable[SlurmJob], now: float) -> None:
         """Compare with what Slurm shows and write down what changed."""

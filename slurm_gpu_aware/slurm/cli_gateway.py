@@ -141,7 +141,7 @@ class CliGateway:
 
     def qos(self) -> list[SlurmQos]:
         """All QOS, by slurmdbd."""
-        columns = "format=name,preempt,preemptmode,priority,preemptexempttime"
+        columns = "format=name,preempt,preemptmode,priority,preemptexempttime,gracetime"
         command = [self._sacctmgr, "-n", "-P", "show", "qos", columns]
         return parse_qos(run_command(command, self._timeout_s)[0])
 

@@ -201,6 +201,8 @@ class SlurmPartition:
     """What happens to its jobs when others preempt them: ``REQUEUE``, ``CANCEL``, ..."""
     exclusive: bool = False
     """Jobs get whole nodes (OverSubscribe=EXCLUSIVE)."""
+    grace_s: float = 0.0
+    """How long its jobs go on after they were told that they are preempted (GraceTime)."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,8 @@ class SlurmQos:
     priority: int = 0
     exempt_s: float | None = None
     """Its jobs are spared for this long after their start; None: as the cluster says."""
+    grace_s: float = 0.0
+    """How long its jobs go on after they were told that they are preempted (GraceTime)."""
 
 
 @dataclass(frozen=True)

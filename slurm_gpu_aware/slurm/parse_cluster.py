@@ -93,22 +93,24 @@ def parse_partitions(text: str) -> list[SlurmPartition]:
                 priority_tier=int(fields.get("PriorityTier", "1")),
                 preempt_mode=_modes(fields.get("PreemptMode", "OFF")),
                 exclusive=fields.get("OverSubscribe") == "EXCLUSIVE",
+                grace_s=_grace(fields.get("GraceTime", "")),
             )
         )
     return found
 
 
 def parse_qos(text: str) -> list[SlurmQos]:
-    """QOS of ``sacctmgr -nP show qos format=name,preempt,preemptmode,priority,...exempttime``.
+    """QOS of ``sacctmgr -nP show qos``; its columns are name, preempt, preemptmode, priority,
+    preemptexempttime, gracetime.
 
     Raises SourceError.
     """
     found = []
     for line in filter(None, text.splitlines()):
         values = line.split("|")
-        if len(values) != 5:
-            raise SourceError(f"sacctmgr show qos: {line[:80]!r} has not five values")
-        name, preempts, mode, priority, exempt = values
+        if len(values) != 6:
+            raise SourceError(f"sacctmgr show qos: {line[:80]!r} has not six values")
+        name, preempts, mode, priority, exempt, grace = values
         found.append(
             SlurmQos(
                 name=name,
@@ -116,6 +118,7 @@ def parse_qos(text: str) -> list[SlurmQos]:
                 preempt_mode=frozenset() if mode in ("", "cluster") else _modes(mode),
                 priority=int(priority) if priority.isdigit() else 0,
                 exempt_s=_exempt(exempt),
+                grace_s=_grace(grace),
             )
         )
     return found
@@ -128,6 +131,11 @@ def _modes(text: str) -> frozenset[str]:
 def _exempt(text: str) -> float | None:
     seconds = parse_duration(text)
     return None if math.isinf(seconds) else seconds
+
+
+def _grace(text: str) -> float:
+    """Seconds, also where Slurm writes only their number."""
+    return float(text) if text.isdigit() else _exempt(text) or 0.0
 
 
 def parse_reservations(text: str) -> list[SlurmReservation]:

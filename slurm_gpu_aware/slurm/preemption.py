@@ -59,6 +59,15 @@ class PreemptionRules:
             return Standing(float(own.priority), own.name)
         return Standing()
 
+    @property
+    def grace_s(self) -> float:
+        """The longest time that a victim may go on after it was told (GraceTime). Units: s."""
+        if self._by("partition_prio"):
+            return max((p.grace_s for p in self.partitions.values()), default=0.0)
+        if self._by("qos"):
+            return max((qos.grace_s for qos in self.qos.values()), default=0.0)
+        return 0.0
+
     def _by(self, kind: str) -> bool:
         slurm = self.slurm
         return slurm is not None and slurm.preempt_type == kind

@@ -1,0 +1,116 @@
+"""GraceTime: a job whose victims are given time to end is not parked again meanwhile."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.recovery import Backoff, Recovery
+from slurm_gpu_aware.service.watch import Tracked, Watch
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
+from slurm_gpu_aware.slurm.parse_cluster import parse_partitions, parse_qos
+from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.store.ledger import Decision
+
+SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
+RELEASED_AT = 1000.0
+JOB = SlurmJob(
+    id="7",
+    raw_id=7,
+    name="job",
+    user="alice",
+    uid=2001,
+    state="PENDING",
+    reason="Resources",
+    partitions=("high",),
+    priority=1,
+    submit_s=1.0,
+    eligible_s=1.0,
+    start_s=None,
+    end_s=math.inf,
+    time_limit_s=600.0,
+    restarts=0,
+    batch=True,
+    req_nodes=("n1",),
+    tres_per_node="gres/gpu:g1:1",
+    admin_comment="gpuaware/1;tn=gres/gpu:1;sel=released:0:1000",
+)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("90", 90), ("00:02:00", 120)])
+def test_grace_time_of_partition_and_qos(text: str, expected: float):
+    line = f"PartitionName=low GraceTime={text} Nodes=n1 PreemptMode=REQUEUE State=UP"
+    assert parse_partitions(line)[0].grace_s == expected
+    assert parse_qos(f"low||requeue|5|00:00:00|{text}\n")[0].grace_s == expected
+
+
+def test_a_line_of_another_form_is_refused():
+    with pytest.raises(SourceError, match="six values"):
+        parse_qos("low||requeue|5|00:00:00\n")
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("partition_prio", 90.0), ("qos", 45.0), ("", 0.0)])
+def test_the_longest_of_the_rule_that_holds(kind: str, expected: float):
+    rules = PreemptionRules(
+        replace(SLURM, preempt_type=kind),
+        {
+            "low": SlurmPartition("low", frozenset(), up=True, grace_s=90.0),
+            "mid": SlurmPartition("mid", frozenset(), up=True, grace_s=20.0),
+        },
+        {"scavenge": SlurmQos("scavenge", grace_s=45.0)},
+    )
+    assert rules.grace_s == expected
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(Books(tmp_path / "store.db"), Config())
+
+
+def due(watch: Watch, after_s: float, grace_s: float) -> dict[str, str]:
+    recovery = Recovery(CliGateway(), Config(), watch.books, watch, Backoff(60.0))
+    recovery.grace_s = grace_s
+    return recovery.due([JOB], frozenset(), RELEASED_AT + after_s)
+
+
+@pytest.mark.parametrize(
+    ("preempts", "after_s", "parked_again"),
+    [(False, 29.0, False), (False, 31.0, True), (True, 119.0, False), (True, 121.0, True)],
+)
+def test_only_a_job_with_victims_is_given_the_time(
+    watch: Watch, preempts: bool, after_s: float, parked_again: bool
+):
+    watch.placed["7"] = Tracked(
+        1, "released", ("n1",), (1,), 0, released_at=RELEASED_AT, preempts=preempts
+    )
+    assert bool(due(watch, after_s, grace_s=90.0)) is parked_again
+
+
+@pytest.mark.parametrize("victims", [[], ["5"]])
+def test_a_selector_that_starts_anew_knows_who_has_victims(watch: Watch, victims: list[str]):
+    watch.books.decide(
+        Decision(
+            job_id="7",
+            user="alice",
+            submitted_at=1.0,
+            decided_at=RELEASED_AT,
+            asked={},
+            policy="pal",
+            nodes=["n1"],
+            slots=[[1]],
+            score=1.0,
+            level="node",
+            slowdown=1.0,
+            victims=victims,
+            state="released",
+        )
+    )
+    watch.load()
+    assert watch.placed["7"].preempts is bool(victims)
