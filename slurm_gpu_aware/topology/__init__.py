@@ -6,7 +6,7 @@ machines   known machines by name
 patterns   ring, tree, ring+tree, all-to-all, none, edge lists
 bandwidth  AggBW, EffBW, PreservedBW (MAPA, eqs. 1 to 3), refit of eq. 2
 matching   best embedding on every set of GPUs, exact up to 16
-rings, trees, general, subsets   the dynamic programs behind ``matching``
+rings, trees, general, extend, subsets   the dynamic programs behind ``matching``
 ========== ==============================================================
 """
 

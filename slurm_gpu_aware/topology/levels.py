@@ -145,6 +145,7 @@ def with_known_sockets(cluster: Cluster) -> Cluster:
     if cluster.graphs:
         return cluster
     inside = [level for level in cluster.levels if level.group.ndim == 2]
+    inside.sort(key=lambda level: level.name != "socket")
     return replace(cluster, graphs=_graphs_from(inside[0])) if inside else cluster
 
 

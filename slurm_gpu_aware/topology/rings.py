@@ -3,7 +3,7 @@
 A ring is a Hamiltonian cycle. Held and Karp (1962): the best path that starts at the lowest GPU
 of a set, visits the set and ends at GPU v is the best such path of the set without v, extended
 by one link. Fixing the start takes out rotations; what remains is (k-1)(k-2) extensions per set
-instead of (k-1)!/2 rings. All sets of a size are handled in one NumPy expression.
+instead of (k-1)!/2 rings. All sets of a size are handled in a few NumPy expressions.
 
 The same recursion serves the sum of the links (AggBW) and their minimum (bottleneck).
 """
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.topology.extend import Rows, exact_type, extended
 from slurm_gpu_aware.topology.subsets import masks_of_size, members_of_size, rank_of_mask
 
 __all__ = ["best_ring", "ring_counts", "ring_values", "ring_with_counts"]
@@ -35,19 +36,35 @@ def _extensions(n: int, size: int) -> tuple[IntArray, IntArray, IntArray]:
     Returns
     -------
     shorter : (size-1, M) column of the set without its p-th member.
-    step : (size-2, size-1, M) flat index ``u * n + v`` of the link from the previous end u to v.
-    closing : (size-1, M) flat index of the link from the end back to the start.
+    reached : (size-1, M) flat index ``shorter * n + v`` of the path over that set, on to v.
+    closing : (size-1, M) flat index ``v * n + u`` of the link from the end v back to the start u.
     """
     members = members_of_size(n, size)
     masks = masks_of_size(n, size)
     ends = members[1:]
     shorter = rank_of_mask(n)[masks ^ (1 << ends)]
-    previous = members_of_size(n, size - 1)[1:]
-    step = previous[:, shorter] * n + ends
+    reached = shorter * n + ends
     closing = ends * n + members[0]
-    for array in (shorter, step, closing):
+    for array in (shorter, reached, closing):
         array.setflags(write=False)
-    return shorter, step, closing
+    return shorter, reached, closing
+
+
+def _path_layers(weights: FloatArray, k: int, *ways: np.ufunc) -> Iterator[Rows]:
+    """Best paths by each way to combine links for sizes 2..k, each (ways, size-1, M).
+
+    Every path is first extended to all GPUs at once, as one row per set; then the ends inside each
+    larger set are picked. Single precision where it is exact: half the memory.
+    """
+    n = weights.shape[0]
+    gbps: Rows = np.ascontiguousarray(weights, dtype=exact_type(weights, k))
+    links = gbps.ravel().take(_extensions(n, 2)[2])
+    best = np.stack([links] * len(ways))
+    yield best
+    for size in range(3, k + 1):
+        longer = extended(gbps, members_of_size(n, size - 1)[1:], best, ways)
+        best = longer.reshape(len(ways), -1).take(_extensions(n, size)[1], axis=1)
+        yield best
 
 
 def ring_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
@@ -64,17 +81,10 @@ def ring_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
 
     Notes
     -----
-    Exact. O(2^n n^2) additions for k near n; C(n, k) sets times (k-1)(k-2) at the last size.
+    Exact. O(2^n n^2) additions for k near n; C(n, k) sets times n k at the last size.
     """
-    n = weights.shape[0]
-    flat = np.ascontiguousarray(weights).ravel()
-    best_sum = best_min = flat[_extensions(n, 2)[2]]
-    for size in range(3, k + 1):
-        shorter, step, _ = _extensions(n, size)
-        link = flat.take(step)
-        best_sum = (best_sum[:, shorter] + link).max(axis=0)
-        best_min = np.minimum(best_min[:, shorter], link, out=link).max(axis=0)
-    back = flat[_extensions(n, k)[2]]
+    *_, (best_sum, best_min) = _path_layers(weights, k, np.add, np.minimum)
+    back = weights.ravel().take(_extensions(weights.shape[0], k)[2])
     return (best_sum + back).max(axis=0), np.minimum(best_min, back).max(axis=0)
 
 
@@ -87,13 +97,9 @@ def best_ring(weights: FloatArray) -> tuple[int, ...]:
     n = weights.shape[0]
     if n <= 2:
         return tuple(range(n))
-    flat = np.ascontiguousarray(weights).ravel()
-    sums = [flat[_extensions(n, 2)[2]]]
-    for size in range(3, n + 1):
-        shorter, step, _ = _extensions(n, size)
-        sums.append((sums[-1][:, shorter] + flat.take(step)).max(axis=0))
+    sums = [layer[0] for layer in _path_layers(weights, n, np.add)]
     mask, closing = (1 << n) - 1, _extensions(n, n)[2]
-    value = sums[-1][:, 0] + flat[closing[:, 0]]
+    value = sums[-1][:, 0] + weights.ravel()[closing[:, 0]]
     position = int(value.argmax())
     order: list[int] = []
     for size in range(n, 1, -1):
@@ -102,9 +108,9 @@ def best_ring(weights: FloatArray) -> tuple[int, ...]:
         order.append(end)
         mask ^= 1 << end
         if size > 2:
-            shorter, step, _ = _extensions(n, size)
-            before = sums[size - 3][:, shorter[position, rank]] + flat[step[:, position, rank]]
-            position = int(before.argmax())
+            shorter = int(_extensions(n, size)[0][position, rank])
+            previous = members_of_size(n, size - 1)[1:, shorter]
+            position = int((sums[size - 3][:, shorter] + weights[previous, end]).argmax())
     ring = (0, *reversed(order))
     return ring if ring[1] < ring[-1] else (0, *order)
 
@@ -119,10 +125,12 @@ def _reach_layers(kinds: Kinds, k: int) -> Iterator[Reach]:
     reach = _add_link(start, flat[closing])
     yield reach
     for size in range(3, k + 1):
-        shorter, step, _ = _extensions(n, size)
+        shorter, members = _extensions(n, size)[0], members_of_size(n, size)
         longer = np.zeros((k + 1, *shorter.shape), dtype=np.uint32)
+        before = members_of_size(n, size - 1)[1:] * n
         for previous in range(size - 2):
-            longer |= _add_link(reach[:, previous].take(shorter, axis=1), flat[step[previous]])
+            link = flat.take(before[previous].take(shorter) + members[1:])
+            longer |= _add_link(reach[:, previous].take(shorter, axis=1), link)
         reach = longer
         yield reach
 

@@ -1,0 +1,50 @@
+"""The shared step of the dynamic programs: exact in whichever precision it picks."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.topology.extend import exact_type, extended
+from slurm_gpu_aware.topology.rings import ring_values
+
+
+def weights_of(values):
+    n = 5
+    weights = np.zeros((n, n))
+    weights[np.triu_indices(n, 1)] = values
+    return weights + weights.T
+
+
+def test_single_precision_only_where_every_sum_is_exact():
+    nvlinks = weights_of([50.0, 25.0, 12.0, 0.0009765625, 0.5] * 2)
+    assert exact_type(nvlinks, 16) is np.float32
+    assert exact_type(np.where(nvlinks == 12.0, -np.inf, nvlinks), 16) is np.float32
+    assert exact_type(nvlinks + 1e-4, 16) is np.float64  # no whole number of 1/1024
+    assert exact_type(nvlinks * 400, 16) is np.float64  # 16 x 20,000 GB/s have too many bits
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1000.0])
+def test_ring_sums_are_those_of_double_precision(factor):
+    rng = np.random.default_rng(3)
+    weights = weights_of(rng.integers(1, 60_000, 10) / 1024.0 * factor)
+    rings = [(0, *rest) for rest in permutations(range(1, 5))]
+    sums = [sum(weights[a, b] for a, b in zip(r, (*r[1:], 0), strict=True)) for r in rings]
+    total, slowest = ring_values(weights, 5)
+    assert total[0] == pytest.approx(max(sums), rel=1e-15)
+    assert slowest[0] in weights
+
+
+def test_few_and_many_sets_take_the_same_way_round():
+    """The whole expression at once and end by end agree."""
+    rng = np.random.default_rng(1)
+    weights = rng.random((8, 8))
+    ends = rng.integers(0, 8, (3, 2000))
+    values = rng.random((2, 3, 2000))
+    ways = (np.add, np.minimum)
+    many = extended(weights, ends, values, ways)
+    few = extended(weights, ends[:, :50], values[:, :, :50], ways)
+    assert many.shape == (2, 2000, 8)
+    assert (many[:, :50] == few).all()
