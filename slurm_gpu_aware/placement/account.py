@@ -40,7 +40,7 @@ def assignment(
     score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
     level = level_of(cluster, choice.nodes, choice.slots)
     scores = cluster.score(request.app_class)
-    exact = not request.whole_node and bool(cluster.indexed[list(choice.nodes)].all())
+    exact = not request.whole_node and all(map(cluster.indexed.item, choice.nodes))
     listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
     slowdown = level.penalty * score
     account: dict[str, Any] = {
@@ -52,8 +52,8 @@ def assignment(
             {
                 "node": cluster.nodes[node],
                 "slots": list(slots),
-                "scores": [round(float(scores[node, s]), 4) for s in slots],
-                "left_free": int(cluster.free[node].sum()) - len(slots),
+                "scores": [round(scores.item(node, s), 4) for s in slots],
+                "left_free": int(supply.free[node]).bit_count() - len(slots),
             }
             for node, slots in listed
         ],
@@ -101,16 +101,16 @@ def cells_tried(cell: Cell) -> dict[str, Any]:
     is missing if a larger one of its level holds no set or a smaller one does. Lists at most
     ``MOST_CELLS``, those up to the chosen one first.
     """
-    values = cell.supply.table.values
-    asked = list(cell.tried)
-    products = [one.level.penalty * float(values[one.bound_index]) for one in asked]
+    asked = cell.tried
+    value = cell.supply.table.values.item
+    products = [one.level.penalty * value(one.bound_index) for one in asked]
     order = sorted(range(len(asked)), key=products.__getitem__)  # asked tighter level first
     chosen = next(place for place, at in enumerate(order) if asked[at].found)
     start = max(0, chosen + 1 - MOST_CELLS)
     listed = [
         {
             "level": asked[at].level.name,
-            "V": round(float(values[asked[at].bound_index]), 4),
+            "V": round(value(asked[at].bound_index), 4),
             "LxV": round(products[at], 4),
             "found": asked[at].found,
         }

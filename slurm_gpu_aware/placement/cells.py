@@ -22,6 +22,7 @@ from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, set
 __all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports", "supports_of"]
 
 _SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
+_FEW_PAIRS = 1 << 12  # index sets x nodes that are compared one by one rather than counted
 _EXACT_WIDTH = 20  # slots up to which all index sets are counted; beyond, those of single nodes
 
 
@@ -322,7 +323,10 @@ def supports(
     if supply.request.required:
         sets = sets[(sets & _common_slots(supply, nodes, masks)) == sets]
     if level.groups == 1:
-        counts = _superset_counts(0, masks, 1, width)[0][sets]
+        if len(sets) * len(masks) <= _FEW_PAIRS:
+            counts = np.count_nonzero((sets & ~masks.astype(np.int64)[:, None]) == 0, axis=0)
+        else:
+            counts = _superset_counts(0, masks, 1, width)[0][sets]
         found = np.flatnonzero(counts >= split.nodes)
         if len(found):
             yield 0, sets[found], counts[found]

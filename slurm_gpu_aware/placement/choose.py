@@ -7,6 +7,7 @@ fewest GPUs left (best fit), then the lowest node and the lowest slots.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import comb
@@ -229,25 +230,25 @@ def _choose_even(cell: Cell, best_fit: bool) -> Choice:
 def _choose_same(cell: Cell, best_fit: bool) -> Choice:
     supply, count = cell.supply, cell.split.nodes
     found = {group: sets for group, sets, _ in supports_of(cell)}
-    group = cell.group
     left = _left(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
-    required = _required(cell)
+    must = _required(cell) if supply.request.required else None
     best: tuple[float, int, IntArray] | None = None
     ties = 0
-    for number in _groups(cell, np.array(sorted(found), dtype=np.int64)):
+    for number, rows in _rows_of_groups(cell, sorted(found)):
         sets = found[number]
-        rows = np.flatnonzero(group == number)
-        if len(sets) * len(rows) > _MOST_WORK:
-            sets = sets[: max(1, _MOST_WORK // len(rows))]
-        key = _same_keys(cell, sets, rows, left[rows])
-        must = required[rows] if supply.request.required else None
-        values = _least_sums(key, count, must)
+        size = len(left) if rows is None else len(rows)
+        if len(sets) * size > _MOST_WORK:
+            sets = sets[: max(1, _MOST_WORK // size)]
+        key = _same_keys(cell, sets, rows, left)
+        own = must if must is None or rows is None else must[rows]
+        values = _least_sums(key, count, own)
         which = int(values.argmin())
-        if best is None or values[which] < best[0]:
-            by_key = key[which] if must is None else np.where(must, -1.0, key[which])
+        value = float(values[which])
+        if best is None or value < best[0]:
+            by_key = key[which] if own is None else np.where(own, -1.0, key[which])
             order = by_key.argsort(kind="stable")[:count]
-            best = (float(values[which]), int(sets[which]), np.sort(rows[order]))
-            ties = int(np.count_nonzero(values == values[which]))
+            best = (value, int(sets[which]), np.sort(order if rows is None else rows[order]))
+            ties = int(np.count_nonzero(values == value))
     if best is None:
         raise ValueError("the cell holds no set: it was not found feasible")
     _, mask, chosen = best
@@ -266,6 +267,16 @@ def _choose_same(cell: Cell, best_fit: bool) -> Choice:
     )
 
 
+def _rows_of_groups(cell: Cell, numbers: list[int]) -> Iterator[tuple[int, IntArray | None]]:
+    """Groups to compare and the positions of their rows; None: all rows are in the one group."""
+    if cell.level.groups == 1:
+        yield numbers[0], None
+        return
+    group = cell.group
+    for number in _groups(cell, np.array(numbers, dtype=np.int64)):
+        yield number, np.flatnonzero(group == number)
+
+
 def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:
     """(F,) least sum of ``count`` keys of each row of ``key``, those in ``must`` among them."""
     others = count
@@ -278,20 +289,22 @@ def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArr
     return sums
 
 
-def _same_keys(cell: Cell, sets: IntArray, rows: IntArray, left: IntArray) -> FloatArray:
+def _same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> FloatArray:
     """(F, R) sum of scores and GPUs left for each index set on each row; inf where it lacks one.
 
     Whole numbers below 2^53, so that floats (and their fast product) are exact.
     """
-    masks = cell.masks[rows].astype(np.int64)
-    key = np.empty((len(sets), len(rows)))
+    masks, units = cell.masks, cell.units
+    if rows is not None:
+        masks, units, left = masks[rows], units[rows], left[rows]
+    key = np.empty((len(sets), len(units)))
     key[:] = left
     if cell.bound_index > 0:
         width = cell.supply.cluster.shape[1]
         member = unpack(sets.astype(np.uint64), width).astype(np.float64)
-        fixed = cell.supply.table.fixed[cell.units[rows]].astype(np.float64)
+        fixed = cell.supply.table.fixed[units].astype(np.float64)
         key += (member @ fixed.T) * _LEFT
-    key[(masks[None, :] & sets[:, None]) != sets[:, None]] = np.inf
+    key[sets[:, None] & ~masks.astype(np.int64) != 0] = np.inf
     return key
 
 

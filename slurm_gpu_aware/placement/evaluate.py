@@ -22,12 +22,12 @@ def level_of(
         if level.group.ndim == 2:
             if len(nodes) > 1 or not cluster.indexed[first]:
                 continue
-            numbers = level.group[first, list(slots[0])]
+            numbers = {level.group.item(first, slot) for slot in slots[0]}
         elif len(nodes) == 1:
             return level
         else:
-            numbers = level.group[list(nodes)]
-        if numbers[0] >= 0 and bool((numbers == numbers[0]).all()):
+            numbers = set(map(level.group.item, nodes))
+        if len(numbers) == 1 and min(numbers) >= 0:
             return level
     return cluster.levels[-1]
 
