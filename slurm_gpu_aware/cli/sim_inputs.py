@@ -9,7 +9,8 @@ from typing import Any
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.interference import InterferenceProfile
+from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.simulator.clusters import (
     SimCluster,
     store_cluster,
@@ -26,6 +27,7 @@ from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
 from slurm_gpu_aware.simulator.topo_jobs import read_profile
 from slurm_gpu_aware.simulator.trace import Trace
+from slurm_gpu_aware.topology.locality import with_levels
 
 __all__ = ["Inputs", "gather"]
 
@@ -72,7 +74,7 @@ def gather(config: Config, given: Given) -> Inputs:
         communication_share=given["bandwidth_share"],
         interference=Interference.of(profile) if given["interference"] and profile else None,
     )
-    settings = tuple(_with_options(parse_policy(n, base), given["seed"]) for n in names)
+    settings = tuple(_with_options(parse_policy(n, base), given["seed"], profile) for n in names)
     for one in settings:
         make_policy(one.policy, one.policy_options)
     site = _site(config, given)
@@ -81,9 +83,15 @@ def gather(config: Config, given: Given) -> Inputs:
     return Inputs(trace, site, settings, recorded)
 
 
-def _with_options(settings: SimSettings, seed: int) -> SimSettings:
-    options = {"seed": seed} if settings.policy == "random" else {}
-    return replace(settings, policy_options=options)
+def _with_options(
+    settings: SimSettings, seed: int, profile: InterferenceProfile | None
+) -> SimSettings:
+    """The run with what its policy can use: the seed, the measured times side by side."""
+    offered: dict[str, Any] = {"seed": seed}
+    if profile is not None:
+        offered["interference"] = profile
+    known = option_names(settings.policy)
+    return replace(settings, policy_options={k: v for k, v in offered.items() if k in known})
 
 
 def _with_sensitivity(config: Config, trace: Trace) -> Trace:
@@ -150,6 +158,8 @@ def _site(config: Config, given: Given) -> SimCluster:
             locality_penalty=penalty,
             same_indices=not given["any_indices"],
         )
+        placement = replace(config.placement, locality_penalty=penalty)
+        site = replace(site, cluster=with_levels(site.cluster, placement.penalties))
     elif given["machine"] or given["gpus_per_node"]:
         raise RequestError("--machine and --gpus-per-node need --nodes N")
     else:

@@ -127,8 +127,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--profile",
     type=_FILE,
     metavar="FILE.json",
-    help="Times alone and side by side: needed by job files without run times, and by "
-    "--interference.",
+    help="Times alone and side by side: needed by job files without run times and by "
+    "--interference; topo-aware and topo-aware-p place by it.",
 )
 @click.option(
     "--variability-effect/--no-variability-effect",

@@ -147,6 +147,8 @@ class Simulator:
         """Position of the job that headed the line when the last round was done, until an end."""
         self.fitting: dict[object, bool] = {}
         self.ages = ages(settings.policy)
+        self.profiled = settings.policy_options.get("interference") is not None
+        """The policy looks at who runs beside whom."""
         self.due_s: float | None = None
         """When a job that was postponed by the last round asks for little enough."""
         self.crossings: list[tuple[float, int, float]] = []
@@ -294,8 +296,15 @@ class Simulator:
             pattern=job.pattern,
             time_limit_s=limit,
             submit_s=job.submit_s,
-            options={k: v for k, v in job.options.items() if k in self.known_options},
+            options=self._options(job),
         )
+
+    def _options(self, job: TraceJob) -> dict[str, object]:
+        """What the trace gives the policy; a job is known to a profile by its model."""
+        own = {k: v for k, v in job.options.items() if k in self.known_options}
+        if self.profiled and job.model:
+            own.setdefault("application", job.model)
+        return own
 
     def _end_jobs(self) -> None:
         ended = 0
@@ -459,7 +468,7 @@ class Simulator:
             for position in keep:
                 for node, slots in self.running[position].where():
                     view.take(node, slots)
-        if not self.settings.backfill and self.settings.interference is None:
+        if not self.settings.backfill and not self.profiled:
             return view
         holding = self.running if keep is None else keep
         holders = tuple(self._holder(self.running[p]) for p in sorted(holding))

@@ -100,6 +100,41 @@ def test_what_if_compares_with_the_record(tmp_path):
     assert ours["avg_wait_s"] == pytest.approx((0 + 0 + 48 + 48) / 4)
 
 
+@pytest.fixture
+def noisy(tmp_path):
+    """Two jobs of two GPUs that take 70 s alone and 140 s beside each other, and their profile."""
+    row = {"arrival": 0.0, "gpus": 2, "type": "net", "size": "4", "minimal_utility": 0.9}
+    (tmp_path / "jobs.json").write_text(json.dumps({"0": row, "1": {**row, "arrival": 1.0}}))
+    both = {"intra-socket": 70.0, "inter-socket": 0}
+    beside = {"net": {"4": {"num_gpus": {"2": 140.0}}}}
+    profile = {
+        "solo": {"net": {"4": {"num_gpus": {"2": both}}}},
+        "collocation": {"net": {"4": {"num_gpus": {"2": beside}}}},
+    }
+    (tmp_path / "profile.json").write_text(json.dumps(profile))
+    files = [str(tmp_path / "jobs.json"), "--profile", str(tmp_path / "profile.json")]
+    return [*files, "--interference", "--machine", "ibm-minsky-4xp100", "--json", "--no-backfill"]
+
+
+def runs_of(done):
+    assert done.exit_code == 0, done.stderr
+    return {one["policy"]: one for one in json.loads(done.stdout)["runs"]}
+
+
+def test_the_profile_reaches_the_policies_that_place_by_it(noisy):
+    runs = runs_of(run(*noisy, "--nodes", "2", "-p", "lowest-index", "-p", "topo-aware"))
+    assert runs["lowest-index"]["avg_slowdown"] > 1.5
+    assert runs["topo-aware"]["avg_slowdown"] == 1.0
+
+
+def test_topo_aware_p_waits_where_topo_aware_disturbs(noisy):
+    runs = runs_of(run(*noisy, "--nodes", "1", "-p", "topo-aware", "-p", "topo-aware-p"))
+    assert runs["topo-aware"]["avg_wait_s"] == 0.0
+    assert runs["topo-aware"]["avg_slowdown"] > 1.5
+    assert runs["topo-aware-p"]["avg_wait_s"] == pytest.approx(69 / 2)
+    assert runs["topo-aware-p"]["avg_slowdown"] == 1.0
+
+
 def test_runs_are_compared_over_the_jobs_that_ended_in_all_of_them(tmp_path):
     """A job too large for the cluster ended in the record only; it must not make it look slow."""
     history = tmp_path / "history"
