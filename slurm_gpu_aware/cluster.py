@@ -32,7 +32,7 @@ class LocalityLevel:
     """
 
     name: str
-    """``node``, ``switch``, ``rack``, ``cluster``; below the node ``socket`` or ``nvlink``."""
+    """``node``, ``switch``, ``rack``, ``row``, ``cluster``; below it ``nvlink``, ``socket``."""
     penalty: float
     """L >= 1.0: factor on the iteration time of a job that needs this level (PAL, eq. 1)."""
     group: IntArray
@@ -75,7 +75,7 @@ class Cluster:
     scores: Mapping[str, FloatArray]
     """Class -> (N, W) binned PM scores (bin centroids); 1.0 where nothing was measured."""
     levels: tuple[LocalityLevel, ...]
-    """From the tightest to the loosest; contains ``node`` with penalty 1.0."""
+    """From the tightest, whose penalty is 1.0, to the loosest; contains ``node``."""
     free_cpus: IntArray
     """(N,) schedulable CPUs that nobody holds."""
     free_memory_mb: IntArray

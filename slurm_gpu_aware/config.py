@@ -6,11 +6,12 @@ Precedence of the file's place: ``--config``, then ``$GPU_AWARE_CONFIG``, then
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,8 @@ from slurm_gpu_aware.errors import ConfigError
 
 __all__ = [
     "DEFAULT_PATH",
+    "LEVELS",
+    "NETWORK_LEVELS",
     "ClassConfig",
     "Config",
     "EventsConfig",
@@ -31,6 +34,10 @@ __all__ = [
 ]
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
+NETWORK_LEVELS = ("switch", "rack", "row")
+"""Levels of Slurm's topology, tightest first: leaf switches or blocks, and those above them."""
+LEVELS = ("nvlink", "socket", "node", *NETWORK_LEVELS, "cluster")
+"""Locality levels that a site can give a penalty, tightest first."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 
 
@@ -73,10 +80,19 @@ class PlacementConfig:
     )
     """Policies that users may name with ``place=``."""
     locality_penalty: float = 1.5
-    """PAL's L_across, >= 1: factor on the iteration time of a job that spans nodes."""
+    """PAL's L_across, >= 1: factor on the iteration time of a job that spans nodes, where no
+    tighter network level holds it. The short form of ``levels.cluster``."""
+    levels: Mapping[str, float] = field(default_factory=dict)
+    """Penalties of more levels, names out of `LEVELS`; without ``cluster``."""
     backfill: bool = True
     max_clock_mhz: int | None = None
     """What ``freq=max`` locks; absent: the default clock."""
+
+    @property
+    def penalties(self) -> dict[str, float]:
+        """L of every level in use, tightest first; always with ``node`` and ``cluster``."""
+        given = {"node": 1.0, **self.levels, "cluster": self.locality_penalty}
+        return {name: given[name] for name in LEVELS if name in given}
 
 
 @dataclass(frozen=True)
@@ -215,7 +231,25 @@ def _build(raw: Mapping[str, Any], file: Path) -> Config:
         else:
             known = ", ".join([*_SECTIONS, "classes.NAME"])
             raise ConfigError(f"{file}: {name}: unknown section; known: {known}")
-    return Config(**sections)
+    return Config(**sections | {"placement": _short_form(sections.get("placement"), raw, file)})
+
+
+def _short_form(
+    placement: PlacementConfig | None, raw: Mapping[str, Any], file: Path
+) -> PlacementConfig:
+    """``levels.cluster`` as ``locality_penalty``, so that it stands in one place."""
+    if placement is None:
+        return PlacementConfig()
+    cluster = placement.levels.get("cluster")
+    if cluster is None:
+        return placement
+    if "locality_penalty" in raw["placement"] and placement.locality_penalty != cluster:
+        raise ConfigError(
+            f"{file}: placement.levels.cluster: {cluster:g} is not placement.locality_penalty "
+            f"({placement.locality_penalty:g}), its short form; give one of them"
+        )
+    others = {name: value for name, value in placement.levels.items() if name != "cluster"}
+    return replace(placement, locality_penalty=cluster, levels=others)
 
 
 def _section(kind: type, raw: Any, name: str, file: Path) -> Any:
@@ -249,10 +283,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, list) and all(isinstance(v, str) for v in value):
             return tuple(value)
         raise ConfigError(f"{where}: expected a list of strings, not {value!r}")
-    if origin is not None:  # Mapping[str, str]
-        if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
-            return dict(value)
-        raise ConfigError(f"{where}: expected a table of strings, not {value!r}")
+    if origin is not None:  # Mapping[str, str] or Mapping[str, float]
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where}: expected a table, not {value!r}")
+        return {k: _value(options[-1], v, f"{where}.{k}") for k, v in value.items()}
     if hint is bool and isinstance(value, bool):
         return value
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
@@ -269,6 +303,32 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         hint, "a string"
     )
     raise ConfigError(f"{where}: expected {expected}, not {value!r}")
+
+
+def _check_levels(placement: PlacementConfig, require: Callable[[bool, str, str], None]) -> None:
+    """Known names; each penalty at least that of the tighter level; 1.0 for the tightest."""
+    for name in placement.levels:
+        known = f"unknown level; known: {', '.join(LEVELS)}"
+        require(name in LEVELS, f"placement.levels.{name}", known)
+    tighter = ""
+    for name, penalty in placement.penalties.items():
+        key = "locality_penalty" if name == "cluster" else f"levels.{name}"
+        sound = penalty >= 1.0 and math.isfinite(penalty)
+        require(sound, f"placement.{key}", "must be at least 1.0")
+        if not tighter:
+            require(
+                penalty == 1.0,
+                f"placement.{key}",
+                f"must be 1.0: {name} is the tightest level, penalties are relative to it",
+            )
+        else:
+            least = placement.penalties[tighter]
+            require(
+                penalty >= least,
+                f"placement.{key}",
+                f"must be at least {least:g}, the penalty of {tighter}, which is tighter",
+            )
+        tighter = name
 
 
 def _check(config: Config, known_policies: tuple[str, ...]) -> None:
@@ -302,11 +362,7 @@ def _check(config: Config, known_policies: tuple[str, ...]) -> None:
             f"classes.{name}.clock_mhz",
             "must be between 1 and 10000 MHz",
         )
-    require(
-        config.placement.locality_penalty >= 1.0,
-        "placement.locality_penalty",
-        "must be at least 1.0",
-    )
+    _check_levels(config.placement, require)
     require(bool(_NAME.match(config.gate.licence)), "gate.licence", "must be a plain licence name")
     require(
         bool(_NAME.match(config.gate.reservation)),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.placement.policy import make_policy
@@ -18,6 +18,7 @@ from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.store.profiles import Profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.graph import HardwareGraph
+from slurm_gpu_aware.topology.locality import build_levels, with_levels
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import Match, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -64,8 +65,13 @@ class Answer:
         }
 
 
-def stored_cluster(profile: Profile, config: Config) -> Cluster:
-    """The profiled nodes, all idle. Raises RequestError if nothing was ever profiled."""
+def stored_cluster(
+    profile: Profile, config: Config, network: Mapping[str, Mapping[str, str]] | None = None
+) -> Cluster:
+    """The profiled nodes, all idle. ``network``: level -> node -> group, as Slurm tells it.
+
+    Raises RequestError if nothing was ever profiled.
+    """
     names = sorted({node for node, _ in profile.gpus}, key=_natural)
     if not names:
         raise RequestError(
@@ -74,6 +80,7 @@ def stored_cluster(profile: Profile, config: Config) -> Cluster:
     slots_of = {n: [s for node, s in profile.gpus if node == n] for n in names}
     width = 1 + max(max(slots) for slots in slots_of.values())
     exists = np.zeros((len(names), width), dtype=np.bool_)
+    numa = np.full((len(names), width), -1, dtype=np.int64)
     scores = {c: np.ones((len(names), width)) for c in profile.scores}
     models: list[str | None] = []
     graphs: list[HardwareGraph | None] = []
@@ -82,6 +89,9 @@ def stored_cluster(profile: Profile, config: Config) -> Cluster:
         for app_class, known in profile.scores.items():
             for slot in slots_of[name]:
                 scores[app_class][row, slot] = known.get((name, slot), 1.0)
+        for slot in slots_of[name]:
+            node_of = profile.gpus[name, slot].numa
+            numa[row, slot] = -1 if node_of is None else node_of
         kinds = {profile.gpus[name, slot].model for slot in slots_of[name]}
         models.append(kinds.pop() if len(kinds) == 1 else None)
         graphs.append(_graph(profile, name, width))
@@ -91,7 +101,9 @@ def stored_cluster(profile: Profile, config: Config) -> Cluster:
         exists=exists,
         free=exists.copy(),
         scores=scores,
-        levels=_levels(n, config.placement.locality_penalty),
+        levels=build_levels(
+            config.placement.penalties, names, width, numa=numa, graphs=graphs, network=network
+        ),
         free_cpus=np.full(n, 1 << 20, dtype=np.int64),
         free_memory_mb=np.full(n, 1 << 40, dtype=np.int64),
         indexed=np.ones(n, dtype=np.bool_),
@@ -112,25 +124,14 @@ def _graph(profile: Profile, node: str, width: int) -> HardwareGraph | None:
     )
 
 
-def _levels(n: int, penalty: float) -> tuple[LocalityLevel, ...]:
-    return (
-        LocalityLevel("node", 1.0, np.arange(n, dtype=np.int64)),
-        LocalityLevel("cluster", penalty, np.zeros(n, dtype=np.int64)),
-    )
-
-
 def given_cluster(name: str, nodes: int, config: Config) -> Cluster:
     """``nodes`` idle machines of a known kind, all GPUs equal. Raises RequestError."""
     try:
         graph = machine(name)
     except ValueError as exc:
         raise RequestError(str(exc)) from None
-    return Cluster.uniform(
-        [f"n{i + 1}" for i in range(nodes)],
-        graph.n,
-        locality_penalty=config.placement.locality_penalty,
-        graph=graph,
-    )
+    cluster = Cluster.uniform([f"n{i + 1}" for i in range(nodes)], graph.n, graph=graph)
+    return with_levels(cluster, config.placement.penalties)
 
 
 def mark_busy(cluster: Cluster, busy: Iterable[str]) -> Cluster:

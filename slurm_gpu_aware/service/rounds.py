@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.config import NETWORK_LEVELS, Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.service.books import Books
@@ -35,6 +35,7 @@ from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.rewrite import gpus_per_node
 from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster, is_usable
+from slurm_gpu_aware.slurm.topology import Network
 from slurm_gpu_aware.slurm.translate import Site, class_of, wishes_of
 
 __all__ = ["Outcome", "Rounds"]
@@ -90,6 +91,7 @@ class Rounds:
         self._backoff = Backoff(config.selector.reuse_backoff_s)
         self._placer = Placer(gateway, config, books, self.watch)
         self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
+        self._network = Network(gateway, NETWORK_LEVELS, config.placement.levels)
         self._slurm: SlurmConfig | None = None
         self._qos: dict[str, SlurmQos] = {}
         self._read_at = -float("inf")
@@ -168,6 +170,7 @@ class Rounds:
             self._books.profile(),
             slurm,
             classes=self._config.site.classes,
+            network=self._network.groups(self._timer),
             penalties=self._config.placement.penalties,
             holds=holds,
             busy_nodes=self._busy(nodes.values(), now),

@@ -22,6 +22,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmPartition,
     SlurmQos,
     SlurmReservation,
+    SlurmSwitch,
 )
 from slurm_gpu_aware.slurm.parse import parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import (
@@ -33,6 +34,7 @@ from slurm_gpu_aware.slurm.parse_cluster import (
     parse_reservations,
 )
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.topology import parse_topology
 
 __all__ = ["CliGateway", "clean_environment", "run_command"]
 
@@ -148,6 +150,10 @@ class CliGateway:
     def reservations(self) -> list[SlurmReservation]:
         """All reservations."""
         return parse_reservations(self._ask("-o", "-a", "show", "reservation"))
+
+    def topology(self) -> list[SlurmSwitch]:
+        """Switches or blocks of the default topology; empty if Slurm has none."""
+        return parse_topology(self._ask("-o", "show", "topology"))
 
     def free_licenses(self) -> dict[str, int]:
         """Licences that nobody holds or reserves."""

@@ -23,6 +23,7 @@ __all__ = [
     "SlurmPartition",
     "SlurmQos",
     "SlurmReservation",
+    "SlurmSwitch",
     "array_tasks",
     "split_arrays",
     "update_ids",
@@ -239,6 +240,17 @@ class SlurmReservation:
 
 
 @dataclass(frozen=True)
+class SlurmSwitch:
+    """One switch of topology/tree, or one block of topology/block."""
+
+    name: str
+    level: int
+    """0: a leaf switch or a block."""
+    nodes: frozenset[str]
+    """All nodes below it."""
+
+
+@dataclass(frozen=True)
 class SlurmConfig:
     """What of Slurm's own configuration matters to placing."""
 
@@ -316,6 +328,9 @@ class Gateway(Protocol):
 
     def reservations(self) -> list[SlurmReservation]:
         """All reservations."""
+
+    def topology(self) -> list[SlurmSwitch]:
+        """Switches or blocks of the default topology; empty if Slurm has none."""
 
     def free_licenses(self) -> dict[str, int]:
         """Licences that nobody holds or reserves, by name."""

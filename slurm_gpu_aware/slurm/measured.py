@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import FloatArray
+from slurm_gpu_aware.cluster import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.profiles import Link, Profile
@@ -33,6 +33,8 @@ class Measured:
     """Node -> GPU model, as the probe named it."""
     graphs: tuple[HardwareGraph | None, ...] = ()
     """Per node; empty if no link was measured."""
+    numa: IntArray | None = None
+    """(N, W) NUMA node of each GPU, -1 where not known; None: nothing was measured."""
 
 
 _Key = tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]
@@ -58,7 +60,11 @@ def measured(
         places = {name: i for i, name in enumerate(nodes)}
         _fill(scores, profile, places, width)
         models = {n: record.model for (n, _), record in profile.gpus.items() if record.model}
-        found = Measured(scores, models, _graphs(profile, nodes, slots))
+        numa = np.full((len(nodes), width), -1, dtype=np.int64)
+        for (name, slot), record in profile.gpus.items():
+            if name in places and slot < width and record.numa is not None:
+                numa[places[name], slot] = record.numa
+        found = Measured(scores, models, _graphs(profile, nodes, slots), numa)
     _last = (profile, key, found)
     return found
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import BoolArray, Cluster, LocalityLevel, RunningJob
+from slurm_gpu_aware.cluster import BoolArray, Cluster, RunningJob
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.measured import measured
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.topology.locality import build_levels
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.profiles import Profile
@@ -90,7 +91,8 @@ def build_cluster(
     slurm: SlurmConfig,
     *,
     classes: Sequence[str],
-    locality_penalty: float,
+    penalties: Mapping[str, float],
+    network: Mapping[str, Mapping[str, str]] | None = None,
     holds: Sequence[Hold] = (),
     busy_nodes: Set[str] = frozenset(),
     now: float = 0.0,
@@ -101,7 +103,8 @@ def build_cluster(
 
     A GPU is free if the node can be used, Slurm has not drained it, and neither the node
     (GresUsed) nor one of ``holds`` says that it is taken. On ``busy_nodes`` nothing is free
-    for now (Slurm starts no job on a node while an epilog runs there).
+    for now (Slurm starts no job on a node while an epilog runs there). ``penalties`` and
+    ``network`` give the locality levels (`build_levels`).
     """
     here = [node for node in nodes if node.gpus]
     places = {node.name: i for i, node in enumerate(here)}
@@ -145,9 +148,13 @@ def build_cluster(
         exists=exists,
         free=free,
         scores=told.scores,
-        levels=(
-            LocalityLevel("node", 1.0, np.arange(len(here), dtype=np.int64)),
-            LocalityLevel("cluster", locality_penalty, np.zeros(len(here), dtype=np.int64)),
+        levels=build_levels(
+            penalties,
+            [node.name for node in here],
+            width,
+            numa=told.numa,
+            graphs=told.graphs,
+            network=network,
         ),
         free_cpus=np.maximum(free_cpus, 0),
         cpus=nodes_cpus,

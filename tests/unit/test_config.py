@@ -68,6 +68,17 @@ BAD = {
     "classes = 3": "expected sections",
     "site = 3": "site: expected a section",
     "[placement]\nlocality_penalty = 0.9": "placement.locality_penalty: must be at least 1.0",
+    "[placement]\nlocality_penalty = inf": "placement.locality_penalty: must be at least 1.0",
+    "[placement]\nlevels = 2": "placement.levels: expected a table",
+    "[placement.levels]\nswitch = 'far'": "placement.levels.switch: expected a number",
+    "[placement.levels]\nspine = 2": "levels.spine: unknown level; known: nvlink, socket, node",
+    "[placement.levels]\nswitch = 0.9": "placement.levels.switch: must be at least 1.0",
+    "[placement.levels]\nswitch = nan": "placement.levels.switch: must be at least 1.0",
+    "[placement.levels]\nnode = 1.1": "levels.node: must be 1.0: node is the tightest level",
+    "[placement.levels]\nsocket = 1.1": "levels.socket: must be 1.0: socket is the tightest",
+    "[placement.levels]\nswitch = 1.3\nrack = 1.2": "levels.rack: must be at least 1.3, the pen",
+    "[placement.levels]\nrack = 1.6": "placement.locality_penalty: must be at least 1.6, the pena",
+    "[placement]\nlocality_penalty = 2\nlevels = {cluster = 3}": "its short form; give one of them",
     "[placement]\npolicy = 'pal2'": "unknown policy 'pal2'; known: pal, packed",
     "[placement]\nallowed = ['x']": "placement.allowed: unknown policy 'x'",
     "[gate]\nlicence = 'a b'": "gate.licence: must be a plain",
@@ -96,3 +107,21 @@ def test_a_named_file_must_exist_but_the_default_place_may_be_empty(tmp_path, mo
     monkeypatch.delenv("GPU_AWARE_CONFIG", raising=False)
     monkeypatch.setattr("slurm_gpu_aware.config.DEFAULT_PATH", tmp_path / "none.toml")
     assert load_config().source is None
+
+
+def test_levels_stand_from_tight_to_loose(tmp_path):
+    text = "[placement.levels]\nrack = 1.3\ncluster = 1.7\nsocket = 1\nnode = 1.05\nswitch = 1.2\n"
+    placement = load_config(write(tmp_path, text)).placement
+    assert placement.locality_penalty == 1.7
+    assert list(placement.penalties.items()) == [
+        ("socket", 1.0),
+        ("node", 1.05),
+        ("switch", 1.2),
+        ("rack", 1.3),
+        ("cluster", 1.7),
+    ]
+
+
+def test_without_levels_there_are_node_and_cluster(tmp_path):
+    placement = load_config(write(tmp_path, "[placement]\nlocality_penalty = 1.4\n")).placement
+    assert placement.penalties == {"node": 1.0, "cluster": 1.4}

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from slurm_gpu_aware.config import ClassConfig, Config, load_config
+from slurm_gpu_aware.config import LEVELS, ClassConfig, Config, load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "etc" / "config.toml"
@@ -24,8 +24,10 @@ def test_every_key_is_there_and_explained():
         value = getattr(Config(), section.name)
         assert f"[{section.name}]" in text
         wanted |= {f.name for f in dataclasses.fields(value)}
-    wanted -= {"partition_class"}  # a section of its own
+    wanted -= {"partition_class", "levels"}  # sections of their own
     assert "[site.partition_class]" in text
+    assert "[placement.levels]" in text
+    wanted |= set(LEVELS) - {"cluster"}  # that one has its short form
     assert wanted - set(_KEY.findall(text)) == set()
 
 
@@ -37,5 +39,6 @@ def test_the_commented_examples_are_valid(tmp_path: Path):
     config = load_config(active)
     assert config.classes["A"].clock_mhz == 1380
     assert config.placement.max_clock_mhz == 1530
+    assert list(config.placement.penalties) == list(LEVELS)
     assert config.site.partition_class == {"train": "A"}
     assert config.events.jobcomp_file is not None

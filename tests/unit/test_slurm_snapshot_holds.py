@@ -29,7 +29,7 @@ def test_holds_on_a_plain_node_add_up():
         None,
         SLURM,
         classes=["A"],
-        locality_penalty=1.5,
+        penalties={"node": 1.0, "cluster": 1.5},
         holds=[hold("1", 2), hold("2", 1)],
     )
     assert cluster.free.sum(axis=1).tolist() == [1, 4]

@@ -19,7 +19,9 @@ def cluster(*kinds: tuple[tuple[str, int], ...]) -> Cluster:
         for i, kind in enumerate(kinds)
     ]
     slurm = SlurmConfig(version=(24, 11), cluster="c", counts_memory=False, counts_cpus=True)
-    return build_cluster(nodes, [], None, slurm, classes=["A"], locality_penalty=1.5)
+    return build_cluster(
+        nodes, [], None, slurm, classes=["A"], penalties={"node": 1.0, "cluster": 1.5}
+    )
 
 
 @pytest.mark.parametrize(

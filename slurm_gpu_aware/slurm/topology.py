@@ -1,0 +1,137 @@
+"""Slurm's network: ``scontrol show topology`` into the groups of each level.
+
+Slurm 24.11 and 26.05 write the same, one record a line, and nothing where there is no topology
+(topology/default, topology/flat)::
+
+    SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-2]
+    SwitchName=r0 Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=s[0-1]
+    BlockName=b0 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+    AggregatedBlock=b[0-1] BlockIndex=4 Nodes=n[1-4] BlockSize=4
+
+A switch stands one level above its highest child, so a leaf switch may hang on one of level 2. Of
+aggregated blocks each size is a level. Of several topologies (topology.yaml) the default one shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gateway import Gateway, SlurmSwitch
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+
+__all__ = ["Network", "network_groups", "parse_topology"]
+
+log = logging.getLogger(__name__)
+
+_RECORD = re.compile(r"(?:[A-Za-z]+=[^\s=]+ ?)+\Z")
+_AGAIN_S = 60.0
+"""The topology is read again after this time."""
+
+
+def parse_topology(text: str) -> list[SlurmSwitch]:
+    """Switches or blocks.
+
+    Raises
+    ------
+    SourceError
+        A line is no record of topology/tree or topology/block.
+    """
+    records = [_fields(line) for line in text.splitlines() if line.strip()]
+    sizes = sorted({_number(r, "BlockSize") for r in records if "AggregatedBlock" in r})
+    found = []
+    for record in records:
+        if "SwitchName" in record:
+            name, level = record["SwitchName"], _number(record, "Level")
+        elif "BlockName" in record:
+            name, level = record["BlockName"], 0
+        else:
+            name = record["AggregatedBlock"]
+            level = 1 + sizes.index(_number(record, "BlockSize"))
+        found.append(SlurmSwitch(name, level, frozenset(expand_hostlist(record.get("Nodes", "")))))
+    return found
+
+
+def network_groups(
+    switches: Sequence[SlurmSwitch], names: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Level name -> node -> name of its group, for as many levels as Slurm has.
+
+    ``names``: names of the levels 0, 1, ... A node without a switch of a level keeps the group of
+    the level below: all that is near there is near here, too.
+
+    Raises
+    ------
+    SourceError
+        A node is in two groups of one level.
+    """
+    depth = 1 + max((switch.level for switch in switches), default=-1)
+    found: dict[str, dict[str, str]] = {}
+    below: dict[str, str] = {}
+    for level, name in enumerate(names[:depth]):
+        here: dict[str, str] = {}
+        for switch in switches:
+            if switch.level != level:
+                continue
+            for node in switch.nodes:
+                if here.setdefault(node, switch.name) != switch.name:
+                    raise SourceError(
+                        f"node {node} is below two switches of level {level}: "
+                        f"{here[node]} and {switch.name}"
+                    )
+        below = found[name] = below | here
+    return found
+
+
+class Network:
+    """The network's groups as they were last read; without an answer, none."""
+
+    def __init__(self, gateway: Gateway, names: Sequence[str], wanted: Mapping[str, float]) -> None:
+        self._gateway = gateway
+        self._names = names
+        self._wanted = [name for name in names if name in wanted]
+        self._groups: dict[str, dict[str, str]] = {}
+        self._read_at = -float("inf")
+        self._said: str | None = None
+
+    def groups(self, timer: Callable[[], float]) -> Mapping[str, Mapping[str, str]]:
+        """Level name -> node -> group of the levels that the site uses; read now and then.
+
+        A network that cannot be read stays as it was; each new complaint is logged once.
+        """
+        if self._wanted and timer() - self._read_at > _AGAIN_S:
+            self._read_at = timer()
+            try:
+                self._groups = network_groups(self._gateway.topology(), self._names)
+                lacking = [name for name in self._wanted if name not in self._groups]
+                self._say(
+                    f"Slurm's topology has no level {', '.join(lacking)}" if lacking else None
+                )
+            except SourceError as exc:
+                self._say(f"the network is not known anew: {exc}")
+        return self._groups
+
+    def _say(self, complaint: str | None) -> None:
+        if complaint is not None and complaint != self._said:
+            log.warning("%s; placement.levels counts without it", complaint)
+        self._said = complaint
+
+
+def _fields(line: str) -> dict[str, str]:
+    if not _RECORD.match(line):
+        raise SourceError(f"scontrol show topology: {line[:80]!r} is no record")
+    fields = dict(word.split("=", 1) for word in line.split())
+    if next(iter(fields)) not in ("SwitchName", "BlockName", "AggregatedBlock"):
+        raise SourceError(
+            f"scontrol show topology: {line[:80]!r} is of neither topology/tree nor topology/block"
+        )
+    return fields
+
+
+def _number(record: Mapping[str, str], key: str) -> int:
+    text = record.get(key, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise SourceError(f"scontrol show topology: {key}={text[:20]!r} is no number")
+    return int(text)

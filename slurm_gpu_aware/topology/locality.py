@@ -1,0 +1,157 @@
+"""Locality levels of a cluster: from penalties, sockets, links and the network's groups.
+
+From tight to loose: NVLink domain, socket, node, the network's levels, cluster. A level is used if
+it has a penalty; one of the network also needs groups. A GPU of which nothing is known is a domain
+of its own, so that jobs of one GPU are not drawn to or from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray, LocalityLevel
+from slurm_gpu_aware.topology.graph import HardwareGraph, nvlinks
+
+__all__ = ["build_levels", "with_levels"]
+
+_INSIDE = ("nvlink", "socket")
+_SAME_SOCKET = frozenset({"PIX", "PXB", "PHB", "NODE"})
+"""nvidia-smi's words for paths that stay on one socket."""
+
+
+def build_levels(
+    penalties: Mapping[str, float],
+    nodes: Sequence[str],
+    slots: int,
+    *,
+    numa: IntArray | None = None,
+    graphs: Sequence[HardwareGraph | None] = (),
+    network: Mapping[str, Mapping[str, str]] | None = None,
+) -> tuple[LocalityLevel, ...]:
+    """Return the levels of a cluster, tightest first.
+
+    Parameters
+    ----------
+    penalties : level name -> L >= 1, tightest first; ``node`` and ``cluster`` are among them.
+    nodes : names of the N nodes; each has at most ``slots`` GPUs (W).
+    numa : (N, W) NUMA node of each GPU, -1 where not known; None: nowhere known.
+    graphs : link graph per node; empty: no link is known.
+    network : level name -> node -> group at that level; levels that are not in here and nodes that
+        are in no group are no closer than the next looser level says. None: no network is known.
+
+    Notes
+    -----
+    ``nvlink``: GPUs of which every pair has an NVLink. What NVLinks join without joining every
+    pair (a DGX-1) is divided by socket. ``socket``: GPUs of one NUMA node; where that is not
+    known, those whose path is PIX, PXB, PHB or NODE.
+
+    Examples
+    --------
+    >>> racks = {"rack": {"a": "r1", "b": "r1", "c": "r2"}}
+    >>> levels = build_levels({"node": 1, "rack": 1.2, "cluster": 1.5}, "abc", 4, network=racks)
+    >>> [(level.name, level.penalty, level.group.tolist()) for level in levels]
+    [('node', 1, [0, 1, 2]), ('rack', 1.2, [0, 0, 1]), ('cluster', 1.5, [0, 0, 0])]
+    """
+    n, groups = len(nodes), network or {}
+    levels = []
+    for name, penalty in penalties.items():
+        if name in _INSIDE:
+            group = _inside(name, n, slots, numa, graphs)
+        elif name == "node":
+            group = np.arange(n, dtype=np.int64)
+        elif name == "cluster":
+            group = np.zeros(n, dtype=np.int64)
+        elif name in groups:
+            group = _numbered(groups[name], nodes)
+        else:
+            continue
+        levels.append(LocalityLevel(name, penalty, group))
+    return tuple(levels)
+
+
+def with_levels(cluster: Cluster, penalties: Mapping[str, float]) -> Cluster:
+    """The cluster with the levels that its link graphs tell, and no network."""
+    numa = np.full(cluster.shape, -1, dtype=np.int64)
+    for row, graph in enumerate(cluster.graphs):
+        if graph is not None:
+            numa[row, : graph.n] = graph.groups
+    levels = build_levels(
+        penalties, cluster.nodes, cluster.shape[1], numa=numa, graphs=cluster.graphs
+    )
+    return replace(cluster, levels=levels)
+
+
+def _numbered(group_of: Mapping[str, str], nodes: Sequence[str]) -> IntArray:
+    """(N,) group numbers by first appearance; -1: the node is in no group."""
+    numbers: dict[str, int] = {}
+    found = np.full(len(nodes), -1, dtype=np.int64)
+    for row, node in enumerate(nodes):
+        name = group_of.get(node)
+        if name is not None:
+            found[row] = numbers.setdefault(name, len(numbers))
+    return found
+
+
+def _inside(
+    level: str,
+    n: int,
+    slots: int,
+    numa: IntArray | None,
+    graphs: Sequence[HardwareGraph | None],
+) -> IntArray:
+    """(N, W) domain of each GPU: the lowest slot in it."""
+    rows = numa.tolist() if numa is not None else [[-1] * slots] * n
+    found = np.empty((n, slots), dtype=np.int64)
+    for row in range(n):
+        graph = graphs[row] if graphs else None
+        found[row] = _domains(level, graph, tuple(rows[row]))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _domains(level: str, graph: HardwareGraph | None, numa: tuple[int, ...]) -> tuple[int, ...]:
+    """Domain of each slot of one machine."""
+    n = len(numa)
+    linked = np.zeros((n, n), dtype=np.bool_)
+    near = np.array([[a == b and a >= 0 for b in numa] for a in numa], dtype=np.bool_)
+    if graph is not None:
+        for a in range(min(n, graph.n)):
+            for b in range(min(n, graph.n)):
+                word = graph.classes[a][b]
+                linked[a, b] = a != b and nvlinks(word) > 0
+                near[a, b] |= word in _SAME_SOCKET and min(numa[a], numa[b]) < 0
+    sockets = _components(near)
+    if level == "socket":
+        return sockets
+    found = list(range(n))
+    whole = _components(linked)
+    for part in (_parts(whole), _parts(tuple(zip(whole, sockets, strict=True)))):
+        for slots in part:
+            if all(linked[a, b] for a in slots for b in slots if a != b):
+                for slot in slots:
+                    found[slot] = min(found[slot], slots[0])
+    return tuple(found)
+
+
+def _parts(labels: Sequence[object]) -> list[list[int]]:
+    """Slots with equal labels, ascending."""
+    parts: dict[object, list[int]] = {}
+    for slot, label in enumerate(labels):
+        parts.setdefault(label, []).append(slot)
+    return list(parts.values())
+
+
+def _components(joined: BoolArray) -> tuple[int, ...]:
+    """Lowest member of each slot's connected component."""
+    n = len(joined)
+    found = list(range(n))
+    for a in range(n):
+        for b in range(a):
+            if joined[a, b] and found[a] != found[b]:
+                low, high = sorted((found[a], found[b]))
+                found = [low if f == high else f for f in found]
+    return tuple(found)

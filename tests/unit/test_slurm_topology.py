@@ -1,0 +1,136 @@
+"""Slurm's topology: what 24.11 and 26.05 print (both the same), and what is refused."""
+
+import logging
+
+import pytest
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import SlurmSwitch
+from slurm_gpu_aware.slurm.topology import Network, network_groups, parse_topology
+
+NAMES = ("switch", "rack", "row")
+# Recorded from slurmctld 24.11.5 and 26.05.5: a leaf switch on the top of a tree of three levels.
+TREE = """\
+SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[5-8]
+SwitchName=r0 Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=s[0-1]
+SwitchName=top Level=2 LinkSpeed=1 Nodes=n[1-8] Switches=r0,s2
+"""
+BLOCKS = """\
+BlockName=b0 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+BlockName=b1 BlockIndex=1 Nodes=n[3-4] BlockSize=2
+BlockName=b2 BlockIndex=2 Nodes=n[5-6] BlockSize=2
+BlockName=b3 BlockIndex=3 Nodes=n[7-8] BlockSize=2
+AggregatedBlock=b[0-1] BlockIndex=4 Nodes=n[1-4] BlockSize=4
+AggregatedBlock=b[2-3] BlockIndex=6 Nodes=n[5-8] BlockSize=4
+AggregatedBlock=b[0-3] BlockIndex=5 Nodes=n[1-8] BlockSize=8
+"""
+# 26.05 with topology.yaml: the default topology, its root first.
+YAML = """\
+SwitchName=sw_root Level=1 LinkSpeed=0 Nodes=n[1-6] Switches=s[1-2]
+SwitchName=s1 Level=0 LinkSpeed=0 Nodes=n[1-4]
+SwitchName=s2 Level=0 LinkSpeed=0 Nodes=n[5-6]
+"""
+
+
+def together(text: str, level: str) -> list[list[int]]:
+    """Numbers of the nodes of each group."""
+    groups: dict[str, list[int]] = {}
+    for node, name in network_groups(parse_topology(text), NAMES)[level].items():
+        groups.setdefault(name, []).append(int(node[1:]))
+    return sorted(sorted(members) for members in groups.values())
+
+
+def test_a_tree():
+    assert together(TREE, "switch") == [[1, 2], [3, 4], [5, 6, 7, 8]]
+    assert together(TREE, "rack") == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert together(TREE, "row") == [[1, 2, 3, 4, 5, 6, 7, 8]]
+    assert together(YAML, "switch") == [[1, 2, 3, 4], [5, 6]]
+    assert "row" not in network_groups(parse_topology(YAML), NAMES)
+
+
+def test_blocks_and_what_they_aggregate_to():
+    assert together(BLOCKS, "switch") == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert together(BLOCKS, "rack") == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert together(BLOCKS, "row") == [[1, 2, 3, 4, 5, 6, 7, 8]]
+
+
+def test_no_topology_is_no_level():
+    assert network_groups(parse_topology(""), NAMES) == {}
+
+
+def test_a_switch_without_nodes():
+    text = "SwitchName=empty Level=0 LinkSpeed=1\n"
+    assert parse_topology(text) == [SlurmSwitch("empty", 0, frozenset())]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("RingName=r0 Nodes=n[1-4] RingSize=4", "neither topology/tree nor topology/block"),
+        ("no topology", "'no topology' is no record"),
+        ("SwitchName=s0 LinkSpeed=1 Nodes=n1", "Level='' is no number"),
+        ("SwitchName=s0 Level=-1 Nodes=n1", "Level='-1' is no number"),
+        ("AggregatedBlock=b Nodes=n1", "BlockSize='' is no number"),
+        ("SwitchName=s0 Level=0 Nodes=n[1-", "'n[1-' is not a host list"),
+        ("SwitchName=s0 Level=0 Nodes=n1;reboot", "is not a host list"),
+    ],
+)
+def test_anything_else_is_refused(text, reason):
+    with pytest.raises(SourceError) as caught:
+        parse_topology(text)
+    assert reason in str(caught.value)
+
+
+def test_a_node_below_two_switches_of_one_level_is_refused():
+    text = "SwitchName=s0 Level=0 Nodes=n1\nSwitchName=s1 Level=0 Nodes=n[1-2]\n"
+    with pytest.raises(SourceError, match="node n1 is below two switches of level 0: s0 and s1"):
+        network_groups(parse_topology(text), NAMES)
+
+
+@pytest.fixture
+def scontrol(tmp_path):
+    """A real gateway and a command of ours that prints what ``answer`` holds, or fails."""
+    command = tmp_path / "scontrol"
+    command.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/log\n'
+        f'test "$*" = "-o show topology" && exec cat {tmp_path}/answer\n'
+    )
+    command.chmod(0o755)
+    return tmp_path, CliGateway(5.0, scontrol=str(command))
+
+
+def test_it_is_read_now_and_then_and_kept_when_it_fails(scontrol, caplog):
+    home, gateway = scontrol
+    network = Network(gateway, NAMES, {"switch": 1.2})
+    with caplog.at_level(logging.WARNING):
+        assert network.groups(lambda: 0.0) == {}
+        assert network.groups(lambda: 700.0) == {}
+    assert len(caplog.messages) == 1
+    assert "the network is not known anew" in caplog.messages[0]
+    (home / "answer").write_text(YAML)
+    assert network.groups(lambda: 730.0) == {}, "asked again only after a while"
+    assert network.groups(lambda: 1400.0)["switch"]["n6"] == "s2"
+    (home / "answer").unlink()
+    assert network.groups(lambda: 2100.0)["switch"]["n6"] == "s2"
+    assert len((home / "log").read_text().splitlines()) == 4
+
+
+def test_a_site_that_uses_no_level_of_it_does_not_ask(scontrol):
+    home, gateway = scontrol
+    assert Network(gateway, NAMES, {"socket": 1.0, "node": 1.1}).groups(lambda: 0.0) == {}
+    assert not (home / "log").exists()
+
+
+def test_a_level_that_slurm_lacks_is_told_once(scontrol, caplog):
+    home, gateway = scontrol
+    (home / "answer").write_text(YAML)
+    network = Network(gateway, NAMES, {"switch": 1.2, "row": 1.3})
+    with caplog.at_level(logging.WARNING):
+        network.groups(lambda: 0.0)
+        network.groups(lambda: 700.0)
+    assert caplog.messages == [
+        "Slurm's topology has no level row; placement.levels counts without it"
+    ]
