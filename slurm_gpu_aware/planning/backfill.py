@@ -43,8 +43,9 @@ def reserve(
 ) -> Shadow | None:
     """Find the earliest end after which the head fits, and the GPUs that it gets then.
 
-    Bisection over the distinct ends: more free GPUs never make a fitting job unfit. None if the
-    head does not fit even when every known job has ended.
+    Bisection over the distinct ends: more free GPUs must never make a fitting job unfit, so
+    ``place`` is :meth:`Chooser.could_place`. None if the head does not fit even when every known
+    job has ended.
     """
     low, high = -1, len(timeline.ends) - 1
     found: tuple[Assignment, Cluster] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from slurm_gpu_aware.assignment import Assignment
@@ -13,7 +14,7 @@ from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.request import Request
 
-__all__ = ["Chooser", "PlacementFailedError", "shape_of"]
+__all__ = ["Chooser", "PlacementFailedError", "capacity_request", "shape_of"]
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,25 @@ class Chooser:
         except PlacementFailedError:
             return None
 
+    def could_place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Where the job would go if it had to: the answer to every question of capacity.
+
+        More free GPUs never turn it from a place into None, which :meth:`place` may do where a
+        policy lets a job wait for a better set (``topo-aware-p``).
+        """
+        asked = capacity_request(request) if self._postpones(request) else request
+        return self.try_place(asked, cluster)
+
+    def postponed(self, request: Request, cluster: Cluster) -> bool:
+        """Say whether a job without a place here only waits for a better one."""
+        return self._postpones(request) and self.could_place(request, cluster) is not None
+
+    def _postpones(self, request: Request) -> bool:
+        try:
+            return bool(getattr(self._policy(request), "postpones", False))
+        except PolicyError:
+            return False
+
     def _policy(self, request: Request) -> Policy:
         name = request.policy or self.settings.policy
         options = {**self.options.get(name, {}), **request.options}
@@ -75,6 +95,11 @@ class Chooser:
         if key not in self._policies:
             self._policies[key] = make_policy(name, options)
         return self._policies[key]
+
+
+def capacity_request(request: Request) -> Request:
+    """The same request for a policy with thresholds, content with any set that it fits."""
+    return replace(request, options={**request.options, "minimal_utility": 0.0})
 
 
 def shape_of(request: Request) -> object:

@@ -13,6 +13,11 @@ it chooses first in a second try, and if that fails too the placements in Slurm'
 job of the prefix loses its turn to placement priority.
 
 A job that could not start even on the idle cluster blocks nobody.
+
+A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a job is
+*postponed*: it is treated like one that does not fit, but what could fit, and when, is asked
+without its threshold, because a set's utility may fall when more GPUs are free. Nor does it
+preempt: room is not what it lacks.
 """
 
 from __future__ import annotations
@@ -189,11 +194,11 @@ class _Round:
         return []
 
     def _preempt(self, request: Request) -> bool:
-        if not can_preempt(request):
+        if not can_preempt(request) or self.chooser.postponed(request, self.here):
             return False
         mine = {assignment.job_id for assignment in self.assignments}
         others = [job for job in self.running if job.job_id not in mine]
-        found = plan_preemption(request, self.here, others, self.chooser.try_place)
+        found = plan_preemption(request, self.here, others, self.chooser.could_place)
         if found is None:
             return False
         names = tuple(sorted(job.job_id for job in found.victims))
@@ -255,7 +260,7 @@ class _Round:
             if self._empty is None:
                 ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
                 self._empty = replace(ended, free=ended.exists.copy())
-            found = self.chooser.try_place(request, self._empty)
+            found = self.chooser.could_place(request, self._empty)
             reason = why_not(request, self._empty) if found is None else None
             self._never[key] = reason
         reason = self._never[key]
@@ -266,8 +271,9 @@ class _Round:
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:
         timeline = Timeline(self.running, self.now)
-        shadow = reserve(head, self.here, timeline, self.chooser.try_place)
-        reason = f"next in line: {why_not(head, self.here)}"
+        shadow = reserve(head, self.here, timeline, self.chooser.could_place)
+        postponed = self.chooser.postponed(head, self.here)
+        reason = f"{'postponed' if postponed else 'next in line'}: {why_not(head, self.here)}"
         if shadow is not None:
             where = shadow.assignment
             names = set_words(self.here.nodes, where.nodes, where.slots)
@@ -276,7 +282,8 @@ class _Round:
                 if math.isfinite(shadow.start_s)
                 else "when jobs without a time limit end"
             )
-            reason += f"; starts {latest}, reserved: {names}"
+            what = "looked at again" if postponed else "starts"
+            reason += f"; {what} {latest}, reserved: {names}"
         self._wait(head, reason, shadow.start_s if shadow is not None else None)
         if not self.settings.backfill:
             for request in behind:
@@ -304,8 +311,10 @@ class _Round:
                     beside.take(request, found, self.now)
                     self._book(request, found)
                 elif not self._cannot_ever(request):
-                    failed[key] = self._why_behind(head, beside, request, short)
-                    self._wait(request, failed[key])
+                    reason = self._why_behind(head, beside, request, short)
+                    self._wait(request, reason)
+                    if not self.chooser.postponed(request, beside.view(request, self.now)):
+                        failed[key] = reason  # one that has waited longer may ask for less
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
 

@@ -183,6 +183,59 @@ def test_the_planner_tells_how_long_a_job_has_waited():
             assert "waiting for better ones" in plan.waiting[0].reason
 
 
+def test_an_idle_machine_may_be_below_the_threshold_but_is_never_impossible():
+    """One GPU of an idle Minsky leaves its socket half empty: utility 0.5."""
+    picky = Request("1", 1, options={"minimal_utility": 0.6})
+    settings = PlanSettings(policy="topo-aware-p")
+    plan = plan_round([picky, Request("2", 2, submit_s=1.0)], minsky(), settings, 0.0)
+    assert [a.job_id for a in plan.assignments] == ["2"], "it keeps nobody from starting"
+    (waits,) = plan.waiting
+    assert waits.reason.startswith("postponed: free GPUs would do; the policy keeps the job wait")
+    assert waits.shadow_start_s is None
+
+
+def test_a_postponed_job_gets_the_first_reservation_by_room_alone():
+    """At 100 s a GPU per socket is free, below the threshold; at 200 s the machine is idle."""
+    cluster = minsky(busy=[(0, [0, 2, 3])])
+    running = [
+        RunningJob("a", ((0, (2,)),), 100.0),
+        RunningJob("b", ((0, (0,)),), 200.0),
+        RunningJob("c", ((0, (3,)),), 200.0),
+    ]
+    cluster = replace(cluster, running=tuple(running))
+    settings = PlanSettings(policy="topo-aware-p")
+    picky = Request("1", 2, max_nodes=1, options={"minimal_utility": 0.9})
+    (waits,) = plan_round([picky], cluster, settings, 0.0).waiting
+    assert waits.shadow_start_s == 100.0
+    assert waits.reason.startswith("next in line: needs 2 free GPUs")
+
+
+def test_a_postponed_job_pushes_nobody_out():
+    cluster = minsky(busy=[(0, [0, 2])])
+    running = tuple(RunningJob(f"r{s}", ((0, (s,)),), 100.0, preemptable_by=0.0) for s in (0, 2))
+    picky = Request("1", 2, max_nodes=1, preemption_tier=1.0, options={"minimal_utility": 0.9})
+    settings = PlanSettings(policy="topo-aware-p")
+    plan = plan_round([picky], replace(cluster, running=running), settings, 0.0)
+    assert [w.reason.split(":")[0] for w in plan.waiting] == ["postponed"]
+    cluster.take(0, [1])
+    running += (RunningJob("r1", ((0, (1,)),), 100.0, preemptable_by=0.0),)
+    plan = plan_round([picky], replace(cluster, running=running), settings, 0.0)
+    assert len(plan.assignments) == 1 and len(plan.assignments[0].victims) == 1
+
+
+def test_behind_a_postponed_job_one_that_waited_longer_may_ask_for_less():
+    across = minsky(busy=[(0, [0, 2])])
+    settings = PlanSettings(policy="topo-aware-p")
+    options = {"topo-aware-p": {**COMMUNICATION, "patience_s": 1000.0}}
+    queue = [
+        Request("1", 2, submit_s=900.0, max_nodes=1, priority=2.0),
+        Request("2", 2, submit_s=900.0, max_nodes=1, priority=1.0),
+        Request("3", 2, submit_s=0.0, max_nodes=1),
+    ]
+    plan = plan_round(queue, across, settings, 1000.0, policy_options=options)
+    assert [a.job_id for a in plan.assignments] == ["3"]
+
+
 def test_the_account():
     cluster = minsky(3, [(0, [0]), (1, [0, 2])])
     found = place(cluster, 2, "topo-aware-p")
