@@ -242,7 +242,7 @@ def _choose_same(cell: Cell, best_fit: bool) -> Choice:
         key = _same_keys(cell, sets, rows, left)
         own = must if must is None or rows is None else must[rows]
         values = _least_sums(key, count, own)
-        which = int(values.argmin())
+        which = int(values.argmin()) if best_fit else _first_nodes(key, count, own)
         value = float(values[which])
         if best is None or value < best[0]:
             by_key = key[which] if own is None else np.where(own, -1.0, key[which])
@@ -275,6 +275,24 @@ def _rows_of_groups(cell: Cell, numbers: list[int]) -> Iterator[tuple[int, IntAr
     group = cell.group
     for number in _groups(cell, np.array(numbers, dtype=np.int64)):
         yield number, np.flatnonzero(group == number)
+
+
+def _first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
+    """The index set (row of ``key``) that the first ``count`` nodes have, those in ``must`` aside.
+
+    Node by node: of the sets that are left those which the lowest possible next node has.
+    """
+    has = np.isfinite(key)
+    if must is not None:
+        has, count = has[:, ~must], count - int(np.count_nonzero(must))
+    alive = np.flatnonzero(has.sum(axis=1) >= count)
+    for _ in range(count):
+        nxt = has[alive].argmax(axis=1)
+        alive = alive[nxt == nxt.min()]
+        if len(alive) == 1:
+            break
+        has[alive, nxt.min()] = False
+    return int(alive[0])
 
 
 def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:

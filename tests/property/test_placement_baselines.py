@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, cost, level_index, requests
 from small_oracle import assert_best
 
+from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.request import Request
 
@@ -177,3 +178,36 @@ def test_scores_play_no_part(name, case, seed):
     assert (here is None) == (there is None)
     if here is not None:
         assert (here.nodes, here.slots) == (there.nodes, there.slots)
+
+
+@st.composite
+def several_nodes(draw):
+    """Jobs of several nodes where index sets and nodes are contested."""
+    n, width = draw(st.sampled_from([(4, 3), (3, 4), (6, 2), (5, 3)]))
+    cluster = Cluster.uniform(n, width)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    cluster.free[:] = rng.random((n, width)) < draw(st.sampled_from([0.8, 0.6]))
+    count, per_node = draw(st.integers(2, 3)), draw(st.integers(1, 2))
+    required = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=1))))
+    request = Request("1", count * per_node, gpus_per_node=per_node, required=required)
+    return request, cluster
+
+
+@settings(max_examples=150, deadline=None)
+@given(several_nodes(), st.sampled_from(["lowest-index", "mapa-baseline"]))
+def test_first_nodes_come_before_lowest_slots(case, policy):
+    def key(chosen):
+        return tuple(node for node, _ in chosen), tuple(slots for _, slots in chosen)
+
+    assert_best(policy, *case, key)
+
+
+@settings(max_examples=150, deadline=None)
+@given(several_nodes(), st.sampled_from(["best-fit", "packed"]))
+def test_fullest_nodes_come_before_lowest_slots(case, policy):
+    request, cluster = case
+
+    def key(chosen):
+        return left_on(request, cluster, chosen), by_index(request, cluster, chosen)
+
+    assert_best(policy, request, cluster, key)

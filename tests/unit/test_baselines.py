@@ -54,6 +54,17 @@ def test_best_fit_over_nodes_takes_the_fullest_that_fit():
     assert chosen(got) == ((1, 2), ((0, 1, 2), (0, 1, 2)))
 
 
+@pytest.mark.parametrize("required", [(), (1,)])
+def test_lowest_index_over_nodes_takes_the_first_nodes_before_the_lowest_slots(required):
+    cluster = Cluster.uniform(4, 3)
+    for node, slot in enumerate((0, 0, 2, 2)):
+        cluster.take(node, [slot])
+    request = Request("1", 4, gpus_per_node=2, required=required)
+    assert chosen(place("lowest-index", request, cluster)) == ((0, 1), ((1, 2), (1, 2)))
+    best = place("best-fit", Request("1", 4, gpus_per_node=2), cluster)
+    assert chosen(best) == ((2, 3), ((0, 1), (0, 1)))  # equally full: the lowest index set
+
+
 def test_random_depends_on_seed_and_job_alone():
     cluster = Cluster.uniform(8, 4)
     one = place("random", Request("1", 2), cluster, seed=1)
