@@ -2,14 +2,15 @@
 
 ``trace``, ``sacct``
     Jobs, from CSV and from a site's own accounting.
-``sources``, ``topo_jobs``, ``mapa_jobs``, ``synthetic``
+``sources``, ``topo_jobs``, ``mapa_jobs``, ``alibaba``, ``synthetic``
     Other files of jobs, told apart by what they start with; Poisson arrivals.
 ``clusters``, ``timings``
     The cluster in two views, the planner's and the true one; GPUs drawn from measured times.
 ``settings``, ``orders``
     How the simulated site runs its jobs.
-``engine``, ``physics``, ``interference``, ``result``
-    The virtual clock, how fast a job really runs, what is left in the end.
+``engine``, ``physics``, ``interference``, ``postponing``, ``result``
+    The virtual clock, how fast a job really runs, when a postponed one is due, what is left in
+    the end.
 ``parallel``, ``files``, ``recorded``
     Several runs side by side, folders of results, and what Slurm did in the form of a run.
 """

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.simulator.alibaba import looks_like_alibaba, read_alibaba
 from slurm_gpu_aware.simulator.mapa_jobs import looks_like_mapa, read_mapa
 from slurm_gpu_aware.simulator.sacct import read_sacct
 from slurm_gpu_aware.simulator.topo_jobs import read_profile, read_workload
@@ -32,6 +33,7 @@ def read_trace(
     another ``{``                     job file of Amaral et al.; needs ``profile``
     ``JobID|``                        output of ``sacct --parsable2``
     a row of five or six numbers      job file of MAPA
+    columns num_gpu, gpu_milli, ...   Alibaba's 2023 trace
     anything else                     CSV, see :func:`trace.read_csv`
     ================================  ==================================================
 
@@ -60,6 +62,8 @@ def read_trace(
         return read_sacct(file, classes=tuple(classes), default_class=default_class)
     if looks_like_mapa(line):
         return read_mapa(file, default_class=default_class)
+    if looks_like_alibaba(line):
+        return read_alibaba(file, default_class=default_class)
     return read_csv(file, class_column=class_column, default_class=default_class)
 
 

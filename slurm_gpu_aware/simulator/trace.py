@@ -213,6 +213,12 @@ def read_csv_stream(
     reader = csv.DictReader(stream)
     columns = reader.fieldnames or []
     missing = [c for c in _REQUIRED if c not in columns]
+    if missing == ["duration_s"]:
+        raise SourceError(
+            f"{name}: no column 'duration_s', and without run times jobs cannot be simulated; "
+            "Sia's own traces leave them to throughput profiles: use those prepared for PAL; "
+            f"columns: {', '.join(columns)}"
+        )
     if missing:
         raise SourceError(f"{name}: no column {missing[0]!r}; columns: {', '.join(columns)}")
     if class_column != "class" and class_column not in columns:

@@ -1,6 +1,8 @@
 """Clusters with drawn scores, and jobs from the other kinds of files."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,10 @@ from slurm_gpu_aware.simulator.clusters import store_cluster, synthetic_cluster,
 from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
+
+SHARED = Path(
+    os.environ.get("GPU_AWARE_SHARED", Path(__file__).parents[2].parent / "shared" / "data")
+)
 
 
 def timings(tmp_path, nodes=6, width=4, name="a", runs=1):
@@ -137,6 +143,68 @@ def test_a_job_file_without_times_needs_a_profile(tmp_path):
     trace = read_trace(jobs, profile=profile)
     assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("0", 70.0)]
     assert len(trace.bad_rows) == 1
+
+
+ALIBABA = "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,gpu_spec,qos,phase"
+
+
+def test_alibabas_tasks_are_jobs_where_they_have_whole_gpus_and_an_end(tmp_path):
+    file = tmp_path / "pods.csv"
+    rows = [
+        "a,0,5,105,100,1,1000,,LS,Failed",
+        "b,0,5,105,100,0,0,,LS,Succeeded",
+        "c,0,5,105,100,1,460,,LS,Succeeded",
+        "d,0,,105,,2,1000,,BE,Pending",
+        "e,3,5,900,895,8,1000,,BE,Running",
+        "f,3,5,899,894,8,1000,,BE,Running",
+        "g,3,5,900,895,2,1000,,BE,Succeeded",
+        "h,3,5,9,soon,2,1000,,BE,Succeeded",
+    ]
+    file.write_text("\n".join([ALIBABA, *rows]) + "\n")
+    trace = read_trace(file)
+    assert [(j.job_id, j.gpus, j.duration_s) for j in trace.jobs] == [
+        ("a", 1, 100.0),
+        ("f", 8, 894.0),
+        ("g", 2, 895.0),
+    ]
+    assert trace.skipped == {
+        "no GPU": 1,
+        "a share of one GPU": 1,
+        "never started": 1,
+        "still running at the end of the trace": 1,
+    }
+    assert [row.line for row in trace.bad_rows] == [9]
+
+
+def test_a_trace_without_run_times_is_told_so(tmp_path):
+    file = tmp_path / "sia.csv"
+    file.write_text("job_id,name,submit_s,gpus,batch_size,model\n0,c,107,6,2048,cifar10\n")
+    with pytest.raises(SourceError, match="without run times jobs cannot be simulated"):
+        read_trace(file)
+
+
+@pytest.mark.shared
+def test_every_kind_of_shared_trace_is_read_or_refused_with_a_sentence():
+    traces = SHARED / "traces"
+    if not traces.is_dir():
+        pytest.skip("no measured data here")
+    seen = {}
+    alike = {f"synergy-like-{rate}.csv" for rate in (6, 8, 10, 12, 14)}  # one of six is enough
+    for file in sorted(traces.glob("**/*.csv")):
+        kind = file.parent.name
+        if file.name in alike:
+            continue
+        if kind.startswith("sia"):
+            with pytest.raises(SourceError, match="without run times"):
+                read_trace(file)
+            continue
+        trace = read_trace(file, class_column="class_code" if kind == "pal" else "class")
+        assert trace.bad_rows == ()
+        seen.setdefault(kind, []).append((len(trace.jobs), sum(trace.skipped.values())))
+    assert seen["pal"] == [(160, 0)] * 8
+    assert seen["philly"] == [(82_247, 0), (4000, 0)]
+    (alibaba,) = seen["alibaba"]
+    assert sum(alibaba) == 8152
 
 
 def test_sacct_files_are_recognised(tmp_path):
