@@ -282,6 +282,11 @@ class Device:
             return None
         return _pci(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link))
 
+    def is_partitioned(self) -> bool:
+        """Whether MIG is on, so that several jobs may share the GPU."""
+        mode = self._maybe("nvmlDeviceGetMigMode")
+        return bool(mode) and bool(mode[0])
+
     def lock_clock(self, mhz: int) -> None:
         """Hold the SM clock at ``mhz`` (Volta and later). Needs root."""
         self._call("nvmlDeviceSetGpuLockedClocks", mhz, mhz)

@@ -94,6 +94,8 @@ def _found(indices: Iterable[int], act: Callable[[Any, int], Result]) -> Iterato
 def _lock(device: Any, index: int, asked_mhz: int) -> Result:
     from slurm_gpu_aware.nvml import NvmlError
 
+    if device.is_partitioned():
+        return Result(index, call="lock", error="MIG is on: its clock is that of several jobs")
     mhz = nearest_clock(asked_mhz, device.clocks_mhz())
     try:
         device.lock_clock(mhz)

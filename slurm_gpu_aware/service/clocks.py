@@ -37,6 +37,7 @@ from slurm_gpu_aware.service.clock_driver import (
     lock_clocks,
     reset_clocks,
 )
+from slurm_gpu_aware.service.clock_rights import agreed_gpus, read_gres, runs_here
 from slurm_gpu_aware.service.clock_settings import (
     Asked,
     Locks,
@@ -65,6 +66,7 @@ class _Hook:
     restarts: int
     extra: str
     gpus: str
+    slurm_conf: str
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> _Hook:
@@ -81,6 +83,7 @@ class _Hook:
             int(restarts) if restarts.isdigit() else 0,
             env.get("SLURM_JOB_EXTRA", ""),
             env.get("SLURM_JOB_GPUS", ""),
+            env.get("SLURM_CONF", ""),
         )
 
     def record(self, event: str, at: float, **detail: Any) -> dict[str, Any]:
@@ -97,15 +100,21 @@ def prolog(
     """Lock the clocks that the job asks for; return what to record.
 
     A note of another job on one of its GPUs means that an epilog was lost: that GPU is reset
-    first, also for a job that asks for no clock.
+    first, also for a job that asks for no clock. Unless that job still runs here and Slurm does
+    not name the GPU as this job's: then it is not touched.
     """
     hook = _Hook.of(env)
+    notes = locks.notes()
     try:
         asked, indices = _wanted(hook)
     except ValueError as exc:
         return [hook.record("clock_failed", at, gpus=[], call="parse", error=str(exc))]
-    records: list[Record] = []
-    notes = locks.notes()
+    foreign = _foreign(hook, indices, notes)
+    indices = [index for index in indices if index not in foreign]
+    records: list[Record] = [
+        hook.record("clock_failed", at, gpus=[i], call="lock", error=f"job {job_id} runs on it")
+        for i, job_id in foreign.items()
+    ]
     stale = {
         index: notes[index].method
         for index in indices
@@ -134,11 +143,21 @@ def prolog(
 def _wanted(hook: _Hook) -> tuple[Asked | None, list[int]]:
     """The clock and the GPUs of a job. Raises ValueError for nonsense."""
     asked, seen = parse_extra(hook.extra), parse_gpus(hook.gpus)
-    if asked is None or asked.gpus is None:
-        return asked, seen
-    if not set(seen) <= set(asked.gpus):
-        raise ValueError(f"{hook.extra[:60]!r} does not agree with GPUs {hook.gpus[:40]} of Slurm")
-    return asked, list(asked.gpus) if seen else []
+    if asked is None:
+        return None, seen
+    gres = read_gres(hook.slurm_conf, hook.node)
+    if gres.shared and seen:
+        raise ValueError("no clock is set on a node with shards or MPS: jobs share its GPUs")
+    return asked, agreed_gpus(seen, asked.gpus, hook.extra, gres)
+
+
+def _foreign(hook: _Hook, indices: Sequence[int], notes: Mapping[int, Note]) -> dict[int, str]:
+    """GPU -> job: those that another job on this node has locked and Slurm does not name here."""
+    seen = parse_gpus(hook.gpus)
+    holders = {i: notes[i].job_id for i in indices if i in notes and i not in seen}
+    others = {job_id for job_id in holders.values() if job_id not in (None, hook.job_id)}
+    alive = {job_id for job_id in others if job_id is not None and runs_here(job_id)}
+    return {i: job_id for i, job_id in holders.items() if job_id is not None and job_id in alive}
 
 
 def epilog(

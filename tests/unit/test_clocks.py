@@ -137,6 +137,73 @@ def test_indices_that_slurm_contradicts_set_nothing(hooks):
     assert "does not agree with GPUs 2" in hooks.records()[0]["error"]
 
 
+def test_several_gpus_named_by_slurm_are_all_of_the_job(hooks):
+    """Only one GPU can be the last of several types; two are what the job has, and no more."""
+    hooks.run("prolog", 17, "0,1", "freq=900@0+1+2+3")
+    assert hooks.locked() == {}
+    assert "does not agree with GPUs 0,1" in hooks.records()[0]["error"]
+
+
+def gres_conf(folder, *lines):
+    (folder / "gres.conf").write_text("# of the site\n" + "\n".join(lines) + "\n")
+    return str(folder / "slurm.conf")
+
+
+@pytest.mark.parametrize(
+    ("line", "locked"),
+    [
+        ("NodeName=n[1-2] Name=gpu Type=v100 File=/dev/nvidia[0-3]", {}),
+        ("NodeName=n[1-2] Name=gpu File=/dev/nvidia[0-3]", {}),
+        ("NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1", {1: 900, 3: 900}),
+        ("NodeName=n[5-6] Name=gpu Type=v100 File=/dev/nvidia[0-3]", {1: 900, 3: 900}),
+        ("AutoDetect=nvml", {1: 900, 3: 900}),
+    ],
+)
+def test_on_a_plain_node_slurm_names_all_gpus(hooks, line, locked):
+    hooks.run("prolog", 17, "3", "freq=900@1+3", SLURM_CONF=gres_conf(hooks.node.folder, line))
+    assert hooks.locked() == locked
+
+
+@pytest.mark.parametrize("kind", ["shard", "mps"])
+def test_no_clock_where_jobs_share_gpus(hooks, kind):
+    own = gres_conf(hooks.node.folder, f"NodeName=n1 Name={kind} Count=8")
+    hooks.run("prolog", 17, "3", "freq=900", SLURM_CONF=own)
+    assert hooks.locked() == {}
+    assert "shards or MPS" in hooks.records()[0]["error"]
+    other = gres_conf(hooks.node.folder, f"NodeName=n2 Name={kind} Count=8 # not NodeName=n1")
+    hooks.run("prolog", 17, "3", "freq=900", SLURM_CONF=other)
+    assert hooks.locked() == {3: 900}
+
+
+def test_no_clock_on_a_gpu_in_parts(hooks):
+    content = json.loads(hooks.node.machine.read_text())
+    for gpu in content["gpus"]:
+        if gpu["minor"] == 1:
+            gpu["mig"] = 1
+    machines.write_json(hooks.node.machine, content)
+    hooks.run("prolog", 17, "1,3", "freq=900")
+    assert hooks.locked() == {3: 900}
+    assert hooks.events() == [("clock_set", "17", [3]), ("clock_failed", "17", [1])]
+    assert "MIG" in hooks.records()[1]["error"]
+
+
+def test_a_gpu_of_a_job_that_runs_here_is_not_touched(hooks):
+    """Only the job's own Extra names it; slurmstepd shows that its other job is not gone."""
+    hooks.run("prolog", 71234567, "1", "freq=600")
+    step = ["bash", "-c", "exec -a 'slurmstepd: [71234567.batch]' sleep 60"]
+    with subprocess.Popen(step) as running:
+        while b"slurmstepd" not in Path(f"/proc/{running.pid}/cmdline").read_bytes():
+            pass
+        hooks.run("prolog", 17, "3", "freq=900@1+3")
+        running.kill()
+    assert hooks.locked() == {1: 600, 3: 900}
+    assert ("clock_failed", "17", [1]) in hooks.events()
+    hooks.run("epilog", 17, "3")
+    assert hooks.locked() == {1: 600}
+    hooks.run("prolog", 18, "3", "freq=900@1+3")  # now its epilog was lost
+    assert hooks.locked() == {1: 900, 3: 900}
+
+
 def test_jobs_without_a_clock_start_no_python(hooks):
     hooks.run("prolog", 1, "0,1")
     hooks.run("prolog", 2, "", "freq=900")  # no GPU
