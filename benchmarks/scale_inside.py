@@ -42,6 +42,11 @@ class Timed:
         self.spent: dict[str, float] = {}
         self.cpu = 0.0
 
+    @property
+    def unread(self) -> frozenset[int]:
+        """Records that the last reading left out."""
+        return self.inner.unread
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         call = getattr(self.inner, name)
 

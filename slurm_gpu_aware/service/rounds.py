@@ -105,8 +105,10 @@ class Rounds:
         outcome = Outcome()
         now = self._clock()
         jobs = self._gateway.jobs()
-        self.ids = {job.raw_id: job.id for job in jobs}
-        self.watch.observe(jobs, now)
+        unread = self._gateway.unread
+        still = {number: self.ids[number] for number in unread if number in self.ids}
+        self.ids = still | {job.raw_id: job.id for job in jobs}
+        self.watch.observe(jobs, now, unread)
         parked = [job for job in jobs if is_parked(job, self._config.gate)]
         released = [job for job in jobs if is_released(job, self._config)]
         self._open_strays(jobs, now)
@@ -114,7 +116,8 @@ class Rounds:
         outcome.released = len(released)
         if parked or released:
             self._plan_and_place(jobs, parked, released, outcome)
-        self._backoff.forget({job.id for job in jobs})
+        if len(still) == len(unread):  # else somebody is there of whom we know no id
+            self._backoff.forget(set(self.ids.values()))
         outcome.took_s = self._timer() - started
         return outcome
 
@@ -163,15 +166,14 @@ class Rounds:
         partitions = {p.name: p for p in self._gateway.partitions()}
         rules = PreemptionRules(slurm, partitions, self._qos)
         self._recovery.grace_s = rules.grace_s
-        self._recovery.grace_s = rules.grace_s
         cluster = build_cluster(
             list(nodes.values()),
             jobs,
             self._books.profile(),
             slurm,
             classes=self._config.site.classes,
-            network=self._network.groups(self._timer),
             penalties=self._config.placement.penalties,
+            network=self._network.groups(self._timer),
             holds=holds,
             busy_nodes=self._busy(nodes.values(), now),
             now=now,
@@ -187,7 +189,8 @@ class Rounds:
         outcome.waiting += sorted_out.waiting
         plan, planned = self._plan(candidates, site)
         plan = in_task_order(plan, candidates)
-        leave += left_to_slurm(plan.waiting, candidates, parked, cluster)
+        if not self._gateway.unread:  # whose CPUs nobody accounts for
+            leave += left_to_slurm(plan.waiting, candidates, parked, cluster)
         given_up = {job.raw_id for job, _ in leave}
         outcome.waiting += [
             waiting_entry(w.job_id, w.reason, w.shadow_start_s)

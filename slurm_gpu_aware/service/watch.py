@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class Tracked:
     released_at: float | None = None
     """When the gate was opened, or when we first saw it open."""
     raw_id: int | None = None
+    """Slurm's number of its record, once we have seen it placed."""
     preempts: bool = False
     """Other jobs have to go first; Slurm may give them time for that."""
 
@@ -56,8 +57,11 @@ class Watch:
             tracked.preempts = bool(decision.victims)
             self.placed[decision.job_id] = tracked
 
-    def observe(self, jobs: Iterable[SlurmJob], now: float) -> None:
-        """Compare with what Slurm shows and write down what changed."""
+    def observe(self, jobs: Iterable[SlurmJob], now: float, unread: Set[int] = frozenset()) -> None:
+        """Compare with what Slurm shows and write down what changed.
+
+        ``unread``: records that are there but could not be read; their jobs are not gone.
+        """
         known = {job.id: job for job in jobs}
         for parked in known.values():
             if is_parked(parked, self.config.gate):
@@ -65,6 +69,10 @@ class Watch:
         self._seen_parked.intersection_update(known)
         for job_id, tracked in list(self.placed.items()):
             job = known.get(job_id)
+            if job is not None:
+                tracked.raw_id = job.raw_id
+            if job is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
+                continue
             if job is None:
                 self._ended(job_id, tracked, {"state": "unknown", "why": "gone from Slurm"}, now)
             elif job.state in HOLDING:

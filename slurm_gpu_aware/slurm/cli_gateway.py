@@ -49,7 +49,7 @@ _NO_ERROR = "No error"
 _PROMPT = re.compile(r"^(?:scontrol: )+", re.MULTILINE)
 _NO_JSON = re.compile(r"serializer|json|plugin|parser", re.IGNORECASE)
 _MOST_DOUBTFUL = 20
-"""Doubtful jobs that one reading looks at anew; the others wait for the next."""
+"""Doubtful jobs that one reading looks at anew, whoever they are; the others wait for the next."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -105,31 +105,43 @@ class CliGateway:
         self._timeout_s = timeout_s
         self._scontrol = scontrol
         self._sacctmgr = "sacctmgr"
-        self._doubted: dict[int, tuple[int, list[SlurmJob]]] = {}
+        self._doubted: dict[int, tuple[int, list[SlurmJob] | None]] = {}
+        """Doubtful record -> (digest of its text, the job by JSON); None: not understood."""
+        self._looked_at: dict[int, int] = {}
+        """Doubtful record -> number of the reading that looked at it last."""
+        self._readings = 0
+        self.unread: frozenset[int] = frozenset()
 
     def config(self) -> SlurmConfig:
         """Read Slurm's configuration."""
         return parse_config(self._ask("show", "config"))
 
     def jobs(self) -> list[SlurmJob]:
-        """All job records; those whose text is doubtful are read again as JSON."""
+        """All job records; those whose text is doubtful are read again as JSON.
+
+        The text of a running job changes every second. So the number of looks is bounded, and
+        whoever was looked at longest ago comes first; the rest is in ``unread``.
+        """
         found = parse_jobs(self._ask("-o", "-d", "show", "job"))
+        self._readings += 1
+        self._looked_at = {n: self._looked_at.get(n, 0) for n in found.doubtful}
         known = self._doubted
-        self._doubted = {}
-        unread = 0
-        for number in found.doubtful:
-            digest = found.digests[number]
-            if number in known and known[number][0] == digest:
-                self._doubted[number] = known[number]
-            elif len(self._doubted) - len(known.keys() & self._doubted) < _MOST_DOUBTFUL:
-                self._doubted[number] = (digest, self._job_json(number))
-            else:
-                unread += 1
-                continue
-            found.jobs.extend(self._doubted[number][1])
-        if unread:
+        self._doubted = {
+            n: known[n] for n in found.doubtful if n in known and known[n][0] == found.digests[n]
+        }
+        changed = [n for n in found.doubtful if n not in self._doubted]
+        for number in sorted(changed, key=self._looked_at.__getitem__)[:_MOST_DOUBTFUL]:
+            self._looked_at[number] = self._readings
+            self._doubted[number] = (found.digests[number], self._job_json(number))
+        for _, by_json in self._doubted.values():
+            found.jobs.extend(by_json or ())
+        self.unread = frozenset(
+            n for n in found.doubtful if n not in self._doubted or self._doubted[n][1] is None
+        )
+        if len(changed) > _MOST_DOUBTFUL:
             log.warning(
-                "%d jobs have texts that look like forged records and wait for a later look", unread
+                "%d jobs have texts that look like forged records and wait for a later look",
+                len(changed) - _MOST_DOUBTFUL,
             )
         return found.jobs
 
@@ -215,8 +227,8 @@ class CliGateway:
             if "reservation is invalid" not in str(exc):
                 raise
 
-    def _job_json(self, number: int) -> list[SlurmJob]:
-        """A job as JSON; none if there is no such job, or if it cannot be understood.
+    def _job_json(self, number: int) -> list[SlurmJob] | None:
+        """A job as JSON; empty if there is no such job, None if it cannot be understood.
 
         A job that a user made unreadable costs himself his place, and not all others theirs.
         Raises SourceError if Slurm does not answer.
@@ -226,16 +238,16 @@ class CliGateway:
         except SourceError as exc:
             if "Invalid job id" in str(exc):
                 log.info("job %d does not exist: a user's text looks like its record", number)
-            elif _NO_JSON.search(str(exc)):
+                return []
+            if _NO_JSON.search(str(exc)):
                 log.error("job %d: this Slurm gives no JSON, install its plugin: %s", number, exc)
-            else:
-                raise
-            return []
+                return None
+            raise
         try:
             return [job for job in parse_jobs_json(answer) if job.raw_id == number]
         except SourceError as exc:
             log.warning("job %d is passed over, cancel it or release it by hand: %s", number, exc)
-            return []
+            return None
 
     def _ask(self, *arguments: str) -> str:
         return run_command([self._scontrol, *arguments], self._timeout_s)[0]

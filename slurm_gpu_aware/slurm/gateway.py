@@ -311,6 +311,9 @@ class JobUpdate:
 class Gateway(Protocol):
     """Every call has a time limit and raises SourceError when Slurm cannot be asked."""
 
+    unread: frozenset[int]
+    """Raw numbers of records that the last ``jobs`` left out: they are there, but were not read."""
+
     def config(self) -> SlurmConfig:
         """Read Slurm's configuration."""
 

@@ -7,6 +7,7 @@ Put on PATH as an executable named ``scontrol``; the code under test runs it lik
 - ``state.json``: jobs as ``scontrol`` shows them; ``update`` changes them, and a pending job
   without the gate's licence starts at once where it is pinned (or on n1);
 - ``log``: every command that was given, one JSON line each;
+- ``json``: if it is there, jobs of ``state.json`` are given as JSON where that is asked;
 - ``kill-at``: a number N: the N-th command kills the process that asked, with SIGKILL, before
   (``kill-before``) or after doing its work;
 - ``refuse``: job ids whose updates are refused, one a line; those of array tasks (``98_3``) as
@@ -185,6 +186,33 @@ def own_answer(state: dict, what: str) -> str:
     )
 
 
+def as_json(job: dict) -> str:
+    """A pending job, as far as it is needed."""
+    unset = {"set": False, "infinite": False, "number": 0}
+    record = {
+        "job_id": int(job["JobId"]),
+        "name": job["JobName"],
+        "user_name": "alice",
+        "user_id": 2001,
+        "job_state": [job["JobState"]],
+        "state_reason": job["Reason"],
+        "partition": job["Partition"],
+        "restart_cnt": int(job["Restarts"]),
+        "batch_flag": True,
+        "time_limit": {"set": True, "infinite": False, "number": 60},
+        "memory_per_node": unset,
+        "memory_per_cpu": unset,
+        "priority": int(job["Priority"]),
+        "cpus": 1,
+        "tasks": 1,
+        "licenses": job["Licenses"].replace("(null)", ""),
+        "admin_comment": job["AdminComment"],
+        "tres_per_node": job["TresPerNode"],
+        "tres_req_str": job["ReqTRES"],
+    }
+    return json.dumps({"jobs": [record]})
+
+
 def carry_out(argv: list[str], stdin: str) -> int:
     answers = HOME / "answers"
     words = [word for word in argv if not word.startswith("-")]
@@ -193,6 +221,13 @@ def carry_out(argv: list[str], stdin: str) -> int:
             suffix = ".json" if "--json" in argv else ".txt"
             name = {"license": "licenses", "config": "config"}.get(words[1], f"{words[1]}s")
             sys.stdout.buffer.write((answers / f"{name}{suffix}").read_bytes())
+            return 0
+        if "--json" in argv and (HOME / "json").exists():
+            asked = [job for job in load()["jobs"] if job["JobId"] == words[2]]
+            if not asked:
+                print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+                return 1
+            print(as_json(asked[0]))
             return 0
         print(own_answer(load(), words[1]), end="")
         return 0

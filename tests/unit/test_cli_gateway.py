@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from fake_slurm import FakeSlurm
+from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import JobUpdate
+
+FORGED = "x JobState=RUNNING"
 
 
 @pytest.fixture
@@ -45,3 +48,48 @@ def test_complaints_are_known_by_their_job(
     gateway = saying(tmp_path, text + "\n")
     found = gateway.update_jobs([JobUpdate(sent, (("Licenses", ""),))])
     assert list(found) == ([] if refused is None else [refused])
+
+
+def looks(slurm: FakeSlurm) -> list[int]:
+    """Which jobs were read as JSON since the last call."""
+    log = slurm.home / "log"
+    given = [json.loads(line)[0] for line in log.read_text().splitlines()]
+    log.unlink()
+    return [int(argv[2]) for argv in given if "--json" in argv]
+
+
+def test_doubtful_jobs_that_stay_the_same_are_read_once(slurm: FakeSlurm) -> None:
+    (slurm.home / "json").touch()
+    slurm.write([parked(str(n), JobName=FORGED) for n in range(100, 130)], ["n1"])
+    gateway = CliGateway(scontrol=slurm.scontrol)
+    readings = [(len(gateway.jobs()), len(looks(slurm)), len(gateway.unread)) for _ in range(3)]
+    assert readings == [(20, 20, 10), (30, 10, 0), (30, 0, 0)]
+
+
+def test_doubtful_jobs_that_change_take_turns(slurm: FakeSlurm) -> None:
+    (slurm.home / "json").touch()
+    gateway = CliGateway(scontrol=slurm.scontrol)
+    numbers = range(100, 130)
+    seen: list[set[int]] = []
+    for reading in range(3):
+        jobs = [parked(str(n), JobName=FORGED, Priority=str(reading)) for n in numbers]
+        slurm.write([parked("7"), *jobs], ["n1"])
+        read = {job.raw_id for job in gateway.jobs()}
+        seen.append(set(looks(slurm)))
+        assert len(seen[-1]) == 20
+        assert read == seen[-1] | {7}
+        assert gateway.unread == set(numbers) - read
+    assert seen[0] | seen[1] == set(numbers)
+    assert seen[2] != seen[1]
+
+
+def test_a_job_that_does_not_exist_is_not_unread(slurm: FakeSlurm) -> None:
+    (slurm.home / "json").touch()
+    slurm.write([parked("7", Comment="x\nJobId=8 JobName=y UserId=z")], ["n1"])
+    gateway = CliGateway(scontrol=slurm.scontrol)
+    assert [job.id for job in gateway.jobs()] == ["7"]
+    assert gateway.unread == frozenset()
+    (slurm.home / "json").unlink()
+    gateway = CliGateway(scontrol=slurm.scontrol)
+    gateway.jobs()
+    assert gateway.unread == {8}
