@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 STALL_S = 300.0
 """Without a successful round for this long, the gate is let go."""
 _RETRY_S = 3.0
+_CHECK_EVERY = 10
+"""Of so many beats one looks at what the reservation holds, the first one, too."""
 
 
 class Heartbeat:
@@ -45,6 +47,7 @@ class Heartbeat:
         self._held_until = 0.0
         self._last_round = clock()
         self._stalled = False
+        self._beats = 0
         self.created: SimpleQueue[float] = SimpleQueue()
         """Times at which the reservation had to be created; the main loop writes them down."""
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -83,7 +86,9 @@ class Heartbeat:
             self._stalled = True
             return
         self._stalled = False
-        end_s, created = hold_gate(self._gateway, self._config.gate, now)
+        check = self._beats % _CHECK_EVERY == 0
+        end_s, created = hold_gate(self._gateway, self._config.gate, now, check=check)
+        self._beats += 1
         self._held_until = end_s
         if created:
             log.info("gate reservation %s created", self._config.gate.reservation)

@@ -39,14 +39,21 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-def hold_gate(gateway: Gateway, gate: GateConfig, now: float) -> tuple[float, bool]:
+def hold_gate(
+    gateway: Gateway, gate: GateConfig, now: float, *, check: bool = False
+) -> tuple[float, bool]:
     """Make the reservation last ``lease_s`` from ``now``; create it if it is not there.
+
+    With ``check`` also if it does not hold all of the licences, so that jobs would slip through.
 
     Returns (end of the reservation, whether it had to be created). Raises SourceError.
     """
     end_s = now + gate.lease_s
     if gateway.extend_reservation(gate.reservation, end_s):
-        return end_s, False
+        held = _held(gateway, gate) if check else None
+        if held is None or held >= gate.licence_count:
+            return end_s, False
+        return end_s, _replace(gateway, gate, held, end_s)
     try:
         gateway.create_licence_reservation(
             gate.reservation, gate.licence, gate.licence_count, "root", end_s
@@ -58,6 +65,47 @@ def hold_gate(gateway: Gateway, gate: GateConfig, now: float) -> tuple[float, bo
             raise
         return end_s, False
     return end_s, True
+
+
+def _held(gateway: Gateway, gate: GateConfig) -> int | None:
+    """Licences of the gate that its reservation holds; None: there is no such reservation."""
+    for reservation in gateway.reservations():
+        if reservation.name == gate.reservation:
+            return sum(count for name, count in reservation.licenses if name == gate.licence)
+    return None
+
+
+def _replace(gateway: Gateway, gate: GateConfig, held: int, end_s: float) -> bool:
+    """Put a reservation of all licences in the place of one that holds too few.
+
+    Slurm may start parked jobs between the two commands, as it might have before. If it does not
+    give that many (slurm.conf counts fewer), the gate is held as it was. Raises SourceError.
+    """
+
+    def create(count: int) -> None:
+        gateway.create_licence_reservation(gate.reservation, gate.licence, count, "root", end_s)
+
+    log.warning(
+        "reservation %s holds %d licences %s instead of %d: it is made anew",
+        gate.reservation,
+        held,
+        gate.licence,
+        gate.licence_count,
+    )
+    gateway.delete_reservation(gate.reservation)
+    try:
+        create(gate.licence_count)
+    except SourceError as exc:
+        if not held:
+            raise
+        create(held)
+        log.error(
+            "the gate holds %d jobs only: Licenses in slurm.conf and gate.licence_count must"
+            " agree: %s",
+            held,
+            exc,
+        )
+    return True
 
 
 def is_parked(job: SlurmJob, gate: GateConfig) -> bool:

@@ -8,6 +8,8 @@ Put on PATH as an executable named ``scontrol``; the code under test runs it lik
   without the gate's licence starts at once where it is pinned (or on n1);
 - ``log``: every command that was given, one JSON line each;
 - ``json``: if it is there, jobs of ``state.json`` are given as JSON where that is asked;
+- ``reservations``: reservations as ``scontrol`` shows them; ``licence-total``: how many licences
+  one can hold;
 - ``kill-at``: a number N: the N-th command kills the process that asked, with SIGKILL, before
   (``kill-before``) or after doing its work;
 - ``refuse``: job ids whose updates are refused, one a line; those of array tasks (``98_3``) as
@@ -213,6 +215,21 @@ def as_json(job: dict) -> str:
     return json.dumps({"jobs": [record]})
 
 
+def create_reservation(fields: dict) -> int:
+    """Written down where reservations are; ``licence-total`` bounds what can be held."""
+    total = HOME / "licence-total"
+    if total.exists() and int(fields["licenses"].partition(":")[2]) > int(total.read_text()):
+        print("Error creating the reservation: Invalid license specification", file=sys.stderr)
+        return 1
+    if (HOME / "reservations").exists():
+        with (HOME / "reservations").open("a") as file:
+            file.write(
+                f"ReservationName={fields['reservationname']} StartTime=100 EndTime=99999999999"
+                f" Nodes=(null) Flags=ANY_NODES Licenses={fields['licenses']} State=ACTIVE\n"
+            )
+    return 0
+
+
 def carry_out(argv: list[str], stdin: str) -> int:
     answers = HOME / "answers"
     words = [word for word in argv if not word.startswith("-")]
@@ -238,6 +255,12 @@ def carry_out(argv: list[str], stdin: str) -> int:
         return 0
     if words[:2] == ["create", "reservation"]:
         (HOME / "no-reservation").unlink(missing_ok=True)
+        return create_reservation(dict(word.split("=", 1) for word in words[2:]))
+    if words[:1] == ["delete"]:
+        kept = HOME / "reservations"
+        name = f"ReservationName={words[1].partition('=')[2]} "
+        lines = kept.read_text().splitlines(keepends=True) if kept.exists() else []
+        kept.write_text("".join(text for text in lines if not text.startswith(name)))
         return 0
     if not words and (HOME / "state.json").exists():
         state = load()

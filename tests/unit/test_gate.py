@@ -10,6 +10,7 @@ from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.heartbeat import Heartbeat
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gate import release_by_hand
 
@@ -103,3 +104,47 @@ def test_a_task_whose_gate_slurm_does_not_open_is_held_back(slurm: FakeSlurm) ->
     (slurm.home / "refuse").write_text("98_3")
     slurm.round()
     assert slurm.ledger("98_3")[-1].state == "failed"
+
+
+def gate_of(slurm: FakeSlurm, licences: str) -> Heartbeat:
+    """A heartbeat over a gate's reservation that is there already."""
+    (slurm.home / "reservations").write_text(
+        f"ReservationName=gpuaware_gate StartTime=100 EndTime=99999999999 Nodes=(null)"
+        f" Flags=ANY_NODES Licenses={licences} State=ACTIVE\n"
+    )
+    return Heartbeat(CliGateway(scontrol=slurm.scontrol), Config())
+
+
+def held(slurm: FakeSlurm) -> list[str]:
+    lines = (slurm.home / "reservations").read_text().splitlines()
+    return [line.split("Licenses=")[1].split()[0] for line in lines]
+
+
+@pytest.mark.parametrize("licences", ["gpuaware:10", "matlab:5", "(null)"])
+def test_a_gate_that_holds_too_few_licences_is_made_anew(slurm: FakeSlurm, licences: str) -> None:
+    heartbeat = gate_of(slurm, licences)
+    heartbeat.beat()
+    assert held(slurm) == ["gpuaware:100000"]
+    assert heartbeat.created.qsize() == 1
+    heartbeat.beat()
+    assert heartbeat.created.qsize() == 1
+
+
+def test_the_gate_is_looked_at_now_and_then(slurm: FakeSlurm) -> None:
+    heartbeat = gate_of(slurm, "gpuaware:100000")
+    heartbeat.beat()
+    kept = (slurm.home / "reservations").read_text()
+    (slurm.home / "reservations").write_text(kept.replace("100000", "10"))
+    for _ in range(9):
+        heartbeat.beat()
+    assert held(slurm) == ["gpuaware:10"]
+    heartbeat.beat()
+    assert held(slurm) == ["gpuaware:100000"]
+
+
+def test_a_gate_that_slurm_cannot_make_larger_stays(slurm: FakeSlurm) -> None:
+    heartbeat = gate_of(slurm, "gpuaware:10")
+    (slurm.home / "licence-total").write_text("50")
+    heartbeat.beat()
+    assert held(slurm) == ["gpuaware:10"]
+    assert heartbeat.held_until > 0
