@@ -6,10 +6,12 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, TypeGuard
+from zlib import crc32
 
 from slurm_gpu_aware.service.books import Books
 
@@ -22,13 +24,28 @@ _KINDS = frozenset({"clock_set", "clock_failed"})
 _KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error")
 _MOST = 1 << 20
 """Bytes read from one file at a time."""
+_HEAD = 256
+"""Bytes that tell one file from another."""
 _LATEST = 1 << 33
 """More than any time in seconds, frequency or GPU index can be."""
 _LONGEST = 200
 
 
+@dataclass(frozen=True)
+class _Part:
+    key: str
+    lines: list[bytes]
+    offset: int
+    """Behind the lines."""
+    more: bool
+    """The file goes on."""
+
+
 class ClockSpool:
     """Reads new lines of NODE.jsonl files; remembers how far, also over a restart.
+
+    A file that grew too large is NODE.jsonl.1 by now: it is read to its end first, and what a hook
+    still writes there is not lost. Inode and first record tell which file is which.
 
     Lines come from other hosts: anything that is not a record of the known form is skipped, and so
     are files that neither root, nor the selector, nor the owner of the folder owns. A line may be
@@ -44,9 +61,9 @@ class ClockSpool:
         """Write new records to the ledger; return how many. ``id_of``: raw number to job id."""
         written = 0
         moved = False
-        for file in self._files():
-            lines, offset = self._new_lines(file)
-            for line in lines:
+        for name in self._names():
+            before = self._offsets.get(name, {})
+            for line in self._new_lines(name):
                 record = _record(line)
                 if record is None:
                     continue
@@ -54,47 +71,70 @@ class ClockSpool:
                 kind, at = record.pop("event"), record.pop("at")
                 books.event(job_id, kind, record, at)
                 written += 1
-            moved = moved or self._offsets.get(file.name) != offset
-            self._offsets[file.name] = offset
+            moved = moved or self._offsets[name] != before
         if moved:
             self._write_note()
         return written
 
-    def _files(self) -> list[Path]:
+    def _names(self) -> list[str]:
         try:
-            return sorted(p for p in self._folder.iterdir() if p.suffix == ".jsonl")
+            names = {p.name.removesuffix(".1") for p in self._folder.iterdir()}
         except OSError:
             return []
+        return sorted(name for name in names if name.endswith(".jsonl"))
 
-    def _new_lines(self, file: Path) -> tuple[list[bytes], int]:
-        """Complete lines behind the noted offset, and the offset behind them."""
-        offset = self._offsets.get(file.name, 0)
-        try:
-            handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return [], offset
+    def _new_lines(self, name: str) -> Iterator[bytes]:
+        """Complete new lines of a node's two files; notes how far they are read."""
+        known = dict(self._offsets.get(name, {}))
+        seen: dict[str, int] = {}
+        for file in (self._folder / f"{name}.1", self._folder / name):
+            try:
+                part = self._read(file, known)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                seen = known | seen  # nothing is forgotten of a file that cannot be read now
+                continue
+            seen[part.key] = part.offset
+            yield from part.lines
+            if part.more:
+                seen = known | seen  # the other file has its turn when this one is read
+                break
+        self._offsets[name] = seen
+
+    def _read(self, file: Path, known: dict[str, int]) -> _Part:
+        """What is new in a file. Raises OSError, also for a file that is not to be trusted."""
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             stat = os.fstat(handle)
             trusted = {0, os.geteuid(), self._folder.stat().st_uid}
             if not S_ISREG(stat.st_mode) or stat.st_uid not in trusted:
-                return [], offset
-            size = stat.st_size
-            if size < offset:
-                offset = 0  # rotated away
-            data = os.pread(handle, _MOST, offset) if size > offset else b""
-        except OSError:
-            return [], offset
+                raise PermissionError(f"{file} is not a file of a node")
+            # A deleted file's inode may be that of the next one; its first record is not.
+            first = os.pread(handle, _HEAD, 0).partition(b"\n")[0]
+            key = f"{stat.st_ino}:{crc32(first):x}"
+            # An offset without a key was noted before files were moved aside.
+            offset = known[key] if key in known else known.pop("", 0)
+            if stat.st_size < offset:
+                offset = 0  # cut off by somebody
+            data = os.pread(handle, _MOST, offset) if stat.st_size > offset else b""
         finally:
             os.close(handle)
         end = data.rfind(b"\n") + 1
+        more = offset + len(data) < stat.st_size
         if not end and len(data) == _MOST:
-            return [], offset + _MOST  # a line that long is none of ours
-        return data[:end].splitlines(), offset + end
+            return _Part(key, [], offset + _MOST, more)  # a line that long is none of ours
+        return _Part(key, data[:end].splitlines(), offset + end, more)
 
-    def _read_note(self) -> dict[str, int]:
+    def _read_note(self) -> dict[str, dict[str, int]]:
         try:
             raw = json.loads(self._note.read_text(encoding="utf-8"))
-            return {str(name): int(offset) for name, offset in raw.items()}
+            return {
+                str(name): {str(key): int(offset) for key, offset in noted.items()}
+                if isinstance(noted, dict)
+                else {"": int(noted)}
+                for name, noted in raw.items()
+            }
         except (OSError, ValueError, AttributeError, TypeError):
             return {}
 

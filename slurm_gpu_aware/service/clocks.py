@@ -19,6 +19,7 @@ Standard library only, and NVML only if there is something to do: hooks pay for 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -52,6 +53,9 @@ __all__ = ["epilog", "main", "prolog", "reset_all"]
 SCHEMA = "gpu-aware-clock/1"
 DRIVER_LIMIT_S = 10.0
 """Time that the driver calls of one step may take together."""
+
+ROTATE_BYTES = 8 << 20
+"""A spool file that is larger becomes NODE.jsonl.1, in place of the one before it."""
 
 _JOB = re.compile(r"[0-9]{1,12}\Z")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
@@ -213,26 +217,51 @@ def _failures(hook: _Hook, results: Iterable[Result], at: float, **detail: Any) 
     ]
 
 
-def _spool(folder: Path, records: Sequence[Record]) -> None:
-    """Append the records to NODE.jsonl; one write, so that lines of several hooks do not mix.
-
-    The folder may be writable for others (a shared one), and we are root: a link, or a file that
-    somebody else put there, is refused.
-    """
+def _spool(folder: Path, records: Sequence[Record], rotate_bytes: int = ROTATE_BYTES) -> None:
+    """Append the records to NODE.jsonl; one write, so that lines of several hooks do not mix."""
     if not records:
         return
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{records[0]['node']}.jsonl"
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    handle = os.open(file, flags, 0o644)
+    handle = _open_spool(file)
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-            raise PermissionError(f"{file} is not a file of ours")
+        if os.fstat(handle).st_size > rotate_bytes and _rotated(file, handle):
+            os.close(handle)
+            handle = _open_spool(file)
         os.write(handle, text.encode())
     finally:
         os.close(handle)
+
+
+def _open_spool(file: Path) -> int:
+    """Open for appending. The folder may be writable for others (a shared one), and we are root:
+
+    a link, or a file that somebody else put there, is refused.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(file, flags, 0o644)
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(handle)
+        raise PermissionError(f"{file} is not a file of ours")
+    return handle
+
+
+def _rotated(file: Path, handle: int) -> bool:
+    """Move a spool file aside; False: it stays the one to write to.
+
+    One of several hooks does it: the lock is on the file, and who gets it later finds another file
+    under the name. One that writes to the old file meanwhile loses nothing: the reader still looks
+    at the end of that.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.stat(file, follow_symlinks=False)):
+            file.replace(file.with_name(f"{file.name}.1"))
+    except OSError:
+        return False
+    return True
 
 
 def _syslog(lines: Iterable[str]) -> None:
