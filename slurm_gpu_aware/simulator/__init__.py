@@ -8,9 +8,10 @@
     The cluster in two views, the planner's and the true one; GPUs drawn from measured times.
 ``settings``, ``orders``
     How the simulated site runs its jobs.
-``engine``, ``physics``, ``interference``, ``postponing``, ``result``
-    The virtual clock, how fast a job really runs, when a postponed one is due, what is left in
-    the end.
+``engine``; ``active``, ``clock``, ``floor``, ``rounds``; ``physics``, ``interference``,
+``postponing``; ``result``
+    The run; a job and how far it is, what happens next, who runs where, who is planned; how fast
+    a job really runs, when a postponed one is due; what is left in the end.
 ``parallel``, ``files``, ``recorded``
     Several runs side by side, folders of results, and what Slurm did in the form of a run.
 """

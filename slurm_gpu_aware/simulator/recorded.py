@@ -94,6 +94,7 @@ def recorded_result(trace: Trace, cluster: Cluster) -> Result:
         start_s=start,
         end_s=start + run,
         run_s=run,
+        done_s=np.array([job.duration_s for job in jobs], dtype=np.float64),
         preemptions=zeros,
         migrations=zeros,
         never=(),

@@ -29,6 +29,8 @@ class Result:
     end_s: FloatArray
     run_s: FloatArray
     """Time on GPUs, restarts included."""
+    done_s: FloatArray
+    """Work done, in seconds at slowdown 1: of jobs that ended their ``duration_s``."""
     preemptions: IntArray
     migrations: IntArray
     never: tuple[tuple[str, str], ...]

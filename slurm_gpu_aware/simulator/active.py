@@ -1,0 +1,91 @@
+"""A job between its arrival and its end: where it runs, how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cluster import RunningJob
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.simulator.orders import Progress
+from slurm_gpu_aware.simulator.trace import TraceJob
+
+__all__ = ["ActiveJob"]
+
+
+@dataclass(slots=True)
+class ActiveJob:
+    """A job that waits or runs. Times in seconds of the trace."""
+
+    position: int
+    """In the trace."""
+    job: TraceJob
+    request: Request
+    progress: Progress = field(default_factory=Progress)
+    placed: Assignment | None = None
+    """Where it runs; None: waiting."""
+    last: Assignment | None = None
+    """Where it ran last."""
+    alone: float = 1.0
+    """Slowdown of its GPUs, neighbours aside."""
+    slowdown: float = 1.0
+    run_s: float = 0.0
+    """Time on GPUs so far."""
+    placed_s: float = 0.0
+    """When it got the GPUs that it holds."""
+    since_s: float = 0.0
+    """Progress is written down up to here."""
+    resume_s: float = 0.0
+    """From here on it progresses (later than ``since_s`` after a migration)."""
+    version: int = 0
+    """Of its entry among the ends; older entries are void."""
+    holder: RunningJob | None = None
+    """As the planner sees it, once it has been asked for."""
+
+    def where(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(node, slots) that it holds; nothing while it waits."""
+        if self.placed is not None:
+            yield from zip(self.placed.nodes, self.placed.slots, strict=True)
+
+    def is_at(self, assignment: Assignment) -> bool:
+        """It runs on exactly these GPUs."""
+        return self.placed is not None and _same(self.placed, assignment)
+
+    def was_at(self, assignment: Assignment) -> bool:
+        """It ran on exactly these GPUs last."""
+        return self.last is not None and _same(self.last, assignment)
+
+    def credit(self, now: float) -> None:
+        """Write down the progress made since the last time this was done."""
+        held = now - self.since_s
+        self.run_s += held
+        self.progress.service_gpu_s += held * self.job.gpus
+        if now > self.resume_s:
+            self.progress.done_s += (now - self.resume_s) / self.slowdown
+            self.resume_s = now
+        self.since_s = now
+
+    def end_at_pace(self, slowdown: float, now: float) -> float:
+        """Go on at another slowdown from ``now``; return when its work will be done."""
+        self.credit(now)
+        self.slowdown = slowdown
+        self.version += 1
+        left = max(self.job.duration_s - self.progress.done_s, 0.0)
+        return max(self.resume_s, now) + left * slowdown
+
+    def as_holder(self) -> RunningJob:
+        """The running job as the planner sees it."""
+        if self.holder is None:
+            self.holder = RunningJob(
+                job_id=self.job.job_id,
+                gpus=tuple(self.where()),
+                end_s=self.placed_s + self.request.time_limit_s,
+                app_class=self.job.app_class,
+                application=self.job.model,
+            )
+        return self.holder
+
+
+def _same(one: Assignment, other: Assignment) -> bool:
+    return (one.nodes, one.slots) == (other.nodes, other.slots)
