@@ -6,13 +6,14 @@ import os
 import pwd
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.cli.check import Check, Ground, failed, ok, warning
+from slurm_gpu_aware.cli.check import Check, Ground, failed, ok, warning, words
 from slurm_gpu_aware.cli.files import shipped
 from slurm_gpu_aware.cli.output import age
-from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
 
@@ -63,6 +64,13 @@ def check_store(g: Ground) -> Iterable[Check]:
     copy = published_path(path)
     if not copy.exists():
         yield warning("public copy", f"{copy} is not there", "the selector writes it when it runs")
+    elif _jobs_are_private(g):
+        if copy.stat().st_mode & stat.S_IRWXO:
+            cure = "restart the selector, which makes it anew for its group alone"
+            yield warning("public copy", f"{copy} can be read by all, PrivateData says no", cure)
+        else:
+            found = f"{age(g.now - copy.stat().st_mtime)} old, for its group (PrivateData)"
+            yield ok("public copy", found)
     elif not copy.stat().st_mode & stat.S_IROTH or not _passable(copy.parent):
         yield warning(
             "public copy",
@@ -71,6 +79,12 @@ def check_store(g: Ground) -> Iterable[Check]:
         )
     else:
         yield ok("public copy", f"{age(g.now - copy.stat().st_mtime)} old, readable by all")
+
+
+def _jobs_are_private(g: Ground) -> bool:
+    with suppress(AwareError):
+        return "jobs" in words(g.slurm.get("PrivateData"))
+    return False
 
 
 def _passable(folder: Path) -> bool:

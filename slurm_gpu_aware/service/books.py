@@ -46,6 +46,9 @@ class Books:
         self._publish_s = _PUBLISH_S
         self._snapshot_due = -float("inf")
         self._changed = True
+        self.private = True
+        """Only the owner and the group may read what is published; so until Slurm has told that
+        users may see each other's jobs."""
 
     @property
     def usable(self) -> bool:
@@ -129,7 +132,7 @@ class Books:
         self._do(lambda ledger: ledger.prune(before), 0)
 
     def publish(self, *, force: bool = False) -> None:
-        """Copy the store to where readers find it, as often as its size allows.
+        """Copy the store to where its readers find it, as often as its size allows.
 
         At most every other second, and never more than a fiftieth of the time.
         """
@@ -142,7 +145,7 @@ class Books:
         self._changed = False
         try:
             assert self._store is not None  # noqa: S101 - _open gave a ledger
-            publish(self._store)
+            publish(self._store, mode=0o640 if self.private else 0o644)
         except (StoreError, OSError) as exc:
             log.warning("the store cannot be published for readers: %s", exc)
         self._publish_s = max(_PUBLISH_S, 50 * (self._clock() - self._published))

@@ -104,6 +104,7 @@ class Rounds:
         started = self._timer()
         outcome = Outcome()
         now = self._clock()
+        self._books.private = self._static().private_jobs
         jobs = self._gateway.jobs()
         unread = self._gateway.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}

@@ -264,6 +264,8 @@ class SlurmConfig:
     preempt_mode: frozenset[str] = frozenset({"OFF"})
     preempt_exempt_s: float = 0.0
     """A job is spared for this long after its start."""
+    private_jobs: bool = False
+    """Users do not see each other's jobs (PrivateData)."""
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,7 @@ def parse_config(text: str) -> SlurmConfig:
         preempt_type=_value(settings, "PreemptType").removeprefix("preempt/").replace("none", ""),
         preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
         preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,
+        private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
     )
 
 

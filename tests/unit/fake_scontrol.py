@@ -10,6 +10,7 @@ Put on PATH as an executable named ``scontrol``; the code under test runs it lik
 - ``json``: if it is there, jobs of ``state.json`` are given as JSON where that is asked;
 - ``reservations``: reservations as ``scontrol`` shows them; ``licence-total``: how many licences
   one can hold;
+- ``private-data``: Slurm's PrivateData;
 - ``kill-at``: a number N: the N-th command kills the process that asked, with SIGKILL, before
   (``kill-before``) or after doing its work;
 - ``refuse``: job ids whose updates are refused, one a line; those of array tasks (``98_3``) as
@@ -183,7 +184,9 @@ def own_answer(state: dict, what: str) -> str:
         return "No reservations in the system\n"
     if what == "license":
         return "LicenseName=matlab Total=10 Used=0 Free=10 Reserved=0 Remote=no\n"
-    return "ClusterName             = fake\nSLURM_VERSION           = 24.11.5\n" + (
+    private = HOME / "private-data"
+    return f"PrivateData = {private.read_text() if private.exists() else 'none'}\n" + (
+        "ClusterName             = fake\nSLURM_VERSION           = 24.11.5\n"
         "SelectTypeParameters    = CR_CORE_MEMORY\n"
     )
 
