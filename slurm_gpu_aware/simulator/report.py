@@ -245,20 +245,19 @@ def plain_summary(head: Mapping[str, Any]) -> list[str]:
             f"{where}, average completion time with {run['policy']} {verb} "
             f"{abs(percent):.1f}% {sense}"
         )
-        less_wait = first["avg_wait_s"] - run["avg_wait_s"]
         if saved > 0:
-            share = 100 * less_wait / saved
-            text += (
-                f"; {share:.0f}% of it from less waiting, the rest from faster runs"
-                if 0 <= share <= 100
-                else (
-                    "; all of it from less waiting, runs took longer"
-                    if share > 100
-                    else "; all of it from faster runs, jobs waited longer"
-                )
-            )
+            text += f"; {_where_from(saved, first['avg_run_s'] - run['avg_run_s'])}"
         found.append(f"{text}.")
     return found
+
+
+def _where_from(saved: float, on_gpus: float) -> str:
+    """Split what was saved by time on GPUs; the rest is waiting, also that of preempted jobs."""
+    if on_gpus < 0:
+        return "all of it from less waiting, runs took longer"
+    if on_gpus > saved:
+        return "all of it from faster runs, jobs waited longer"
+    return f"{100 * (1 - on_gpus / saved):.0f}% of it from less waiting, the rest from faster runs"
 
 
 def _page(

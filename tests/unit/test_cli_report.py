@@ -52,19 +52,36 @@ def test_no_folder_of_results_is_one_sentence(tmp_path, content):
 
 
 def head(*runs):
-    keys = ("policy", "avg_jct_s", "avg_wait_s")
+    keys = ("policy", "avg_jct_s", "avg_run_s")
     return {"trace": "the last 90 days", "runs": [dict(zip(keys, r, strict=True)) for r in runs]}
 
 
 def test_the_summary_says_where_the_gain_comes_from():
-    (line,) = plain_summary(head((RECORDED, 1000.0, 400.0), ("pal", 900.0, 325.0)))
+    (line,) = plain_summary(head((RECORDED, 1000.0, 600.0), ("pal", 900.0, 575.0)))
     assert line == (
         "On the last 90 days, average completion time with pal would have been 10.0% shorter; "
         "75% of it from less waiting, the rest from faster runs."
     )
     lines = plain_summary(
-        head(("packed", 100.0, 50.0), ("a", 110.0, 50.0), ("b", 90.0, 30.0), ("c", 90.0, 60.0))
+        head(("packed", 100.0, 50.0), ("a", 110.0, 60.0), ("b", 90.0, 60.0), ("c", 90.0, 30.0))
     )
     assert lines[0].endswith("with a is 10.0% longer.")
     assert lines[1].endswith("all of it from less waiting, runs took longer.")
     assert lines[2].endswith("all of it from faster runs, jobs waited longer.")
+
+
+def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
+    """LAS takes the GPUs from the old job: its first wait is 0, but it waits for the new one."""
+    rows = ["job_id,submit_s,gpus,duration_s", "old,0,4,10000", "new,1000,4,800"]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    args = ["simulate", str(tmp_path / "t.csv"), "--nodes", "1", "--gpus-per-node", "4"]
+    args += ["-p", "packed", "--migration", "0", "--json"]
+    fifo, las = (
+        json.loads(run(*args, "--order", order).stdout)["runs"][0] for order in ("fifo", "las")
+    )
+    assert las["preemptions"] == 1
+    assert fifo["avg_run_s"] == las["avg_run_s"] == pytest.approx(5400)
+    assert fifo["avg_wait_s"] == 4500
+    assert las["avg_wait_s"] == 0  # until the first start
+    (line,) = plain_summary({"trace": "t", "runs": [{**fifo, "policy": "fifo"}, las]})
+    assert "100% of it from less waiting" in line
