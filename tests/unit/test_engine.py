@@ -11,6 +11,7 @@ import pytest
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.machines import machine
@@ -27,6 +28,8 @@ def random_trace(seed, n=30, sizes=(1, 1, 2, 4, 8)):
         jobs.append(
             TraceJob(str(i), at, dice.choice(sizes), dice.uniform(10, 3000), dice.choice("ABC"))
         )
+        late = at + 5000 * (i % 7) if i % 3 else None
+        jobs[-1] = replace(jobs[-1], priority=float(i % 5), deadline_s=late)
     return Trace.of("random", jobs)
 
 
@@ -42,7 +45,9 @@ SETTINGS = [
     for sticky in (True, False)
     for backfill in (False, True)
     for policy in ("pal",)
-] + [SimSettings(policy=p) for p in ("packed", "random", "pm-first")]
+]
+SETTINGS += [SimSettings(policy=p) for p in ("packed", "random", "pm-first")]
+SETTINGS += [SimSettings(order=o, backfill=b) for o in ("priority", "edf") for b in (False, True)]
 
 
 def name(settings):
@@ -64,6 +69,7 @@ def test_every_job_ends_once_and_its_work_is_done(settings, seed):
     submit = np.array([j.submit_s for j in trace.jobs])
     work = np.array([j.duration_s for j in trace.jobs])
     assert (result.start_s >= submit).all()
+    np.testing.assert_allclose(result.done_s, work, rtol=1e-9)
     # no GPU is faster than the best score and none slower than the worst with every penalty
     assert (result.run_s >= work * 0.9 - 1e-6).all()
     restarts = result.preemptions + result.migrations
@@ -104,6 +110,85 @@ def test_fifo_without_variability_is_a_plain_queue(policy, seed):
     arrivals = [j.submit_s for j in trace.jobs]
     expected = m_d_c(arrivals, [j.duration_s for j in trace.jobs], 16)
     np.testing.assert_allclose(result.start_s, expected)
+
+
+NOISE = Interference({(("a", 1), ("b", 1)): 1.5, (("b", 1), ("a", 1)): 2.0})
+"""Beside each other a takes 1.5 times as long, b twice."""
+
+
+def test_a_neighbour_slows_only_while_it_is_there():
+    """a: 100 s alone, 100 s of work beside b at 1.5, the rest alone. b: 60 s of work at 2.0."""
+    one = Cluster.uniform(1, 4, locality_penalty=1.0)
+    jobs = [TraceJob("a", 0, 1, 300, model="a"), TraceJob("b", 100, 1, 60, model="b")]
+    result = simulate(Trace.of("t", jobs), one, SimSettings(interference=NOISE))
+    assert result.end_s.tolist() == pytest.approx([100 + 120 + (200 - 80), 220])
+    np.testing.assert_allclose(result.done_s, [300, 60])
+    apart = Cluster.uniform(2, 1, locality_penalty=1.0)
+    alone = simulate(Trace.of("t", jobs), apart, SimSettings(interference=NOISE))
+    assert alone.end_s.tolist() == [300, 160]
+
+
+def test_neighbours_in_preemptive_runs_do_the_work_that_was_asked():
+    dice = random.Random(4)
+    jobs = [
+        TraceJob(str(i), 40.0 * i, 1, dice.uniform(50, 900), model=dice.choice("ab"))
+        for i in range(40)
+    ]
+    settings = SimSettings(interference=NOISE, order="srtf", migration_s=5.0)
+    cluster = Cluster.uniform(2, 4, locality_penalty=1.0, same_indices=False)
+    result = simulate(Trace.of("t", jobs), cluster, settings)
+    assert result.preemptions.sum() > 0
+    assert result.done.all()
+    work = np.array([job.duration_s for job in jobs])
+    np.testing.assert_allclose(result.done_s, work, rtol=1e-9)
+    assert (result.run_s > work * 1.2).any()
+
+
+def test_bandwidth_slows_sensitive_jobs_by_their_share_of_communication():
+    """Four DGX-1 GPUs are taken: for a ring of two GPUs nothing but PCIe pairs may be left."""
+    graph = machine("dgx-1-v100")
+    free = (0, 5)  # joined by PCIe only
+    best = max(graph.gbps[0, 1:])
+    ratio = best / graph.gbps[free]
+    assert ratio > 1
+    exists = np.zeros((1, 8), dtype=bool)
+    exists[0, list(free)] = True
+    cluster = Cluster.uniform(1, 8, graph=graph)
+    cluster = replace(cluster, exists=exists, free=exists.copy())
+    jobs = [
+        TraceJob("general", 0, 2, 100, bandwidth_sensitive=True),
+        TraceJob("own", 1000, 2, 100, bandwidth_sensitive=True, communication_share=0.4),
+        TraceJob("insensitive", 2000, 2, 100, communication_share=0.4),
+    ]
+    trace = Trace.of("t", jobs)
+    result = simulate(trace, cluster, SimSettings(communication_share=0.1))
+    expected = [0.9 + 0.1 * ratio, 0.6 + 0.4 * ratio, 1.0]
+    assert result.slowdown().tolist() == pytest.approx(expected)
+    off = simulate(trace, cluster, SimSettings())
+    assert off.slowdown().tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("fifo", ["first", "second", "third"]),
+        ("priority", ["third", "first", "second"]),
+        ("edf", ["second", "third", "first"]),
+        ("srtf", ["third", "second", "first"]),
+    ],
+)
+def test_orders_say_who_comes_first(order, expected):
+    """Three jobs wait for all GPUs, which a fourth holds."""
+    jobs = [
+        TraceJob("holds", 0, 16, 10, deadline_s=1, priority=9),
+        TraceJob("first", 1, 16, 300, priority=5),
+        TraceJob("second", 2, 16, 200, priority=5, deadline_s=1000),
+        TraceJob("third", 3, 16, 100, priority=7, deadline_s=2000),
+    ]
+    trace = Trace.of("t", jobs)
+    result = simulate(trace, FLAT, SimSettings(order=order))
+    ids = np.array([job.job_id for job in trace.jobs])
+    assert ids[np.argsort(result.start_s)].tolist() == ["holds", *expected]
 
 
 def test_rounds_start_jobs_at_their_multiples_only():
