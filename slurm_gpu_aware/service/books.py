@@ -151,9 +151,11 @@ class Books:
         self._publish_s = max(_PUBLISH_S, 50 * (self._clock() - self._published))
 
     @property
-    def unpublished(self) -> bool:
-        """Whether something was written since the last publishing."""
-        return self._changed and self._store is not None
+    def publish_in_s(self) -> float | None:
+        """Seconds until what was written since the last publishing is due; None: nothing was."""
+        if not self._changed or self._store is None:
+            return None
+        return max(0.0, self._published + self._publish_s - self._clock())
 
     def close(self) -> None:
         """Publish and close."""

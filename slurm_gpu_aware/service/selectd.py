@@ -44,6 +44,8 @@ _HELD_S = 1.0
 """Between two of these looks."""
 _STARTING_S = 0.5
 """Between two looks at placed jobs that have not started."""
+_PUBLISH_S = 0.5
+"""What is due is published behind a round; none is started only for that sooner than this."""
 _RECORD_S = 5.0
 """Rounds that place nothing are written down at most this often."""
 _SHOWN_WAITING = 200
@@ -167,9 +169,8 @@ class Selector:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._echo:
             wait_s = min(wait_s, max(_ECHO_S, self._outcome.took_s))
-        if self._books.unpublished:
-            wait_s = min(wait_s, 2.0)
-        return wait_s
+        due_s = self._books.publish_in_s
+        return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
 
     def _rest_s(self) -> float:
         """In a storm of events: as long between two rounds as a round takes, at most a second."""
