@@ -33,11 +33,13 @@ BAD_SHOWN = 20
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ELSEWHERE = {
+    "classify": "gpu_aware_profile.commands_fit:classify",
+    "fit-effbw": "gpu_aware_profile.commands_fit:fit_effbw",
     "node": "gpu_aware_profile.commands_probe:node",
     "sweep": "gpu_aware_profile.commands_probe:sweep",
 }
-"""Commands that touch hardware or Slurm. Imported when asked for, because ``node`` runs on every
-compute node and pays for each import."""
+"""Commands that touch hardware or Slurm, or fit models. Imported when asked for, because ``node``
+runs on every compute node and pays for each import."""
 
 
 def store_options(command: F) -> F:

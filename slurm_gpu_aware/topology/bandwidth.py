@@ -26,6 +26,7 @@ from slurm_gpu_aware.topology.patterns import Edges
 
 __all__ = [
     "BOTTLENECK",
+    "EQ2_TERMS",
     "PAPER",
     "EffBwModel",
     "Fit",
@@ -43,6 +44,12 @@ PUBLISHED = (
     *(12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973),
 )
 """Coefficients of eq. 2 in the order of :func:`_features`. GB/s."""
+
+EQ2_TERMS = (
+    *("x", "y", "z", "1/(x+1)", "1/(y+1)", "1/(z+1)", "xy", "yz", "zx"),
+    *("1/(xy+1)", "1/(yz+1)", "1/(zx+1)", "xyz", "1/(xyz+1)"),
+)
+"""The terms that the coefficients stand before, in their order."""
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,16 @@ class Classifier:
     centroids: FloatArray
     """(K, 2): DRAM and peak functional unit utilisation, percent."""
 
+    def distances(self, utilisation: Utilisation) -> dict[str, float]:
+        """Euclidean distance to the centroid of each class. Units: percentage points."""
+        gap = self.centroids - np.array([utilisation.dram, utilisation.peak_fu])
+        far: list[float] = np.hypot(gap[:, 0], gap[:, 1]).tolist()
+        return dict(zip(self.names, far, strict=True))
+
     def classify(self, utilisation: Utilisation) -> str:
         """Class of the nearest centroid (Euclidean); of equally near ones the first."""
-        gap = self.centroids - np.array([utilisation.dram, utilisation.peak_fu])
-        return self.names[int(np.argmin((gap**2).sum(axis=1)))]
+        far = self.distances(utilisation)
+        return min(self.names, key=far.__getitem__)
 
 
 def fit_classes(

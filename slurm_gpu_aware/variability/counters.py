@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.variability.classes import Utilisation
 
-__all__ = ["read_dcgm", "read_ncu"]
+__all__ = ["is_dcgm", "read_dcgm", "read_ncu"]
 
 _DRAM = re.compile(r"(gpu__)?dram_+throughput\.avg\.pct_of_peak_sustained_elapsed\Z")
 # Arithmetic pipes; lsu, tex, adu, cbu, ipa and uniform move data or control the flow.
@@ -58,6 +58,11 @@ def read_ncu(lines: Iterable[str]) -> Utilisation:
     else:
         raise SourceError("no Nsight Compute table: expected the output of 'ncu --csv --metrics'")
     return _average(kernels)
+
+
+def is_dcgm(lines: Iterable[str]) -> bool:
+    """Whether this is a table of ``dcgmi dmon``, by its header."""
+    return any(re.match(r"\s*#?\s*Entity\s", line) for line in lines)
 
 
 def read_dcgm(lines: Iterable[str]) -> Utilisation:

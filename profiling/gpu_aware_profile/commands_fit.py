@@ -1,0 +1,305 @@
+"""``gpu-aware-profile classify`` and ``fit-effbw``: what a site's own measurements say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
+from slurm_gpu_aware.errors import SourceError
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.topology.bandwidth import Fit
+    from slurm_gpu_aware.variability.classes import Classifier, Utilisation
+
+__all__ = ["classify", "fit_effbw"]
+
+_CENTRES = ("class", "dram", "peak_fu")
+_APPLICATIONS = ("application", "dram", "peak_fu")
+_POLICIES = ("pal+mapa", "mapa-preserve")
+"""Policies that go by EffBW."""
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.File("r", encoding="utf-8", errors="replace"))
+@click.option(
+    "--applications",
+    type=click.File("r", encoding="utf-8"),
+    metavar="CSV",
+    help="Applications to group into classes by K-means: application,dram,peak_fu, in percent.",
+)
+@click.option(
+    "--centres",
+    type=click.File("r", encoding="utf-8"),
+    metavar="CSV",
+    help="Class centres that an earlier --save wrote: class,dram,peak_fu.",
+)
+@click.option(
+    "--save",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    metavar="CSV",
+    help="Write the class centres, for --centres.",
+)
+@click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    help="Configuration file, for the names of the classes (site.classes).",
+)
+@json_option
+def classify(
+    files: tuple[IO[str], ...],
+    applications: IO[str] | None,
+    centres: IO[str] | None,
+    save: IO[str] | None,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Say which class an application belongs to, from counters of its utilisation.
+
+    FILE is the output of Nsight Compute or of DCGM for one application (- reads stdin):
+
+    \b
+      ncu --csv --metrics gpu__time_duration.sum,\\
+        dram__throughput.avg.pct_of_peak_sustained_elapsed,\\
+        regex:sm__inst_executed_pipe_.*.avg.pct_of_peak_sustained_active APP > app.csv
+      dcgmi dmon -e 1002,1004,1005,1006,1007,1008 -d 1000 > app.txt   # beside the running APP
+
+    The class is that of the nearest centre in the plane of DRAM and busiest functional unit, both
+    in percent of peak. The centres come from a CSV of measured applications, grouped by K-means
+    (the most compute bound class first), or from a file of centres. Distances are in percentage
+    points.
+
+    \b
+      gpu-aware-profile classify --applications known.csv --save centres.csv
+      gpu-aware-profile classify --centres centres.csv app.csv
+    """
+    if (applications is None) == (centres is None):
+        raise click.UsageError("give one of --applications and --centres")
+    if centres is not None and not files:
+        raise click.UsageError("name a FILE with the counters of an application")
+    if applications is not None:
+        known = _applications(applications)
+        classifier = _fitted(known, applications, config_path)
+    else:
+        assert centres is not None  # noqa: S101 - checked above
+        known, classifier = {}, _read_centres(centres)
+    found = [*known.items(), *((Path(_name(f)).stem, _counters(f)) for f in files)]
+    if save is not None:
+        save.write(",".join(_CENTRES) + "\n")
+        for name, centre in zip(classifier.names, classifier.centroids.tolist(), strict=True):
+            save.write(f"{name},{centre[0]:.4f},{centre[1]:.4f}\n")
+    if as_json:
+        print_json(_classes_record(classifier, found))
+    else:
+        click.echo(_classes_table(classifier, found))
+
+
+@click.command("fit-effbw")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option(
+    "--machine",
+    "machine_name",
+    metavar="NAME",
+    help="The rows name GPUs of this machine (columns gpus,gbps) instead of counting links.",
+)
+@json_option
+def fit_effbw(file: IO[str], machine_name: str | None, as_json: bool) -> None:
+    """Fit MAPA's effective bandwidth to measured all-reduce bandwidths.
+
+    The model is its equation 2. FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the
+    double NVLinks, single NVLinks and other links of the ring that was measured, and its
+    bandwidth. A ring of two GPUs counts its link twice. With --machine the columns are gpus,gbps,
+    gpus such as "0 2 3", and the links of the machine's best ring are counted.
+
+    Prints the 14 coefficients, how far they are from the samples, and the lines for the
+    configuration. Fourteen terms want many samples: the error on samples that were left out of
+    their own fit says how far to trust the rest.
+
+    \b
+      gpu-aware-profile fit-effbw nccl.csv
+      gpu-aware-profile fit-effbw --machine dgx-1-v100 nccl.csv --json
+    """
+    from slurm_gpu_aware.topology.bandwidth import EQ2_TERMS, PAPER, eq2, fit_eq2
+
+    samples = _ring_samples(file, machine_name)
+    try:
+        fit = fit_eq2(samples)
+    except ValueError as exc:
+        raise SourceError(_name(file)) from exc
+    coefficients = [round(c, 6) for c in fit.model.coefficients or ()]
+    x, y, z, measured = zip(*samples, strict=True)
+    published = float(abs(eq2(x, y, z, PAPER) - measured).mean())
+    if as_json:
+        print_json(
+            {
+                "coefficients": dict(zip(EQ2_TERMS, coefficients, strict=True)),
+                "effbw": coefficients,
+                "samples": fit.samples,
+                "rank": fit.rank,
+                "mae_gbps": fit.mae,
+                "rmse_gbps": fit.rmse,
+                "left_out_rmse_gbps": fit.loo_rmse,
+                "published_mae_gbps": published,
+            }
+        )
+    else:
+        click.echo(_fit_text(fit, coefficients, EQ2_TERMS, published))
+    if fit.rank < len(coefficients):
+        say(
+            f"only {fit.rank} of {len(coefficients)} terms are independent in these samples: do"
+            " not use the fit for other counts of links than those measured"
+        )
+    if fit.loo_rmse > 2.0 * max(fit.rmse, 0.1):
+        say("the error on left-out samples is far above that of the fit: measure more rings")
+
+
+def _fit_text(
+    fit: Fit, coefficients: Sequence[float], terms: Sequence[str], published: float
+) -> str:
+    rows = [[term, f"{value:.6g}"] for term, value in zip(terms, coefficients, strict=True)]
+    errors = pairs(
+        {
+            "samples": f"{fit.samples}, {fit.rank} independent terms",
+            "mean error": f"{fit.mae:.3g} GB/s (published coefficients: {published:.3g})",
+            "RMS error": f"{fit.rmse:.3g} GB/s",
+            "left out": f"{fit.loo_rmse:.3g} GB/s RMS on samples left out of their own fit",
+        }
+    )
+    option = f"effbw = [{', '.join(f'{c:g}' for c in coefficients)}]"
+    sections = "\n".join(f'[policies."{policy}"]\n{option}' for policy in _POLICIES)
+    return f"{table(['term', 'GB/s'], rows, right=['GB/s'])}\n\n{errors}\n\n{sections}"
+
+
+def _ring_samples(file: IO[str], machine_name: str | None) -> list[tuple[int, int, int, float]]:
+    from gpu_aware_profile.samples import count, positive, read_samples, slots
+
+    try:
+        if machine_name is None:
+            return [
+                (count(x, line), count(y, line), count(z, line), positive(gbps, line))
+                for line, (x, y, z, gbps) in read_samples(file, ("x", "y", "z", "gbps"))
+            ]
+        from slurm_gpu_aware.topology import machine, machine_names, match, parse_pattern
+        from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, link_counts
+
+        if machine_name not in machine_names():
+            raise SourceError(
+                f"machine {machine_name!r} is not known; known: {', '.join(machine_names())}"
+            )
+        graph, ring = machine(machine_name), parse_pattern("ring")
+        samples = []
+        for line, (gpus, gbps) in read_samples(file, ("gpus", "gbps")):
+            chosen = slots(gpus, line, graph.n)
+            order = match(graph, chosen, ring, BOTTLENECK).order[0]
+            links = link_counts(graph, order, ring.edges_for(len(chosen)))
+            samples.append((*links, positive(gbps, line)))
+        return samples
+    except SourceError as exc:
+        raise SourceError(_name(file)) from exc
+
+
+def _applications(file: IO[str]) -> dict[str, Utilisation]:
+    return dict(_points(file, _APPLICATIONS))
+
+
+def _points(file: IO[str], columns: Sequence[str]) -> list[tuple[str, Utilisation]]:
+    """Named points of a CSV; each name once."""
+    from gpu_aware_profile.samples import percent, read_samples
+    from slurm_gpu_aware.variability.classes import Utilisation
+
+    points: dict[str, Utilisation] = {}
+    try:
+        for line, (name, dram, peak_fu) in read_samples(file, columns):
+            if name in points or not name:
+                what = f"{columns[0]} {name!r} stands twice" if name else f"no {columns[0]}"
+                raise SourceError(f"line {line}: {what}")
+            points[name] = Utilisation(percent(dram, line), percent(peak_fu, line))
+    except SourceError as exc:
+        raise SourceError(_name(file)) from exc
+    return list(points.items())
+
+
+def _fitted(known: Mapping[str, Utilisation], file: IO[str], config_path: str | None) -> Classifier:
+    from slurm_gpu_aware.config import load_config
+    from slurm_gpu_aware.variability.classes import fit_classes
+
+    try:
+        return fit_classes(known, load_config(config_path).site.classes)[0]
+    except ValueError as exc:
+        raise SourceError(_name(file)) from exc
+
+
+def _read_centres(file: IO[str]) -> Classifier:
+    import numpy as np
+
+    from slurm_gpu_aware.variability.classes import Classifier
+
+    points = _points(file, _CENTRES)
+    where = np.array([[centre.dram, centre.peak_fu] for _, centre in points])
+    return Classifier(tuple(name for name, _ in points), where)
+
+
+def _name(file: IO[str]) -> str:
+    """The file as a person knows it."""
+    name = str(getattr(file, "name", "<stdin>"))
+    return "stdin" if name == "<stdin>" else name
+
+
+def _counters(file: IO[str]) -> Utilisation:
+    """Utilisation of an application, of whichever tool the file comes from."""
+    from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
+
+    lines = file.read().splitlines()
+    try:
+        return read_dcgm(lines) if is_dcgm(lines) else read_ncu(lines)
+    except SourceError as exc:
+        raise SourceError(_name(file)) from exc
+
+
+def _classes_record(
+    classifier: Classifier, found: Sequence[tuple[str, Utilisation]]
+) -> dict[str, Any]:
+    return {
+        "centres": [
+            {"class": name, "dram": round(dram, 4), "peak_fu": round(peak_fu, 4)}
+            for name, (dram, peak_fu) in zip(
+                classifier.names, classifier.centroids.tolist(), strict=True
+            )
+        ],
+        "applications": [
+            {
+                "application": name,
+                "dram": round(use.dram, 4),
+                "peak_fu": round(use.peak_fu, 4),
+                "class": classifier.classify(use),
+                "distance": {k: round(d, 4) for k, d in classifier.distances(use).items()},
+            }
+            for name, use in found
+        ],
+    }
+
+
+def _classes_table(classifier: Classifier, found: Sequence[tuple[str, Utilisation]]) -> str:
+    far = [f"to {name}" for name in classifier.names]
+    headers = ["application", "DRAM %", "unit %", *far, "class"]
+    centres = [
+        [f"(centre of {name})", f"{dram:.1f}", f"{peak_fu:.1f}", *([""] * len(far)), name]
+        for name, (dram, peak_fu) in zip(
+            classifier.names, classifier.centroids.tolist(), strict=True
+        )
+    ]
+    rows = [
+        [
+            name,
+            f"{use.dram:.1f}",
+            f"{use.peak_fu:.1f}",
+            *(f"{d:.1f}" for d in classifier.distances(use).values()),
+            classifier.classify(use),
+        ]
+        for name, use in found
+    ]
+    return table(headers, [*rows, *centres], right=headers[1:-1])

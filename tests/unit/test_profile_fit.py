@@ -1,0 +1,163 @@
+"""``gpu-aware-profile classify`` and ``fit-effbw``: real files, real program functions."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.topology.bandwidth import eq2, eq2_model, link_counts
+from slurm_gpu_aware.topology.machines import machine
+
+KNOWN = """\
+application,dram,peak_fu
+resnet50,35,78
+vgg19,30,85
+bert,55,48
+gpt2,60,45
+pagerank,72,8
+"""
+NCU = (
+    '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+    '"0","gemm","dram__throughput.avg.pct_of_peak_sustained_elapsed","%","30"\n'
+    '"0","gemm","sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active","%","80"\n'
+)
+DCGM = """\
+#Entity   DRAMA   TENSO   FP64A   FP32A   FP16A
+ID
+GPU 0     0.700   0.000   0.000   0.100   0.000
+GPU 0     0.740   0.000   0.000   0.060   0.000
+"""
+RINGS = [(2, 0, 0), (0, 2, 0), (0, 0, 2), (2, 1, 0), (1, 2, 0), (3, 0, 0), (0, 3, 0), (1, 1, 1)]
+RINGS += [(0, 0, 3), (4, 0, 0), (2, 2, 0), (0, 4, 0), (2, 1, 1), (1, 1, 2), (0, 2, 2), (3, 1, 1)]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.toml").write_text('[site]\nclasses = ["A", "B", "C"]\n')
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(tmp_path / "config.toml"))
+    for name, text in (("known.csv", KNOWN), ("gemm.csv", NCU), ("graph.txt", DCGM)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run(*args: str, text: str = "") -> Result:
+    return CliRunner().invoke(cli, list(args), input=text)
+
+
+def test_counters_of_both_tools_go_to_the_nearest_class(files: Path) -> None:
+    done = run("classify", "--applications", "known.csv", "gemm.csv", "graph.txt", "--json")
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    got = {a["application"]: a["class"] for a in answer["applications"]}
+    assert got == {
+        "resnet50": "A",
+        "vgg19": "A",
+        "bert": "B",
+        "gpt2": "B",
+        "pagerank": "C",
+        "gemm": "A",
+        "graph": "C",
+    }
+    graph = answer["applications"][-1]
+    assert (graph["dram"], graph["peak_fu"]) == (72.0, 8.0)
+    assert graph["distance"]["C"] == 0.0
+    assert graph["distance"]["A"] == pytest.approx(((72 - 32.5) ** 2 + (8 - 81.5) ** 2) ** 0.5)
+    assert [c["class"] for c in answer["centres"]] == ["A", "B", "C"]
+
+
+def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
+    assert run("classify", "--applications", "known.csv", "--save", "c.csv").exit_code == 0
+    done = run("classify", "--centres", "c.csv", "-", text=NCU)
+    assert done.exit_code == 0
+    row = next(line for line in done.stdout.splitlines() if line.startswith("stdin"))
+    assert row.split()[:3] == ["stdin", "30.0", "80.0"]
+    assert row.split()[-1] == "A"
+
+
+@pytest.mark.parametrize(
+    ("args", "text", "code", "sentence"),
+    [
+        (("gemm.csv",), "", 2, "give one of --applications and --centres"),
+        (("--centres", "known.csv"), "", 2, "name a FILE"),
+        (("--centres", "known.csv", "gemm.csv"), "", 1, "known.csv: line 1: no column 'class'"),
+        (("--applications", "-"), "application,dram,peak_fu\na,1,2\n", 1, "3 classes need"),
+        (("--applications", "-"), "application,dram,peak_fu\na,1,200\n", 1, "line 2: '200' is"),
+        (("--applications", "-"), "application,dram,peak_fu\na,1,2\na,2,3\n", 1, "stands twice"),
+        (("--applications", "-"), "", 1, "no row"),
+        (("--applications", "known.csv", "known.csv"), "", 1, "no Nsight Compute table"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    files: Path, args: tuple[str, ...], text: str, code: int, sentence: str
+) -> None:
+    done = run("classify", *args, text=text)
+    assert done.exit_code == code
+    assert sentence in done.stderr
+    assert done.stdout == ""
+
+
+def measured(rings: list[tuple[int, int, int]]) -> str:
+    rows = [f"{x},{y},{z},{float(eq2(x, y, z)):.6f}" for x, y, z in rings]
+    return "\n".join(["# all-reduce, GB/s", "x,y,z,gbps", *rows, ""])
+
+
+def test_a_fit_gives_back_what_was_measured(files: Path) -> None:
+    done = run("fit-effbw", "-", "--json", text=measured(RINGS))
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["samples"] == len(RINGS)
+    assert answer["mae_gbps"] == pytest.approx(answer["published_mae_gbps"], abs=1e-3)
+    assert len(answer["coefficients"]) == 14
+    model = eq2_model(answer["effbw"])
+    for ring in RINGS:
+        assert float(eq2(*ring, model)) == pytest.approx(float(eq2(*ring)), abs=1e-3)
+
+
+def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
+    done = run("fit-effbw", "-", text=measured(RINGS[:9]))
+    assert done.exit_code == 0
+    sections = tomllib.loads(done.stdout[done.stdout.index("[policies") :])["policies"]
+    assert set(sections) == {"pal+mapa", "mapa-preserve"}
+    for policy, options in sections.items():
+        assert make_policy(policy, options).model.name == "refit"
+    assert "terms are independent in these samples" in done.stderr
+
+
+def test_links_are_counted_on_a_known_machine(files: Path) -> None:
+    graph = machine("dgx-1-v100")
+    pair = link_counts(graph, (0, 3), ((0, 1), (1, 0)))
+    rows = "gpus,gbps\n0 3,40\n0 1,20\n0 1 4,11\n0 2 3,22\n"
+    by_gpus = run("fit-effbw", "-", "--machine", "dgx-1-v100", "--json", text=rows)
+    assert by_gpus.exit_code == 0, by_gpus.output
+    assert float(eq2(*pair, eq2_model(json.loads(by_gpus.stdout)["effbw"]))) == pytest.approx(
+        40.0, abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "text", "sentence"),
+    [
+        ((), "x,y,z,gbps\n1,0,0,10\n", "at least two"),
+        ((), "x,y,z\n1,0,0\n", "no column 'gbps'"),
+        ((), "x,y,z,gbps\n1,0,0,fast\n", "line 2: 'fast' is not a bandwidth"),
+        ((), "x,y,z,gbps\n-1,0,0,4\n", "line 2: '-1' is not a whole number of links"),
+        ((), "x,y,z,gbps\n1,0,0,nan\n", "line 2: 'nan'"),
+        ((), "x,y,z,gbps\n1,0\n", "line 2: 2 values, the header has 4"),
+        (("--machine", "toaster"), "gpus,gbps\n0 1,2\n", "'toaster' is not known; known: dgx-1"),
+        (("--machine", "dgx-1-v100"), "gpus,gbps\n0 9,2\n", "line 2: '0 9' is not two or more"),
+    ],
+)
+def test_wrong_samples_are_named(
+    files: Path, args: tuple[str, ...], text: str, sentence: str
+) -> None:
+    done = run("fit-effbw", "-", *args, text=text)
+    assert done.exit_code == 1
+    assert sentence in done.stderr
+    assert done.stdout == ""
