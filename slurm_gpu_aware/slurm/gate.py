@@ -179,7 +179,8 @@ def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | N
     Raises
     ------
     SourceError
-        A named job is not parked, or Slurm refused an update.
+        A named job is not parked, or would wait behind an earlier task of its array that is and
+        was not named, or Slurm refused an update.
     """
     jobs = gateway.jobs()
     parked = [job for job in jobs if is_parked(job, config.gate)]
@@ -192,11 +193,43 @@ def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | N
             if not found:
                 raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
             chosen += found
+        _check_order(chosen, parked)
     refused = open_gate(gateway, chosen, time.time(), split_arrays(jobs))
     if refused:
         job_id, why = next(iter(refused.items()))
         raise SourceError(f"Slurm refused to open the gate of job {job_id}: {why}")
     return [job.id for job in chosen]
+
+
+def _check_order(chosen: Sequence[SlurmJob], parked: Sequence[SlurmJob]) -> None:
+    """Refuse a task that would not start: its array has an earlier one that stays at the gate.
+
+    Once Slurm has rejected a task in a pass it does not look at the later tasks of that array.
+    Only tasks with a record of their own do that; the unsplit rest comes last. Raises SourceError.
+    """
+    named = {job.id for job in chosen}
+    for job in chosen:
+        earlier = [
+            other.id
+            for other in parked
+            if job.array_id is not None
+            and other.array_id == job.array_id
+            and other.array_tasks is None
+            and other.id not in named
+            and _task(other) < _task(job)
+        ]
+        if earlier:
+            first = min(earlier, key=lambda job_id: int(job_id.partition("_")[2]))
+            raise SourceError(
+                f"job {job.id} would not start before {first}, an earlier task of its array that"
+                f" is parked: release {first} first"
+            )
+
+
+def _task(job: SlurmJob) -> float:
+    """Task number of a record; that of an unsplit rest is behind all."""
+    task = job.id.partition("_")[2]
+    return float(task) if task else float("inf")
 
 
 def _named(job_id: str, job: SlurmJob) -> SlurmJob | None:

@@ -148,3 +148,25 @@ def test_a_gate_that_slurm_cannot_make_larger_stays(slurm: FakeSlurm) -> None:
     heartbeat.beat()
     assert held(slurm) == ["gpuaware:10"]
     assert heartbeat.held_until > 0
+
+
+def test_a_task_behind_a_parked_one_is_not_released_alone(slurm: FakeSlurm) -> None:
+    slurm.write([array("1", "101"), array("2", "102"), array("4,5", "98")], ["n1", "n2"])
+    before = slurm.jobs
+    for named in (["98_2"], ["98_5"], ["98_1", "98_5"]):
+        with pytest.raises(SourceError, match=r"release 98_[12] first"):
+            release(slurm, *named)
+    assert slurm.jobs == before
+    assert release(slurm, "98_1") == ["98_1"]
+    assert release(slurm, "98_2") == ["98_2"]
+
+
+def test_tasks_of_an_array_may_be_released_together(slurm: FakeSlurm) -> None:
+    slurm.write([array("1", "101"), array("2", "102"), array("4,5", "98")], ["n1", "n2"])
+    assert release(slurm, "98_2", "98_1") == ["98_2", "98_1"]
+    assert sorted(release(slurm, "98")) == ["98"]
+
+
+def test_a_task_of_an_unsplit_array_may_be_released_before_others(slurm: FakeSlurm) -> None:
+    slurm.write([array("1,2,3", "98")], ["n1"])
+    assert release(slurm, "98_3") == ["98_3"]
