@@ -14,7 +14,7 @@ from typing import Any
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.placement.policy import Policy, option_names
 from slurm_gpu_aware.placement.topo_options import read_options
-from slurm_gpu_aware.planning.chooser import shape_of
+from slurm_gpu_aware.planning.chooser import capacity_request, shape_of
 from slurm_gpu_aware.request import Request
 
 __all__ = ["ages", "next_due", "undemanding"]
@@ -32,7 +32,7 @@ def undemanding(request: Request, policy: str) -> Request:
     """The request as a question of capacity: whatever utility it finds is enough."""
     if "minimal_utility" not in option_names(policy):
         return request
-    return replace(request, options={**request.options, "minimal_utility": 0.0})
+    return capacity_request(request)
 
 
 def next_due(
