@@ -21,6 +21,7 @@ from itertools import combinations, permutations
 from math import comb, factorial, perm
 
 import numpy as np
+from placement_profile import show_profile
 
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.placement import link_kinds, links, mapa, topo_split
@@ -121,6 +122,9 @@ def _one_size(graph: HardwareGraph, idle: Cluster, pattern: str, k: int) -> None
         orders = perm(graph.n, k) * order_ms(graph, k)
         line += f"{ratio:>11} {orders / new:>11,.0f}x"
     print(line + ("" if new <= target else "   over target"))
+    if new > target:
+        forget(everything=False)
+        show_profile(decide)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ The ratio is against looking at every free set of every machine one by one in Py
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 import sys
 import time
 from collections.abc import Callable
@@ -22,11 +20,12 @@ from itertools import combinations
 from statistics import median
 
 import numpy as np
+from placement_profile import show_profile
 
 from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement import drb, utility
 from slurm_gpu_aware.placement.interference import InterferenceProfile
-from slurm_gpu_aware.placement.policy import Policy, make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.utility import Weights
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology import levels
@@ -101,19 +100,13 @@ def one_decision(nodes: int, kind: str, gpus: int, *, busy: float = 0.6) -> tupl
     first = times_ms(lambda: policy.place(request, cluster), 1)[0]
     warm = median(times_ms(lambda: policy.place(request, cluster), 31))
     if nodes == TARGET_NODES and graph_is_target(kind) and warm > TARGET_MS:
-        _show_profile(policy, request, cluster)
+        show_profile(lambda: policy.place(request, cluster))
     return first, warm
 
 
 def graph_is_target(kind: str) -> bool:
     """The target speaks of four GPUs on two sockets."""
     return machine(kind).n == 4
-
-
-def _show_profile(policy: Policy, request: Request, cluster: Cluster) -> None:
-    watch = cProfile.Profile()
-    watch.runcall(policy.place, request, cluster)
-    pstats.Stats(watch).sort_stats("cumulative").print_stats(15)
 
 
 def topology_aware() -> None:
