@@ -17,7 +17,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_CALL = re.compile(r"(?<![\w/.-])(gpu-aware(?:-profile)?) ([a-z]+)\b([^`\n#|]*)")
+_CALL = re.compile(r"(?<![\w/.-])(gpu-aware(?:-profile)?) ([a-z]+(?:-[a-z]+)*)\b([^`\n#|]*)")
 _TARGET = re.compile(r"\bmake ([a-z-]+)")
 
 
