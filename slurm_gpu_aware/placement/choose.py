@@ -123,8 +123,9 @@ def _totals(cell: Cell) -> IntArray | int:
 
 
 def _choose_one(cell: Cell, best_fit: bool) -> Choice:
-    if len(cell.units) == 1 or not best_fit:
-        row, ties = 0, len(cell.units)
+    units = cell.units
+    if len(units) == 1 or not best_fit:
+        row, ties = 0, len(units)
         rows = [row]
     else:
         # After the GPUs left on the node, those left that are as good, so that these stay together.
@@ -135,14 +136,14 @@ def _choose_one(cell: Cell, best_fit: bool) -> Choice:
     taken = [_take(cell, each, cell.split.per_node) for each in rows]
     slots, total = taken[0]
     return Choice(
-        nodes=(int(cell.units[row]),),
+        nodes=(units.item(row),),
         slots=(slots,),
         total=total,
-        candidates=len(cell.units),
+        candidates=len(units),
         sets=_count_sets(cell),
         ties=ties,
         considered=tuple(
-            Considered(int(cell.units[each]), chosen, 1e-5 * summed / max(len(chosen), 1))
+            Considered(units.item(each), chosen, 1e-5 * summed / max(len(chosen), 1))
             for each, (chosen, summed) in zip(rows, taken, strict=True)
         ),
     )
