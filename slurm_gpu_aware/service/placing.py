@@ -8,7 +8,7 @@ pins, which the next round places anew or undoes, or an open gate, whose pins ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.assignment import Assignment
@@ -18,8 +18,8 @@ from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.gate import hand_over, is_parked, open_licences
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
+from slurm_gpu_aware.slurm.gate import is_parked, open_licences
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
 from slurm_gpu_aware.slurm.mark import PREPARED, RELEASED, marked
 from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields
 from slurm_gpu_aware.slurm.undo import extra_with_clock, undo_fields
@@ -27,9 +27,6 @@ from slurm_gpu_aware.slurm.undo import extra_with_clock, undo_fields
 __all__ = ["Candidate", "Placer", "extra_with_clock"]
 
 log = logging.getLogger(__name__)
-
-_MOST_LEFT = 500
-"""Tasks of one array that one round leaves to Slurm one by one."""
 
 
 @dataclass(frozen=True)
@@ -103,30 +100,6 @@ class Placer:
                 failed[step.candidate.id] = wrong
         self._undo([s for s in steps if s.candidate.id in failed], seen, failed, now)
         return self._open(ready, seen, failed, now), failed
-
-    def leave(
-        self,
-        candidate_jobs: Sequence[tuple[SlurmJob, str]],
-        now: float,
-        split: Set[int] = frozenset(),
-    ) -> list[str]:
-        """Open the gate, unpinned, for jobs that we never can place: Slurm shall do it.
-
-        ``split``: arrays of which tasks stand in records of their own; see `update_ids`.
-        """
-        updates = []
-        for job, reason in candidate_jobs:
-            try:
-                updates += hand_over(job, update_ids(job, split, _MOST_LEFT), now)
-            except ValueError as exc:
-                log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
-                continue
-            log.info("job %s is left to Slurm: %s", job.id, reason)
-            self._books.event(job.id, "released", {"left_to_slurm": reason}, now)
-        refused = self._gateway.update_jobs(updates)
-        for job_id, why in refused.items():
-            log.warning("job %s could not be left to Slurm: %s", job_id, why)
-        return [job.id for job, _ in candidate_jobs if job.id not in refused]
 
     def _step(
         self,

@@ -14,6 +14,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.candidates import Candidates, waiting_entry
+from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.licences import Licences
 from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
@@ -24,7 +25,6 @@ from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import (
     Gateway,
-    JobUpdate,
     SlurmConfig,
     SlurmJob,
     SlurmNode,
@@ -90,6 +90,7 @@ class Rounds:
         self.watch = Watch(books, config)
         self._backoff = Backoff(config.selector.reuse_backoff_s)
         self._placer = Placer(gateway, config, books, self.watch)
+        self._leaver = Leaver(gateway, config, books, self._backoff)
         self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
         self._network = Network(gateway, NETWORK_LEVELS, config.placement.levels)
         self._slurm: SlurmConfig | None = None
@@ -112,7 +113,7 @@ class Rounds:
         self.watch.observe(jobs, now, unread)
         parked = [job for job in jobs if is_parked(job, self._config.gate)]
         released = [job for job in jobs if is_released(job, self._config)]
-        self._open_strays(jobs, now)
+        self._leaver.open_strays(jobs, now, split_arrays(jobs))
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:
@@ -121,31 +122,6 @@ class Rounds:
             self._backoff.forget(set(self.ids.values()))
         outcome.took_s = self._timer() - started
         return outcome
-
-    def _open_strays(self, jobs: Sequence[SlurmJob], now: float) -> None:
-        """Open the gate of jobs that the filter parked and whose AdminComment was overwritten.
-
-        Without the record of what they asked for they can never be placed. That they are ours is
-        known from the ledger: a job whose owner may ask for our licence himself is left alone.
-        """
-        gate = self._config.gate
-        updates = []
-        for job in jobs:
-            stray = job.state == "PENDING" and job.licence_count(gate.licence) > 0
-            if not stray or parse(job.admin_comment) is not None:
-                continue
-            if not self._books.has_event(job.id, "parked"):
-                continue
-            own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != gate.licence)
-            try:
-                updates.append(JobUpdate(job.id, (("Licenses", own),)))
-            except ValueError as exc:
-                log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
-                continue
-            log.warning("job %s is left to Slurm: its AdminComment was overwritten", job.id)
-            self._books.event(job.id, "released", {"left_to_slurm": "record overwritten"}, now)
-        for job_id, why in self._gateway.update_jobs(updates).items():
-            log.warning("job %s could not be left to Slurm: %s", job_id, why)
 
     def _plan_and_place(
         self,
@@ -202,11 +178,11 @@ class Rounds:
             log.warning("the gate is not held: nothing is placed until it is")
             return
         split = split_arrays(jobs)
-        self._placer.leave(leave, now, split)
+        left, stays = self._leaver.leave(leave, now, split)
+        outcome.waiting += [waiting_entry(job_id, why) for job_id, why in stays.items()]
         chosen = {assignment.job_id for assignment in plan.assignments}
         # Whatever an interrupted round left pinned and this one does not place.
         # Not what has just been left to Slurm: it may run by now.
-        left = {job.id for job, _ in leave}
         self._recovery.unpin([job for job in parked if job.id not in chosen | left], split)
         if plan.assignments and not self._gate_held(self._clock()):
             log.warning("the gate is about to open: nothing is placed until it is held again")

@@ -1,0 +1,101 @@
+"""Jobs that are left to Slurm: their gate is opened, unpinned, and the selector forgets them.
+
+What is written down is what Slurm has taken. A job whose update is refused stays parked and is
+tried again later, not in every round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.recovery import Backoff
+from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.gate import hand_over
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
+
+__all__ = ["Leaver"]
+
+log = logging.getLogger(__name__)
+
+_MOST_TASKS = 500
+"""Tasks of one array that one round leaves to Slurm one by one."""
+
+
+class Leaver:
+    """Leaves jobs to Slurm."""
+
+    def __init__(self, gateway: Gateway, config: Config, books: Books, backoff: Backoff) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._books = books
+        self._backoff = backoff
+
+    def leave(
+        self, jobs: Sequence[tuple[SlurmJob, str]], now: float, split: Set[int] = frozenset()
+    ) -> tuple[set[str], dict[str, str]]:
+        """Open the gate for jobs that we never can place, each with the reason why.
+
+        ``split``: arrays of which tasks stand in records of their own; see `update_ids`. Returns
+        (ids of the jobs that Slurm was told about, why each job stays parked that does).
+        """
+        updates: dict[str, list[JobUpdate]] = {}
+        stays: dict[str, str] = {}
+        for job, _ in jobs:
+            until = self._backoff.held_until(job.id, now, "Licenses")
+            if until is not None:
+                stays[job.id] = f"cannot be left to Slurm; tried again in {until - now:.0f} s"
+                continue
+            try:
+                updates[job.id] = hand_over(job, update_ids(job, split, _MOST_TASKS), now)
+            except ValueError as exc:
+                log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
+                self._backoff.punish(job.id, now)
+                stays[job.id] = "its gate cannot be opened, it must be released by hand"
+        stays |= self._send(updates, {job.id: reason for job, reason in jobs}, now)
+        return set(updates), stays
+
+    def open_strays(self, jobs: Iterable[SlurmJob], now: float, split: Set[int]) -> None:
+        """Open the gate of jobs that the filter parked and whose AdminComment was overwritten.
+
+        Without the record of what they asked for they can never be placed. That they are ours is
+        known from the ledger: a job whose owner may ask for our licence himself is left alone.
+        """
+        licence = self._config.gate.licence
+        updates: dict[str, list[JobUpdate]] = {}
+        for job in jobs:
+            stray = job.state == "PENDING" and job.licence_count(licence) > 0
+            if not stray or parse(job.admin_comment) is not None:
+                continue
+            if self._backoff.held_until(job.id, now, "Licenses") is not None:
+                continue
+            if not self._books.has_event(job.id, "parked"):
+                continue
+            own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != licence)
+            try:
+                ids = update_ids(job, split, _MOST_TASKS)
+                updates[job.id] = [JobUpdate(job_id, (("Licenses", own),)) for job_id in ids]
+            except ValueError as exc:
+                log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
+                self._backoff.punish(job.id, now)
+        self._send(updates, dict.fromkeys(updates, "its AdminComment was overwritten"), now)
+
+    def _send(
+        self, updates: Mapping[str, Sequence[JobUpdate]], reasons: Mapping[str, str], now: float
+    ) -> dict[str, str]:
+        """Send updates, by the job that they are for; why each stays that Slurm refused."""
+        refused = self._gateway.update_jobs([u for sent in updates.values() for u in sent])
+        stays: dict[str, str] = {}
+        for job_id, sent in updates.items():
+            complaints = [refused[u.job_id] for u in sent if u.job_id in refused]
+            if complaints:
+                until = self._backoff.punish(job_id, now)
+                stays[job_id] = f"could not be left to Slurm: {complaints[0]}"
+                log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], until - now)
+                continue
+            log.info("job %s is left to Slurm: %s", job_id, reasons[job_id])
+            for name in dict.fromkeys([job_id, *(u.job_id for u in sent)]):
+                self._books.event(name, "released", {"left_to_slurm": reasons[job_id]}, now)
+        return stays

@@ -1,0 +1,77 @@
+"""Jobs that are left to Slurm, and what is written down of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm, parked
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.leaving import Leaver
+from slurm_gpu_aware.service.recovery import Backoff
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path)
+    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
+    return fake
+
+
+class Bench:
+    """A leaver over the fake Slurm."""
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        self.slurm = slurm
+        self.gateway = CliGateway(scontrol=slurm.scontrol)
+        self.books = Books(slurm.store)
+        self.leaver = Leaver(self.gateway, Config(), self.books, Backoff(60.0))
+
+    def leave(self, now: float) -> tuple[set[str], dict[str, str]]:
+        jobs = [(job, "too odd") for job in self.jobs() if job.state == "PENDING"]
+        return self.leaver.leave(jobs, now)
+
+    def jobs(self) -> list[SlurmJob]:
+        return self.gateway.jobs()
+
+    def kinds(self, job_id: str) -> list[str]:
+        with open_store(self.slurm.store, readonly=True) as store:
+            return [event.kind for event in Ledger(store).events(job_id)]
+
+
+def test_what_slurm_refuses_is_not_called_released_and_tried_again_later(slurm: FakeSlurm) -> None:
+    slurm.write([parked("7"), parked("8", stuck="1")], ["n1"])
+    (slurm.home / "refuse").write_text("7")
+    bench = Bench(slurm)
+    told, stays = bench.leave(1000.0)
+    assert told == {"7", "8"}
+    assert list(stays) == ["7"]
+    assert (bench.kinds("7"), bench.kinds("8")) == ([], ["released"])
+    (slurm.home / "refuse").unlink()
+    slurm.write([parked("7")], ["n1"])
+    assert bench.leave(1059.0) == (set(), {"7": "cannot be left to Slurm; tried again in 1 s"})
+    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    assert bench.leave(1061.0) == ({"7"}, {})
+    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert bench.kinds("7") == ["released"]
+
+
+def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: FakeSlurm) -> None:
+    slurm.write([parked("7", AdminComment="ticket-4711")], ["n1"])
+    (slurm.home / "refuse").write_text("7")
+    bench = Bench(slurm)
+    bench.books.event("7", "parked", {}, 900.0)
+    bench.leaver.open_strays(bench.jobs(), 1000.0, frozenset())
+    assert bench.kinds("7") == ["parked"]
+    (slurm.home / "refuse").unlink()
+    bench.leaver.open_strays(bench.jobs(), 1001.0, frozenset())
+    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    bench.leaver.open_strays(bench.jobs(), 1061.0, frozenset())
+    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert bench.kinds("7") == ["parked", "released"]
