@@ -59,7 +59,8 @@ def _path_layers(weights: FloatArray, k: int, *ways: np.ufunc) -> Iterator[Rows]
     n = weights.shape[0]
     gbps: Rows = np.ascontiguousarray(weights, dtype=exact_type(weights, k))
     links = gbps.ravel().take(_extensions(n, 2)[2])
-    best = np.stack([links] * len(ways))
+    best: Rows = np.empty((len(ways), *links.shape), links.dtype)
+    best[:] = links
     yield best
     for size in range(3, k + 1):
         longer = extended(gbps, members_of_size(n, size - 1)[1:], best, ways)

@@ -85,15 +85,13 @@ class _Trees:
     def _build(self, size: int) -> Rows:
         members = members_of_size(self.n, size)
         left, right = heap_children(size)
-        out = np.empty((len(self.ways), *members.shape), self.weights.dtype)
         if left == 0:
-            out[:] = np.array([self.NEUTRAL[way] for way in self.ways])[:, None, None]
-            return out
-        below = self._children(left, right)
+            leaves = np.empty((len(self.ways), *members.shape), self.weights.dtype)
+            for at, way in enumerate(self.ways):
+                leaves[at] = self.NEUTRAL[way]
+            return leaves
         rest = rank_of_mask(self.n)[masks_of_size(self.n, size) ^ (1 << members)]
-        for at in range(len(self.ways)):
-            out[at] = below[at, rest, members]
-        return out
+        return self._children(left, right)[:, rest, members]
 
     def _children(self, left: int, right: int) -> Rows:
         """(ways, M, n) best two trees over each set of ``left + right``, below each root."""
