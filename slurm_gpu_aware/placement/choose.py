@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.cluster import BoolArray, IntArray
 from slurm_gpu_aware.placement.cells import (
     Cell,
     supports_of,
@@ -23,11 +23,16 @@ from slurm_gpu_aware.placement.cells import (
     uneven_groups,
     widest_nodes,
 )
+from slurm_gpu_aware.placement.same_slots import (
+    SUM_WEIGHT,
+    first_nodes,
+    least_sums,
+    same_keys,
+)
 from slurm_gpu_aware.placement.tables import popcount, unpack
 
 __all__ = ["MOST_CONSIDERED", "Choice", "Considered", "choose"]
 
-_LEFT = 1 << 16  # weight of the sum of scores over GPUs left: the sum decides first
 _MOST_GROUPS = 32  # groups (switches, racks) of which all sets are compared, fullest first
 MOST_CONSIDERED = 5  # sets that an account lists; how many there were is always told
 _MOST_WORK = 1 << 22  # index sets x nodes compared exactly; beyond, the lowest index set is taken
@@ -129,7 +134,7 @@ def _choose_one(cell: Cell, best_fit: bool) -> Choice:
         rows = [row]
     else:
         # After the GPUs left on the node, those left that are as good, so that these stay together.
-        key = _totals(cell) * _LEFT + (_left(cell) * 128 + popcount(cell.masks))
+        key = _totals(cell) * SUM_WEIGHT + (_left(cell) * 128 + popcount(cell.masks))
         rows = _least(key, MOST_CONSIDERED)
         row = rows[0]
         ties = int(np.count_nonzero(key == key[row]))
@@ -199,7 +204,7 @@ def _choose_even(cell: Cell, best_fit: bool) -> Choice:
     count = cell.split.nodes
     key = np.zeros(len(cell.units), dtype=np.int64)
     if best_fit:
-        key += _totals(cell) * _LEFT + _left(cell)
+        key += _totals(cell) * SUM_WEIGHT + _left(cell)
     key[_required(cell)] -= 1 << 60
     group = cell.group
     fine = np.flatnonzero(np.bincount(group, minlength=cell.level.groups) >= count)
@@ -240,10 +245,10 @@ def _choose_same(cell: Cell, best_fit: bool) -> Choice:
         size = len(left) if rows is None else len(rows)
         if len(sets) * size > _MOST_WORK:
             sets = sets[: max(1, _MOST_WORK // size)]
-        key = _same_keys(cell, sets, rows, left)
+        key = same_keys(cell, sets, rows, left)
         own = must if must is None or rows is None else must[rows]
-        values = _least_sums(key, count, own)
-        which = int(values.argmin()) if best_fit else _first_nodes(key, count, own)
+        values = least_sums(key, count, own)
+        which = int(values.argmin()) if best_fit else first_nodes(key, count, own)
         value = float(values[which])
         if best is None or value < best[0]:
             by_key = key[which] if own is None else np.where(own, -1.0, key[which])
@@ -276,55 +281,6 @@ def _rows_of_groups(cell: Cell, numbers: list[int]) -> Iterator[tuple[int, IntAr
     group = cell.group
     for number in _groups(cell, np.array(numbers, dtype=np.int64)):
         yield number, np.flatnonzero(group == number)
-
-
-def _first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
-    """The index set (row of ``key``) that the first ``count`` nodes have, those in ``must`` aside.
-
-    Node by node: of the sets that are left those which the lowest possible next node has.
-    """
-    has = np.isfinite(key)
-    if must is not None:
-        has, count = has[:, ~must], count - int(np.count_nonzero(must))
-    alive = np.flatnonzero(has.sum(axis=1) >= count)
-    for _ in range(count):
-        nxt = has[alive].argmax(axis=1)
-        alive = alive[nxt == nxt.min()]
-        if len(alive) == 1:
-            break
-        has[alive, nxt.min()] = False
-    return int(alive[0])
-
-
-def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:
-    """(F,) least sum of ``count`` keys of each row of ``key``, those in ``must`` among them."""
-    others = count
-    sums = np.zeros(len(key))
-    if must is not None:
-        others -= int(np.count_nonzero(must))
-        sums, key = key[:, must].sum(axis=1), key[:, ~must]
-    if others:
-        sums = sums + np.partition(key, others - 1, axis=1)[:, :others].sum(axis=1)
-    return sums
-
-
-def _same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> FloatArray:
-    """(F, R) sum of scores and GPUs left for each index set on each row; inf where it lacks one.
-
-    Whole numbers below 2^53, so that floats (and their fast product) are exact.
-    """
-    masks, units = cell.masks, cell.units
-    if rows is not None:
-        masks, units, left = masks[rows], units[rows], left[rows]
-    key = np.empty((len(sets), len(units)))
-    key[:] = left
-    if cell.bound_index > 0:
-        width = cell.supply.cluster.shape[1]
-        member = unpack(sets.astype(np.uint64), width).astype(np.float64)
-        fixed = cell.supply.table.fixed[units].astype(np.float64)
-        key += (member @ fixed.T) * _LEFT
-    key[sets[:, None] & ~masks.astype(np.int64) != 0] = np.inf
-    return key
 
 
 def _choose_uneven(cell: Cell) -> Choice:
