@@ -29,7 +29,7 @@ NODES = [
 EXAMPLE = "# Example, written by docs/generate.py; `gpu-aware setup` writes yours.\n"
 
 _ENTRY = re.compile(r"(# )?([a-z_]+) = (.+)")
-_SECTION = re.compile(r"(?:# )?\[([a-z_A-Z.]+)\]")
+_SECTION = re.compile(r"(?:# )?\[([a-z_A-Z.-]+)\]")
 
 CLI_HEAD = """\
 # Commands
@@ -88,7 +88,11 @@ def configuration_page() -> str:
     for line in CONFIG.read_text(encoding="utf-8").splitlines():
         head, entry = _SECTION.fullmatch(line), _ENTRY.fullmatch(line)
         if head:
-            name = head.group(1).replace("classes.A", "classes.NAME")
+            name = (
+                head.group(1)
+                .replace("classes.A", "classes.NAME")
+                .replace("policies.topo-aware", "policies.NAME")
+            )
             out.append(f"\n## [{name}]\n")
             if comment and section:
                 out.append(f"\n{' '.join(comment)}\n")

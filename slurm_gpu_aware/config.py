@@ -6,15 +6,14 @@ Precedence of the file's place: ``--config``, then ``$GPU_AWARE_CONFIG``, then
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from slurm_gpu_aware.config_checks import LEVELS, NETWORK_LEVELS, check
 from slurm_gpu_aware.errors import ConfigError
 
 __all__ = [
@@ -34,11 +33,6 @@ __all__ = [
 ]
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
-NETWORK_LEVELS = ("switch", "rack", "row")
-"""Levels of Slurm's topology, tightest first: leaf switches or blocks, and those above them."""
-LEVELS = ("nvlink", "socket", "node", *NETWORK_LEVELS, "cluster")
-"""Locality levels that a site can give a penalty, tightest first."""
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 
 
 @dataclass(frozen=True)
@@ -63,6 +57,8 @@ class ClassConfig:
     """SM clock for jobs of the class that name none; absent: default clock."""
     bandwidth_sensitive: bool = False
     """Default of ``bw`` for the class."""
+    application: str | None = None
+    """What its jobs are called in an interference profile (``topo-aware``); absent: not known."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +157,8 @@ class Config:
     site: SiteConfig = field(default_factory=SiteConfig)
     classes: Mapping[str, ClassConfig] = field(default_factory=dict)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Policy -> its options, as they stand in the file; ``service.policies`` checks them."""
     gate: GateConfig = field(default_factory=GateConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -172,6 +170,12 @@ class Config:
     def for_class(self, name: str) -> ClassConfig:
         """Settings of a class; defaults if the file has no section for it."""
         return self.classes.get(name, ClassConfig())
+
+    @property
+    def applications(self) -> dict[str, str]:
+        """Class -> what its jobs are called in an interference profile, where that is known."""
+        known = {name: entry.application for name, entry in self.classes.items()}
+        return {name: application for name, application in known.items() if application}
 
 
 def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ...] = ()) -> Config:
@@ -201,7 +205,7 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
             raise ConfigError(f"{file}: not valid TOML: {exc}") from None
         config = _build(raw, file)
-    _check(config, known_policies)
+    check(config, known_policies)
     return config
 
 
@@ -226,10 +230,14 @@ def _build(raw: Mapping[str, Any], file: Path) -> Config:
                 key: _section(ClassConfig, entry, f"classes.{key}", file)
                 for key, entry in value.items()
             }
+        elif name == "policies":
+            if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
+                raise ConfigError(f"{file}: policies: expected sections [policies.NAME]")
+            sections["policies"] = value
         elif name in _SECTIONS:
             sections[name] = _section(_SECTIONS[name], value, name, file)
         else:
-            known = ", ".join([*_SECTIONS, "classes.NAME"])
+            known = ", ".join([*_SECTIONS, "classes.NAME", "policies.NAME"])
             raise ConfigError(f"{file}: {name}: unknown section; known: {known}")
     return Config(**sections | {"placement": _short_form(sections.get("placement"), raw, file)})
 
@@ -303,95 +311,3 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         hint, "a string"
     )
     raise ConfigError(f"{where}: expected {expected}, not {value!r}")
-
-
-def _check_levels(placement: PlacementConfig, require: Callable[[bool, str, str], None]) -> None:
-    """Known names; each penalty at least that of the tighter level; 1.0 for the tightest."""
-    for name in placement.levels:
-        known = f"unknown level; known: {', '.join(LEVELS)}"
-        require(name in LEVELS, f"placement.levels.{name}", known)
-    tighter = ""
-    for name, penalty in placement.penalties.items():
-        key = "locality_penalty" if name == "cluster" else f"levels.{name}"
-        sound = penalty >= 1.0 and math.isfinite(penalty)
-        require(sound, f"placement.{key}", "must be at least 1.0")
-        if not tighter:
-            require(
-                penalty == 1.0,
-                f"placement.{key}",
-                f"must be 1.0: {name} is the tightest level, penalties are relative to it",
-            )
-        else:
-            least = placement.penalties[tighter]
-            require(
-                penalty >= least,
-                f"placement.{key}",
-                f"must be at least {least:g}, the penalty of {tighter}, which is tighter",
-            )
-        tighter = name
-
-
-def _check(config: Config, known_policies: tuple[str, ...]) -> None:
-    """Checks that need more than one key or a range."""
-    file = config.source or Path("(defaults)")
-
-    def require(condition: bool, key: str, reason: str) -> None:
-        if not condition:
-            raise ConfigError(f"{file}: {key}: {reason}")
-
-    classes = config.site.classes
-    require(bool(classes), "site.classes", "at least one class is needed")
-    require(len(set(classes)) == len(classes), "site.classes", "names must differ")
-    for name in classes:
-        require(bool(_NAME.match(name)), "site.classes", f"{name!r} is not a class name")
-        require(name != "auto", "site.classes", "'auto' is reserved")
-    listed = ", ".join(classes)
-    require(
-        config.site.default_class in classes,
-        "site.default_class",
-        f"{config.site.default_class!r} is not one of {listed}",
-    )
-    for partition, name in config.site.partition_class.items():
-        require(
-            name in classes, f"site.partition_class.{partition}", f"{name!r} is not one of {listed}"
-        )
-    for name, entry in config.classes.items():
-        require(name in classes, f"classes.{name}", f"not one of site.classes ({listed})")
-        require(
-            entry.clock_mhz is None or 1 <= entry.clock_mhz <= 10_000,
-            f"classes.{name}.clock_mhz",
-            "must be between 1 and 10000 MHz",
-        )
-    _check_levels(config.placement, require)
-    require(bool(_NAME.match(config.gate.licence)), "gate.licence", "must be a plain licence name")
-    require(
-        bool(_NAME.match(config.gate.reservation)),
-        "gate.reservation",
-        "must be a plain reservation name",
-    )
-    require(config.gate.licence_count >= 1, "gate.licence_count", "must be at least 1")
-    require(
-        config.gate.lease_s >= 60,
-        "gate.lease_s",
-        "must be at least 60: Slurm ends reservations by the minute",
-    )
-    require(
-        0 < config.selector.heartbeat_s * 3 <= config.gate.lease_s,
-        "selector.heartbeat_s",
-        f"must be at most a third of gate.lease_s ({config.gate.lease_s})",
-    )
-    for key in ("round_s", "start_timeout_s", "command_timeout_s", "reuse_backoff_s"):
-        require(getattr(config.selector, key) > 0, f"selector.{key}", "must be more than 0")
-    for key in ("distribute_timeout_s", "register_timeout_s"):
-        require(getattr(config.setup, key) > 0, f"setup.{key}", "must be more than 0")
-    if known_policies:
-        for key, names in (
-            ("placement.policy", (config.placement.policy,)),
-            ("placement.allowed", config.placement.allowed),
-        ):
-            for name in names:
-                require(
-                    name in known_policies,
-                    key,
-                    f"unknown policy {name!r}; known: {', '.join(known_policies)}",
-                )

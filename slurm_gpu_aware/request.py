@@ -39,6 +39,8 @@ class Request:
     clock: str | int | None = None
     """``auto``, ``max``, MHz, or None (class default)."""
     performance_model: str | None = None
+    application: str | None = None
+    """Its name in an interference profile (``topo-aware``); None: not known."""
     gpu_model: str | None = None
     """Only nodes with this GPU model; None: any."""
     eligible: BoolArray | None = None

@@ -23,7 +23,8 @@ class Context:
     def config(self, *, check_policies: bool = False) -> Config:
         """Load the configuration. Raises ConfigError.
 
-        ``check_policies``: policy names must exist, too (imports the placement package).
+        ``check_policies``: policies must exist and take the options that they are given, too
+        (imports the placement package).
         """
         from slurm_gpu_aware.config import load_config
 
@@ -32,7 +33,12 @@ class Context:
             from slurm_gpu_aware.placement.policy import policy_names
 
             known = policy_names()
-        return load_config(self.config_path, known_policies=known)
+        config = load_config(self.config_path, known_policies=known)
+        if config.policies and check_policies:
+            from slurm_gpu_aware.service.policies import policy_options
+
+            policy_options(config)
+        return config
 
 
 pass_context = click.make_pass_decorator(Context, ensure=True)

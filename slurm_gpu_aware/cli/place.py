@@ -78,6 +78,7 @@ def command(
       gpu-aware place -g 3 --bw high --machine dgx-1-v100 --busy n1:0 --plot place.png
     """
     from slurm_gpu_aware.cli import given
+    from slurm_gpu_aware.service.policies import policy_options
     from slurm_gpu_aware.topology.patterns import parse_pattern
 
     config = context.config(check_policies=True)
@@ -85,7 +86,8 @@ def command(
     cluster = given.mark_busy(_cluster(config, machine, count), busy)
     request = _request(config, gpus, nodes, app_class, bw, pattern, gpu_model)
     names = [policy or config.placement.policy, *_names(compare)]
-    answers = [given.answer(n, request, cluster, {}) for n in dict.fromkeys(names)]
+    options = policy_options(config)
+    answers = [given.answer(n, request, cluster, options.get(n, {})) for n in dict.fromkeys(names)]
     if as_json:
         print_json({"cluster": _shape(cluster), "answers": [a.as_json() for a in answers]})
     else:
@@ -156,6 +158,7 @@ def _request(
         bandwidth_sensitive=sensitive,
         pattern=pattern,
         gpu_model=gpu_model,
+        application=config.for_class(chosen).application,
     )
 
 

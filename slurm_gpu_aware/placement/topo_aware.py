@@ -47,9 +47,10 @@ class TopoAware:
         return self._assignment(found, options)
 
     def _options(self, request: Request) -> TopoOptions:
-        if not request.options:
+        if not request.options and request.application is None:
             return self._read
-        return read_options(self.name, {**self._given, **request.options})
+        named = {} if request.application is None else {"application": request.application}
+        return read_options(self.name, {**named, **self._given, **request.options})
 
     def _assignment(self, found: Found, options: TopoOptions) -> Assignment:
         machines = found.machines

@@ -1,18 +1,20 @@
 """A round as plain values: what it saw and what it decided, so that it can be planned again.
 
-JSON-able except that times without a limit are infinite. Options of policies must be plain values
-themselves; others (a whole interference profile) make a round that cannot be recorded.
+JSON-able except that times without a limit are infinite. A request's own options must be plain
+values; others make a round that cannot be recorded. Of a policy's options an interference profile
+is written out, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, LocalityLevel, RunningJob
+from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.graph import HardwareGraph
@@ -32,17 +34,29 @@ class RecordedRound:
     settings: PlanSettings
     now: float
     placed: Placed
+    policy_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def record_round(
-    queue: Sequence[Request], cluster: Cluster, settings: PlanSettings, now: float, plan: Plan
+    queue: Sequence[Request],
+    cluster: Cluster,
+    settings: PlanSettings,
+    now: float,
+    plan: Plan,
+    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Plain values of a round; :func:`read_round` turns them back."""
+    """Plain values of a round; :func:`read_round` turns them back.
+
+    Of ``policy_options`` those are kept that a job of the queue was placed with.
+    """
+    used = {request.policy or settings.policy for request in queue}
+    given = (policy_options or {}).items()
     masks: dict[bytes, int] = {}
     rows = [_request(request, masks) for request in queue]
     return {
         "now": now,
         "settings": asdict(settings),
+        "policy_options": {name: _options(options) for name, options in given if name in used},
         "queue": rows,
         "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
         "cluster": _cluster(cluster),
@@ -65,6 +79,10 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
             cluster=cluster,
             settings=PlanSettings(**settings),
             now=float(content["now"]),
+            policy_options={
+                name: _read_options(options)
+                for name, options in content.get("policy_options", {}).items()
+            },
             placed={
                 job: (tuple(nodes), tuple(tuple(s) for s in slots))
                 for job, (nodes, slots) in content["placed"].items()
@@ -72,6 +90,28 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
         )
     except (KeyError, IndexError, TypeError, AttributeError) as exc:
         raise ValueError(f"not a recorded round: {exc!r}") from exc
+
+
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a policy; an interference profile as its two tables."""
+    plain = dict(options)
+    profile = plain.get("interference")
+    if isinstance(profile, InterferenceProfile):
+        solo = [[*job, seconds] for job, seconds in profile.solo.items()]
+        together = [[*job, *other, s] for (job, other), s in profile.together.items()]
+        plain["interference"] = {"solo": solo, "together": together}
+    return plain
+
+
+def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(row)
+    if values.get("interference") is not None:
+        tables = values["interference"]
+        values["interference"] = InterferenceProfile(
+            {(name, int(gpus)): float(s) for name, gpus, s in tables["solo"]},
+            {((a, int(n)), (b, int(m))): float(s) for a, n, b, m, s in tables["together"]},
+        )
+    return values
 
 
 def _request(request: Request, masks: dict[bytes, int]) -> dict[str, Any]:

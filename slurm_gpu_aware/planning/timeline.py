@@ -37,7 +37,7 @@ def as_running(request: Request, assignment: Assignment, now: float) -> RunningJ
         cpus={node: cpus for node, (cpus, _) in shares.items()},
         memory_mb={node: memory for node, (_, memory) in shares.items()},
         app_class=request.app_class,
-        application=request.options.get("application"),
+        application=request.options.get("application", request.application),
     )
 
 

@@ -18,6 +18,7 @@ from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.licences import Licences
 from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
+from slurm_gpu_aware.service.policies import policy_options
 from slurm_gpu_aware.service.recovery import Backoff, Recovery, is_released
 from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
@@ -92,6 +93,7 @@ class Rounds:
         self._placer = Placer(gateway, config, books, self.watch)
         self._leaver = Leaver(gateway, config, books, self._backoff)
         self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
+        self._policy_options = policy_options(config)
         self._network = Network(gateway, NETWORK_LEVELS, config.placement.levels)
         self._slurm: SlurmConfig | None = None
         self._qos: dict[str, SlurmQos] = {}
@@ -155,6 +157,7 @@ class Rounds:
             busy_nodes=self._busy(nodes.values(), now),
             now=now,
             class_of=self._class_of,
+            applications=self._config.applications,
             rules=rules,
         )
         reservations = self._gateway.reservations()
@@ -263,5 +266,8 @@ class Rounds:
             backfill=placement.backfill,
         )
         queue = [candidate.request for candidate in candidates.values()]
-        plan = plan_round(queue, site.cluster, settings, site.now, timer=self._timer)
-        return plan, partial(record_round, queue, site.cluster, settings, site.now, plan)
+        options = self._policy_options
+        plan = plan_round(
+            queue, site.cluster, settings, site.now, policy_options=options, timer=self._timer
+        )
+        return plan, partial(record_round, queue, site.cluster, settings, site.now, plan, options)

@@ -28,7 +28,13 @@ class Difference:
 
 def replay(recorded: RecordedRound) -> list[Difference]:
     """Plan a round as the simulator does and name every job whose place differs."""
-    plan = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    plan = plan_round(
+        recorded.queue,
+        recorded.cluster,
+        recorded.settings,
+        recorded.now,
+        policy_options=recorded.policy_options,
+    )
     again: Placed = {
         a.job_id: (tuple(recorded.cluster.nodes[n] for n in a.nodes), a.slots)
         for a in plan.assignments

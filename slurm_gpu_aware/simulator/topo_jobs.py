@@ -1,71 +1,22 @@
-"""Job files and profiles in the JSON formats published with Amaral et al., SC'17.
+"""Job files in the JSON format published with Amaral et al., SC'17.
 
-A workload file is an object of jobs (id -> fields), a profile file holds run times alone and beside
-one other job, per application type, batch size and GPU count. A job's application is
-``TYPE/SIZE`` (``bvlc_alexnet/4``). What cannot be used is reported, never dropped in silence.
+An object of jobs (id -> fields); run times come from a profile (``placement.profile_file``), in
+which a job's application is ``TYPE/SIZE`` (``bvlc_alexnet/4``). What cannot be used is reported,
+never dropped in silence.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.placement.interference import InterferenceProfile, Workload
+from slurm_gpu_aware.placement.interference import InterferenceProfile
+from slurm_gpu_aware.placement.profile_file import ProfileFile, load_object, read_profile
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob
 
 __all__ = ["ProfileFile", "read_profile", "read_workload"]
-
-
-@dataclass(frozen=True)
-class ProfileFile:
-    """What a profile file says."""
-
-    profile: InterferenceProfile
-    across: Mapping[Workload, float]
-    """Run time with the GPUs on two sockets, s; ``profile.solo`` has that inside one socket."""
-    unmeasured: int
-    """Entries of 0: never measured."""
-    bad: tuple[str, ...]
-    """Entries that are no run time, each with the reason."""
-
-
-def read_profile(path: Path | str) -> ProfileFile:
-    """Read a profile file.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read, is no JSON, or lacks ``solo`` or ``collocation``.
-    """
-    content = _load(Path(path))
-    for part in ("solo", "collocation"):
-        if not isinstance(content.get(part), dict):
-            raise SourceError(f"{path}: no object {part!r}; is it a profile file?")
-    bad: list[str] = []
-    solo: dict[Workload, float] = {}
-    across: dict[Workload, float] = {}
-    together: dict[tuple[Workload, Workload], float] = {}
-    zeros = 0
-    for job, entry in _workloads(content["solo"], "solo", bad):
-        for kind, target in (("intra-socket", solo), ("inter-socket", across)):
-            seconds = entry.get(kind, 0) if isinstance(entry, dict) else entry
-            found = _seconds(seconds, f"solo {_words(job)} {kind}", bad)
-            if found:
-                target[job] = found
-            zeros += found == 0.0
-    for job, partners in _workloads(content["collocation"], "collocation", bad):
-        where = f"collocation {_words(job)}"
-        for other, seconds in _workloads(partners, where, bad):
-            found = _seconds(seconds, f"{where} beside {_words(other)}", bad)
-            if found:
-                together[job, other] = found
-            zeros += found == 0.0
-    return ProfileFile(InterferenceProfile(solo, together), across, zeros, tuple(bad))
 
 
 def read_workload(path: Path | str, profile: ProfileFile) -> Trace:
@@ -83,56 +34,12 @@ def read_workload(path: Path | str, profile: ProfileFile) -> Trace:
     file = Path(path)
     jobs: list[TraceJob] = []
     bad: list[BadRow] = []
-    for place, (key, row) in enumerate(_load(file).items(), 1):
+    for place, (key, row) in enumerate(load_object(file).items(), 1):
         try:
             jobs.append(_job(key, row, profile.profile))
         except ValueError as exc:
             bad.append(BadRow(place, f"job {key}: {exc}"))
     return Trace.of(file.stem, jobs, bad)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
-    except (UnicodeDecodeError, ValueError) as exc:
-        raise SourceError(f"{path}: not JSON: {exc}") from None
-    if not isinstance(content, dict):
-        raise SourceError(f"{path}: expected a JSON object")
-    return content
-
-
-def _workloads(tree: object, where: str, bad: list[str]) -> Iterator[tuple[Workload, Any]]:
-    """Entries of ``tree[type][size]["num_gpus"][n]``."""
-    for kind, sizes in _items(tree, where, bad):
-        for size, entry in _items(sizes, f"{where} {kind}", bad):
-            counts = entry.get("num_gpus") if isinstance(entry, dict) else entry
-            for count, value in _items(counts, f"{where} {kind}/{size}", bad):
-                if count.isascii() and count.isdigit() and int(count) > 0:
-                    yield (f"{kind}/{size}", int(count)), value
-                else:
-                    bad.append(f"{where} {kind}/{size}: {count!r} is no GPU count")
-
-
-def _items(tree: object, where: str, bad: list[str]) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict):
-        yield from tree.items()
-    else:
-        bad.append(f"{where}: expected an object, not {tree!r}")
-
-
-def _seconds(value: object, where: str, bad: list[str]) -> float | None:
-    """The run time; 0.0 if it was not measured, None (and a report) if it is no run time."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
-        bad.append(f"{where}: {value!r} is no run time")
-        return None
-    return float(value)  # type: ignore[arg-type]
-
-
-def _words(job: Workload) -> str:
-    return f"{job[0]} on {job[1]}"
 
 
 def _job(key: str, row: object, profile: InterferenceProfile) -> TraceJob:

@@ -97,6 +97,7 @@ def build_cluster(
     busy_nodes: Set[str] = frozenset(),
     now: float = 0.0,
     class_of: Callable[[SlurmJob], str | None] = lambda job: None,
+    applications: Mapping[str, str] | None = None,
     rules: PreemptionRules = PreemptionRules(),  # noqa: B008 - it is frozen
 ) -> Cluster:
     """The cluster as the planner sees it: nodes that have GPUs, in Slurm's order.
@@ -104,7 +105,8 @@ def build_cluster(
     A GPU is free if the node can be used, Slurm has not drained it, and neither the node
     (GresUsed) nor one of ``holds`` says that it is taken. On ``busy_nodes`` nothing is free
     for now (Slurm starts no job on a node while an epilog runs there). ``penalties`` and
-    ``network`` give the locality levels (`build_levels`).
+    ``network`` give the locality levels (`build_levels`). ``applications``: class -> application
+    of its jobs, where one is known.
     """
     here = [node for node in nodes if node.gpus]
     places = {node.name: i for i, node in enumerate(here)}
@@ -141,6 +143,10 @@ def build_cluster(
         _take(free, held)
         running = _without_victims(running, held, hold)
         running.append(held)
+    if applications:
+        running = [
+            replace(job, application=applications.get(job.app_class or "")) for job in running
+        ]
     slots_of = [max(slots, default=-1) + 1 for slots, _ in known]
     told = measured(profile, [node.name for node in here], slots_of, classes)
     return Cluster(

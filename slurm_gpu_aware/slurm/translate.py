@@ -120,6 +120,7 @@ def _in_partition(
         policy=wishes.place if wishes.place not in (None, "off") else None,
         clock=wishes.freq,
         performance_model=wishes.model,
+        application=defaults.application,
         eligible=eligible,
         required=required,
         whole_node=original.exclusive or job.exclusive or partition.exclusive,

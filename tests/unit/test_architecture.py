@@ -13,7 +13,8 @@ ALLOWED = {
     "assignment": {"errors"},
     "cluster": {"errors", "topology"},  # a type annotation only
     "request": {"cluster", "errors"},
-    "config": {"errors"},
+    "config": {"config_checks", "errors"},
+    "config_checks": {"config", "errors"},  # a type annotation only
     "nvml": {"errors"},
     "variability": BASE,
     "topology": BASE,

@@ -19,7 +19,7 @@ def test_every_key_is_there_and_explained():
     text = FILE.read_text()
     wanted = {f.name for f in dataclasses.fields(ClassConfig)}
     for section in dataclasses.fields(Config):
-        if section.name in ("classes", "source"):
+        if section.name in ("classes", "policies", "source"):
             continue
         value = getattr(Config(), section.name)
         assert f"[{section.name}]" in text
@@ -41,4 +41,5 @@ def test_the_commented_examples_are_valid(tmp_path: Path):
     assert config.placement.max_clock_mhz == 1530
     assert list(config.placement.penalties) == list(LEVELS)
     assert config.site.partition_class == {"train": "A"}
+    assert set(config.policies["topo-aware"]) == {"weights", "interference"}
     assert config.events.jobcomp_file is not None

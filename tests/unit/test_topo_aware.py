@@ -220,7 +220,8 @@ def test_a_postponed_job_pushes_nobody_out():
     cluster.take(0, [1])
     running += (RunningJob("r1", ((0, (1,)),), 100.0, preemptable_by=0.0),)
     plan = plan_round([picky], replace(cluster, running=running), settings, 0.0)
-    assert len(plan.assignments) == 1 and len(plan.assignments[0].victims) == 1
+    (found,) = plan.assignments
+    assert len(found.victims) == 1
 
 
 def test_behind_a_postponed_job_one_that_waited_longer_may_ask_for_less():
