@@ -11,6 +11,7 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.placement.policy import make_policy, option_names
+from slurm_gpu_aware.service.policies import policy_options
 from slurm_gpu_aware.simulator.clusters import (
     SimCluster,
     store_cluster,
@@ -74,7 +75,10 @@ def gather(config: Config, given: Given) -> Inputs:
         communication_share=given["bandwidth_share"],
         interference=Interference.of(profile) if given["interference"] and profile else None,
     )
-    settings = tuple(_with_options(parse_policy(n, base), given["seed"], profile) for n in names)
+    site_options = policy_options(config)
+    settings = tuple(
+        _with_options(parse_policy(n, base), site_options, given["seed"], profile) for n in names
+    )
     for one in settings:
         make_policy(one.policy, one.policy_options)
     site = _site(config, given)
@@ -84,14 +88,18 @@ def gather(config: Config, given: Given) -> Inputs:
 
 
 def _with_options(
-    settings: SimSettings, seed: int, profile: InterferenceProfile | None
+    settings: SimSettings,
+    site_options: Mapping[str, Mapping[str, Any]],
+    seed: int,
+    profile: InterferenceProfile | None,
 ) -> SimSettings:
-    """The run with what its policy can use: the seed, the measured times side by side."""
+    """The run with its policy's options: the site's, the seed, the measured times side by side."""
     offered: dict[str, Any] = {"seed": seed}
     if profile is not None:
         offered["interference"] = profile
     known = option_names(settings.policy)
-    return replace(settings, policy_options={k: v for k, v in offered.items() if k in known})
+    usable = {k: v for k, v in offered.items() if k in known}
+    return replace(settings, policy_options={**site_options.get(settings.policy, {}), **usable})
 
 
 def _with_sensitivity(config: Config, trace: Trace) -> Trace:

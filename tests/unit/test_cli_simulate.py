@@ -127,6 +127,15 @@ def test_the_profile_reaches_the_policies_that_place_by_it(noisy):
     assert runs["topo-aware"]["avg_slowdown"] == 1.0
 
 
+def test_the_sites_options_of_a_policy_hold_here_too(noisy, tmp_path, monkeypatch):
+    """Without weight on interference nobody is disturbed enough to wait."""
+    config = tmp_path / "config.toml"
+    config.write_text("[policies.topo-aware-p]\nweights = [0.5, 0.0, 0.5]\n")
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+    runs = runs_of(run(*noisy, "--nodes", "1", "-p", "topo-aware-p"))
+    assert runs["topo-aware-p"]["avg_wait_s"] == 0.0
+
+
 def test_topo_aware_p_waits_where_topo_aware_disturbs(noisy):
     runs = runs_of(run(*noisy, "--nodes", "1", "-p", "topo-aware", "-p", "topo-aware-p"))
     assert runs["topo-aware"]["avg_wait_s"] == 0.0
