@@ -79,7 +79,7 @@ def test_ours_by_prefix_of_any_version() -> None:
 @pytest.fixture(scope="module")
 def lua_filter(tmp_path_factory: pytest.TempPathFactory) -> Filter:
     folder: Path = tmp_path_factory.mktemp("filter")
-    install(folder, CONF.format(submit_file="/nonexistent", more=""))
+    install(folder, CONF.format(submit_file="/nonexistent", more="max_cpus_per_node = nil"))
     return Filter(folder)
 
 

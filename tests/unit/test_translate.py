@@ -43,7 +43,7 @@ def site(
     reservations: Sequence[SlurmReservation] = (),
 ) -> Site:
     inside = partitions or {"gpu": [n.name for n in nodes]}
-    cluster = build_cluster(nodes, [], None, SLURM, classes=["A"], locality_penalty=1.5)
+    cluster = build_cluster(nodes, [], None, SLURM, classes=["A"], penalties={"cluster": 1.5})
     return Site(
         Config(),
         SLURM,
