@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from cluster import ENDED, GATE, Cluster, CommandFailed
-from test_way_of_a_job import decisions, events, expect_kinds, started
+from test_way_of_a_job import decisions, expect_kinds, started
 
 pytestmark = pytest.mark.flaky(reruns=0)  # a job lost once is lost
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
@@ -235,7 +235,7 @@ def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
         return len(found) == 2 and found[1]["outcome"].get("as_planned") is True
 
     cluster.wait_until(as_planned, 15, lambda: str(decisions(cluster, job_id)))
-    expect_kinds(events(cluster, job_id), ["started", "reparked", "released", "started"])
+    expect_kinds(cluster, job_id, ["started", "reparked", "released", "started"])
     cluster.sh("ctl", ["scancel", job_id])
 
 
@@ -293,4 +293,4 @@ def test_taken_gpus_bring_the_job_back(cluster: Cluster, seconds: float) -> None
     )  # fmt: skip
     cluster.sh("ctl", ["scontrol", "release", job_id])
     cluster.wait(job_id, "COMPLETED", 150)
-    expect_kinds(events(cluster, job_id), ["reparked", "released", "started"])
+    expect_kinds(cluster, job_id, ["reparked", "released", "started"])
