@@ -267,6 +267,9 @@ function R.left_reason(job, parts, sharing, wishes, conf)
         return "--spread-job"
     elseif (number16(job.shared) or 0) > 0 then
         return "--oversubscribe and --exclusive=user|mcs|topo"
+    elseif (text_of(job.tres_bind) or ""):find("ma[ps]k?_gpu") then
+        -- It names GPUs by number: which ones the job has must stay as on plain Slurm.
+        return "--gpu-bind by GPU number"
     elseif (number16(job.immediate) or 0) > 0 then
         return "--immediate"
     elseif (text_of(job.licenses) or ""):find("|", 1, true) then

@@ -30,6 +30,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "--sockets-per-node=2": {},
     "--ntasks-per-gpu=2": {"ntasks_per_tres": 2, "num_tasks": 4},
     "--cpus-per-gpu=4": {"cpus_per_tres": "gres/gpu:4"},
+    "--gpu-bind=map_gpu:0,1": {"tres_bind": "gres/gpu:map_gpu:0,1"},
     "--mem-per-gpu=4G": {"mem_per_tres": "gres/gpu:4096"},
     "-c 2": {"cpus_per_task": 2, "tres_per_task": "cpu=2"},
     "--exclusive": {"shared": 0},

@@ -175,6 +175,8 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
     ("count with unit", {"tres_per_node": "gres/gpu:1K"}, "plain number"),
     ("--ntasks-per-gpu", {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": 2}, "ntasks-per-gpu"),
     ("--ntasks-per-socket", {**NODE, "ntasks_per_socket": 1}, "ntasks-per-socket"),
+    ("map_gpu", {**NODE, "tres_bind": "gres/gpu:map_gpu:0,1"}, "--gpu-bind by GPU number"),
+    ("mask_gpu", {**NODE, "tres_bind": "gres/gpu:mask_gpu:0x1"}, "--gpu-bind by GPU number"),
     ("--spread-job", {**NODE, "bitflags": 503333120}, "spread-job"),
     ("-n 6 on nodes of 4", {**NODE, "num_tasks": 6, "ntasks_per_node": 4}, "no multiple"),
     (
