@@ -17,7 +17,7 @@ from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.database import Store
-    from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
+    from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
     from slurm_gpu_aware.store.profiles import Profile
 
 __all__ = ["Books"]
@@ -122,6 +122,12 @@ class Books:
     def has_event(self, job_id: str, kind: str) -> bool:
         """Whether an event of a kind was written for a job."""
         return self._do(lambda ledger: any(e.kind == kind for e in ledger.events(job_id)), False)
+
+    def last_event(self, job_id: str) -> Event | None:
+        """The newest event of a job; None: none, or the store cannot be used."""
+        nothing: list[Event] = []
+        found = self._do(lambda ledger: ledger.events(job_id), nothing)
+        return found[-1] if found else None
 
     def forget_waiting(self, before: float) -> None:
         """Drop who waited in rounds that are too old to ask about."""

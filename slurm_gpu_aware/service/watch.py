@@ -9,14 +9,18 @@ from typing import Any
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.gres import index_type
+from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.snapshot import HOLDING
 
 __all__ = ["Tracked", "Watch"]
 
 log = logging.getLogger(__name__)
+
+_ALONE = frozenset({"opened_by_hand", "started", "ended"})
 
 
 @dataclass
@@ -46,6 +50,8 @@ class Watch:
     config: Config
     placed: dict[str, Tracked] = field(default_factory=dict)
     _seen_parked: set[str] = field(default_factory=set)
+    _seen_alone: dict[str, str] = field(default_factory=dict)
+    """State of the jobs without an open decision, when they were looked at last."""
 
     def load(self) -> None:
         """Take up the decisions that a previous selector left open."""
@@ -63,28 +69,58 @@ class Watch:
         ``unread``: records that are there but could not be read; their jobs are not gone.
         """
         known = {job.id: job for job in jobs}
-        for parked in known.values():
-            if is_parked(parked, self.config.gate):
-                self._parked(parked, now)
+        for job in known.values():
+            if is_parked(job, self.config.gate):
+                self._parked(job, now)
+            elif job.id not in self.placed and self._seen_alone.get(job.id) != job.state:
+                self._seen_alone[job.id] = job.state
+                self._alone(job, now)
         self._seen_parked.intersection_update(known)
+        for job_id in self._seen_alone.keys() - known.keys():
+            del self._seen_alone[job_id]
         for job_id, tracked in list(self.placed.items()):
-            job = known.get(job_id)
-            if job is not None:
-                tracked.raw_id = job.raw_id
-            if job is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
+            found = known.get(job_id)
+            if found is not None:
+                tracked.raw_id = found.raw_id
+            if found is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
                 continue
-            if job is None:
+            if found is None:
                 self._ended(job_id, tracked, {"state": "unknown", "why": "gone from Slurm"}, now)
-            elif job.state in HOLDING:
-                self._started(job, tracked, now)
-            elif job.state != "PENDING":
+            elif found.state in HOLDING:
+                self._started(found, tracked, now)
+            elif found.state != "PENDING":
                 if tracked.state != "started":
-                    self._started(job, tracked, now)
-                self._ended(job_id, tracked, {"state": job.state}, now)
+                    self._started(found, tracked, now)
+                self._ended(job_id, tracked, {"state": found.state}, now)
             else:
-                self._pending(job, tracked, now)
+                self._pending(found, tracked, now)
+
+    def _alone(self, job: SlurmJob, now: float) -> None:
+        """Tell of a job of ours whose gate an operator opened, or that started without us."""
+        if parse(job.admin_comment) is None:
+            return
+        mark = mark_of(job.admin_comment)
+        runs = job.state in HOLDING and bool(job.nodes)
+        opened = mark if mark is not None and mark.state == HAND else None
+        if not runs and opened is None:
+            return
+        last = self.books.last_event(job.id)
+        left = last is not None and "left_to_slurm" in last.detail
+        if opened is not None and not left and (last is None or last.kind not in _ALONE):
+            self.books.event(job.id, "opened_by_hand", {}, opened.at)
+        if runs:
+            tracked = Tracked(None, "started", tuple(job.nodes), None, job.restarts)
+            tracked.raw_id = job.raw_id
+            self.placed[job.id] = tracked
+            if last is None or last.kind != "started":
+                got = {share.node: list(share.gpus) for share in job.shares if share.gpus}
+                detail: dict[str, Any] = {"start_s": job.start_s, "gpus": got}
+                if mark is None or opened is not None:
+                    detail["without_us"] = True
+                self.books.event(job.id, "started", detail, job.start_s or now)
 
     def _parked(self, job: SlurmJob, now: float) -> None:
+        self._seen_alone.pop(job.id, None)
         if job.id in self._seen_parked:
             return
         self._seen_parked.add(job.id)

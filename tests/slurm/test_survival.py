@@ -208,6 +208,7 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     assert started(cluster, fresh)["outcome"]["as_planned"]
     assert {job: cluster.gpus(job) for job in held} == held
     assert cluster.job(parked)["Restarts"] == "0"
+    expect_kinds(cluster, parked, ["parked", "started"])
 
 
 def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
@@ -272,6 +273,8 @@ def test_release_by_hand(cluster: Cluster) -> None:
     assert cluster.job(stays)["JobState"] == "PENDING"
     cluster.sh("ctl", ["gpu-aware", "release", "--all"], "slurm")
     cluster.wait(stays, "COMPLETED", 40)
+    cluster.service_up("ctl", "selectd")
+    expect_kinds(cluster, stays, ["opened_by_hand"])
 
 
 @pytest.mark.parametrize("seconds", [1.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
 
 
 def running(number: int) -> SlurmJob:
@@ -57,3 +60,57 @@ def test_while_records_are_unread_a_job_of_unknown_number_is_not_gone(watch: Wat
     assert set(watch.placed) == {"7", "8"}
     watch.observe([], 11.0)
     assert not watch.placed
+
+
+def kinds(watch: Watch, job_id: str) -> list[str]:
+    assert watch.books.usable
+    with open_store(watch.books._path, readonly=True) as store:
+        return [event.kind for event in Ledger(store).events(job_id)]
+
+
+def ours(number: int, state: str, mark: str = "", licence: bool = False) -> SlurmJob:
+    job = running(number)
+    return replace(
+        job,
+        state=state,
+        start_s=20.0,
+        nodes=() if state == "PENDING" else job.nodes,
+        admin_comment=f"gpuaware/1;tn=gres/gpu:1{mark}",
+        licenses=(("gpuaware", 1),) if licence else (),
+    )
+
+
+def test_what_starts_without_us_is_told_with_its_end(watch: Watch) -> None:
+    """The gate opened by itself: parked jobs start with the gate's licence."""
+    watch.placed.clear()
+    for now, state in enumerate(("PENDING", "RUNNING", "RUNNING", "COMPLETED", "COMPLETED")):
+        watch.observe([ours(3, state, licence=True)], 10.0 * now)
+    assert kinds(watch, "3") == ["parked", "started", "ended"]
+    again = Watch(watch.books, Config())
+    again.observe([ours(4, "RUNNING", licence=True)], 11.0)
+    Watch(watch.books, Config()).observe([ours(4, "RUNNING", licence=True)], 12.0)
+    assert kinds(watch, "4") == ["started"]
+
+
+def test_an_operator_s_release_is_told_once(watch: Watch) -> None:
+    watch.placed.clear()
+    hand = ";sel=hand:0:12"
+    watch.observe([ours(5, "PENDING", licence=True)], 9.0)
+    for now, state in ((13, "PENDING"), (14, "PENDING"), (20, "RUNNING"), (30, "COMPLETED")):
+        watch.observe([ours(5, state, hand)], now)
+        Watch(watch.books, Config()).observe([ours(5, state, hand)], now)
+    assert kinds(watch, "5") == ["parked", "opened_by_hand", "started", "ended"]
+
+
+def test_a_job_left_to_slurm_was_not_opened_by_hand(watch: Watch) -> None:
+    watch.placed.clear()
+    watch.books.event("6", "released", {"left_to_slurm": "several models"}, 9.0)
+    watch.observe([ours(6, "PENDING", ";sel=hand:0:12")], 10.0)
+    watch.observe([ours(6, "RUNNING", ";sel=hand:0:12")], 11.0)
+    assert kinds(watch, "6") == ["released", "started"]
+
+
+def test_jobs_of_others_are_not_told(watch: Watch) -> None:
+    watch.placed.clear()
+    watch.observe([running(7)], 10.0)
+    assert kinds(watch, "7") == []
