@@ -190,11 +190,10 @@ class Placer:
             return refused.get(step.candidate.id, "it is gone")
         if not is_parked(job, self._config.gate):
             return f"it is {job.state} and no longer parked"
-        wrong = differences(job, step.fields)
-        if wrong:
-            said = refused.get(step.candidate.id)
-            return "; ".join([*wrong, *([said] if said else [])])
-        return None
+        # Not all that was set can be read back (NumNodes, NumCPUs): a refusal counts in any case.
+        said = refused.get(step.candidate.id)
+        wrong = [*differences(job, step.fields), *([said] if said else [])]
+        return "; ".join(wrong) or None
 
     def _undo(
         self,

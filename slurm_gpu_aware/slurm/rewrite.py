@@ -31,6 +31,7 @@ from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.gres import GpuItem, gpu_item, same_tres, typed_gres
 from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
+from slurm_gpu_aware.slurm.mark import HAND, mark_of
 
 __all__ = [
     "Form",
@@ -178,7 +179,9 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
     Only what differs is named, so that a job that was never pinned needs nothing.
     """
     fields: list[tuple[str, str]] = []
-    pinned = is_pinned(job, original)
+    mark = mark_of(job.admin_comment)
+    # An undo that Slurm applied in part may have taken nodes and GPUs back, but not the counts.
+    pinned = is_pinned(job, original) or (mark is not None and mark.state != HAND)
     if set(job.req_nodes) != set(_names(original.req_nodes)):
         fields.append(("ReqNodeList", ",".join(_names(original.req_nodes))))
     least, most = original.nodes or (1, None)
