@@ -165,7 +165,7 @@ def _text(answer: Mapping[str, Any]) -> str:
     elif state == "not ours":
         blocks.append(_not_ours(answer["slurm"]))
     elif state == "left to Slurm":
-        blocks.append(_left_to_slurm(answer["slurm"]))
+        blocks.append(_left_to_slurm(answer["slurm"], answer["events"]))
     if state == "parked":
         blocks.append(_parked_text(answer))
     if answer["decisions"]:
@@ -191,11 +191,13 @@ def _not_ours(slurm: Mapping[str, Any]) -> str:
     )
 
 
-def _left_to_slurm(slurm: Mapping[str, Any]) -> str:
+def _left_to_slurm(slurm: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+    told = [e["detail"].get("left_to_slurm") for e in events if e["kind"] == "released"]
+    why = told[-1] if told else None
     return paragraph(
         f"It was parked; now its gate is open, and Slurm handles it alone (state {slurm['state']},"
-        f" reason {slurm['reason'] or 'None'}): it was released by hand, it was cancelled, or the"
-        " selector was away."
+        f" reason {slurm['reason'] or 'None'}): "
+        f"{why or 'it was released by hand, it was cancelled, or the selector was away'}."
     )
 
 

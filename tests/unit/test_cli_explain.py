@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu_aware.cli.explain import _text as explain_text
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
 
@@ -151,6 +152,31 @@ def test_an_array_id_names_its_tasks(site: Path):
     done = run(site, "explain", "20")
     assert done.returncode == 0
     assert "20_1, 20_2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ({"left_to_slurm": "reservation half holds only a part"}, "reservation half holds only a"),
+        (None, "it was released by hand"),
+    ],
+)
+def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str):
+    events = [{"at": NOW, "kind": "parked", "detail": {"user": "alice"}}]
+    if detail:
+        events.append({"at": NOW + 1, "kind": "released", "detail": detail})
+    answer = {
+        "job_id": "7",
+        "state": "left to Slurm",
+        "waiting": None,
+        "decisions": [],
+        "events": events,
+        "tasks": [],
+        "slurm": {"state": "PENDING", "reason": "Resources", "parked": False},
+    }
+    (_, why, _) = explain_text(answer).split("\n\n")
+    assert told in " ".join(why.split())
+    assert ("selector was away" in why) == (detail is None)
 
 
 def test_an_unknown_job_is_exit_1(site: Path):
