@@ -1,6 +1,6 @@
 """PAL (Jain et al., SC'24): the Sia-Philly and Synergy-like simulations.
 
-python benchmarks/reproduce/pal.py [--quick] [--write]     about 15 minutes on 2 idle cores, quick: 1
+python benchmarks/reproduce/pal.py [--quick] [--write]   about 15 minutes on 2 idle cores, quick: 1
 """
 
 from __future__ import annotations
