@@ -115,7 +115,7 @@ def _selector_text(
     quiet = config.gate.lease_s - gate["left_s"]
     if quiet > 3 * config.selector.heartbeat_s:
         return f"no heartbeat for {age(quiet)}: it may be down; see gpu-aware doctor"
-    return f"runs, {seen}"
+    return f"runs, last heartbeat {age(max(quiet, 0.0))} ago, {seen}"
 
 
 def _gate_text(gate: Mapping[str, Any] | None) -> str:
