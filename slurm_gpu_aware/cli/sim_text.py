@@ -30,7 +30,8 @@ def say_rows(trace: Trace) -> None:
     if trace.bad_rows:
         more = len(trace.bad_rows) - _MOST_ROWS
         rest = f" (the first {_MOST_ROWS} are listed)" if more > 0 else ""
-        say(f"{trace.name}: {len(trace.bad_rows)} bad rows left out{rest}")
+        rows = "1 bad row" if len(trace.bad_rows) == 1 else f"{len(trace.bad_rows)} bad rows"
+        say(f"{trace.name}: {rows} left out{rest}")
     for reason, count in sorted(trace.skipped.items()):
         say(f"{trace.name}: {count} jobs left out: {reason}")
 

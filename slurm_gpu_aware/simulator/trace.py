@@ -143,7 +143,10 @@ def _text(value: str) -> str:
 
 
 def _number(value: str) -> float:
-    number = float(value)
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError("not a number") from None
     if not math.isfinite(number):
         raise ValueError("not a finite number")
     return number

@@ -37,8 +37,8 @@ def test_json_has_a_run_per_policy_in_order(trace):
         assert 0 < one["utilization"] <= 1
         assert one["placement_ms"]["max"] >= one["placement_ms"]["median"] > 0
     assert output["runs"][0]["ratio_to_first"]["avg_jct_s"] == 1.0
-    assert "line 14: submit_s is 'x'" in done.stderr
-    assert "1 bad rows left out" in done.stderr
+    assert "line 14: submit_s is 'x': not a number" in done.stderr
+    assert "1 bad row left out" in done.stderr
     assert "giant" in done.stderr
     assert output["input"]["bad_rows"][0]["line"] == 14
 
