@@ -126,7 +126,7 @@ def command(
     for change in changes:
         if change.path.exists():
             click.echo(files.diff(change), nl=False)
-        else:
+        elif output is None:
             click.echo(f"new file {change.path}")
     if output is None and not install:
         _end(plan, f"{len(changes)} files would change; --install writes them.")
