@@ -20,7 +20,7 @@ from slurm_gpu_aware.simulator.clusters import (
 )
 from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
-from slurm_gpu_aware.simulator.recorded import with_work
+from slurm_gpu_aware.simulator.recorded import with_slots, with_work
 from slurm_gpu_aware.simulator.sacct import read_sacct, sacct_command
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.sources import read_trace
@@ -83,6 +83,8 @@ def gather(config: Config, given: Given) -> Inputs:
         make_policy(one.policy, one.policy_options)
     site = _site(config, given)
     trace = _with_sensitivity(config, trace)
+    if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
+        trace = with_slots(trace, _ledger(config))
     trace, recorded = with_work(trace, site.cluster, site.truth, base)
     return Inputs(trace, site, settings, recorded)
 
@@ -197,6 +199,14 @@ def _stored(config: Config, penalty: float, *, same_indices: bool) -> SimCluster
     placement = replace(config.placement, locality_penalty=penalty)
     cluster = stored_cluster(profile, replace(config, placement=placement))
     return store_cluster(replace(cluster, same_indices=same_indices), profile.raw_scores)
+
+
+def _ledger(config: Config) -> dict[str, dict[str, list[int]]]:
+    from slurm_gpu_aware.store.database import open_store
+    from slurm_gpu_aware.store.ledger import Ledger
+
+    with open_store(config.store.path, readonly=True) as store:
+        return Ledger(store).gpus_given()
 
 
 def _variability(entries: Sequence[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-__all__ = ["KNOWLEDGE", "RECORDED", "recorded_result", "with_work"]
+__all__ = ["KNOWLEDGE", "RECORDED", "recorded_result", "with_slots", "with_work"]
 
 RECORDED = "as recorded"
 KNOWLEDGE: Mapping[str, str] = {
@@ -24,6 +24,24 @@ KNOWLEDGE: Mapping[str, str] = {
     "unknown": "ran on nodes that this cluster does not have",
 }
 """How well the slowdown of a recorded job is known."""
+
+
+def with_slots(trace: Trace, given: Mapping[str, Mapping[str, Sequence[int]]]) -> Trace:
+    """The trace with the GPUs that a ledger knows of jobs whose record does not name them.
+
+    ``given``: job id -> node -> indices (``Ledger.gpus_given``). A job is left as it is if its
+    nodes are others (its number came round again), or if the indices differ between its nodes.
+    """
+
+    def known(job: TraceJob) -> TraceJob:
+        nodes = given.get(job.job_id, {})
+        slots = {tuple(sorted(indices)) for indices in nodes.values()}
+        if job.recorded_slots or set(nodes) != set(job.recorded_nodes) or len(slots) != 1:
+            return job
+        (own,) = slots
+        return replace(job, recorded_slots=own) if len(own) * len(nodes) == job.gpus else job
+
+    return replace(trace, jobs=tuple(known(job) for job in trace.jobs))
 
 
 def with_work(

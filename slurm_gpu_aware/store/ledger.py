@@ -237,6 +237,14 @@ class Ledger:
             )
         ]
 
+    def gpus_given(self) -> dict[str, dict[str, list[int]]]:
+        """Job id -> node -> GPU indices, of every job whose start was seen; the last one counts."""
+        rows = self._store.query(
+            "SELECT job_id, detail FROM events WHERE kind = 'started' ORDER BY at_unix, id"
+        )
+        found = {str(row["job_id"]): json.loads(row["detail"]).get("gpus") for row in rows}
+        return {job_id: gpus for job_id, gpus in found.items() if gpus}
+
     def last_events(self, limit: int = 20, kinds: Sequence[str] = ()) -> list[Event]:
         """The newest events of all jobs, newest first; only of ``kinds`` if any are named."""
         chosen = tuple(kinds) or EVENT_KINDS

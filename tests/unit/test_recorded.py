@@ -11,7 +11,7 @@ from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.physics import Physics, expected_worst
-from slurm_gpu_aware.simulator.recorded import RECORDED, recorded_result, with_work
+from slurm_gpu_aware.simulator.recorded import RECORDED, recorded_result, with_slots, with_work
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.machines import machine
@@ -100,3 +100,21 @@ def test_what_nobody_recorded_stays_open():
     assert summary["fragmentation"] is None
     with pytest.raises(SourceError, match="without a start time"):
         recorded_result(Trace.of("t", [TraceJob("1", 0, 1, 1.0)]), CLUSTER)
+
+
+def test_the_ledger_names_the_gpus_where_the_accounts_do_not():
+    jobs = (
+        replace(recorded(gpus=2), job_id="1"),
+        replace(recorded(gpus=2, nodes=("n2",)), job_id="2"),
+        replace(recorded(gpus=2, nodes=("n1", "n2")), job_id="3"),
+        replace(recorded(gpus=2, slots=(2, 3)), job_id="4"),
+    )
+    ledger = {
+        "1": {"n1": [3, 1]},
+        "2": {"n1": [0, 1]},  # an older job of the same number
+        "3": {"n1": [0], "n2": [0]},
+        "4": {"n1": [0, 1]},
+    }
+    trace = with_slots(Trace.of("history", jobs), ledger)
+    slots = {job.job_id: job.recorded_slots for job in trace.jobs}
+    assert slots == {"1": (1, 3), "2": (), "3": (0,), "4": (2, 3)}

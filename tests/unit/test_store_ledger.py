@@ -120,6 +120,14 @@ def test_every_kind_is_stored(ledger: Ledger, kind: str) -> None:
     assert ledger.events("1")[0].detail == {"text": "ümläut \U0001f600 'quote'"}
 
 
+def test_the_gpus_that_jobs_were_given_are_those_of_their_last_start(ledger: Ledger) -> None:
+    ledger.add_event("1", "started", {"gpus": {"n1": [0, 1]}}, 10.0)
+    ledger.add_event("1", "started", {"gpus": {"n2": [2, 3]}}, 30.0)
+    ledger.add_event("1", "requeued", {}, 20.0)
+    ledger.add_event("2_7", "started", {"nodes": ["n1"], "types": ["g0"]}, 10.0)
+    assert ledger.gpus_given() == {"1": {"n2": [2, 3]}}
+
+
 def test_rounds_come_back(ledger: Ledger) -> None:
     given = RoundRecord(10.0, 1.5, queued=3, placed=2, waiting=1, trigger="submit")
     ledger.add_round(given)
