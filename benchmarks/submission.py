@@ -2,8 +2,9 @@
 
     docker/cluster up; python benchmarks/submission.py [--jobs 200] [--turns 4]
 
-Prints the rate of sbatch (filter and selector against none), the time from sbatch to the job's first
-line on an idle cluster, and what the ledger says that each decision took. Uses the project $GPU_AWARE_PROJECT, which nobody else should use.
+Prints the rate of sbatch (filter and selector against none), the time from sbatch to the job's
+first line on an idle cluster, and what each decision took, as the ledger has it. Uses the project
+$GPU_AWARE_PROJECT, which nobody else should use.
 """
 
 from __future__ import annotations
