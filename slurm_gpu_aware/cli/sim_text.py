@@ -48,7 +48,8 @@ def say_never(result: Result) -> None:
     reasons = Counter(reason for _, reason in result.never)
     for reason, count in reasons.most_common(_MOST_ROWS):
         example = next(job for job, why in result.never if why == reason)
-        say(f"{result.settings.label}: {count} jobs never ran, such as {example}: {reason}")
+        jobs = f"{count} job{'s' if count != 1 else ''}"
+        say(f"{result.settings.label}: {jobs} never ran, such as {example}: {reason}")
 
 
 class Progress:

@@ -152,9 +152,9 @@ def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
     """End of the summary sentence: rule, bandwidths, ties."""
     parts = [_RULES[goal.objective]]
     if choice.sets is not None:
-        parts[0] += f" of {choice.sets} set{'s' if choice.sets != 1 else ''}"
+        parts[0] += f" (of {choice.sets} sets)" if choice.sets != 1 else " (the only set)"
     if choice.ties > 1:
-        parts[0] += f" ({choice.ties} equal: the lowest index)"
+        parts.append(f"{choice.ties} equal: the lowest index")
     if "effbw_gbps" in account:
         parts.append(f"EffBW {account['effbw_gbps']:g}, AggBW {account['aggbw_gbps']:g}")
     parts.append(f"PreservedBW {account['preservedbw_gbps']:g} GB/s")
