@@ -174,8 +174,9 @@ def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str)
         "tasks": [],
         "slurm": {"state": "PENDING", "reason": "Resources", "parked": False},
     }
-    (_, why, _) = explain_text(answer).split("\n\n")
-    assert told in " ".join(why.split())
+    (_, paragraph, _) = explain_text(answer).split("\n\n")
+    why = " ".join(paragraph.split())
+    assert told in why
     assert ("selector was away" in why) == (detail is None)
 
 
