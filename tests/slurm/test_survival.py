@@ -12,7 +12,7 @@ import pytest
 from cluster import ENDED, GATE, Cluster, CommandFailed
 from test_way_of_a_job import decisions, expect_kinds, started
 
-# What is lost or runs twice fails an assertion and is never tried again; a missed deadline is, once.
+# A job that is lost or runs twice fails an assertion: never tried again. A missed deadline is, once.
 pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
 STORM_SEED = int(os.environ.get("GPU_AWARE_STORM_SEED", "1"))
@@ -154,8 +154,8 @@ def test_slurmctld_restarted_at_random_moments(cluster: Cluster) -> None:
 
 
 def test_slurmctld_killed_hard_keeps_what_it_had_saved(cluster: Cluster) -> None:
-    """Eight jobs run, four are parked. What slurmctld has accepted and not saved yet (it saves every
-    five seconds) is lost by a kill -9 with or without us, so the kill comes after that.
+    """Eight jobs run, four are parked. What slurmctld has accepted and not saved yet (it saves
+    every five seconds) is lost by a kill -9 with or without us, so the kill comes after that.
     """
     prepare_storm(cluster)
     script = GUARDED.replace("$1", "45")
