@@ -235,9 +235,9 @@ def _spool(folder: Path, records: Sequence[Record], rotate_bytes: int = ROTATE_B
 
 
 def _open_spool(file: Path) -> int:
-    """Open for appending. The folder may be writable for others (a shared one), and we are root:
+    """Open for appending; a link, or a file that somebody else put there, is refused.
 
-    a link, or a file that somebody else put there, is refused.
+    The folder may be writable for others (a shared one), and we are root.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     handle = os.open(file, flags, 0o644)

@@ -113,8 +113,7 @@ class Watch:
             tracked.raw_id = job.raw_id
             self.placed[job.id] = tracked
             if last is None or last.kind != "started":
-                got = {share.node: list(share.gpus) for share in job.shares if share.gpus}
-                detail: dict[str, Any] = {"start_s": job.start_s, "gpus": got}
+                detail: dict[str, Any] = {"start_s": job.start_s, "gpus": _gpus_of(job)}
                 if mark is None or opened is not None:
                     detail["without_us"] = True
                 self.books.event(job.id, "started", detail, job.start_s or now)
@@ -135,7 +134,7 @@ class Watch:
         if tracked.state == "started" and job.state == "COMPLETING":
             return  # on its way back to the queue
         detail: dict[str, Any] = {"start_s": job.start_s, "restarts": job.restarts}
-        got = {share.node: list(share.gpus) for share in job.shares if share.gpus}
+        got = _gpus_of(job)
         if got:
             detail["gpus"] = got
         else:  # it has ended already: Slurm still knows its nodes and types
@@ -187,3 +186,8 @@ class Watch:
             tracked.released_at = tracked.released_at or now
             self.books.outcome(tracked.decision, "released", now, {"seen_later": True})
             self.books.event(job.id, "released", {"seen_later": True}, now)
+
+
+def _gpus_of(job: SlurmJob) -> dict[str, list[int]]:
+    """Node -> GPU indices that Slurm shows of a job that holds some."""
+    return {share.node: list(share.gpus) for share in job.shares if share.gpus}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sample_jobs import slurm_job
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
@@ -14,30 +14,16 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.recovery import Backoff, Recovery
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
+from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmPartition, SlurmQos
 from slurm_gpu_aware.slurm.parse_cluster import parse_partitions, parse_qos
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.store.ledger import Decision
 
 SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
 RELEASED_AT = 1000.0
-JOB = SlurmJob(
-    id="7",
-    raw_id=7,
-    name="job",
-    user="alice",
-    uid=2001,
-    state="PENDING",
+JOB = slurm_job(
     reason="Resources",
     partitions=("high",),
-    priority=1,
-    submit_s=1.0,
-    eligible_s=1.0,
-    start_s=None,
-    end_s=math.inf,
-    time_limit_s=600.0,
-    restarts=0,
-    batch=True,
     req_nodes=("n1",),
     tres_per_node="gres/gpu:g1:1",
     admin_comment="gpuaware/1;tn=gres/gpu:1;sel=released:0:1000",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from sample_jobs import slurm_job
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.request import Request
@@ -56,25 +56,8 @@ def site(
 
 
 def job(*partitions: str, **more: object) -> SlurmJob:
-    values: dict[str, object] = {"cpus": 1, "memory_mb_per_cpu": 500, "time_limit_s": 600.0}
-    values |= {"partitions": partitions or ("gpu",), **more}
-    return SlurmJob(
-        id="7",
-        raw_id=7,
-        name="job",
-        user="alice",
-        uid=2001,
-        state="PENDING",
-        reason="Licenses",
-        priority=1,
-        submit_s=1.0,
-        eligible_s=1.0,
-        start_s=None,
-        end_s=math.inf,
-        restarts=0,
-        batch=True,
-        **values,  # type: ignore[arg-type]
-    )
+    values = {"cpus": 1, "memory_mb_per_cpu": 500, "partitions": partitions or ("gpu",)}
+    return slurm_job(**{**values, **more})
 
 
 def asked(text: str = "gpu:1", **more: object) -> OriginalRequest:

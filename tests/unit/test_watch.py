@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sample_jobs import slurm_job
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
@@ -16,25 +17,7 @@ from slurm_gpu_aware.store.ledger import Ledger
 
 
 def running(number: int) -> SlurmJob:
-    return SlurmJob(
-        id=str(number),
-        raw_id=number,
-        name="job",
-        user="alice",
-        uid=2001,
-        state="RUNNING",
-        reason="None",
-        partitions=("gpu",),
-        priority=1,
-        submit_s=0.0,
-        eligible_s=None,
-        start_s=5.0,
-        end_s=100.0,
-        time_limit_s=60.0,
-        restarts=0,
-        batch=True,
-        nodes=("n1",),
-    )
+    return slurm_job(number, state="RUNNING", reason="None", start_s=5.0, nodes=("n1",))
 
 
 @pytest.fixture
