@@ -29,6 +29,7 @@ _UNIT = re.compile(
     r"(_cycles_active)?\.avg\.pct_of_peak_sustained_(active|elapsed)\Z"
 )
 _TIME = "gpu__time_duration.sum"
+_LONG = {"Metric Name", "Metric Value"}
 _NS = {"n": 1.0, "u": 1e3, "m": 1e6, "s": 1e9}
 _UNITS_OF_TIME = re.compile(r"(?P<prefix>[num]?)s(ec(ond)?s?)?\Z")
 
@@ -42,22 +43,36 @@ def read_ncu(lines: Iterable[str]) -> Utilisation:
     One row per metric (``Metric Name``, ``Metric Unit``, ``Metric Value``) or one row per kernel
     with a column per metric and a row of units (``--page raw``). Lines before the header (the
     application's output, ``==PROF==``) are skipped. Kernels are weighted by their duration if
-    ``gpu__time_duration.sum`` was collected, else equally.
+    ``gpu__time_duration.sum`` was collected, else equally. Several tables one after the other
+    (appended output) are several runs of the application: each kernel of each counts. A metric
+    that a kernel lacks is 0, unless its whole table lacks it; what is ``n/a`` is left out.
 
     Raises SourceError if the table, the DRAM metric or every functional unit metric is missing,
     or a value is not a number.
     """
     rows = [row for row in csv.reader(line for line in lines if not line.startswith("==")) if row]
-    for i, header in enumerate(rows):
-        if "Metric Name" in header and "Metric Value" in header:
-            kernels = _long(header, rows[i + 1 :])
-            break
-        if any(_DRAM.match(name) or _UNIT.match(name) for name in header):
-            kernels = _wide(header, rows[i + 1 :])
-            break
-    else:
+    tables: list[tuple[list[str], list[list[str]]]] = []
+    for row in rows:
+        if _is_header(row, tables[-1][0] if tables else None):
+            tables.append((row, []))
+        elif tables:
+            tables[-1][1].append(row)
+    if not tables:
         raise SourceError("no Nsight Compute table: expected the output of 'ncu --csv --metrics'")
+    kernels: list[Kernel] = []
+    for header, own in tables:
+        found = _long(header, own) if set(header) >= _LONG else _wide(header, own)
+        kernels += _with_zeros(found)
     return _average(kernels)
+
+
+def _is_header(row: Sequence[str], before: Sequence[str] | None) -> bool:
+    """Whether a table begins here. ``before``: header of the table that this row may belong to."""
+    if set(row) >= _LONG:
+        return True
+    if before is not None and set(before) >= _LONG and len(row) == len(before):
+        return False  # a row of the long layout names metrics, too
+    return any(_DRAM.match(name) or _UNIT.match(name) for name in row)
 
 
 def is_dcgm(lines: Iterable[str]) -> bool:
@@ -100,19 +115,20 @@ def read_dcgm(lines: Iterable[str]) -> Utilisation:
     return _utilisation(100.0 * _mean(sums["DRAMA"]), 100.0 * max(units))
 
 
-Kernel = dict[str, float]
+Kernel = dict[str, float | None]
+"""Our name of a metric -> its value, in percent or ns; None: ncu could not measure it (n/a)."""
 
 
 def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Kernel]:
     name_at, value_at = header.index("Metric Name"), header.index("Metric Value")
     unit_at = header.index("Metric Unit") if "Metric Unit" in header else None
-    id_at = header.index("ID") if "ID" in header else None
-    kernels: dict[str, Kernel] = {}
+    id_at = [header.index(name) for name in ("Process ID", "ID") if name in header]
+    kernels: dict[tuple[str, ...], Kernel] = {}
     for row in rows:
         if len(row) != len(header):
             continue  # the application's own output
         unit = row[unit_at] if unit_at is not None else ""
-        kernel = kernels.setdefault(row[id_at] if id_at is not None else "", {})
+        kernel = kernels.setdefault(tuple(row[at] for at in id_at), {})
         _take(kernel, row[name_at], row[value_at], unit)
     return list(kernels.values())
 
@@ -134,39 +150,52 @@ def _wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Kernel]:
 
 
 def _take(kernel: Kernel, name: str, value: str, unit: str) -> None:
-    """Store a metric that we use, in percent or nanoseconds; ignore the others."""
+    """Store a metric that we use; ignore the others."""
     if name == _TIME:
         match = _UNITS_OF_TIME.match(unit.strip() or "ns")
         if match is None:
             raise SourceError(f"{name}: unknown unit {unit!r}")
-        kernel[_TIME] = _ncu_number(name, value) * _NS[match["prefix"] or "s"]
+        took = _ncu_number(name, value)
+        kernel[_TIME] = None if took is None else took * _NS[match["prefix"] or "s"]
     elif _DRAM.match(name):
         kernel["dram"] = _ncu_number(name, value)
     elif unit_match := _UNIT.match(name):
         pipe = unit_match["pipe"]
-        kernel[pipe] = max(kernel.get(pipe, 0.0), _ncu_number(name, value))
+        both = kernel.get(pipe), _ncu_number(name, value)  # instructions and cycles of one pipe
+        kernel[pipe] = max((number for number in both if number is not None), default=None)
+
+
+def _with_zeros(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+    """The kernels of a table: what only others of the same table have, one did not use."""
+    names = {name for kernel in kernels for name in kernel} - {_TIME}
+    return [{**dict.fromkeys(names, 0.0), **kernel} for kernel in kernels]
 
 
 def _average(kernels: Sequence[Kernel]) -> Utilisation:
-    if not any("dram" in k for k in kernels):
-        raise SourceError("no dram__throughput.avg.pct_of_peak_sustained_elapsed in the table")
-    pipes = {name for k in kernels for name in k} - {"dram", _TIME}
-    if not pipes:
+    names = {name for k in kernels for name, value in k.items() if value is not None} - {_TIME}
+    if "dram" not in names:
+        raise SourceError(
+            "no value of dram__throughput.avg.pct_of_peak_sustained_elapsed in the table"
+        )
+    if names == {"dram"}:
         raise SourceError(
             "no functional unit in the table: collect"
             " regex:sm__inst_executed_pipe_.*.avg.pct_of_peak_sustained_active"
         )
-    timed = all(_TIME in k for k in kernels)
-    weights = [k[_TIME] if timed else 1.0 for k in kernels]
-    total = math.fsum(weights)
-    if total <= 0.0:
-        weights, total = [1.0] * len(kernels), float(len(kernels))
+    times = [k.get(_TIME) for k in kernels]
+    weights = [time for time in times if time is not None]
+    if len(weights) < len(kernels) or math.fsum(weights) <= 0.0:
+        weights = [1.0] * len(kernels)
 
     def mean(name: str) -> float:
-        parts = (w * k.get(name, 0.0) for w, k in zip(weights, kernels, strict=True))
-        return math.fsum(parts) / total
+        known = [(k[name], w) for k, w in zip(kernels, weights, strict=True) if name in k]
+        parts = [(value, w) for value, w in known if value is not None]
+        total = math.fsum(w for _, w in parts)
+        if total <= 0.0:
+            return math.fsum(value for value, _ in parts) / len(parts)
+        return math.fsum(w * value for value, w in parts) / total
 
-    return _utilisation(mean("dram"), max(mean(pipe) for pipe in pipes))
+    return _utilisation(mean("dram"), max(mean(name) for name in names - {"dram"}))
 
 
 def _utilisation(dram: float, peak_fu: float) -> Utilisation:
@@ -177,9 +206,11 @@ def _utilisation(dram: float, peak_fu: float) -> Utilisation:
     return Utilisation(min(dram, 100.0), min(peak_fu, 100.0))
 
 
-def _ncu_number(name: str, text: str) -> float:
-    """ncu prints by locale: ``1,234.5``, ``12,345`` and ``9,00`` all occur."""
+def _ncu_number(name: str, text: str) -> float | None:
+    """ncu prints by locale: ``1,234.5``, ``12,345`` and ``9,00`` all occur. None: ``n/a``."""
     plain = text.strip()
+    if plain.lower() == "n/a":
+        return None
     if "," in plain:
         head, _, tail = plain.rpartition(",")
         decimal_comma = "." not in plain and "," not in head and len(tail) != 3

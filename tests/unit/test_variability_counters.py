@@ -104,14 +104,66 @@ def test_the_wide_layout_says_the_same() -> None:
     assert (found.dram, found.peak_fu) == (30.0, 62.5)
 
 
+WIDE = [
+    f'"ID","Process ID","Kernel Name","{TIME}","{DRAM}","{FMA}"',
+    '"","","","us","%","%"',
+    '"0","1","gemm","1.0","50","90"',
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            long_table((0, DRAM, "%", "50"), (0, FMA, "%", "90")),
+            long_table((0, DRAM, "%", "10"), (0, FMA, "%", "10")),
+        ),
+        (WIDE, [*WIDE[:2], '"0","1","copy","1.0","10","10"']),
+        (WIDE, long_table((0, DRAM, "%", "10"), (0, FMA, "%", "10"), (0, TIME, "us", "1"))),
+        (long_table((0, DRAM, "%", "10"), (0, FMA, "%", "10"), (0, TIME, "us", "1")), WIDE),
+    ],
+)
+def test_appended_runs_all_count(one: list[str], other: list[str]) -> None:
+    """Kernels are numbered anew in every run."""
+    found = read_ncu([*one, *other])
+    assert (found.dram, found.peak_fu) == (30.0, 50.0)
+
+
+def test_runs_with_different_metrics_complete_each_other() -> None:
+    found = read_ncu([*long_table((0, DRAM, "%", "40")), *long_table((0, FMA, "%", "80"))])
+    assert (found.dram, found.peak_fu) == (40.0, 80.0)
+
+
+def test_processes_number_their_kernels_apart() -> None:
+    lines = long_table((0, DRAM, "%", "50"), (0, FMA, "%", "90"))
+    second = [line.replace('"4242"', '"4243"').replace('"50"', '"10"') for line in lines[-3:-1]]
+    found = read_ncu([*lines, *second])
+    assert (found.dram, found.peak_fu) == (30.0, 90.0)
+
+
+def test_values_that_could_not_be_measured_are_left_out() -> None:
+    found = read_ncu(
+        long_table(
+            (0, DRAM, "%", "20"),
+            (0, FMA, "%", "80"),
+            (0, TENSOR, "%", "n/a"),
+            (1, DRAM, "%", "N/A"),
+            (1, FMA, "%", "40"),
+            (1, TENSOR, "%", "90"),
+        )
+    )
+    assert (found.dram, found.peak_fu) == (20.0, 90.0)
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
         ([], "no Nsight Compute table"),
         (["Segmentation fault"], "no Nsight Compute table"),
-        (long_table((0, FMA, "%", "5")), "no dram__throughput"),
+        (long_table((0, FMA, "%", "5")), "no value of dram__throughput"),
         (long_table((0, DRAM, "%", "5"), (0, LSU, "%", "5")), "no functional unit"),
-        (long_table((0, DRAM, "%", "n/a"), (0, FMA, "%", "5")), "'n/a' is not a number"),
+        (long_table((0, DRAM, "%", "n/a"), (0, FMA, "%", "5")), "no value of dram__throughput"),
+        (long_table((0, DRAM, "%", "5"), (0, FMA, "%", "n/a")), "no functional unit"),
         (long_table((0, DRAM, "%", "nan"), (0, FMA, "%", "5")), "'nan' is not a number"),
         (long_table((0, DRAM, "%", "940"), (0, FMA, "%", "5")), "940% is not possible"),
         (long_table((0, TIME, "cycle", "940")), "unknown unit 'cycle'"),
