@@ -66,16 +66,20 @@ def socket_first(graph: HardwareGraph, node: int, allowed: int, k: int) -> int:
 def choose_by_sockets(cell: Cell) -> Choice:
     """The node where the job spans the fewest sockets, then best fit, then the lowest index.
 
-    Jobs on several nodes and plain nodes have no socket to prefer: best fit decides.
+    On a plain node Slurm picks the GPUs, so it counts with the most sockets that they may span. A
+    job on several nodes or on whole ones has no socket to prefer: best fit decides.
     """
-    supply = cell.supply
-    if cell.split.nodes != 1 or supply.request.whole_node or not supply.cluster.indexed.all():
+    if cell.split.nodes != 1 or cell.supply.request.whole_node:
         return choose(cell)
     kinds, k = kinds_of(cell), cell.split.per_node
     masks, spanned = [], []
-    for graph, allowed in zip(kinds.graph, kinds.allowed, strict=True):
-        masks.append(socket_first(graph, (1 << graph.n) - 1, allowed, k))
-        spanned.append(len({graph.groups[s] for s in slots_of(masks[-1])}))
+    for graph, allowed, plain in zip(kinds.graph, kinds.allowed, kinds.plain, strict=True):
+        if plain:
+            masks.append(mask_of(slots_of(allowed)[:k]))
+            spanned.append(min(k, _sockets(graph, allowed)))
+        else:
+            masks.append(socket_first(graph, (1 << graph.n) - 1, allowed, k))
+            spanned.append(_sockets(graph, masks[-1]))
     sockets = np.array(spanned, dtype=np.int64)[kinds.of_row]
     rows = np.flatnonzero(sockets == sockets.min())
     left = gpus_left(cell)[rows]
@@ -83,3 +87,8 @@ def choose_by_sockets(cell: Cell) -> Choice:
     row = rows[np.argmin(cell.units[rows])][None]
     chosen = masks[int(kinds.of_row[row[0]])]
     return choice_of(cell, row, [chosen], sets=len(cell.units), ties=len(rows))
+
+
+def _sockets(graph: HardwareGraph, gpus: int) -> int:
+    """How many sockets the GPUs of a mask lie on."""
+    return len({graph.groups[s] for s in slots_of(gpus)})
