@@ -39,6 +39,7 @@ Written by `docs/generate.py` from the commands themselves; do not edit.
 | command | for whom |
 | --- | --- |
 | `gpu-aware explain`, `gpu-aware queue`, `gpu-aware status`, `gpu-aware place` | everybody |
+| `gpu-aware simulate`, `gpu-aware report` | everybody; of the history what `sacct` shows |
 | `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
 | `gpu-aware-profile` | administrators: measure GPUs, show, import and export |
 | `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it; nobody else needs to |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from slurm_gpu_aware.simulator.clusters import (
 from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.recorded import with_slots, with_work
-from slurm_gpu_aware.simulator.sacct import read_sacct, sacct_command
+from slurm_gpu_aware.simulator.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
@@ -145,7 +146,11 @@ def _live_history(days: int) -> str:
     argv = sacct_command(days)
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_SACCT_TIMEOUT_S, check=False
+            argv,
+            capture_output=True,
+            env={**os.environ, **SACCT_ENVIRONMENT},
+            timeout=_SACCT_TIMEOUT_S,
+            check=False,
         )
     except FileNotFoundError:
         raise SourceError(
@@ -154,8 +159,9 @@ def _live_history(days: int) -> str:
     except subprocess.TimeoutExpired:
         raise SourceError(f"sacct did not answer in {_SACCT_TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise SourceError(f"sacct failed: {done.stderr.strip() or f'exit {done.returncode}'}")
-    return done.stdout
+        said = done.stderr.decode(errors="replace").strip()
+        raise SourceError(f"sacct failed: {said or f'exit {done.returncode}'}")
+    return done.stdout.decode("utf-8", errors="replace")
 
 
 def _site(config: Config, given: Given) -> SimCluster:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.simulator.result import Result
     from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Progress", "as_json", "say_never", "say_rows", "table_text"]
+__all__ = ["Progress", "as_json", "say_classes", "say_never", "say_rows", "table_text"]
 
 _MOST_ROWS = 20
 _RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s")
@@ -26,14 +26,31 @@ _RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown
 def say_rows(trace: Trace) -> None:
     """Tell on stderr what was not used, with line numbers and counts."""
     for row in trace.bad_rows[:_MOST_ROWS]:
-        say(f"{trace.name}: line {row.line}: {row.reason}")
+        say(f"{trace.name}: {row.unit} {row.line}: {row.reason}")
     if trace.bad_rows:
         more = len(trace.bad_rows) - _MOST_ROWS
-        rest = f" (the first {_MOST_ROWS} are listed)" if more > 0 else ""
+        rest = f" (these are {_MOST_ROWS}; --json and --out list all)" if more > 0 else ""
         rows = "1 bad row" if len(trace.bad_rows) == 1 else f"{len(trace.bad_rows)} bad rows"
         say(f"{trace.name}: {rows} left out{rest}")
     for reason, count in sorted(trace.skipped.items()):
         say(f"{trace.name}: {count} jobs left out: {reason}")
+
+
+def say_classes(inputs: Inputs, given: Collection[str]) -> None:
+    """Tell on stderr where classes of jobs and of scores do not meet.
+
+    ``given`` are the classes for which the user named a file.
+    """
+    truth = inputs.site.truth
+    if not truth or not inputs.settings[0].variability:
+        return
+    name, jobs = inputs.trace.name, Counter(job.app_class for job in inputs.trace.jobs)
+    for kind in sorted(set(jobs) - set(truth)):
+        count = "1 job" if jobs[kind] == 1 else f"{jobs[kind]} jobs"
+        say(f"{name}: class {kind} ({count}) has no scores: all GPUs are equal to it")
+    unused = ", ".join(sorted(set(given) - set(jobs)))
+    if unused:
+        say(f"--variability {unused}: no job is of this class; another column? --class-column NAME")
 
 
 def say_recorded(known: Mapping[str, int]) -> None:

@@ -195,6 +195,7 @@ def command(context: Context, /, **given: Any) -> None:
         raise RequestError(str(exc)) from None
     sim_text.say_rows(inputs.trace)
     sim_text.say_recorded(inputs.recorded)
+    sim_text.say_classes(inputs, [entry.partition("=")[0] for entry in given["variability"]])
     if not inputs.trace.jobs:
         raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
     output = _run(config, inputs, given)

@@ -35,7 +35,7 @@ def read_alibaba(path: Path | str, *, default_class: str = "B") -> Trace:
     """
     file = Path(path)
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             rows = [(reader.line_num, row) for row in reader]
     except OSError as exc:

@@ -30,7 +30,7 @@ def read_mapa(path: Path | str, *, default_class: str = "B") -> Trace:
     """
     file = Path(path)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except OSError as exc:
         raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
     except UnicodeDecodeError:

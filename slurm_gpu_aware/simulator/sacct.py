@@ -1,68 +1,63 @@
 """A site's own history as a trace: ``sacct`` output, parsable2 text or JSON.
 
 What counts as a job: an allocation with GPUs that started and ended. Jobs without GPUs, jobs that
-never started and jobs that still run are counted under ``Trace.skipped``; rows that cannot be
-understood under ``Trace.bad_rows``.
+never started, jobs that still run and the earlier runs of requeued jobs are counted under
+``Trace.skipped``; rows that cannot be understood under ``Trace.bad_rows``.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, last_records
+from slurm_gpu_aware.simulator.sacct_rows import (
+    SACCT_ENVIRONMENT,
+    SACCT_FIELDS,
+    sacct_command,
+    sacct_rows,
+)
+from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked
 from slurm_gpu_aware.slurm.comment import parse_comment
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 
-__all__ = ["SACCT_FIELDS", "read_sacct", "sacct_command"]
+__all__ = ["SACCT_ENVIRONMENT", "SACCT_FIELDS", "read_sacct", "sacct_command"]
 
-SACCT_FIELDS = (
-    "JobID",
-    "User",
-    "Partition",
-    "Submit",
-    "Start",
-    "ElapsedRaw",
-    "TimelimitRaw",
-    "State",
-    "AllocTRES",
-    "ReqTRES",
-    "NNodes",
-    "NodeList",
-    "Priority",
-    "Comment",
-)
-"""What to ask sacct for. Comment stands last: it is the users' text and may contain the bar."""
-
-_NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
+_JOB_ID = re.compile(r"\d+(_(\d+|\[.*\])|\+\d+)?(\..+)?")
+"""Job, array task or pending tasks, component of a heterogeneous job; each with a step or not."""
 _GPU = re.compile(r"gres/gpu(?P<type>:[^=,]+)?=(?P<count>\d+)")
 _INDEXED = re.compile(r"gres/gpu:g(?P<index>\d{1,2})=(?P<count>\d+)")
+_MIG = re.compile(r"\d+g\.\d+gb")
 _NODE_COUNT = re.compile(r"(?:^|,)node=(?P<count>\d+)")
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
+
+
+_REQUEUE_S = 86_400.0
+"""A record of the same id and user that was submitted up to so long after the end of another is
+the same job, queued again; later than that the cluster's numbers began anew. Units: s."""
 
 
 class _SkipError(Exception):
     """The row is fine, but no finished GPU job."""
 
 
-def sacct_command(days: int) -> list[str]:
-    """Arguments that print the last ``days`` days of all users' allocations."""
-    return [
-        "sacct",
-        "--allusers",
-        "--allocations",
-        "--parsable2",
-        f"--starttime=now-{int(days)}days",
-        "--endtime=now",
-        f"--format={','.join(SACCT_FIELDS)}",
-    ]
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One row: a job, or one of its runs if it was requeued."""
+
+    line: int
+    job_id: str
+    user: str
+    submit_s: float
+    end_s: float
+    """End of the run; submission if it never started."""
+    job: TraceJob | None
+    """None: no finished GPU job."""
 
 
 def read_sacct(
@@ -81,114 +76,99 @@ def read_sacct(
     """
     if text is None:
         try:
-            text = Path(source).read_text(encoding="utf-8", errors="replace")
+            text = Path(source).read_bytes().decode("utf-8-sig", errors="replace")
         except OSError as exc:
             raise SourceError(f"{source}: cannot be read: {exc.strerror}") from None
-    is_json = text.lstrip()[:1] == "{"
-    rows = _json_rows(text, source) if is_json else _bar_rows(text, source)
-    found: list[tuple[int, str, TraceJob | None]] = []
+    rows, read, unit = sacct_rows(text, source)
+    found: list[_Record] = []
     bad: list[BadRow] = []
     skipped: Counter[str] = Counter()
     for line, row in rows:
         try:
-            cells = _flatten(row) if is_json else row
-            try:
-                job = checked(_job(cells, classes, default_class))
-            except _SkipError as reason:
-                skipped[str(reason)] += 1
-                job = None
-            found.append((line, cells["JobID"], job))
+            found.append(_record(line, read(row), classes, default_class, skipped))
         except KeyError as exc:
-            bad.append(BadRow(line, f"no {exc.args[0]!r} in this record"))
+            bad.append(BadRow(line, f"no {exc.args[0]!r} in this record", unit))
         except (ValueError, TypeError, AttributeError, LookupError, SourceError) as exc:
-            bad.append(BadRow(line, str(exc)))
-    jobs, again = last_records(found)
+            bad.append(BadRow(line, str(exc), unit))
+    jobs, again, requeued = _last_runs(found, unit)
+    if requeued:
+        skipped["an earlier run of a requeued job"] += requeued
     start = min((job.submit_s for job in jobs), default=0.0)
     shifted = [_shift(job, start) for job in jobs]
     bad = sorted([*bad, *again], key=lambda row: row.line)
     return Trace.of(Path(source).name, shifted, bad, skipped)
 
 
-def _bar_rows(text: str, source: Path | str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = text.splitlines()
-    header = lines[0].split("|") if lines else []
-    missing = [c for c in _NEEDED if c not in header]
-    if missing:
-        raise SourceError(
-            f"{source}: no column {missing[0]!r}; make it with: {' '.join(sacct_command(90))}"
-        )
-    for number, line in enumerate(lines[1:], start=2):
-        if line:
-            # only the last column is free text, so bars beyond it belong to it
-            cells = line.split("|", len(header) - 1)
-            if len(cells) < len(header):
-                cells += [""] * (len(header) - len(cells))
-            yield number, dict(zip(header, cells, strict=True))
-
-
-def _json_rows(text: str, source: Path | str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Jobs of ``sacct --json``; line = position in the list."""
+def _record(
+    line: int,
+    cells: Mapping[str, str],
+    classes: tuple[str, ...],
+    default_class: str,
+    skipped: Counter[str],
+) -> _Record:
+    """The row as a record; counts in ``skipped`` why it is no job. Raises for a bad row."""
+    name = cells["JobID"]
+    if not _JOB_ID.fullmatch(name):
+        raise ValueError(f"JobID is {name!r}, expected the number of a job")
+    job = None
     try:
-        jobs = json.loads(text)["jobs"]
-    except (ValueError, KeyError, TypeError) as exc:
-        raise SourceError(f"{source}: not the output of sacct --json") from exc
-    if not isinstance(jobs, list):
-        raise SourceError(f"{source}: not the output of sacct --json: 'jobs' is no list")
-    yield from enumerate(jobs, start=1)
+        job = checked(_job(cells, classes, default_class))
+    except _SkipError as reason:
+        skipped[str(reason)] += 1
+    submit = _submission(cells) or -math.inf
+    started = _time(cells["Start"])
+    end = submit if started is None else started + int(cells["ElapsedRaw"] or 0)
+    return _Record(line, name, cells.get("User", ""), submit, end, job)
 
 
-def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
-    """A job of the JSON form in the columns of the text form."""
-    times = job["time"]
-    array = job.get("array") or {}
-    task = _json_number(array.get("task_id"))
-    name = str(job["job_id"])
-    if array.get("job_id") and task is not None:
-        name = f"{array['job_id']}_{task:g}"
-    state = job["state"]["current"]
-    limit = _json_number(times.get("limit"))
-    tres = job.get("tres") or {}
-    comment = job.get("comment") or {}
-    return {
-        "JobID": name,
-        "User": str(job.get("user") or ""),
-        "Partition": str(job.get("partition") or ""),
-        "Submit": str(times["submission"]),
-        "Start": str(times.get("start") or "Unknown"),
-        "ElapsedRaw": str(times.get("elapsed") or 0),
-        "TimelimitRaw": "UNLIMITED" if limit is None else f"{limit:g}",
-        "State": state[0] if isinstance(state, list) else str(state),
-        "AllocTRES": _json_tres(tres.get("allocated")),
-        "ReqTRES": _json_tres(tres.get("requested")),
-        "NNodes": str(job.get("allocation_nodes") or ""),
-        "NodeList": str(job.get("nodes") or ""),
-        "Priority": f"{_json_number(job.get('priority')) or 0:g}",
-        "Comment": str(comment.get("job") or "") if isinstance(comment, dict) else str(comment),
-    }
+def _last_runs(records: Sequence[_Record], unit: str) -> tuple[list[TraceJob], list[BadRow], int]:
+    """The last run of each job as if submitted at the first, other jobs of its id, earlier runs.
+
+    A last run that has not ended leaves nothing of the earlier ones.
+    """
+    last: dict[str, _Record] = {}
+    other: list[_Record] = []
+    requeued = 0
+    # sacct's order within a job is not documented; equal times keep that of the file
+    for record in sorted(records, key=lambda record: record.submit_s):
+        before = last.get(record.job_id)
+        last[record.job_id] = record
+        if before is None:
+            continue
+        if before.user == record.user and record.submit_s - before.end_s <= _REQUEUE_S:
+            last[record.job_id] = _resubmitted(record, before)
+            requeued += before.job is not None
+        elif before.job is not None:
+            other.append(before)
+    bad = [
+        BadRow(
+            record.line,
+            f"job {record.job_id} occurs again in {unit} {last[record.job_id].line}; "
+            "the last record counts",
+            unit,
+        )
+        for record in other
+    ]
+    ended = sorted(last.values(), key=lambda record: record.line)
+    return [record.job for record in ended if record.job is not None], bad, requeued
 
 
-def _json_number(value: Any) -> float | None:
-    """Slurm's ``{"set":..., "infinite":..., "number":...}`` or a plain number."""
-    if isinstance(value, dict):
-        if not value.get("set") or value.get("infinite"):
-            return None
-        value = value.get("number")
-    return None if value is None else float(value)
-
-
-def _json_tres(entries: Any) -> str:
-    parts = []
-    for entry in entries or ():
-        name = f"{entry['type']}/{entry['name']}" if entry.get("name") else entry["type"]
-        parts.append(f"{name}={int(entry['count'])}")
-    return ",".join(parts)
+def _resubmitted(record: _Record, before: _Record) -> _Record:
+    """The record with the submission of an earlier run."""
+    job = record.job
+    if job is not None and math.isfinite(before.submit_s):
+        job = replace(job, submit_s=min(before.submit_s, job.submit_s))
+    return replace(record, submit_s=before.submit_s, job=job)
 
 
 def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -> TraceJob:
     state = row["State"].split(" ")[0]  # "CANCELLED by 1000"
     if "." in row["JobID"]:
         raise _SkipError("job step")
-    gpus = _gpus(row.get("AllocTRES", "")) or _gpus(row.get("ReqTRES", ""))
+    tres = row.get("AllocTRES", "")
+    if _MIG.search(tres):
+        raise _SkipError("MIG slices")
+    gpus = _gpus(tres) or _gpus(row.get("ReqTRES", ""))
     if gpus == 0:
         raise _SkipError("no GPU")
     if state in _RUNNING:
@@ -197,9 +177,14 @@ def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -
     elapsed = int(row["ElapsedRaw"] or 0)
     if start is None or elapsed <= 0:
         raise _SkipError("never started")
-    submit = _time(row["Submit"])
+    submit = _submission(row)
     if submit is None:
         raise ValueError(f"job {row['JobID']}: no submission time")
+    if start < submit:
+        raise ValueError(
+            f"job {row['JobID']} starts {submit - start:g} s before its submission; local times do "
+            "so where clocks change: run sacct with SLURM_TIME_FORMAT=%s"
+        )
     nodes = _nodes(row.get("NodeList", ""))
     return TraceJob(
         job_id=row["JobID"],
@@ -214,8 +199,21 @@ def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -
         recorded_start_s=start,
         recorded_run_s=float(elapsed),
         recorded_nodes=nodes,
-        recorded_slots=_slots(row.get("AllocTRES", ""), gpus, len(nodes)),
+        recorded_slots=_slots(tres, gpus, len(nodes)),
     )
+
+
+def _submission(row: Mapping[str, str]) -> float | None:
+    """When the job began to wait for GPUs, Unix s; None: not recorded.
+
+    That is when it was eligible: what it waited before (dependencies, ``--begin``, holds) no
+    placement could have shortened. Its submission where that was not recorded.
+    """
+    submit, eligible = _time(row["Submit"]), _time(row.get("Eligible", ""))
+    if submit is None or eligible is None:
+        return submit
+    start = _time(row["Start"])
+    return eligible if submit <= eligible <= (start or eligible) else submit
 
 
 def _shift(job: TraceJob, start: float) -> TraceJob:

@@ -44,7 +44,7 @@ def read_trace(
     """
     file = Path(path)
     try:
-        with file.open(encoding="utf-8", errors="replace") as stream:
+        with file.open(encoding="utf-8-sig", errors="replace") as stream:
             start = stream.read(4096).lstrip()
     except OSError as exc:
         raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
@@ -69,7 +69,7 @@ def read_trace(
 
 def _is_sacct_json(file: Path) -> bool:
     try:
-        content = json.loads(file.read_text(encoding="utf-8", errors="replace"))
+        content = json.loads(file.read_text(encoding="utf-8-sig", errors="replace"))
     except ValueError as exc:
         raise SourceError(f"{file}: not JSON: {exc}") from None
     return isinstance(content, dict) and isinstance(content.get("jobs"), list)

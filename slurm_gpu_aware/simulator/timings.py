@@ -69,7 +69,7 @@ def read_timings(path: Path | str) -> Timings:
     rows: list[tuple[str, str, float]] = []
     bad: list[BadRow] = []
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             columns = reader.fieldnames or []
             for column in ("gpu", "value_ms"):

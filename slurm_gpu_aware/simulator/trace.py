@@ -35,6 +35,7 @@ class TraceJob:
     """Fixed node count; None: any even split."""
     time_limit_s: float = math.inf
     deadline_s: float | None = None
+    """From the trace's start, like ``submit_s``; not from the job's submission."""
     bandwidth_sensitive: bool = False
     communication_share: float | None = None
     """Share of its time that is communication at the best bandwidth; None: the run's setting."""
@@ -59,6 +60,8 @@ class BadRow:
 
     line: int
     reason: str
+    unit: str = "line"
+    """What ``line`` counts: ``record`` in a list that is no text."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,7 @@ def last_records(
 ) -> tuple[list[TraceJob], list[BadRow]]:
     """(line, job id, job) in the order of the file: the last record of each job, and the others.
 
-    ``sacct --duplicates`` prints a job once for each time that it was queued again. A last record
-    without a job (it still runs) leaves nothing of the earlier ones.
+    A last record without a job leaves nothing of the earlier ones.
     """
     last: dict[str, tuple[int, TraceJob | None]] = {}
     earlier: list[tuple[int, str]] = []
@@ -199,7 +201,7 @@ def read_csv(path: Path | str, *, class_column: str = "class", default_class: st
     """
     file = Path(path)
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             return read_csv_stream(
                 stream, file.stem, class_column=class_column, default_class=default_class
             )

@@ -86,6 +86,39 @@ def test_variability_slows_jobs_and_the_other_class_column_counts(trace, tmp_pat
     assert slow["avg_slowdown"] > 1.0
 
 
+def test_classes_of_jobs_and_scores_that_do_not_meet_are_said(trace, tmp_path):
+    times = tmp_path / "c.csv"
+    times.write_text("gpu,node,value_ms\n" + "".join(f"{i},n,{100 + i}\n" for i in range(8)))
+    scores = ["--variability", f"A={times}", "--variability", f"C={times}"]
+    args = [trace, *SITE, "-p", "pal", *scores]
+    said = run(*args).stderr
+    assert "t: class B (4 jobs) has no scores" in said
+    assert "--variability A" not in said
+    said = run(*args, "--class-column", "kind").stderr
+    assert "has no scores" not in said
+    assert "--variability A: no job is of this class; another column?" in said
+    assert "scores" not in run(*args, "--no-variability-effect").stderr
+
+
+def test_the_live_history_is_read_in_unix_seconds(tmp_path, monkeypatch):
+    """Also where the caller's environment asks Slurm for another form, and with any comment."""
+    sacct = tmp_path / "sacct"
+    sacct.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *--duplicates*) ;; *) exit 3 ;; esac\n'
+        'test "$SLURM_TIME_FORMAT" = %s || exit 4\n'
+        "printf 'JobID|Submit|Start|ElapsedRaw|State|AllocTRES|Comment\\n'\n"
+        "printf '1|1000|1000|100|COMPLETED|gres/gpu=4|a\\rb\\377\\n'\n"
+    )
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    done = run("--sacct", "live", *SITE, "-p", "pal", "--json")
+    assert done.exit_code == 0, done.stderr
+    output = json.loads(done.stdout)
+    assert (output["input"]["jobs"], output["input"]["bad_rows"]) == (1, [])
+
+
 def test_what_if_compares_with_the_record(tmp_path):
     history = tmp_path / "history"
     rows = ["JobID|Submit|Start|ElapsedRaw|State|AllocTRES"]

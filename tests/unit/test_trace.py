@@ -3,12 +3,14 @@
 import io
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.simulator.sacct import SACCT_FIELDS, read_sacct
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.trace import Trace, read_csv, read_csv_stream
 
 HEADER = "job_id,submit_s,gpus,duration_s"
@@ -24,6 +26,14 @@ def test_jobs_are_sorted_by_submission_and_equal_times_keep_their_order():
     assert trace.jobs[0].gpus == 2
     assert trace.jobs[0].app_class == "B"
     assert trace.jobs[0].time_limit_s == math.inf
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text(f"{HEADER}\na,0,1,1\n", encoding="utf-8-sig")
+    assert [job.job_id for job in read_csv(file).jobs] == ["a"]
+    file.write_text(sacct_text(row()), encoding="utf-8-sig")
+    assert len(read_trace(file).jobs) == 1
 
 
 def test_optional_columns_and_another_class_column():
@@ -102,6 +112,7 @@ def row(job="7", **changes):
         "User": "alice",
         "Partition": "gpu",
         "Submit": "1790000000",
+        "Eligible": "",
         "Start": "1790000100",
         "ElapsedRaw": "300",
         "TimelimitRaw": "60",
@@ -130,6 +141,17 @@ def test_sacct_text_becomes_a_trace():
     assert trace.bad_rows == ()
 
 
+@pytest.mark.parametrize(
+    ("eligible", "wait"),
+    [("1790086400", 100), ("Unknown", 86500), ("", 86500), ("1789999999", 86500)],
+)
+def test_a_recorded_job_waits_from_when_it_was_eligible(eligible, wait):
+    """It was submitted with --begin=+1day or behind another job: no GPU could shorten that."""
+    first, later = row("1"), row("2", Eligible=eligible, Start="1790086500")
+    job = read_sacct("history", text=sacct_text(first, later)).jobs[1]
+    assert job.recorded_start_s - job.submit_s == wait
+
+
 def test_sacct_counts_what_is_no_finished_gpu_job():
     trace = read_sacct(
         "history",
@@ -140,6 +162,7 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
             row("4", State="CANCELLED by 1000", TimelimitRaw="UNLIMITED"),
             row("5.batch"),
             row("6", ElapsedRaw="soon"),
+            row("7", TimelimitRaw="0"),
         ),
     )
     assert [job.job_id for job in trace.jobs] == ["4"]
@@ -150,8 +173,8 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
         "never started": 1,
         "job step": 1,
     }
-    (bad,) = trace.bad_rows
-    assert bad.line == 7
+    assert [bad.line for bad in trace.bad_rows] == [7, 8]
+    assert trace.bad_rows[1].reason.startswith("time_limit_s is 0")
 
 
 @pytest.mark.parametrize(
@@ -183,20 +206,104 @@ def test_indices_are_recorded_where_each_gpu_has_its_type(tres, slots):
     assert trace.jobs[0].recorded_slots == slots
 
 
-def test_of_a_requeued_jobs_records_the_last_counts():
-    text = sacct_text(
-        row("1", State="REQUEUED", ElapsedRaw="100"),
-        row("2", State="NODE_FAIL"),
-        row("1", ElapsedRaw="300"),
-        row("2", State="RUNNING"),
-        row("3", TimelimitRaw="0"),
-    )
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "garbage",
+        "|".join(row("8"))[:40],  # cut off in the middle
+        "|".join(row("8")[:-1]),  # no comment, and nobody knows whether the priority is whole
+        "the rest of a comment",
+        "|".join(["x", *row()[1:]]),
+    ],
+)
+def test_a_damaged_row_is_bad_and_no_job_without_gpus(damaged):
+    trace = read_sacct("history", text=sacct_text(row("1"), [damaged], row("2")))
+    assert [job.job_id for job in trace.jobs] == ["1", "2"]
+    assert [bad.line for bad in trace.bad_rows] == [3]
+    assert trace.skipped == {}
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0c", "\r", "|", "||"])
+def test_a_comment_may_hold_what_python_takes_for_an_end_of_line(character, tmp_path):
+    file = tmp_path / "history"
+    text = sacct_text(row(Comment=f"one{character}two"), row("8"))
+    file.write_bytes(text.replace("\n", "\r\n").encode())
+    trace = read_sacct(file)
+    assert len(trace.jobs) == 2
+    assert trace.bad_rows == ()
+
+
+def test_bars_beyond_a_last_column_that_is_no_comment_make_a_bad_row():
+    head = "JobID|Submit|Start|ElapsedRaw|State|JobName|AllocTRES"
+    text = f"{head}\n1|10|20|30|COMPLETED|a|gres/gpu=2\n2|10|20|30|COMPLETED|a|b|gres/gpu=2\n"
     trace = read_sacct("history", text=text)
-    assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("1", 300.0)]
-    assert [bad.line for bad in trace.bad_rows] == [2, 3, 6]
-    assert "job 1 occurs again in line 4" in trace.bad_rows[0].reason
-    assert trace.bad_rows[2].reason.startswith("time_limit_s is 0")
-    assert trace.skipped == {"still running": 1}
+    assert [job.job_id for job in trace.jobs] == ["1"]
+    assert [bad.line for bad in trace.bad_rows] == [3]
+
+
+def test_a_history_without_tres_is_refused():
+    with pytest.raises(SourceError, match=r"no column 'AllocTRES'.*SLURM_TIME_FORMAT=%s sacct "):
+        read_sacct("h", text="JobID|Submit|Start|ElapsedRaw|State\n1|10|20|30|COMPLETED\n")
+
+
+def test_no_job_starts_before_its_submission():
+    trace = read_sacct("history", text=sacct_text(row(Start="1789999000"), row("8")))
+    assert [job.job_id for job in trace.jobs] == ["8"]
+    (bad,) = trace.bad_rows
+    assert bad.line == 2
+    assert "starts 1000 s before its submission" in bad.reason
+
+
+def test_the_documentation_asks_sacct_for_what_is_read():
+    page = Path(__file__).parents[2] / "docs" / "simulator.md"
+    text = page.read_text(encoding="utf-8")
+    assert f"--format={','.join(SACCT_FIELDS)}\n" in text
+    assert "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2" in text
+
+
+def test_mig_slices_are_no_gpus():
+    tres = "gres/gpu:a100_1g.5gb=1,gres/gpu=1"
+    trace = read_sacct("history", text=sacct_text(row(AllocTRES=tres)))
+    assert trace.jobs == ()
+    assert trace.skipped == {"MIG slices": 1}
+
+
+DAY = 86_400
+
+
+def test_a_requeued_job_is_its_last_run_submitted_at_the_first():
+    runs = [
+        row("1", State="PREEMPTED"),  # ends at 1790000400
+        row("1", Submit="1790000401", Start="1790000500", ElapsedRaw="100", State="REQUEUED"),
+        row("1", Submit="1790000600", Start="1790001000", ElapsedRaw="50"),
+    ]
+    for order in (runs, runs[::-1]):
+        trace = read_sacct(
+            "history", text=sacct_text(*order, row("2", Submit="1789999900", Eligible="1789999900"))
+        )
+        jobs = {job.job_id: job for job in trace.jobs}
+        assert (jobs["1"].submit_s, jobs["1"].recorded_start_s) == (100.0, 1100.0)
+        assert jobs["1"].duration_s == 50.0
+        assert trace.bad_rows == ()
+        assert trace.skipped == {"an earlier run of a requeued job": 2}
+
+
+def test_a_requeued_job_that_still_runs_leaves_nothing():
+    text = sacct_text(row("1", State="NODE_FAIL"), row("1", Submit="1790000600", State="RUNNING"))
+    trace = read_sacct("history", text=text)
+    assert trace.jobs == ()
+    assert trace.skipped == {"an earlier run of a requeued job": 1, "still running": 1}
+
+
+@pytest.mark.parametrize("other", [{"User": "bob"}, {"Submit": "1790100000"}])
+def test_another_job_with_the_same_number_is_reported(other):
+    later = row("1", **{"Submit": "1790000600", "Start": "1790200000", **other})
+    text = sacct_text(row("1"), later)
+    trace = read_sacct("history", text=text)
+    assert len(trace.jobs) == 1
+    (bad,) = trace.bad_rows
+    assert (bad.line, bad.reason) == (2, "job 1 occurs again in line 3; the last record counts")
+    assert trace.skipped == {}
 
 
 def json_job():
@@ -207,6 +314,7 @@ def json_job():
         "partition": "gpu",
         "time": {
             "submission": 1790000000,
+            "eligible": 1790000000,
             "start": 1790000100,
             "elapsed": 300,
             "limit": {"set": True, "infinite": False, "number": 60},
@@ -243,6 +351,25 @@ def test_a_damaged_record_of_sacct_json_is_a_bad_row():
     assert [job.job_id for job in trace.jobs] == ["7"]
     assert [bad.line for bad in trace.bad_rows] == [1, 3, 4]
     assert trace.bad_rows[0].reason == "no 'time' in this record"
+    assert trace.bad_rows[0].unit == "record"
+
+
+def number(value):
+    return {"set": True, "infinite": False, "number": value}
+
+
+def test_sacct_json_keeps_every_digit():
+    jobs = []
+    for task in (1_000_001, 1_000_002):
+        job = json_job()
+        job["array"] = {"job_id": 5, "task_id": number(task)}
+        job["priority"] = number(4_294_900_000 + task)
+        job["time"]["limit"] = number(1_234_567)
+        jobs.append(job)
+    first, second = read_sacct("history", text=json.dumps({"jobs": jobs})).jobs
+    assert (first.job_id, second.job_id) == ("5_1000001", "5_1000002")
+    assert second.priority - first.priority == 1
+    assert first.time_limit_s == 60 * 1_234_567
 
 
 @pytest.mark.parametrize("text", ['{"jobs": 3}', "", "a|b\n", '{"nope": 1}', "{broken"])
