@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
-from slurm_gpu_aware.simulator.sacct import SACCT_FIELDS, read_sacct
+from slurm_gpu_aware.simulator.sacct import SACCT_FIELDS, read_sacct, sacct_command
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.trace import Trace, read_csv, read_csv_stream
@@ -257,8 +257,8 @@ def test_no_job_starts_before_its_submission():
 def test_the_documentation_asks_sacct_for_what_is_read():
     page = Path(__file__).parents[2] / "docs" / "simulator.md"
     text = page.read_text(encoding="utf-8")
-    assert f"--format={','.join(SACCT_FIELDS)}\n" in text
-    assert "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2" in text
+    assert f"fields={','.join(SACCT_FIELDS)}\nexport SLURM_TIME_FORMAT=%s\n" in text
+    assert f"{' '.join(sacct_command(90)[:-1])} --format=$fields\n" in text
 
 
 def test_mig_slices_are_no_gpus():
