@@ -22,7 +22,15 @@ from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.levels import distances, path_sum
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
-__all__ = ["Machine", "best_set", "halves", "linked_enough", "machine_cost", "worst_set"]
+__all__ = [
+    "Machine",
+    "best_set",
+    "halves",
+    "linked_enough",
+    "machine_cost",
+    "narrow_pairs",
+    "worst_set",
+]
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,13 @@ def _split(near: FloatArray, size: int) -> np.ndarray[tuple[int], np.dtype[np.bo
     if off_diagonal.min() == off_diagonal.max():  # every cut of this size is equal
         return np.arange(len(near)) < size
     return fm_bipartition(near, (size, size))
+
+
+@lru_cache(maxsize=1 << 10)
+def narrow_pairs(graph: HardwareGraph, gbps: float) -> tuple[int, ...]:
+    """Pairs of GPUs, as masks, whose link has less than ``gbps`` (GB/s)."""
+    first, second = np.nonzero(np.triu(graph.gbps[:63, :63] < gbps, 1))  # signed masks
+    return tuple(1 << a | 1 << b for a, b in zip(first.tolist(), second.tolist(), strict=True))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -10,7 +10,9 @@ waited_s               how long the job has waited already, s; the caller's cloc
 patience_s             a threshold shrinks to 0 over this time, s; default one hour, inf: never
 single_node            all GPUs on one machine
 anti_collocation       every GPU on a machine of its own
-min_bandwidth_gbps     least link between any two of the job's GPUs on a machine, GB/s
+min_bandwidth_gbps     least link between any two of the job's GPUs, GB/s
+network_gbps           rate of a link between two machines, GB/s; default 0: not known, too
+                       narrow for any min_bandwidth_gbps
 ====================== ====================================================================
 """
 
@@ -38,6 +40,7 @@ OPTION_NAMES = frozenset(
         "single_node",
         "anti_collocation",
         "min_bandwidth_gbps",
+        "network_gbps",
     }
 )
 
@@ -55,6 +58,12 @@ class TopoOptions:
     single_node: bool = False
     anti_collocation: bool = False
     min_bandwidth_gbps: float = 0.0
+    network_gbps: float = 0.0
+
+    @property
+    def one_machine(self) -> bool:
+        """All GPUs on one machine: asked for, or the network is too narrow."""
+        return self.single_node or self.network_gbps < self.min_bandwidth_gbps
 
     def threshold(self, gpus: int) -> float:
         """The utility that a job of ``gpus`` GPUs asks for now.
@@ -87,6 +96,11 @@ def read_options(policy: str, options: Mapping[str, Any]) -> TopoOptions:
     if read.single_node and read.anti_collocation:
         raise PolicyError(
             f"policy {policy!r}: single_node and anti_collocation exclude each other; give one"
+        )
+    if read.anti_collocation and read.one_machine:
+        raise PolicyError(
+            f"policy {policy!r}: anti_collocation excludes a min_bandwidth_gbps of more than"
+            f" network_gbps ({read.network_gbps:g})"
         )
     return read
 
@@ -159,4 +173,5 @@ _READERS: Mapping[str, Any] = {
     "single_node": _flag,
     "anti_collocation": _flag,
     "min_bandwidth_gbps": _not_negative,
+    "network_gbps": _not_negative,
 }

@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import Cluster, FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of, uneven_groups
-from slurm_gpu_aware.placement.drb import linked_enough
+from slurm_gpu_aware.placement.drb import linked_enough, narrow_pairs
 from slurm_gpu_aware.placement.feasible import Split, Supply, splits
 from slurm_gpu_aware.placement.link_kinds import groups_to_compare
 from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table, level_views
@@ -30,6 +30,7 @@ __all__ = ["Found", "search"]
 
 _MOST_SETS = 32  # index sets compared for a job on several nodes, the nearest GPUs first
 _MOST_ALTERNATIVES = 3
+_SIGNLESS = (1 << 63) - 1  # index sets are signed and never hold slot 63
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ def search(request: Request, cluster: Cluster, options: TopoOptions) -> Found | 
 def _choices(request: Request, cluster: Cluster, options: TopoOptions) -> list[Split]:
     """The splits that the job's constraints leave."""
     choices = splits(request, cluster)
-    if options.single_node:
+    if options.one_machine:
         return [s for s in choices if s.nodes == 1]
     if not options.anti_collocation:
         return list(choices)
@@ -160,7 +161,8 @@ def _several(machines: Machines, masks: Sequence[int | None]) -> Found | None:
     cell = machines.cell
     costs = machines.row_costs(masks)
     found: list[Found] = []
-    fine = np.flatnonzero(np.bincount(cell.group, minlength=cell.level.groups) >= cell.split.nodes)
+    able = cell.group[np.isfinite(costs)]
+    fine = np.flatnonzero(np.bincount(able, minlength=cell.level.groups) >= cell.split.nodes)
     for number in groups_to_compare(cell, fine).tolist():
         rows = np.flatnonzero((cell.group == number) & np.isfinite(costs))
         picked = _pick(machines, rows, costs, cell.split.nodes)
@@ -176,12 +178,16 @@ def _same(machines: Machines, options: TopoOptions) -> Found | None:
     cell = machines.cell
     found: list[Found] = []
     sets_of = {number: sets for number, sets, _ in supports_of(cell)}
+    need = options.min_bandwidth_gbps
+    if need > 0.0:
+        linked = {number: _linked_sets(machines, number, s, need) for number, s in sets_of.items()}
+        sets_of = {number: sets for number, sets in linked.items() if len(sets)}
     for number in groups_to_compare(cell, np.array(sorted(sets_of), dtype=np.int64)).tolist():
         inside = np.flatnonzero(cell.group == number)
         for mask in _nearest(machines, inside, sets_of[number]):
             masks = [mask if mask & ~kind.allowed == 0 else None for kind in machines.kinds]
-            if options.min_bandwidth_gbps > 0.0:
-                masks = _with_links(machines, masks, options.min_bandwidth_gbps)
+            if need > 0.0:
+                masks = _with_links(machines, masks, need)
             costs = machines.row_costs(masks)
             picked = _pick(machines, inside[np.isfinite(costs[inside])], costs, cell.split.nodes)
             if picked is not None:
@@ -189,6 +195,24 @@ def _same(machines: Machines, options: TopoOptions) -> Found | None:
                 terms = machines.terms(picked, chosen)
                 found.append(Found(machines, picked, chosen, terms, ties=1, sets=0))
     return _best(found)
+
+
+def _linked_sets(machines: Machines, number: int, sets: IntArray, need: float) -> IntArray:
+    """Of the index sets those that enough machines of a group have with links wide enough."""
+    cell = machines.cell
+    rows = cell.group == number
+    kinds = np.bincount(machines.of_row[rows], minlength=len(machines.kinds))
+    required = machines.of_row[rows & np.isin(cell.units, list(cell.supply.request.required))]
+    counts, fine = np.zeros(len(sets), dtype=np.int64), np.ones(len(sets), dtype=np.bool_)
+    for kind in np.flatnonzero(kinds).tolist():
+        machine = machines.kinds[kind]
+        able = sets & ~np.int64(machine.allowed & _SIGNLESS) == 0
+        for pair in narrow_pairs(machine.graph, need):
+            able &= sets & pair != pair
+        counts += able * kinds[kind]
+        if kind in required:
+            fine &= able
+    return sets[fine & (counts >= cell.split.nodes)]
 
 
 def _with_links(machines: Machines, masks: list[int | None], need: float) -> list[int | None]:

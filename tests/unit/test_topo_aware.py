@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.topology.graph import uniform_graph
 from slurm_gpu_aware.topology.machines import machine
 
 MINSKY = machine("ibm-minsky-4xp100")
@@ -104,6 +106,46 @@ def test_bandwidth_is_a_constraint():
     got = place(dgx, 2, options={"min_bandwidth_gbps": 50.0})
     assert machine("dgx-1-v100").gbps[got.slots[0]] >= 50.0
     assert place(dgx, 3, options={"min_bandwidth_gbps": 50.0}) is None  # no triangle of doubles
+
+
+PCIE = uniform_graph(8, "PIX")
+
+
+def test_a_job_that_asks_for_bandwidth_stays_off_the_network():
+    """One GPU on each node has no narrow link inside a node, but the network between them."""
+    cluster = Cluster.uniform(4, 8, graph=PCIE)
+    need = {"min_bandwidth_gbps": 25.0}
+    assert place(cluster, 4, options=need) is None
+    for network, same in product((0.0, 24.9), (True, False)):
+        here = replace(cluster, same_indices=same)
+        assert place(here, 4, options={**need, "network_gbps": network}) is None
+        assert place(here, 4, options={**need, "network_gbps": network}, min_nodes=2) is None
+    found = place(cluster, 4, options={**need, "network_gbps": 25.0})
+    assert len(found.nodes) == 4
+    apart = {**need, "network_gbps": 25.0, "anti_collocation": True}
+    assert len(place(cluster, 2, options=apart).nodes) == 2
+    assert place(cluster, 1, options=need).gpus == 1
+
+
+WIDE_NETWORK = {"min_bandwidth_gbps": 20.0, "network_gbps": 25.0}
+
+
+@pytest.mark.parametrize("switches", [1, 12])
+def test_no_index_set_with_links_is_cut_away(switches):
+    """C(8, 3) = 56 sets; on the commonest nodes all are equally near and none is linked."""
+    dgx = machine("dgx-1-v100")
+    cluster = replace(Cluster.uniform(12, 8), graphs=(PCIE,) * 10 + (dgx,) * 2)
+    if switches > 1:
+        switch = LocalityLevel("switch", 1.1, np.array([0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]))
+        cluster = replace(cluster, levels=(cluster.levels[0], switch, cluster.levels[1]))
+    cluster.free[10:, :4] = False
+    found = place(cluster, 6, options=WIDE_NETWORK, gpus_per_node=3)
+    assert chosen(found) == ((10, 11), ((4, 5, 6), (4, 5, 6)))
+    also = place(cluster, 6, options=WIDE_NETWORK, gpus_per_node=3, required=(11,))
+    assert chosen(also) == chosen(found)
+    assert place(cluster, 6, options=WIDE_NETWORK, gpus_per_node=3, required=(0,)) is None
+    whole = place(cluster, 16, options=WIDE_NETWORK, gpus_per_node=8)
+    assert whole is None
 
 
 def test_a_half_may_block_the_only_linked_pair():
@@ -264,6 +306,10 @@ def test_the_account():
         ({"application": 3}, "application must be a name"),
         ({"min_bandwidth_gbps": float("nan")}, "min_bandwidth_gbps must be a number"),
         ({"single_node": True, "anti_collocation": True}, "exclude each other"),
+        (
+            {"anti_collocation": True, "min_bandwidth_gbps": 9, "network_gbps": 8},
+            "anti_collocation excludes a min_bandwidth_gbps of more than network_gbps .8.",
+        ),
         ({"seed": 1}, "has no option 'seed'; its options: anti_collocation, application"),
     ],
 )
