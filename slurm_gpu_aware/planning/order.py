@@ -7,16 +7,19 @@ from collections.abc import Iterable, Sequence
 
 from slurm_gpu_aware.request import Request
 
-__all__ = ["by_class", "guaranteed_prefix", "in_slurm_order", "queue_key"]
+__all__ = ["by_class", "guaranteed_prefix", "id_key", "in_slurm_order", "queue_key"]
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def queue_key(request: Request) -> tuple[float, float, tuple[int, ...], str]:
-    """Sort key of the queue: priority (larger first), submit time, number of the job id.
+    """Sort key of the queue: priority (larger first), submit time, :func:`id_key`."""
+    return (-request.priority, request.submit_s, *id_key(request.job_id))
 
-    ``98_3`` comes after ``98_2`` and before ``98_10``.
-    """
-    numbers = tuple(int(n) for n in re.findall(r"[0-9]{1,18}", request.job_id))
-    return (-request.priority, request.submit_s, numbers, request.job_id)
+
+def id_key(job_id: str) -> tuple[tuple[int, ...], str]:
+    """Sort key of job ids: ``98_3`` comes after ``98_2`` and before ``98_10``."""
+    return tuple(int(n) for n in _NUMBER.findall(job_id)), job_id
 
 
 def in_slurm_order(queue: Iterable[Request]) -> list[Request]:

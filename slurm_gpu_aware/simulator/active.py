@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import RunningJob
+from slurm_gpu_aware.planning.order import id_key
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.orders import Progress
 from slurm_gpu_aware.simulator.trace import TraceJob
@@ -42,6 +43,11 @@ class ActiveJob:
     """Of its entry among the ends; older entries are void."""
     holder: RunningJob | None = None
     """As the planner sees it, once it has been asked for."""
+    turn: tuple[tuple[int, ...], str] = field(init=False)
+    """Breaks ties of the queue, as the planner does."""
+
+    def __post_init__(self) -> None:
+        self.turn = id_key(self.job.job_id)
 
     def where(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """(node, slots) that it holds; nothing while it waits."""

@@ -29,7 +29,6 @@ from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster, FloatArray
 from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import make_policy, option_names
-from slurm_gpu_aware.planning import Plan
 from slurm_gpu_aware.planning.chooser import shape_of
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.active import ActiveJob
@@ -38,7 +37,7 @@ from slurm_gpu_aware.simulator.floor import Floor
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.postponing import ages, next_due, undemanding
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.rounds import Rounds
+from slurm_gpu_aware.simulator.rounds import Round, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -230,27 +229,27 @@ class Simulator:
     def _round(self) -> None:
         """Choose who takes part, let the planner place, and apply what it says."""
         started = self.timer() if self.timer is not None else 0.0
-        keep, chosen = self.rounds.select()
         self.changed, self.clock.planned_at = False, self.clock.now
-        if not chosen or self.rounds.still_blocked():
+        due = self.rounds.next()
+        if due is None:
             return
-        plan = self.rounds.plan(chosen, keep)
         if self.timer is not None:
             self.placement_ms.append((self.timer() - started) * 1e3)
-        self._apply(plan, keep, chosen)
+        self._apply(due)
         self.rounds.note_head()
         self.used.append((self.clock.now, self.floor.used))
         if self.ages:
-            waiting = [a.request for a in chosen if a.placed is None]
+            waiting = [a.request for a in due.queue if a.placed is None]
             view = self.floor.view(None, with_holders=self.profiled)
             given = self.settings.policy_options
             self.clock.due_s = next_due(waiting, self.policy, given, view, self.clock.now)
 
-    def _apply(self, plan: Plan, keep: set[int] | None, queue: list[ActiveJob]) -> None:
-        by_id = {a.job.job_id: a for a in queue}
+    def _apply(self, due: Round) -> None:
+        by_id = {a.job.job_id: a for a in due.queue}
+        keep = due.keep
         stay = set(keep or ())
         moves: list[tuple[ActiveJob, Assignment]] = []
-        for assignment in plan.assignments:
+        for assignment in due.plan.assignments:
             active = by_id[assignment.job_id]
             if active.is_at(assignment):
                 stay.add(active.position)

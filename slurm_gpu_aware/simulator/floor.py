@@ -39,6 +39,7 @@ class Floor:
         self.free: int = sum(self._free_on)
         self._on_node: dict[int, set[int]] = {}
         """Node -> positions of the jobs on it; kept with interference only."""
+        self.held_gpus = 0
         self.interferes = settings.interference is not None
 
     @property

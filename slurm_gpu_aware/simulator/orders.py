@@ -32,7 +32,7 @@ Key = Callable[[TraceJob, Progress], tuple[float, ...]]
 
 
 def order_key(settings: SimSettings) -> Key:
-    """A sort key, smallest first; submission breaks all ties.
+    """A sort key, smallest first; submission breaks ties, then the job's number (``Rounds``).
 
     LAS has two queues (Gu et al., Tiresias, NSDI'19, section 3.2): below the threshold of attained
     service, then above; inside each by submission, so that jobs of like service do not take turns.

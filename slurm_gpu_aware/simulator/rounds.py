@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.planning import Plan, PlanSettings
 from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
+from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.floor import Floor
@@ -16,7 +17,22 @@ from slurm_gpu_aware.simulator.orders import order_key
 from slurm_gpu_aware.simulator.postponing import ages
 from slurm_gpu_aware.simulator.settings import SimSettings
 
-__all__ = ["Rounds"]
+__all__ = ["Round", "Rounds"]
+
+Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
+"""Key of the order, key of the job's id, position in the trace."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round comes to."""
+
+    plan: Plan
+    keep: set[int] | None
+    """Positions of the running jobs that keep their GPUs whatever is planned; None: all. Others
+    that run have lost them unless the plan gives them some."""
+    queue: list[ActiveJob]
+    """Who was to be placed."""
 
 
 class Rounds:
@@ -38,8 +54,8 @@ class Rounds:
         self._key = order_key(settings)
         self._lined = settings.sticky and not settings.preemptive
         """Who waits does not change its place: the queue is kept sorted."""
-        self._line: list[tuple[tuple[float, ...], int]] = []
-        """Keys and positions of waiting jobs, in order; unused where keys change with time."""
+        self._line: list[Place] = []
+        """Places of the waiting jobs, in order; unused where they change with time."""
         self._profiled = settings.policy_options.get("interference") is not None
         """The policy looks at who runs beside whom."""
         self._patient = settings.backfill or ages(settings.policy)
@@ -49,57 +65,125 @@ class Rounds:
         """Take a job into the queue."""
         self.waiting[active.position] = active
         if self._lined:
-            insort(self._line, (self._key(active.job, active.progress), active.position))
+            insort(self._line, self._place(active))
 
     def stop_waiting(self, active: ActiveJob) -> None:
         """Take a job out of the queue."""
         del self.waiting[active.position]
         if self._lined:
-            entry = (self._key(active.job, active.progress), active.position)
-            del self._line[bisect_left(self._line, entry)]
+            del self._line[bisect_left(self._line, self._place(active))]
 
     def note_head(self) -> None:
         """The round is done: remember who could not start."""
-        self.blocked = self._line[0][1] if self._line else None
+        self.blocked = self._line[0][-1] if self._line else None
 
-    def still_blocked(self) -> bool:
+    def _still_blocked(self) -> bool:
         """The head that found no place last time is still the head, and no GPU became free: then
         nobody behind it starts either, unless jobs may overtake or get less choosy with time."""
-        return not self._patient and bool(self._line) and self._line[0][1] == self.blocked
+        return not self._patient and bool(self._line) and self._line[0][-1] == self.blocked
 
-    def select(self) -> tuple[set[int] | None, list[ActiveJob]]:
-        """Jobs that keep their GPUs (None: all), and those to plan, first comes first."""
-        settings, running = self.settings, self.floor.running
+    def next(self) -> Round | None:
+        """Plan the round that is due; None if nobody takes part."""
+        settings, floor = self.settings, self.floor
         if self._lined:
-            return None, list(self._head_of_line())
-        for active in running.values():
-            active.credit(self.floor.clock.now)
-        everybody = [*running.values(), *self.waiting.values()]
-        everybody.sort(key=lambda a: (*self._key(a.job, a.progress), a.position))
-        prefix = guaranteed_prefix([a.job.gpus for a in everybody], self.floor.total)
-        chosen, rest = everybody[:prefix], everybody[prefix:]
-        keep = {a.position for a in chosen if a.placed is not None} if settings.sticky else set()
-        queue = [a for a in chosen if a.position not in keep]
-        if settings.backfill:
-            queue += [a for a in rest if a.placed is None or not settings.sticky]
-        return keep, queue
+            queue = list(self._head_of_line())
+            if not queue or self._still_blocked():
+                return None
+            return Round(self._plan(queue, None), None, queue)
+        for active in floor.running.values():
+            active.credit(floor.clock.now)
+        everybody = [*floor.running.values(), *self.waiting.values()]
+        everybody.sort(key=self._place)
+        room = floor.total - floor.held_gpus
+        prefix = guaranteed_prefix([a.job.gpus for a in everybody], room)
+        first, rest = everybody[:prefix], everybody[prefix:]
+        if settings.sticky:
+            return self._sticky(first, rest)
+        queue = [*first, *rest] if settings.backfill else first
+        return Round(self._plan(queue, set()), set(), queue) if queue else None
 
-    def plan(self, chosen: list[ActiveJob], keep: set[int] | None) -> Plan:
-        """Let the planner place the chosen jobs beside those that keep their GPUs."""
-        shown = self.floor.view(keep, with_holders=self.settings.backfill or self._profiled)
+    def _sticky(self, first: list[ActiveJob], rest: list[ActiveJob]) -> Round | None:
+        """Place the waiting jobs of the prefix ``first``, and by backfill those of ``rest``.
+
+        Running jobs of ``rest`` give way only if the prefix does not fit beside them.
+        """
+        keep = {a.position for a in first if a.placed is not None}
+        want = [a for a in first if a.placed is None]
+        tail = [a for a in rest if a.placed is not None]
+        late = [a for a in rest if a.placed is None] if self.settings.backfill else []
+        if not want and not late:
+            return None
+        beside = keep | {a.position for a in tail}
+        plan = self._plan([*want, *late], beside)
+        if not tail or _all_placed(plan, want):
+            return Round(plan, beside, [*want, *late])
+        for staying in self._fewer(tail, want):
+            plan = self._plan(want, keep | {a.position for a in staying}, backfill=False)
+            if _all_placed(plan, want):
+                break
+        taken = {gpu for a in plan.assignments for gpu in _gpus(zip(a.nodes, a.slots, strict=True))}
+        keep |= {a.position for a in tail if taken.isdisjoint(_gpus(a.where()))}
+        if not self.settings.backfill:
+            return Round(plan, keep, want)
+        placed = {a.job_id for a in plan.assignments}
+        behind = [a for a in want if a.job.job_id not in placed]
+        behind += [a for a in rest if a.position not in keep]
+        more = self._plan(behind, keep, given=(want, plan))
+        both = Plan((*plan.assignments, *more.assignments), more.waiting)
+        return Round(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
+
+    def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
+        """Who of ``tail`` may stay, ever fewer: first as many go, from the last on, as have the
+        GPUs that ``want`` lacks; as packing may want more, twice as many, and so on."""
+        lacking = sum(a.job.gpus for a in want) - self.floor.free
+        go = 0
+        while go < len(tail) and (lacking > 0 or not go):
+            go += 1
+            lacking -= tail[-go].job.gpus
+        while go < len(tail):
+            yield tail[:-go]
+            go *= 2
+        yield []
+
+    def _plan(
+        self,
+        queue: list[ActiveJob],
+        keep: set[int] | None,
+        *,
+        backfill: bool | None = None,
+        given: tuple[list[ActiveJob], Plan] | None = None,
+    ) -> Plan:
+        """Let the planner place ``queue`` beside the jobs in ``keep`` (None: all that run).
+
+        ``given``: what an earlier plan of this round gave, and to whom. ``backfill``: None: as set.
+        """
+        holders = self.settings.backfill or self._profiled
+        shown, now = self.floor.view(keep, with_holders=holders), self.floor.clock.now
+        if given is not None:
+            requests = {a.job.job_id: a.request for a in given[0]}
+            new = [(requests[a.job_id], a) for a in given[1].assignments]
+            shown = shown.copy()
+            for request, assignment in new:
+                take(shown, request, assignment)
+            shown = replace(shown, running=(*shown.running, *(as_running(*n, now) for n in new)))
+        settings = self._plan_settings
         return plan_round(
-            self._ranked(chosen),
+            self._ranked(queue),
             shown,
-            self._plan_settings,
-            self.floor.clock.now,
+            settings if backfill is None else replace(settings, backfill=backfill),
+            now,
             policy_options={self.settings.policy: self.settings.policy_options},
         )
+
+    def _place(self, active: ActiveJob) -> Place:
+        """Where a job stands in the queue: by the order, ties as ``planning`` breaks them."""
+        return self._key(active.job, active.progress), active.turn, active.position
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
         """Waiting jobs in order, as far as the planner would look."""
         room = self.floor.free
         beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
-        for _, position in self._line:
+        for *_, position in self._line:
             active = self.waiting[position]
             room -= active.job.gpus
             beyond -= room < 0
@@ -115,3 +199,13 @@ class Rounds:
             replace(a.request, priority=float(len(ordered) - place))
             for place, a in enumerate(ordered)
         ]
+
+
+def _all_placed(plan: Plan, wanted: list[ActiveJob]) -> bool:
+    placed = {assignment.job_id for assignment in plan.assignments}
+    return all(active.job.job_id in placed for active in wanted)
+
+
+def _gpus(where: Iterable[tuple[int, tuple[int, ...]]]) -> set[tuple[int, int]]:
+    """(node, slot) of every GPU."""
+    return {(node, slot) for node, slots in where for slot in slots}
