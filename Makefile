@@ -4,12 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  ?= trixie
 ROUNDS ?= 3
+# Slurm tests run on so many clusters side by side, each in turn its own files (0: one, in this process)
+CLUSTERS ?= 2
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 # On two busy cores a real cluster sometimes outruns a deadline: such a test is repeated on a clean
 # cluster, and the summary lists it as rerun. Never repeated: survival, filter and requests, where
 # one failure in many runs is a failure.
-SLURM_PYTEST := $(PYTEST) tests/slurm --reruns 2 --reruns-delay 5 -r fER --durations=15
+SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder \
+  --reruns 2 --reruns-delay 5 -r fER --durations=25
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint test test-fast test-search test-slurm test-sid test-requests requests docker image cluster-up cluster-down demo clean

@@ -1,6 +1,6 @@
 """The container cluster as tests see it: run commands in it, submit, wait, break things.
 
-Everything goes through ``docker exec``; nothing here knows the code under test. What Slurm says is
+Everything goes through ``docker exec`` (`hands`); nothing here knows the code under test. What Slurm says is
 read with ``scontrol`` and parsed here a second time, so that a test does not trust our own parser.
 """
 
@@ -10,9 +10,12 @@ import contextlib
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+
+from hands import Hands
 
 __all__ = ["ENDED", "NODES", "Cluster", "ClusterError", "CommandFailed"]
 
@@ -65,6 +68,8 @@ class Cluster:
     def __init__(self, project: str, suite: str = "trixie") -> None:
         self.project = project
         self.suite = suite
+        self._hands: dict[tuple[str, str], Hands] = {}
+        self._lock = threading.Lock()
 
     # -- life of the cluster -------------------------------------------------------------------
 
@@ -74,6 +79,8 @@ class Cluster:
 
     def down(self) -> None:
         """Remove containers, networks and volumes."""
+        for hands in self._hands.values():
+            hands.close()
         self._script("down", timeout=120)
 
     def refresh(self) -> None:
@@ -139,13 +146,8 @@ class Cluster:
     ) -> subprocess.CompletedProcess[bytes]:
         """Like `sh`, but return status, stdout and stderr (bytes)."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
-        done = subprocess.run(
-            [*self._exec(container, user), *argv],
-            input=stdin.encode() if isinstance(stdin, str) else (stdin or b""),
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
+        given = stdin.encode() if isinstance(stdin, str) else (stdin or b"")
+        done = self._hands_of(container, user).run(argv, given, timeout)
         if check and done.returncode != 0:
             raise CommandFailed(
                 command,
@@ -328,6 +330,14 @@ class Cluster:
 
     def _answers(self) -> bool:
         return self.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
+
+    def _hands_of(self, container: str, user: str) -> Hands:
+        with self._lock:
+            hands = self._hands.get((container, user))
+            if hands is None or hands.gone:
+                hands = Hands(self._exec(container, user))
+                self._hands[container, user] = hands
+            return hands
 
     def _exec(self, container: str, user: str) -> list[str]:
         where = f"/shared/home/{user}" if user in ("alice", "bob") else "/"

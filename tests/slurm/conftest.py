@@ -1,7 +1,7 @@
 """Slurm tests run on a real cluster in containers, brought up once per test run.
 
 ``GPU_AWARE_REUSE=1`` takes the running project ``$GPU_AWARE_PROJECT``, copies the current source
-into it, and leaves it running.
+into it, and leaves it running (with ``-n 0``).
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from cluster import Cluster
 HERE = Path(__file__).parent
 
 
+LONGEST_FIRST = ("test_survival", "test_rolling", "test_requests", "test_preemption", "test_limits")
+"""Files in the order in which clusters side by side take them: no long one at the end, alone."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.slurm)
+    order = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # stable
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The cluster: up when the first test wants it, gone at the end."""
+    """The cluster: up when the first test wants it, gone at the end; one per worker of xdist."""
     reuse = os.environ.get("GPU_AWARE_REUSE") == "1"
     project = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware"
     cluster = Cluster(
