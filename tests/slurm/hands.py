@@ -25,7 +25,8 @@ import base64, json, subprocess, sys, threading
 lock = threading.Lock()
 def run(ask):
     try:
-        done = subprocess.run(ask["argv"], input=base64.b64decode(ask["stdin"]), capture_output=True)
+        given = base64.b64decode(ask["stdin"])
+        done = subprocess.run(ask["argv"], input=given, capture_output=True)
         status, out, err = done.returncode, done.stdout, done.stderr
     except OSError as exc:
         status, out, err = 127, b"", str(exc).encode()
