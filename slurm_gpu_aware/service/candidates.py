@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.licences import Licences, own_licences
 from slurm_gpu_aware.service.placing import Candidate, task_of
-from slurm_gpu_aware.service.recovery import Backoff
 from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
@@ -54,6 +54,7 @@ class Candidates:
             assert original is not None  # noqa: S101 - is_parked said so
             if job.reason not in _PLANNABLE:
                 self.held += 1
+                self.backoff.shown(job.id)
                 self.waiting.append(waiting_entry(job.id, f"held by {job.reason}"))
                 continue
             if self._order.blocks(job):
@@ -65,11 +66,10 @@ class Candidates:
 
     def _take(self, job: SlurmJob, original: OriginalRequest, job_id: str) -> bool:
         """Look at a job or one task of it; False: the rest of its record is left to Slurm."""
-        now = self.site.now
-        until = self.backoff.held_until(job_id, now, job.reason)
-        if until is not None:
+        wait_s = self.backoff.wait_s(job_id, job.reason)
+        if wait_s is not None:
             self.held += 1
-            self._wait(job, job_id, f"it could not start; tried again in {until - now:.0f} s")
+            self._wait(job, job_id, f"it could not start; tried again in {wait_s:.0f} s")
             return True
         own = own_licences(job, self.site.reservations)
         lacking = self.licences.lacking(original.licenses, own)

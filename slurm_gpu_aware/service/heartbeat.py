@@ -37,15 +37,17 @@ class Heartbeat:
         config: Config,
         *,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
         stall_s: float = STALL_S,
     ) -> None:
         self._gateway = gateway
         self._config = config
         self._clock = clock
+        self._timer = timer
         self._stall_s = stall_s
         self._stop = threading.Event()
         self._held_until = 0.0
-        self._last_round = clock()
+        self._last_round = timer()
         self._stalled = False
         self._beats = 0
         self.created: SimpleQueue[float] = SimpleQueue()
@@ -59,7 +61,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Beat once now, then from the thread. Raises SourceError if Slurm does not answer."""
-        self._last_round = self._clock()  # however long we had to wait for Slurm
+        self._last_round = self._timer()  # however long we had to wait for Slurm
         self.beat()
         self._thread.start()
 
@@ -71,17 +73,18 @@ class Heartbeat:
 
     def round_done(self) -> None:
         """The main loop finished a round."""
-        self._last_round = self._clock()
+        self._last_round = self._timer()
 
     def beat(self) -> None:
         """Push the end of the reservation once; create it if it is gone. Raises SourceError."""
         now = self._clock()
-        if now - self._last_round > self._stall_s:
+        since_s = self._timer() - self._last_round
+        if since_s > self._stall_s:
             if not self._stalled:
                 log.error(
                     "no round has succeeded for %.0f s: the gate is let go, parked jobs will"
                     " start as Slurm likes",
-                    now - self._last_round,
+                    since_s,
                 )
             self._stalled = True
             return

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.recovery import Backoff
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import hand_over
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
@@ -44,15 +44,15 @@ class Leaver:
         updates: dict[str, list[JobUpdate]] = {}
         stays: dict[str, str] = {}
         for job, _ in jobs:
-            until = self._backoff.held_until(job.id, now, "Licenses")
-            if until is not None:
-                stays[job.id] = f"cannot be left to Slurm; tried again in {until - now:.0f} s"
+            wait_s = self._backoff.wait_s(job.id, "Licenses")
+            if wait_s is not None:
+                stays[job.id] = f"cannot be left to Slurm; tried again in {wait_s:.0f} s"
                 continue
             try:
                 updates[job.id] = hand_over(job, update_ids(job, split, _MOST_TASKS), now)
             except ValueError as exc:
                 log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
-                self._backoff.punish(job.id, now)
+                self._backoff.punish(job.id)
                 stays[job.id] = "its gate cannot be opened, it must be released by hand"
         stays |= self._send(updates, {job.id: reason for job, reason in jobs}, now)
         return set(updates), stays
@@ -69,7 +69,7 @@ class Leaver:
             stray = job.state == "PENDING" and job.licence_count(licence) > 0
             if not stray or parse(job.admin_comment) is not None:
                 continue
-            if self._backoff.held_until(job.id, now, "Licenses") is not None:
+            if self._backoff.wait_s(job.id, "Licenses") is not None:
                 continue
             if not self._books.has_event(job.id, "parked"):
                 continue
@@ -79,7 +79,7 @@ class Leaver:
                 updates[job.id] = [JobUpdate(job_id, (("Licenses", own),)) for job_id in ids]
             except ValueError as exc:
                 log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
-                self._backoff.punish(job.id, now)
+                self._backoff.punish(job.id)
         self._send(updates, dict.fromkeys(updates, "its AdminComment was overwritten"), now)
 
     def _send(
@@ -91,9 +91,9 @@ class Leaver:
         for job_id, sent in updates.items():
             complaints = [refused[u.job_id] for u in sent if u.job_id in refused]
             if complaints:
-                until = self._backoff.punish(job_id, now)
+                wait_s = self._backoff.punish(job_id)
                 stays[job_id] = f"could not be left to Slurm: {complaints[0]}"
-                log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], until - now)
+                log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], wait_s)
                 continue
             log.info("job %s is left to Slurm: %s", job_id, reasons[job_id])
             for name in dict.fromkeys([job_id, *(u.job_id for u in sent)]):

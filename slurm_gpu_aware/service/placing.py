@@ -8,7 +8,8 @@ pins, which the next round places anew or undoes, or an open gate, whose pins ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.assignment import Assignment
@@ -53,11 +54,19 @@ class _Step:
 class Placer:
     """Carries out a plan."""
 
-    def __init__(self, gateway: Gateway, config: Config, books: Books, watch: Watch) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        config: Config,
+        books: Books,
+        watch: Watch,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._gateway = gateway
         self._config = config
         self._books = books
         self._watch = watch
+        self._timer = timer
 
     def place(
         self,
@@ -244,7 +253,7 @@ class Placer:
                 self._books.event(job_id, "error", {"step": "open", "why": why}, now)
                 continue
             step.tracked.state = "released"
-            step.tracked.released_at = now
+            step.tracked.opened = self._timer()
             self._books.outcome(step.tracked.decision, "released", now)
             self._books.event(job_id, "released", {}, now)
             log.info(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.backoff import STALE_S, Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
@@ -22,7 +22,7 @@ from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.rewrite import is_pinned
 from slurm_gpu_aware.slurm.undo import undo_fields
 
-__all__ = ["Backoff", "Recovery", "is_released"]
+__all__ = ["Recovery", "is_released"]
 
 log = logging.getLogger(__name__)
 
@@ -37,50 +37,6 @@ _STARTING = frozenset(
     }
 )
 """Reasons of a placed job that is about to start."""
-_HELD_S = 2.0
-_STALE_S = 5.0
-"""Slurm shows the old reason until its scheduler has looked at the job."""
-
-
-@dataclass
-class Backoff:
-    """How long a job that could not start is not planned again: doubling, up to 16 times.
-
-    A job that Slurm shows as held by something is looked at again soon: once it is parked, its
-    reason says for how long it is held. But Slurm shows no reason, too, each time that it has not
-    looked at the job yet, so that only ``Licenses`` says that nothing else holds it. One that did
-    not start for no visible reason waits longer.
-    """
-
-    base_s: float
-    _until: dict[str, float] = field(default_factory=dict)
-    _doubtful: dict[str, float] = field(default_factory=dict)
-    """Until when no other reason than ``Licenses`` is believed."""
-    _count: dict[str, int] = field(default_factory=dict)
-
-    def punish(self, job_id: str, now: float, *, held: bool = False) -> float:
-        """Hold a job back once more; return until when."""
-        count = self._count.get(job_id, 0)
-        self._count[job_id] = count + 1
-        long_s = self.base_s * 2 ** min(count, 4)
-        self._until[job_id] = now + (min(_HELD_S, long_s) if held else long_s)
-        self._doubtful[job_id] = now + long_s
-        return self._until[job_id]
-
-    def held_until(self, job_id: str, now: float, reason: str = "") -> float | None:
-        """Until when a job that shows this reason is held back; None: it is not."""
-        until = self._until.get(job_id, now)
-        if reason != "Licenses":
-            until = max(until, self._doubtful.get(job_id, now))
-        return until if until > now else None
-
-    def forget(self, known: set[str]) -> None:
-        """Drop jobs that are gone; tasks of an unsplit array are known by the array's number."""
-        gone = [j for j in self._count if j not in known and j.partition("_")[0] not in known]
-        for job_id in gone:
-            self._count.pop(job_id)
-            self._until.pop(job_id, None)
-            self._doubtful.pop(job_id, None)
 
 
 def is_released(job: SlurmJob, config: Config) -> bool:
@@ -108,18 +64,18 @@ class Recovery:
         self._books = books
         self._watch = watch
         self._backoff = backoff
+        self._timer = backoff.timer  # a clock that is set must not keep a job pinned
         self._first_seen: dict[str, float] = {}
         self.grace_s = 0.0
         """How much longer a job that preempts others may take: its victims may go on so long."""
 
-    def due(
-        self, jobs: Sequence[SlurmJob], lost_nodes: frozenset[str], now: float
-    ) -> dict[str, str]:
+    def due(self, jobs: Sequence[SlurmJob], lost_nodes: frozenset[str]) -> dict[str, str]:
         """Why, for each job whose gate must be closed again. ``lost_nodes``: cannot be used."""
         released = [job for job in jobs if is_released(job, self._config)]
         current = {job.id for job in released}
         self._first_seen = {j: t for j, t in self._first_seen.items() if j in current}
         found: dict[str, str] = {}
+        now = self._timer()
         for job in released:
             why = self._why(job, lost_nodes, now)
             if why is not None:
@@ -129,16 +85,14 @@ class Recovery:
     def _why(self, job: SlurmJob, lost_nodes: frozenset[str], now: float) -> str | None:
         first = self._first_seen.setdefault(job.id, now)
         tracked = self._watch.placed.get(job.id)
-        since = tracked.released_at if tracked and tracked.released_at is not None else first
+        since = tracked.opened if tracked and tracked.opened is not None else first
         mark = mark_of(job.admin_comment)
         if mark is not None and job.restarts > mark.restarts:
             return "requeued"
         lost = sorted(lost_nodes.intersection(job.req_nodes))
         if lost:
             return f"node {lost[0]} cannot be used"
-        if job.reason not in _STARTING and not (
-            job.reason == "Licenses" and now - since < _STALE_S
-        ):
+        if job.reason not in _STARTING and not (job.reason == "Licenses" and now - since < STALE_S):
             return f"held by {job.reason}"
         limit_s = self._config.selector.start_timeout_s
         limit_s += self.grace_s if tracked is not None and tracked.preempts else 0.0
@@ -222,5 +176,5 @@ class Recovery:
         if why == "requeued" or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
-        until = self._backoff.punish(job.id, now, held=why.startswith("held by "))
-        log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, until - now)
+        wait_s = self._backoff.punish(job.id, held=why.startswith("held by "))
+        log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)

@@ -12,6 +12,7 @@ from typing import Any
 from slurm_gpu_aware.config import NETWORK_LEVELS, Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.candidates import Candidates, waiting_entry
 from slurm_gpu_aware.service.leaving import Leaver
@@ -19,7 +20,7 @@ from slurm_gpu_aware.service.licences import Licences
 from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
-from slurm_gpu_aware.service.recovery import Backoff, Recovery, is_released
+from slurm_gpu_aware.service.recovery import Recovery, is_released
 from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
@@ -80,7 +81,7 @@ class Rounds:
         *,
         gate_held_until: Callable[[], float],
         clock: Callable[[], float] = time.time,
-        timer: Callable[[], float] = time.perf_counter,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gateway = gateway
         self._config = config
@@ -89,8 +90,8 @@ class Rounds:
         self._timer = timer
         self._gate_held_until = gate_held_until
         self.watch = Watch(books, config)
-        self._backoff = Backoff(config.selector.reuse_backoff_s)
-        self._placer = Placer(gateway, config, books, self.watch)
+        self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
+        self._placer = Placer(gateway, config, books, self.watch, timer)
         self._leaver = Leaver(gateway, config, books, self._backoff)
         self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
         self._policy_options = policy_options(config)
@@ -135,7 +136,7 @@ class Rounds:
         nodes = {node.name: node for node in self._gateway.nodes()}
         now = self._clock()
         lost = frozenset(name for name, node in nodes.items() if not is_usable(node))
-        due = self._recovery.due(released, lost, now)
+        due = self._recovery.due(released, lost)
         if due and self._gate_held(now):
             by_id = {job.id: job for job in jobs}
             outcome.parked_again = self._recovery.park_again(by_id, due, now)
@@ -154,7 +155,7 @@ class Rounds:
             penalties=self._config.placement.penalties,
             network=self._network.groups(self._timer),
             holds=holds,
-            busy_nodes=self._busy(nodes.values(), now),
+            busy_nodes=self._busy(nodes.values(), self._timer()),
             now=now,
             class_of=self._class_of,
             applications=self._config.applications,
@@ -195,7 +196,7 @@ class Rounds:
             )
             outcome.placed, outcome.planned = placed, planned
             for job_id, why in failed.items():
-                self._backoff.punish(job_id, now)
+                self._backoff.punish(job_id)
                 outcome.waiting.append(waiting_entry(job_id, why))
 
     def _busy(self, nodes: Iterable[SlurmNode], now: float) -> frozenset[str]:

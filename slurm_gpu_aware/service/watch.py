@@ -34,8 +34,8 @@ class Tracked:
     slots: tuple[int, ...] | None
     """None: Slurm picks the GPUs."""
     restarts: int
-    released_at: float | None = None
-    """When the gate was opened, or when we first saw it open."""
+    opened: float | None = None
+    """When this selector opened the gate, in seconds of a clock that is never set."""
     raw_id: int | None = None
     """Slurm's number of its record, once we have seen it placed."""
     preempts: bool = False
@@ -183,7 +183,6 @@ class Watch:
         elif tracked.state in ("planned", "prepared"):
             # A selector that died after opening the gate could not write it down.
             tracked.state = "released"
-            tracked.released_at = tracked.released_at or now
             self.books.outcome(tracked.decision, "released", now, {"seen_later": True})
             self.books.event(job.id, "released", {"seen_later": True}, now)
 

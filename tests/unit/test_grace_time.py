@@ -10,8 +10,9 @@ from sample_jobs import slurm_job
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.recovery import Backoff, Recovery
+from slurm_gpu_aware.service.recovery import Recovery
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmPartition, SlurmQos
@@ -61,9 +62,10 @@ def watch(tmp_path: Path) -> Watch:
 
 
 def due(watch: Watch, after_s: float, grace_s: float) -> dict[str, str]:
-    recovery = Recovery(CliGateway(), Config(), watch.books, watch, Backoff(60.0))
+    backoff = Backoff(60.0, lambda: RELEASED_AT + after_s)
+    recovery = Recovery(CliGateway(), Config(), watch.books, watch, backoff)
     recovery.grace_s = grace_s
-    return recovery.due([JOB], frozenset(), RELEASED_AT + after_s)
+    return recovery.due([JOB], frozenset())
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_only_a_job_with_victims_is_given_the_time(
     watch: Watch, preempts: bool, after_s: float, parked_again: bool
 ):
     watch.placed["7"] = Tracked(
-        1, "released", ("n1",), (1,), 0, released_at=RELEASED_AT, preempts=preempts
+        1, "released", ("n1",), (1,), 0, opened=RELEASED_AT, preempts=preempts
     )
     assert bool(due(watch, after_s, grace_s=90.0)) is parked_again
 

@@ -8,9 +8,9 @@ import pytest
 from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.leaving import Leaver
-from slurm_gpu_aware.service.recovery import Backoff
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.store.database import open_store
@@ -29,11 +29,13 @@ class Bench:
 
     def __init__(self, slurm: FakeSlurm) -> None:
         self.slurm = slurm
+        self.now = 0.0
         self.gateway = CliGateway(scontrol=slurm.scontrol)
         self.books = Books(slurm.store)
-        self.leaver = Leaver(self.gateway, Config(), self.books, Backoff(60.0))
+        self.leaver = Leaver(self.gateway, Config(), self.books, Backoff(60.0, lambda: self.now))
 
     def leave(self, now: float) -> tuple[set[str], dict[str, str]]:
+        self.now = now
         jobs = [(job, "too odd") for job in self.jobs() if job.state == "PENDING"]
         return self.leaver.leave(jobs, now)
 
@@ -67,11 +69,14 @@ def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: FakeSlurm) -> No
     (slurm.home / "refuse").write_text("7")
     bench = Bench(slurm)
     bench.books.event("7", "parked", {}, 900.0)
+    bench.now = 1000.0
     bench.leaver.open_strays(bench.jobs(), 1000.0, frozenset())
     assert bench.kinds("7") == ["parked"]
     (slurm.home / "refuse").unlink()
+    bench.now = 1001.0
     bench.leaver.open_strays(bench.jobs(), 1001.0, frozenset())
     assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    bench.now = 1061.0
     bench.leaver.open_strays(bench.jobs(), 1061.0, frozenset())
     assert slurm.jobs["7"]["Licenses"] == "(null)"
     assert bench.kinds("7") == ["parked", "released"]

@@ -14,7 +14,6 @@ from fake_slurm import FakeSlurm, parked
 from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.heartbeat import Heartbeat
-from slurm_gpu_aware.service.recovery import Backoff
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.service.selectd import Selector
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
@@ -173,15 +172,6 @@ def test_what_is_left_to_slurm_is_not_touched_again(slurm: FakeSlurm) -> None:
     assert slurm.jobs["7"]["JobState"] == "RUNNING"
     assert not (slurm.home / "touched-running").exists()
     assert ";sel=hand:" in slurm.jobs["7"]["AdminComment"]
-
-
-def test_a_task_of_an_unsplit_array_is_not_forgotten() -> None:
-    backoff = Backoff(60.0)
-    backoff.punish("98_0", 0.0)
-    backoff.forget({"98"})
-    assert backoff.held_until("98_0", 1.0) == 60.0
-    backoff.forget({"99"})
-    assert backoff.held_until("98_0", 1.0) is None
 
 
 def test_array_tasks_are_split_and_bounded(slurm: FakeSlurm) -> None:

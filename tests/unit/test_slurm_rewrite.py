@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from slurm_gpu_aware.service.placing import extra_with_clock
-from slurm_gpu_aware.service.recovery import Backoff
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, encode, parse
 from slurm_gpu_aware.slurm.features import matches, understood
 from slurm_gpu_aware.slurm.gateway import JobUpdate, SlurmJob, SlurmNode
@@ -222,16 +221,6 @@ def test_extra_keeps_what_the_user_put_there() -> None:
     assert extra_with_clock("mine,freq=100@2", 900, (0, 3)) == "mine,freq=900@0+3"
     assert extra_with_clock("mine,freq=100", None) == "mine"
     assert extra_with_clock("two words", 900) is None
-
-
-def test_backoff_doubles_up_to_sixteen_times() -> None:
-    backoff = Backoff(60.0)
-    assert [backoff.punish("7", 0.0) for _ in range(6)] == [60, 120, 240, 480, 960, 960]
-    assert backoff.held_until("7", 959.0) == 960
-    assert backoff.held_until("7", 960.0) is None
-    assert Backoff(60.0).punish("7", 0.0, held=True) < 5
-    backoff.forget(set())
-    assert backoff.held_until("7", 0.0) is None
 
 
 def test_a_node_count_that_is_asked_is_not_sent() -> None:
