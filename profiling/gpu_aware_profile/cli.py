@@ -36,7 +36,7 @@ _ELSEWHERE = {
     "classify": "gpu_aware_profile.commands_fit:classify",
     "fit-effbw": "gpu_aware_profile.commands_fit:fit_effbw",
     "node": "gpu_aware_profile.commands_probe:node",
-    "sweep": "gpu_aware_profile.commands_probe:sweep",
+    "sweep": "gpu_aware_profile.commands_sweep:sweep",
 }
 """Commands that touch hardware or Slurm, or fit models. Imported when asked for, because ``node``
 runs on every compute node and pays for each import."""
@@ -116,7 +116,7 @@ def show(
     from gpu_aware_profile import tables
     from slurm_gpu_aware.store.profiles import load_profile, score_rows
 
-    with _open(store_path, config_path, readonly=True) as store:
+    with _open(store_path, config_path) as store:
         rows = _selected(score_rows(store), classes, nodes)
         faults = {
             node: found
@@ -183,12 +183,13 @@ def import_command(
       gpu-aware-profile import timings.csv
       gpu-aware-profile import resnet.csv --class A --skip-bad
     """
+    from gpu_aware_profile.opening import written
     from gpu_aware_profile.tables import read_csv
     from slurm_gpu_aware.store.profiles import check_timings, import_timings, recompute_scores
 
     config = _config(config_path)
     rows, bad = read_csv(file, app_class=app_class)
-    with _open(store_path, config_path, readonly=False) as store:
+    with written(store_path or config.store.path, config) as store:
         good, unknown = check_timings(store, rows, config.site.classes)
         bad = sorted([*bad, *unknown])
         _report_bad(file.name, bad)
@@ -229,7 +230,7 @@ def export(store_path: Path | None, config_path: str | None, file: IO[str], as_j
     from gpu_aware_profile import tables
     from slurm_gpu_aware.store.profiles import newest_timings
 
-    with _open(store_path, config_path, readonly=True) as store:
+    with _open(store_path, config_path) as store:
         if as_json:
             import json
 
@@ -253,10 +254,11 @@ def rescore(store_path: Path | None, config_path: str | None, reference: str | N
       gpu-aware-profile rescore
       gpu-aware-profile rescore --reference cluster
     """
+    from gpu_aware_profile.opening import written
     from slurm_gpu_aware.store.profiles import recompute_scores, score_rows
 
     config = _config(config_path)
-    with _open(store_path, config_path, readonly=False) as store:
+    with written(store_path or config.store.path, config) as store:
         recompute_scores(store, config.site.classes, reference=reference)
         say(f"{len(score_rows(store))} scores in {store.path}")
 
@@ -272,11 +274,12 @@ def _config(config_path: str | None) -> Config:
     return load_config(config_path)
 
 
-def _open(store_path: Path | None, config_path: str | None, *, readonly: bool) -> Store:
+def _open(store_path: Path | None, config_path: str | None) -> Store:
+    """For reading."""
     from slurm_gpu_aware.store.database import open_store
 
     path = store_path if store_path is not None else _config(config_path).store.path
-    return open_store(path, readonly=readonly)
+    return open_store(path, readonly=True)
 
 
 def _selected(rows: list[ScoreRow], classes: Sequence[str], nodes: Sequence[str]) -> list[ScoreRow]:

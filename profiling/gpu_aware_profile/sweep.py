@@ -3,15 +3,12 @@
 One ``srun`` per node (exclusive, so that nothing disturbs the timings), a bounded number at a
 time. Threads wait for the probes, but the caller's thread alone merges reports: the store has one
 writer. A node that fails, hangs or stays busy is reported and skipped.
-
-Nodes that are done are noted in a folder per sweep, so that an interrupted sweep can go on.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 import threading
@@ -19,14 +16,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.slurm.cli_gateway import clean_environment, run_command
 from slurm_gpu_aware.store.report import parse_report
 
-__all__ = ["Outcome", "Sweep", "SweepNotes", "SweepSettings", "Target", "gpu_nodes", "parse_sinfo"]
+__all__ = [
+    "Outcome",
+    "Sweep",
+    "SweepSettings",
+    "Target",
+    "gpu_nodes",
+    "is_sweep_id",
+    "parse_sinfo",
+]
 
 _SOCKETS = re.compile(r"\([^)]*\)")
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)")
@@ -80,7 +84,7 @@ class SweepSettings:
     """Time for Slurm to start and end a job beyond the two limits."""
 
     def __post_init__(self) -> None:
-        if not _ID.match(self.sweep_id):
+        if not is_sweep_id(self.sweep_id):
             raise ValueError(f"{self.sweep_id!r} is not a sweep id: letters, digits, - and _")
         if self.concurrency < 1 or self.probe_s <= 0 or self.queue_s <= 0:
             raise ValueError("concurrency and time limits must be more than 0")
@@ -103,6 +107,11 @@ class SweepSettings:
             *["--input=none", "--cpu-bind=none", *self.srun_options],
             *[self.command, "node", "--json", *self.arguments],
         ]
+
+
+def is_sweep_id(text: str) -> bool:
+    """Whether it may name a folder of notes and stand in the names of jobs."""
+    return bool(_ID.match(text))
 
 
 def gpu_nodes(timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
@@ -147,56 +156,6 @@ def _gpu_count(gres: str) -> int:
 
 
 @dataclass
-class SweepNotes:
-    """Which nodes of a sweep are done: a folder with one empty file per node."""
-
-    root: Path
-    sweep_id: str
-
-    @property
-    def folder(self) -> Path:
-        """Folder of this sweep; absent before the first note and after :meth:`finish`."""
-        return self.root / self.sweep_id
-
-    def done(self) -> set[str]:
-        """Nodes that are done."""
-        if not self.folder.is_dir():
-            return set()
-        return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
-
-    def begin(self) -> None:
-        """Make the folder, so that an interrupted sweep is known. Raises SourceError.
-
-        Root gives it to the owner of the store's folder, who may go on with the sweep.
-        """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if os.geteuid() == 0:
-                owner = self.root.parent.stat()
-                for folder in (self.root, self.folder):
-                    os.chown(folder, owner.st_uid, owner.st_gid)
-        except OSError as exc:
-            raise SourceError(f"{self.folder}: cannot be made: {exc.strerror}") from None
-
-    def note(self, node: str) -> None:
-        """Note a node as done. Call it after its report was merged."""
-        (self.folder / f"{node}.done").touch()
-
-    def finish(self) -> None:
-        """Forget the sweep: nothing of it is left to resume."""
-        for file in self.folder.glob("*.done"):
-            file.unlink()
-        self.folder.rmdir()
-
-    def unfinished(self) -> list[str]:
-        """Ids of sweeps that can be resumed, oldest first."""
-        if not self.root.is_dir():
-            return []
-        folders = [f for f in self.root.iterdir() if f.is_dir() and _ID.match(f.name)]
-        return [f.name for f in sorted(folders, key=lambda f: f.stat().st_mtime)]
-
-
-@dataclass
 class Sweep:
     """Runs the probes. ``merge`` is called in the caller's thread, once per good report."""
 
@@ -228,7 +187,7 @@ class Sweep:
     def _merged(self, outcome: Outcome, report: Mapping[str, Any]) -> Outcome:
         try:
             self.merge(report)
-        except SourceError as exc:
+        except (SourceError, StoreError) as exc:  # one that is locked or full fails this node alone
             return Outcome(outcome.node, "failed", str(exc), took_s=outcome.took_s)
         return outcome
 

@@ -16,6 +16,7 @@ from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
+from slurm_gpu_aware.store.ownership import of_selector
 
 __all__ = [
     "check_coverage",
@@ -193,10 +194,10 @@ def check_permissions(g: Ground) -> Iterable[Check]:
         yield failed("permissions", f"{path.parent} is missing", cure)
         return
     # SQLite writes beside the file, too; a sweep run as root leaves files that are root's.
-    files = [path.with_name(path.name + end) for end in ("", "-wal", "-shm")]
+    files = [p for p in of_selector(path) if p != published_path(path)]
     wrong = [p for p in (path.parent, *files) if p.exists() and not _writable(p, user)]
     if wrong:
-        cure = f"chown -R {user} {path.parent}"
+        cure = f"'gpu-aware setup --install' as root, or chown {user} {' '.join(map(str, wrong))}"
         yield failed("permissions", f"{user} cannot write to {wrong[0]}", cure)
     else:
         yield ok("permissions", f"{user} can write to {path.parent}")

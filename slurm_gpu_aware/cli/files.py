@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import slurm_gpu_aware
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.store.ownership import give_folder, of_selector
 
 __all__ = ["Change", "check_lua", "diff", "make_folders", "pending", "shipped", "write"]
 
@@ -134,25 +135,20 @@ def write(change: Change) -> Path | None:
     return kept
 
 
-def folders(config: Config) -> Mapping[Path, str]:
-    """Folders that the filter and the selector write into, and what for."""
-    return {
-        config.store.path.parent: "store",
-        config.events.submit_file.parent: "submission events",
-    }
-
-
 def make_folders(config: Config, user: str) -> list[Path]:
-    """Create the missing ones of :func:`folders`, owned by ``user``; return what was made."""
-    made = []
-    for folder in folders(config):
-        if folder.is_dir():
-            continue
+    """Folders that filter and selector write into: make them, or take them over from root.
+
+    The store's may have been made by a sweep that root ran. Returns what was made for ``user`` or
+    given to him. Raises SourceError.
+    """
+    store, submitted = config.store.path, config.events.submit_file
+    names: dict[Path, list[str]] = {}
+    for file in (*of_selector(store), submitted):
+        names.setdefault(file.parent, []).append(file.name)
+    given = []
+    for folder, files in names.items():
         try:
-            folder.mkdir(parents=True, mode=0o755)
-            if os.geteuid() == 0:
-                shutil.chown(folder, user, None)
+            given += give_folder(folder, user, files)
         except (OSError, LookupError) as exc:
             raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
-        made.append(folder)
-    return made
+    return given

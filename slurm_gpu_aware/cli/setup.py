@@ -141,8 +141,8 @@ def command(
     if install:
         if work.reload_filter(site, changes):
             say(f"touched {slurm_dir / work.OWN_FILTER}, so that slurmctld reads the filter again")
-        for folder in files.make_folders(site.config, site.user):
-            say(f"made {folder} for {site.user}")
+        for path in files.make_folders(site.config, site.user):
+            say(f"{path} is {site.user}'s now")
     _end(plan, _next_steps(install, len(changes)))
 
 

@@ -278,6 +278,7 @@ Wants=network-online.target
 [Service]
 Type=simple
 User={user}
+UMask=0027
 Environment=GPU_AWARE_CONFIG={config_file}
 ExecStart={command} selectd
 Restart=always
@@ -314,6 +315,7 @@ After=network-online.target slurmctld.service
 [Service]
 Type=oneshot
 User={user}
+UMask=0027
 Environment=GPU_AWARE_CONFIG={config_file}
 ExecStart={command} sweep
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +18,17 @@ from types import TracebackType
 from typing import Any
 
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.store.ownership import make_file
 
-__all__ = ["SCHEMA", "Store", "check_integrity", "open_store", "publish", "published_path"]
+__all__ = [
+    "SCHEMA",
+    "Store",
+    "check_integrity",
+    "open_store",
+    "publish",
+    "published_path",
+    "republish",
+]
 
 SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger", "m003_snapshots")
 """Names of all migrations, in order; never renamed, only appended to."""
@@ -107,7 +117,8 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     ----------
     path : the live SQLite file, on a local file system.
         The directory is made if it is missing. A store that root makes belongs to the owner of
-        the directory, so that the selector, which is not root, can write it.
+        the directory, so that the selector, which is not root, can write it. Its mode is 0640:
+        others read the published copy.
     readonly : open without writing anything. Where the live file cannot be read by this user
         (SQLite needs write access to the directory of a WAL file), the published copy is opened
         instead (see :func:`publish`).
@@ -121,7 +132,7 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     file = Path(path)
     if readonly:
         return _open_readonly(file)
-    _create(file)
+    make_file(file)
     connection = _connect(file, "rwc")
     try:
         with _translated(file):
@@ -157,6 +168,12 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
     target = published_path(store.path) if path is None else Path(path)
     fresh = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
+        fresh.unlink(missing_ok=True)
+        # SQLite fills an empty file; nobody else shall open it before it has its mode.
+        os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        if os.geteuid() == 0:
+            owner = target.parent.stat()
+            os.chown(fresh, owner.st_uid, owner.st_gid)
         reader = _connect(store.path, "ro")
         try:
             with _translated(target):
@@ -173,22 +190,22 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
     return target
 
 
+def republish(store: Store) -> None:
+    """Bring an existing copy up to date, as readable as it was: for writers beside the selector.
+
+    The selector makes the first one, when Slurm has told it who may see jobs. Raises StoreError.
+    """
+    try:
+        mode = stat.S_IMODE(published_path(store.path).stat().st_mode)
+    except OSError:
+        return
+    publish(store, mode=mode)
+
+
 def check_integrity(store: Store) -> list[str]:
     """Read the whole file and return SQLite's complaints; empty: sound. Takes O(file size)."""
     found = [str(row[0]) for row in store.query("PRAGMA quick_check(10)")]
     return [] if found == ["ok"] else found
-
-
-def _create(file: Path) -> None:
-    """Make an empty file with the right owner; SQLite gives its -wal and -shm the same one."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0 and not file.exists():
-            owner = file.parent.stat()
-            file.touch(mode=0o644)
-            os.chown(file, owner.st_uid, owner.st_gid)
-    except OSError as exc:
-        raise StoreError(f"{file}: cannot be created: {exc.strerror}") from None
 
 
 def _open_readonly(file: Path) -> Store:

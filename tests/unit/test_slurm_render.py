@@ -218,4 +218,5 @@ def test_unit_runs_selectd_as_slurm_user_and_can_write_its_store():
     )
     assert "ExecStart=/opt/x/bin/gpu-aware selectd" in unit
     assert "User=slurm" in unit
+    assert "UMask=0027" in unit
     assert "ReadWritePaths=/var/lib/x\n" in unit

@@ -5,6 +5,7 @@ The fake srun really runs the probe, on the fake GPUs of the node that was asked
 
 import json
 import os
+import pwd
 import select
 import signal
 import subprocess
@@ -17,14 +18,14 @@ from fake_nvml import FakeNode, build_library, machines
 from gpu_aware_profile.sweep import (
     Outcome,
     Sweep,
-    SweepNotes,
     SweepSettings,
     Target,
     gpu_nodes,
     parse_sinfo,
 )
-from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.store.database import open_store
+from gpu_aware_profile.sweep_notes import Scope, SweepNotes
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.store.database import open_store, publish, published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 GRES = "gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1)"
@@ -254,6 +255,65 @@ def test_ctrl_c_cancels_what_runs_and_says_how_to_go_on(cluster):
     assert states(cluster.sweep("--resume", sweep_id)) == dict.fromkeys(["n1", "n2", "n3"], "done")
 
 
+def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(cluster):
+    for node in ("n1", "n2"):
+        cluster.let(node, "busy")
+    own = ["--node", "n1", "--node", "n2", "--class", "A", "--repeats", "1", "--wait", "7"]
+    began = cluster.sweep(*own, "--store", str(cluster.store), code=3)
+    sweep_id = json.loads(began.stdout)["sweep"]
+    assert f"sweep --resume {sweep_id} --store {cluster.store}\n" in began.stderr
+    cluster.let("n2", "ok")
+    part = cluster.sweep("--resume", sweep_id, "--node", "n2", code=3)
+    assert (json.loads(part.stdout)["complete"], states(part)) == (False, {"n2": "done"})
+    cluster.sinfo(f"n1|gpu*|idle|{GRES}", f"n2|gpu*|drained|{GRES}", f"n3|gpu*|idle|{GRES}")
+    cluster.let("n1", "ok")
+    rest = cluster.sweep("--resume", sweep_id, "--wait", "9")
+    assert states(rest) == {"n1": "done"}  # n2 is done, whatever it is now; n3 was never asked for
+    assert sorted(cluster.probed()) == ["n1", "n1", "n2", "n2"]
+    *earlier, last = (cluster.folder / "srun.log").read_text().splitlines()
+    assert all("--class=A" in line and "--repeats=1" in line for line in [*earlier, last])
+    assert all("--immediate=7" in line for line in earlier)
+    assert "--immediate=9" in last
+    assert list((cluster.folder / "sweeps").iterdir()) == []
+
+
+def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(cluster):
+    cluster.let("n3", "busy")
+    sweep_id = json.loads(cluster.sweep(code=3).stdout)["sweep"]
+    assert cluster.sweep("--resume", sweep_id, "--node", "n9", code=1).stderr.endswith(
+        f"'n9' is not a GPU node of sweep {sweep_id}; its nodes: n1, n2, n3\n"
+    )
+    cluster.sinfo(f"n1|gpu*|idle|{GRES}", f"n2|gpu*|idle|{GRES}")
+    done = cluster.sweep("--resume", sweep_id)
+    assert states(done) == {"n3": "skipped"}
+    assert json.loads(done.stdout)["complete"] is True
+
+
+def test_a_sweep_renews_the_copy_for_all_users(cluster):
+    with open_store(cluster.store) as store:
+        publish(store, mode=0o640)
+    cluster.sweep("--node", "n1")
+    copy = published_path(cluster.store)
+    assert copy.stat().st_mode & 0o777 == 0o640
+    with open_store(copy, readonly=True) as store:
+        assert len(load_profile(store).gpus) == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(cluster):
+    lib = cluster.folder / "lib"
+    (cluster.folder / "config.toml").write_text(f'[store]\npath = "{lib}/store.db"\n')
+    answer = "print('SlurmUser               = nobody(65534)')\n"
+    cluster._program("scontrol", f"#!{sys.executable}\n{answer}")
+    cluster.let("n2", "busy")
+    cluster.sweep(code=3)
+    number = pwd.getpwnam("nobody").pw_uid
+    owners = {path.name: path.stat().st_uid for path in (lib, *lib.rglob("*"))}
+    assert owners.pop("n1.done") == 0  # empty, and the owner of its folder can remove it
+    assert {"lib", "store.db", "sweeps", "scope.json"} <= owners.keys()
+    assert {owners[name] for name in owners if name != "n3.done"} == {number}
+
+
 def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(cluster):
     cluster.sinfo(
         f"n1|gpu*|idle|{GRES}", f"n2|gpu*|drained|{GRES}", f"n3|gpu*|idle*|{GRES}", "c1|cpu|idle|"
@@ -329,7 +389,7 @@ def test_the_default_partition_is_preferred():
 def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
     notes = SweepNotes(tmp_path / "sweeps", "s1")
     assert (notes.done(), notes.unfinished()) == (set(), [])
-    notes.begin()
+    notes.begin(Scope((), {}))
     notes.note("n1.cluster.example")
     assert notes.done() == {"n1.cluster.example"}
     assert notes.unfinished() == ["s1"]
@@ -337,25 +397,36 @@ def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
     assert notes.unfinished() == []
 
 
+def test_notes_that_cannot_be_read_say_so(tmp_path):
+    notes = SweepNotes(tmp_path / "sweeps", "s1")
+    notes.begin(Scope(("n1",), {"repeats": 5, "classes": ["A"], "backend": None}))
+    assert notes.scope() == Scope(("n1",), {"repeats": 5, "classes": ["A"], "backend": None})
+    for text in ("{", "[]", '{"nodes": [1], "options": {}}', '{"nodes": [], "options": {"a": {}}}'):
+        (notes.folder / "scope.json").write_text(text)
+        with pytest.raises(SourceError, match="begin a new one"):
+            notes.scope()
+
+
 def test_notes_that_cannot_be_written_are_an_error_of_ours(tmp_path):
     (tmp_path / "sweeps").write_text("a file where the folder should be")
     with pytest.raises(SourceError, match="cannot be made"):
-        SweepNotes(tmp_path / "sweeps", "s1").begin()
+        SweepNotes(tmp_path / "sweeps", "s1").begin(Scope((), {}))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_root_leaves_the_notes_to_the_owner_of_the_store(tmp_path):
     os.chown(tmp_path, 4711, 4712)
     notes = SweepNotes(tmp_path / "sweeps", "s1")
-    notes.begin()
+    notes.begin(Scope((), {}))
     assert [(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)] == [
         (4711, 4712)
     ] * 2
 
 
-def test_a_report_that_the_store_refuses_fails_its_node():
+@pytest.mark.parametrize("error", [SourceError, StoreError])
+def test_a_report_that_the_store_refuses_fails_its_node(error):
     def refuse(report):
-        raise SourceError("no")
+        raise error("no")
 
     running = Sweep(SweepSettings("s1"), refuse)
     refused = running._merged(Outcome("n1", "done", took_s=2.0), {})

@@ -1,0 +1,272 @@
+"""``gpu-aware-profile sweep``: the probe on all GPU nodes, and going on with an earlier one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_aware_profile.cli import store_options
+from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+from slurm_gpu_aware.errors import SourceError
+
+if TYPE_CHECKING:
+    from gpu_aware_profile.sweep import Outcome, SweepSettings, Target
+    from gpu_aware_profile.sweep_notes import Scope, SweepNotes
+
+__all__ = ["sweep"]
+
+PARTLY = 3
+"""Exit code of a sweep that left nodes out."""
+
+_REMEMBERED = (
+    *("jobs", "time_limit", "wait", "classes", "backend", "repeats", "srun_option", "command"),
+)
+"""Parameters that a sweep which goes on takes from its beginning."""
+
+
+@click.command()
+@store_options
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
+@click.option("--resume", metavar="ID", help="Go on with a sweep that was interrupted.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Nodes at a time."
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1.0),
+    default=900.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that one node's probe may take.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=1.0),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for a busy node; then it is left out.",
+)
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
+@click.option("--backend", metavar="NAME", help="Timing backend. Default: what works there.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option(
+    "--srun-option", multiple=True, metavar="OPTION", help="Passed to srun, as --account=x."
+)
+@click.option(
+    "--command",
+    default="gpu-aware-profile",
+    show_default=True,
+    metavar="PATH",
+    help="This program on the nodes.",
+)
+@json_option
+@click.pass_context
+def sweep(
+    context: click.Context,
+    store_path: Path | None,
+    config_path: str | None,
+    nodes: tuple[str, ...],
+    resume: str | None,
+    jobs: int,
+    time_limit: float,
+    wait: float,
+    classes: tuple[str, ...],
+    backend: str | None,
+    repeats: int,
+    srun_option: tuple[str, ...],
+    command: str,
+    as_json: bool,
+) -> None:
+    """Probe every GPU node through Slurm and store the results and the new scores.
+
+    One exclusive job per node. A node that fails, hangs or stays busy is reported and left out;
+    then the exit code is 3 and the sweep can be resumed for these nodes. --resume goes on with the
+    same nodes and options; options that are given with it replace those.
+
+    \b
+    Examples:
+      gpu-aware-profile sweep
+      gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
+      gpu-aware-profile sweep --resume 20260102T030405
+    """
+    from gpu_aware_profile.opening import written
+    from gpu_aware_profile.sweep import Sweep
+    from gpu_aware_profile.sweep_notes import SweepNotes
+    from slurm_gpu_aware.config import load_config
+    from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
+
+    config = load_config(config_path)
+    path = store_path if store_path is not None else config.store.path
+    sweep_id = resume or time.strftime("%Y%m%dT%H%M%S")
+    notes = SweepNotes(path.parent / "sweeps", sweep_id)
+    given = {name: context.params[name] for name in _REMEMBERED}
+    if resume is not None:
+        _check_resume(notes, resume)
+        given = _as_before(context, notes.scope().options, given)
+    settings = _settings(sweep_id, given)
+    scope, targets, outcomes = _plan(notes, nodes, given, resume=resume is not None)
+    done = notes.done()
+    left = [target for target in targets if target.node not in done]
+    outcomes = [outcome for outcome in outcomes if outcome.node not in done]
+    _announce(sweep_id, len(left), len(done), notes, resume)
+    again = _go_on(sweep_id, store_path, config_path)
+    with written(path, config) as store:
+        notes.begin(scope)
+        running = Sweep(settings, lambda report: merge_report(store, report))
+        try:
+            for outcome in _shown(running.run(left), len(left)):
+                outcomes.append(outcome)
+                if outcome.state == "done":
+                    notes.note(outcome.node)
+        except KeyboardInterrupt:
+            say(f"go on with: {again}")
+            raise
+        finally:
+            if notes.done():
+                recompute_scores(store, config.site.classes)
+    _finish(outcomes, notes, scope, again, as_json)
+
+
+def _as_before(
+    context: click.Context, before: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of a sweep that goes on; what is given on the command line replaces them."""
+    default = click.core.ParameterSource.DEFAULT
+    return {
+        name: before[name]
+        if name in before and context.get_parameter_source(name) is default
+        else value
+        for name, value in given.items()
+    }
+
+
+def _settings(sweep_id: str, given: Mapping[str, Any]) -> SweepSettings:
+    from gpu_aware_profile.sweep import SweepSettings
+
+    arguments = [f"--repeats={given['repeats']}"]
+    arguments += [f"--class={name}" for name in given["classes"]]
+    arguments += [f"--backend={given['backend']}"] if given["backend"] else []
+    try:
+        return SweepSettings(
+            sweep_id,
+            command=given["command"],
+            arguments=tuple(arguments),
+            concurrency=given["jobs"],
+            probe_s=given["time_limit"],
+            queue_s=given["wait"],
+            srun_options=tuple(given["srun_option"]),
+        )
+    except (TypeError, ValueError) as exc:
+        raise click.UsageError(str(exc)) from None
+
+
+def _check_resume(notes: SweepNotes, resume: str) -> None:
+    from gpu_aware_profile.sweep import is_sweep_id
+
+    if not is_sweep_id(resume):
+        raise click.UsageError(f"{resume!r} is not a sweep id: letters, digits, - and _")
+    known = notes.unfinished()
+    if resume not in known:
+        listed = ", ".join(known) or "none"
+        raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
+
+
+def _plan(
+    notes: SweepNotes, nodes: tuple[str, ...], given: Mapping[str, Any], *, resume: bool
+) -> tuple[Scope, list[Target], list[Outcome]]:
+    """What the whole sweep is, and what of it shall be tried now or cannot be."""
+    from gpu_aware_profile.sweep import Outcome, gpu_nodes
+    from gpu_aware_profile.sweep_notes import Scope
+
+    targets, skipped = gpu_nodes()
+    known = [t.node for t in targets] + [o.node for o in skipped]
+    if not known:
+        raise SourceError("Slurm knows no node with GPUs; check GresTypes and Gres= in slurm.conf")
+    names = notes.scope().nodes if resume else tuple(known)
+    unknown = [name for name in nodes if name not in names]
+    if unknown:
+        listed = ", ".join(names[:20]) or "none"
+        of = f"sweep {notes.sweep_id}; its nodes" if resume else "this cluster; GPU nodes"
+        raise SourceError(f"{unknown[0]!r} is not a GPU node of {of}: {listed}")
+    wanted = nodes or names
+    gone = [Outcome(n, "skipped", "Slurm has no such GPU node") for n in wanted if n not in known]
+    # A node that Slurm has lost would keep the sweep from ever being complete.
+    whole = (n for n in (names if resume else wanted) if n in known)
+    return (
+        Scope(tuple(whole), {name: _plain(value) for name, value in given.items()}),
+        [t for t in targets if t.node in wanted],
+        [*gone, *(o for o in skipped if o.node in wanted)],
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _go_on(sweep_id: str, store_path: Path | None, config_path: str | None) -> str:
+    """The command that goes on with a sweep."""
+    words = ["gpu-aware-profile", "sweep", "--resume", sweep_id]
+    words += ["--store", str(store_path)] if store_path is not None else []
+    words += ["--config", config_path] if config_path is not None else []
+    return shlex.join(words)
+
+
+def _announce(sweep_id: str, left: int, done: int, notes: SweepNotes, resume: str | None) -> None:
+    already = f", {done} done before" if done else ""
+    say(f"sweep {sweep_id}: {left} nodes to probe{already}")
+    others = [name for name in notes.unfinished() if name != sweep_id]
+    if others and resume is None:
+        say(f"unfinished: {', '.join(others)} (--resume ID goes on with one)")
+
+
+def _shown(outcomes: Iterator[Outcome], total: int) -> Iterable[Outcome]:
+    """Pass outcomes on, with a bar on a terminal and lines elsewhere."""
+    if not sys.stderr.isatty():
+        for number, outcome in enumerate(outcomes, 1):
+            say(f"[{number}/{total}] {_line(outcome)}")
+            yield outcome
+        return
+    with click.progressbar(length=total, label="Probing", file=sys.stderr) as bar:
+        for outcome in outcomes:
+            bar.update(1)
+            yield outcome
+
+
+def _line(outcome: Outcome) -> str:
+    if outcome.state != "done":
+        return f"{outcome.node}: {outcome.state}: {outcome.reason}"
+    faults = f", {outcome.faults} calls failed" if outcome.faults else ""
+    return (
+        f"{outcome.node}: {outcome.gpus} GPUs, {outcome.timings} timings{faults},"
+        f" {outcome.took_s:.1f} s"
+    )
+
+
+def _finish(
+    outcomes: list[Outcome], notes: SweepNotes, scope: Scope, again: str, as_json: bool
+) -> None:
+    outcomes.sort(key=lambda outcome: outcome.node)
+    complete = set(scope.nodes) <= notes.done()
+    if complete:
+        notes.finish()
+    if as_json:
+        rows = [vars(outcome) for outcome in outcomes]
+        print_json({"sweep": notes.sweep_id, "complete": complete, "nodes": rows})
+    else:
+        headers = ["node", "state", "GPUs", "timings", "faults", "s", "reason"]
+        cells = [
+            [o.node, o.state, o.gpus, o.timings, o.faults, f"{o.took_s:.1f}", o.reason]
+            for o in outcomes
+        ]
+        click.echo(table(headers, cells, right=headers[2:6]))
+    if not complete:
+        say(f"for the nodes left out: {again}")
+        click.get_current_context().exit(PARTLY)

@@ -1,0 +1,112 @@
+"""What a sweep was asked to do and which of its nodes are done, so that it can go on.
+
+A folder per sweep: ``scope.json``, and one empty file per node that is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_aware_profile.sweep import is_sweep_id
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["Scope", "SweepNotes"]
+
+Option = int | float | str | list[str] | None
+_SCOPE = "scope.json"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What was asked."""
+
+    nodes: tuple[str, ...]
+    """All nodes of the sweep, reachable or not."""
+    options: Mapping[str, Option]
+    """Options of the command by the names of their parameters."""
+
+
+@dataclass
+class SweepNotes:
+    """The notes of one sweep."""
+
+    root: Path
+    sweep_id: str
+
+    @property
+    def folder(self) -> Path:
+        """Folder of this sweep; absent before :meth:`begin` and after :meth:`finish`."""
+        return self.root / self.sweep_id
+
+    def scope(self) -> Scope:
+        """What the sweep was asked. Raises SourceError if that was not written down."""
+        file = self.folder / _SCOPE
+        try:
+            raw = json.loads(file.read_text(encoding="utf-8"))
+            nodes, options = raw["nodes"], raw["options"]
+            if not all(isinstance(node, str) for node in nodes):
+                raise TypeError
+            return Scope(tuple(nodes), {str(k): _option(v) for k, v in options.items()})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise SourceError(
+                f"{file}: cannot be read, so the sweep cannot go on; remove {self.folder} and"
+                " begin a new one"
+            ) from None
+
+    def done(self) -> set[str]:
+        """Nodes that are done."""
+        if not self.folder.is_dir():
+            return set()
+        return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
+
+    def begin(self, scope: Scope) -> None:
+        """Make the folder and write down what is asked. Raises SourceError.
+
+        Root gives it to the owner of the store's folder, who may go on with the sweep.
+        """
+        file = self.folder / _SCOPE
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            fresh = file.with_name(".scope.new")
+            text = {"nodes": list(scope.nodes), "options": dict(scope.options)}
+            fresh.write_text(json.dumps(text), encoding="utf-8")
+            fresh.replace(file)
+            if os.geteuid() == 0:
+                owner = self.root.parent.stat()
+                for path in (self.root, self.folder, file):
+                    os.chown(path, owner.st_uid, owner.st_gid)
+        except OSError as exc:
+            raise SourceError(f"{self.folder}: cannot be made: {exc.strerror}") from None
+
+    def note(self, node: str) -> None:
+        """Note a node as done. Call it after its report was merged. Raises SourceError."""
+        file = self.folder / f"{node}.done"
+        try:
+            file.touch()
+        except OSError as exc:
+            raise SourceError(f"{file}: cannot be made: {exc.strerror}") from None
+
+    def finish(self) -> None:
+        """Forget the sweep: nothing of it is left to resume."""
+        for file in (*self.folder.glob("*.done"), self.folder / _SCOPE):
+            file.unlink(missing_ok=True)
+        self.folder.rmdir()
+
+    def unfinished(self) -> list[str]:
+        """Ids of sweeps that can be resumed, oldest first."""
+        if not self.root.is_dir():
+            return []
+        folders = [f for f in self.root.iterdir() if f.is_dir() and is_sweep_id(f.name)]
+        return [f.name for f in sorted(folders, key=lambda f: f.stat().st_mtime)]
+
+
+def _option(value: object) -> Option:
+    if value is None or (isinstance(value, int | float | str) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    raise TypeError

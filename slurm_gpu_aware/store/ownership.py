@@ -1,0 +1,115 @@
+"""Who owns the store's files, and who may read them.
+
+The live files hold the ledger, which a site may hide from its users: they are for their owner and
+group alone, everybody else reads the published copy. And the selector, which runs as SlurmUser,
+must be able to write what root made before it ran. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Collection
+from pathlib import Path
+
+from slurm_gpu_aware.errors import StoreError
+
+__all__ = ["give_folder", "live_files", "make_file", "of_selector"]
+
+LIVE_MODE = 0o640
+_ENDS = ("", "-wal", "-shm")
+_STAYS = frozenset({"roll.json", "roll.json.lock", "clock-locks", "clocks"})
+"""What root writes in these folders: the state of ``setup --roll``, and on a host that is a compute
+node, too, notes and records of the prolog."""
+
+
+def live_files(path: Path) -> list[Path]:
+    """The live file and those that SQLite keeps beside it while it is open."""
+    return [path.with_name(path.name + end) for end in _ENDS]
+
+
+def of_selector(path: Path) -> list[Path]:
+    """Files in the store's folder that the selector writes."""
+    copy = path.with_name(f"{path.stem}.public{path.suffix}")
+    beside = [path.with_name(name) for name in ("selectd.lock", "clocks.offsets")]
+    return [*live_files(path), copy, *beside]
+
+
+def make_file(path: Path) -> None:
+    """Make an empty live file with its folder, or take an existing one's mode from others.
+
+    SQLite gives ``-wal`` and ``-shm`` the mode of the file and, as root, its owner: what root makes
+    belongs to the owner of the folder. Raises StoreError naming the cure.
+    """
+    folder = path.parent
+    try:
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            folder.chmod(0o755)  # whatever the umask: everybody reads the copy in it
+        if path.exists():
+            for file in live_files(path):
+                _close(file)
+            return
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, LIVE_MODE))
+        if os.geteuid() == 0:
+            owner = folder.stat()
+            os.chown(path, owner.st_uid, owner.st_gid)
+    except OSError as exc:
+        raise StoreError(f"{path}: cannot be created: {exc.strerror}; {_cure(folder)}") from None
+
+
+def _close(file: Path) -> None:
+    """Take the rights of others from a file, if it is ours to change."""
+    try:
+        status = file.stat()
+        if status.st_mode & 0o007 and os.geteuid() in (0, status.st_uid):
+            file.chmod(stat.S_IMODE(status.st_mode) & ~0o007)
+    except FileNotFoundError:
+        pass  # -wal and -shm come and go
+
+
+def _cure(folder: Path) -> str:
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    if folder.is_dir():
+        return f"{folder} must be writable for {user}"
+    return f"as root: install -d -o {user} {folder}"
+
+
+def give_folder(folder: Path, user: str, names: Collection[str] = ()) -> list[Path]:
+    """As root: make a folder for ``user``, or give him one that root owns; return what changed.
+
+    ``names``: files in it that go with it where root owns them, and notes of sweeps. A folder of
+    somebody else stays as it is, and so does one with things that are not ours: a site may keep its
+    store in ``/var/lib`` itself. Raises LookupError for an unknown user, OSError.
+    """
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        raise LookupError(f"no such user: {user}") from None
+    made = not folder.is_dir()
+    if made:
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    if os.geteuid() != 0 or entry.pw_uid == 0:
+        return [folder] if made else []
+    inside = {file.name: file for file in folder.iterdir() if not file.name.startswith(".")}
+    if inside.keys() - {*names, *_STAYS, "sweeps"} or folder.stat().st_uid not in (0, entry.pw_uid):
+        return []
+    given = [folder, *(file for name, file in sorted(inside.items()) if name not in _STAYS)]
+    if "sweeps" in inside and not inside["sweeps"].is_symlink():
+        given += sorted(inside["sweeps"].rglob("*"))
+    return [file for file in given if _give(file, entry)]
+
+
+def _give(path: Path, entry: pwd.struct_passwd) -> bool:
+    """Change the owner of what root owns; a link, or a file with several names, is left alone."""
+    status = path.lstat()
+    plain = stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
+    if not plain or status.st_uid == entry.pw_uid or status.st_uid != 0:
+        return False
+    os.chown(path, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+    return True
