@@ -1,8 +1,7 @@
 """The container cluster as tests see it: run commands in it, submit, wait, break things.
 
 Everything goes through ``docker exec`` (`hands`); nothing here knows the code under test. What
-Slurm says is read with ``scontrol`` and parsed here a second time, so that a test does not trust our
-own parser.
+Slurm says is read with ``scontrol`` and parsed a second time: a test does not trust our parser.
 """
 
 from __future__ import annotations
