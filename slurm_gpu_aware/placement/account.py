@@ -60,6 +60,9 @@ def assignment(
     }
     if choice.sets is not None:
         account["candidate_sets"] = choice.sets
+    if choice.cut:
+        rule = f"{rule}; {choice.cut}"
+        account["cut"] = choice.cut
     if choice.considered:
         account["considered"] = [
             {"node": cluster.nodes[c.node], "slots": list(c.slots), by: round(c.value, 4)}

@@ -8,7 +8,7 @@ all cells; the first cell of the walk is then the one with the smallest product 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -17,13 +17,10 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
-from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, sets_of, unpack
+from slurm_gpu_aware.placement.index_sets import even_groups, required_ok, supports
+from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, unpack
 
-__all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports", "supports_of"]
-
-_SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
-_FEW_PAIRS = 1 << 12  # index sets x nodes that are compared one by one rather than counted
-_EXACT_WIDTH = 20  # slots up to which all index sets are counted; beyond, those of single nodes
+__all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_of"]
 
 
 class Tried(NamedTuple):
@@ -173,12 +170,14 @@ def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
     if split.nodes == 1:
         if level.domains is None:
             return bool((popcount(masks) >= split.per_node).any())
-        return bool((popcount(_parts(supply, level, masks)) >= split.per_node).any())
+        return bool(
+            (popcount(_parts(supply, level, masks, split.per_node)) >= split.per_node).any()
+        )
     nodes, rows = _rows(supply, level, split, index)
     if split.uneven:
         return bool(uneven_groups(supply, level, nodes, rows).any())
     if not split.same_slots:
-        return bool(_even_groups(supply, level, split, nodes).any())
+        return bool(even_groups(supply, level, split, nodes).any())
     if level.groups > 1:
         return next(supports(supply, level, split, nodes, rows), None) is not None
     found = list(supports(supply, level, split, nodes, rows))
@@ -199,11 +198,12 @@ def _spans(level: LevelView, split: Split) -> bool:
     return level.any_span or (level.one_node == (split.nodes == 1))
 
 
-def _parts(supply: Supply, level: LevelView, masks: MaskArray) -> MaskArray:
+def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) -> MaskArray:
     """(N, J) candidate GPUs of each domain of a level below the node.
 
-    None on nodes where Slurm picks the GPU. ``--exclusive`` takes all GPUs of a node, so there
-    the domain must hold them all.
+    On nodes where Slurm picks the GPUs, any of them if it picks one (which lies in one domain,
+    whatever it is), else none. ``--exclusive`` takes all GPUs of a node, so there the domain must
+    hold them all.
     """
     assert level.domains is not None  # noqa: S101 - callers have asked
     parts: MaskArray = masks[:, None] & level.domains
@@ -212,7 +212,10 @@ def _parts(supply: Supply, level: LevelView, masks: MaskArray) -> MaskArray:
         fine = fine & (parts == masks[:, None])
     elif supply.cluster.indexed.all():
         return parts
-    return np.where(fine, parts, parts.dtype.type(0))
+    found: MaskArray = np.where(fine, parts, parts.dtype.type(0))
+    if per_node == 1 and not supply.request.whole_node:
+        found[:, 0] = np.where(supply.cluster.indexed, found[:, 0], masks)
+    return found
 
 
 def _rows(supply: Supply, level: LevelView, split: Split, index: int) -> tuple[IntArray, MaskArray]:
@@ -229,7 +232,7 @@ def _find_rows(
 ) -> tuple[IntArray, MaskArray]:
     masks = supply.at_most(split, index)
     if split.nodes == 1 and level.domains is not None:
-        parts = _parts(supply, level, masks)
+        parts = _parts(supply, level, masks, split.per_node)
         node, domain = np.nonzero(popcount(parts) >= split.per_node)
         return node, parts[node, domain]
     enough = popcount(masks) >= max(split.per_node, 1)
@@ -237,24 +240,6 @@ def _find_rows(
         enough &= level.group >= 0
     nodes = np.flatnonzero(enough)
     return nodes, masks[nodes]
-
-
-def _required_ok(supply: Supply, level: LevelView, nodes: IntArray) -> BoolArray:
-    """(groups,) groups that hold all required nodes, each among the candidate rows."""
-    fine = np.ones(level.groups, dtype=np.bool_)
-    required = list(supply.request.required)
-    if required:
-        fine[:] = False
-        groups = set(level.group[required].tolist())
-        if len(groups) == 1 and bool(np.isin(required, nodes).all()):
-            fine[groups.pop()] = True
-    return fine
-
-
-def _even_groups(supply: Supply, level: LevelView, split: Split, nodes: IntArray) -> BoolArray:
-    """(groups,) groups with enough candidate nodes."""
-    counts = np.bincount(level.group[nodes], minlength=level.groups)
-    return (counts >= split.nodes) & _required_ok(supply, level, nodes)
 
 
 def uneven_groups(supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray) -> BoolArray:
@@ -267,7 +252,7 @@ def uneven_groups(supply: Supply, level: LevelView, nodes: IntArray, masks: Mask
     number = np.bincount(group[has], minlength=level.groups)
     total = np.bincount(group, weights=capacity, minlength=level.groups)
     fine: BoolArray = (number >= fewest) & (total >= request.gpus) & (request.gpus >= fewest)
-    fine &= _required_ok(supply, level, nodes[has])
+    fine &= required_ok(supply, level, nodes[has])
     if request.max_nodes is not None:
         for g in np.flatnonzero(fine):
             inside = group == g
@@ -291,93 +276,3 @@ def widest_nodes(
     """Positions of the ``most`` rows that give the most GPUs, required nodes first."""
     optional = ~np.isin(nodes, list(required))
     return np.lexsort((nodes, -capacity, optional))[:most]
-
-
-def supports(
-    supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
-) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Index sets that enough nodes of one group have in common: the exact search.
-
-    Yields, per group that has any, (group number, feasible index sets as masks in the order of
-    :func:`sets_of`, number of nodes that hold each). The number of nodes whose mask contains a
-    set is the superset sum of the histogram of masks: W vector additions over 2^W entries.
-
-    Notes
-    -----
-    Exact up to 20 slots per node. Beyond that only the lowest slots of each distinct mask are
-    tried, which may miss a set.
-    """
-    if level.groups == 1 and not supply.request.required:
-        numbers = np.zeros(1 if len(nodes) >= split.nodes else 0, dtype=np.int64)
-    else:
-        wanted = _even_groups(supply, level, split, nodes)
-        keep = wanted[level.group[nodes]]
-        nodes, masks, numbers = nodes[keep], masks[keep], np.flatnonzero(wanted)
-    if not len(numbers):
-        return
-    width = supply.cluster.shape[1]
-    if width > _EXACT_WIDTH:
-        yield from _lowest_supports(supply, level, split, nodes, masks, numbers)
-        return
-    sets = sets_of(width, split.per_node)
-    if supply.request.required:
-        sets = sets[(sets & _common_slots(supply, nodes, masks)) == sets]
-    if level.groups == 1:
-        if len(sets) * len(masks) <= _FEW_PAIRS:
-            counts = np.count_nonzero((sets & ~masks.astype(np.int64)[:, None]) == 0, axis=0)
-        else:
-            counts = _superset_counts(0, masks, 1, width)[0][sets]
-        found = np.flatnonzero(counts >= split.nodes)
-        if len(found):
-            yield 0, sets[found], counts[found]
-        return
-    chunk = max(1, _SUPPORT_SIZE >> width)
-    for start in range(0, len(numbers), chunk):
-        part = numbers[start : start + chunk]
-        place = np.searchsorted(part, level.group[nodes])
-        at = np.minimum(place, len(part) - 1)
-        inside = part[at] == level.group[nodes]
-        table = _superset_counts(at[inside], masks[inside], len(part), width)[:, sets]
-        for row in np.flatnonzero((table >= split.nodes).any(axis=1)):
-            found = np.flatnonzero(table[row] >= split.nodes)
-            yield int(part[row]), sets[found], table[row, found]
-
-
-def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
-    """Slots that every required node has; all slots if none is required."""
-    common = (1 << supply.cluster.shape[1]) - 1
-    for node in supply.request.required:
-        common &= int(masks[np.searchsorted(nodes, node)])
-    return common
-
-
-def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:
-    """(groups, 2^width): number of rows of the group whose mask contains each set."""
-    flat = (place << width) | masks.astype(np.int64)
-    table: IntArray = np.bincount(flat, minlength=groups << width)
-    for slot in range(width):
-        halves = table.reshape(-1, 2, 1 << slot)
-        halves[:, 0] += halves[:, 1]
-    return table.reshape(groups, -1)
-
-
-def _lowest_supports(
-    supply: Supply,
-    level: LevelView,
-    split: Split,
-    nodes: IntArray,
-    masks: MaskArray,
-    numbers: IntArray,
-) -> Iterator[tuple[int, IntArray, IntArray]]:
-    common = _common_slots(supply, nodes, masks)
-    for number in numbers:
-        own = masks[level.group[nodes] == number].astype(np.int64)
-        tried: dict[int, int] = {}
-        for mask in np.unique(own).tolist():
-            slots = [s for s in range(63) if mask & common & (1 << s)][: split.per_node]
-            chosen = sum(1 << s for s in slots)
-            if len(slots) == split.per_node and chosen not in tried:
-                tried[chosen] = int(((own & chosen) == chosen).sum())
-        found = [(s, c) for s, c in tried.items() if c >= split.nodes]
-        if found:
-            yield int(number), np.array([s for s, _ in found]), np.array([c for _, c in found])

@@ -15,9 +15,12 @@ def level_of(
 ) -> LocalityLevel:
     """Return the tightest level that holds all GPUs of the set.
 
-    On plain nodes Slurm picks the GPUs, so levels below the node are not promised there.
+    On plain nodes Slurm picks the GPUs, so levels below the node are not promised there, except
+    to a single GPU: it lies in one domain, whichever Slurm picks.
     """
     first = nodes[0]
+    if len(nodes) == 1 and len(slots[0]) == 1:
+        return cluster.levels[0]
     for level in cluster.levels:
         if level.group.ndim == 2:
             if len(nodes) > 1 or not cluster.indexed[first]:

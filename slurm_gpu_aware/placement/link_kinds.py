@@ -152,10 +152,11 @@ def choice_of(
     sets: int,
     ties: int,
     considered: tuple[Considered, ...] = (),
+    cut: str | None = None,
 ) -> Choice:
     """Build the choice of these masks on these rows."""
     slots = tuple(slots_of(mask) for mask in masks)
     nodes = tuple(int(node) for node in cell.units[rows])
     fixed = cell.supply.table.fixed
     total = sum(int(fixed[node, list(part)].sum()) for node, part in zip(nodes, slots, strict=True))
-    return Choice(nodes, slots, total, len(cell.units), sets, ties, considered)
+    return Choice(nodes, slots, total, len(cell.units), sets, ties, considered, cut)

@@ -28,13 +28,13 @@ import numpy.typing as npt
 from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.choose import MOST_CONSIDERED, Choice, Considered, choose
+from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows
 from slurm_gpu_aware.placement.link_kinds import (
     Goal,
     Kinds,
     choice_of,
     gpus_left,
     graph_of,
-    groups_to_compare,
     kinds_of,
 )
 from slurm_gpu_aware.placement.links_same import choose_same
@@ -192,7 +192,7 @@ def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Cho
         of_row = values[kinds.of_row]
         optional = ~np.isin(cell.units, list(cell.supply.request.required))
         order = np.lexsort((cell.units, own, left, -of_row[:, 1], -of_row[:, 0], optional))
-        order = _rows_of_best_group(cell, order, of_row, goal)[:count]
+        order = _rows_of_best_group(cell, order, of_row, goal)
         last = order[-1]
         alike = (of_row == of_row[last]).all(axis=1) & (left == left[last])
         equal, picked = np.flatnonzero(alike), np.sort(order)
@@ -226,20 +226,20 @@ def _considered(cell: Cell, kinds: Kinds, best: list[_Best], picked: int) -> tup
 
 def _rows_of_best_group(cell: Cell, order: IntArray, values: FloatArray, goal: Goal) -> IntArray:
     """Of each group the best rows; of the groups the one whose rows are best together."""
-    count, group = cell.split.nodes, cell.group
-    enough = np.flatnonzero(np.bincount(group, minlength=cell.level.groups) >= count)
-    required = cell.supply.request.required
-    if required:
-        enough = enough[enough == cell.level.group[required[0]]]
-    left = gpus_left(cell)
-    found: list[tuple[tuple[float, ...], IntArray]] = []
-    for number in groups_to_compare(cell, enough):
-        rows = order[group[order] == number]
-        top = [tuple(value) for value in values[rows[:count]].tolist()]
-        together = min(top) if goal.objective == "effbw" else (sum(v for v, _ in top),)
-        key = (*(-value for value in together), float(left[rows[:count]].sum()))
-        found.append((key, rows))
-    return min(found, key=lambda entry: entry[0])[1]
+    numbers = enough_rows(cell)
+    top = top_rows(cell.group, order, numbers, cell.split.nodes)
+    if len(numbers) == 1:
+        return np.asarray(top[0])
+    first, second = values[top, 0], values[top, 1]
+    if goal.objective == "effbw":
+        worst = first.min(axis=1)
+        second = np.where(first == worst[:, None], second, np.inf).min(axis=1)
+        first = worst
+    else:
+        first, second = first.sum(axis=1), np.zeros(len(numbers))
+    left = gpus_left(cell)[top].sum(axis=1)
+    keys = (numbers, load_of_groups(cell)[numbers], left, -second, -first)
+    return np.asarray(top[int(np.lexsort(keys)[0])])
 
 
 def _choose_uneven(cell: Cell, goal: Goal) -> Choice:

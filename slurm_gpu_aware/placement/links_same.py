@@ -7,17 +7,26 @@ Nodes of one kind (same graph, same free GPUs) are handled as one entry with a c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.choose import Choice
+from slurm_gpu_aware.placement.groups import (
+    Candidate,
+    GroupKey,
+    best_first,
+    load_of_groups,
+    top_rows,
+)
+from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.link_kinds import (
     Goal,
     Kinds,
     choice_of,
     gpus_left,
-    groups_to_compare,
 )
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.graph import HardwareGraph
@@ -26,7 +35,7 @@ from slurm_gpu_aware.topology.subsets import MAX_EXACT, rank_of_mask
 
 __all__ = ["choose_same"]
 
-_MOST_WORK = 1 << 22  # index sets x kinds compared; beyond, only the lowest index sets
+_MOST_WORK = 1 << 24  # index sets x kinds of nodes compared; beyond, the account says so
 _AGG_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 _EFF_STEP = float(1 << 28)  # more than any AggBW in those steps: EffBW decides first
 
@@ -34,30 +43,61 @@ _EFF_STEP = float(1 << 28)  # more than any AggBW in those steps: EffBW decides 
 def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
     """Return the best index set and nodes: by links, then best fit, then the lowest index.
 
-    Exact while index sets x kinds of nodes stay below 4 million and at most 32 groups (switches,
-    racks) can hold the job.
+    Exact, unless there are more than 2^24 pairs of an index set and a kind of node, or a node has
+    more than 16 GPUs (see ``Choice.cut``).
     """
     found = {number: sets for number, sets, _ in supports_of(cell)}
-    left, group = gpus_left(cell), cell.group
-    best: tuple[tuple[float, float], int, IntArray] | None = None
+    cut = words_of_cut(found.values(), cell.supply.cluster.shape[1])
+    sets = _all_sets(found.values())
+    most = max(1, _MOST_WORK // len(kinds.graph))
+    if len(sets) > most:
+        cut, sets = f"{most} of the {len(sets)} index sets compared", sets[:most]
+        kept = {number: own[np.isin(own, sets)] for number, own in found.items()}
+        found = {number: own for number, own in kept.items() if len(own)}
+    if goal.objective != "preserved" and max(graph.n for graph in kinds.graph) > MAX_EXACT:
+        cut = "index sets of nodes with more than 16 GPUs compared by the sum of all their links"
+    values, left = _set_values(kinds, sets, goal), gpus_left(cell)
+    best: tuple[GroupKey, int, IntArray] | None = None
     ties = 0
-    for number in groups_to_compare(cell, np.array(sorted(found), dtype=np.int64)):
-        sets = found[int(number)][: max(1, _MOST_WORK // len(kinds.graph))]
-        rows = np.flatnonzero(group == number)
-        values = _set_values(kinds, sets, goal)
-        quality, spare = _compare(cell, kinds, goal, rows, values, left)
+    for bound, number in _promising(cell, kinds, goal, sorted(found), values, left):
+        if best is not None and best[0] < bound:
+            break
+        own = values[np.searchsorted(sets, found[number])] if len(found) > 1 else values
+        rows = np.arange(len(left))
+        if cell.level.groups > 1:
+            rows = np.flatnonzero(cell.group == number)
+        quality, spare = _compare(cell, kinds, goal, rows, own, left)
         which = int(np.lexsort((spare, -quality))[0])
-        key = (-float(quality[which]), float(spare[which]))
+        key = (-float(quality[which]), float(spare[which]), *bound[2:])
         if best is None or key < best[0]:
-            picked = _nodes_for(cell, kinds, goal, rows, values[which], left)
-            best = (key, int(sets[which]), picked)
+            picked = _nodes_for(cell, kinds, goal, rows, own[which], left)
+            best = (key, int(found[number][which]), picked)
             ties = int(((quality == quality[which]) & (spare == spare[which])).sum())
     if best is None:
         raise ValueError("the cell holds no set: it was not found feasible")
     _, mask, picked = best
-    return choice_of(
-        cell, picked, [mask] * len(picked), sets=sum(len(s) for s in found.values()), ties=ties
-    )
+    count = sum(len(own) for own in found.values())
+    return choice_of(cell, picked, [mask] * len(picked), sets=count, ties=ties, cut=cut)
+
+
+def _promising(
+    cell: Cell, kinds: Kinds, goal: Goal, numbers: list[int], values: FloatArray, left: IntArray
+) -> Iterable[Candidate]:
+    """Groups, the one with the best nodes first, as if each node could give its own best set."""
+    if len(numbers) == 1:
+        return [((0.0, 0.0, 0.0, 0.0), numbers[0])]
+    fine, count, group = np.array(numbers, dtype=np.int64), cell.split.nodes, cell.group
+    most = values.max(axis=0)[kinds.of_row]
+    top = most[top_rows(group, (-most).argsort(kind="stable"), fine, count)]
+    quality = top[:, -1] if goal.objective == "effbw" else top.sum(axis=1)
+    spare = left[top_rows(group, left.argsort(kind="stable"), fine, count)].sum(axis=1)
+    return best_first(fine, load_of_groups(cell), -quality, spare.astype(np.float64))
+
+
+def _all_sets(found: Iterable[IntArray]) -> IntArray:
+    """Index sets of all groups; those of one group in their order, of several by mask."""
+    every = list(found)
+    return every[0] if len(every) == 1 else np.unique(np.concatenate(every))
 
 
 def _set_values(kinds: Kinds, sets: IntArray, goal: Goal) -> FloatArray:
@@ -93,10 +133,11 @@ def _compare(
     cell: Cell, kinds: Kinds, goal: Goal, rows: IntArray, values: FloatArray, left: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """(F,) value of the job on the best nodes for each index set, and GPUs left beside it."""
-    of_row = kinds.of_row[rows]
+    present, of_row = np.unique(kinds.of_row[rows], return_inverse=True)
+    of_row, values = of_row.reshape(-1), values[:, present]
     must = np.isin(cell.units[rows], list(cell.supply.request.required))
     others = cell.split.nodes - int(must.sum())
-    number = len(kinds.graph)
+    number = len(present)
     count = np.bincount(of_row[~must], minlength=number)
     spare_of = np.zeros(number)
     spare_of[of_row] = left[rows]

@@ -1,21 +1,144 @@
-"""Index sets against nodes: how good each set of slots is on each node, as one array.
+"""The same slots on several nodes: index set and nodes together, by scores.
 
 Slurm gives a job on several nodes the same slots on each, so index set and nodes are chosen
-together: one row per index set that enough nodes have, one column per node.
+together: how good each set of slots is on each node is one array, a row per index set that enough
+nodes have, a column per node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, FloatArray, IntArray
-from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.cells import Cell, supports_of
+from slurm_gpu_aware.placement.choice import SUM_WEIGHT, Choice, least_totals, left_beside
+from slurm_gpu_aware.placement.groups import (
+    Candidate,
+    GroupKey,
+    best_first,
+    load_of_groups,
+    top_rows,
+)
+from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.tables import unpack
+from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["SUM_WEIGHT", "first_nodes", "least_sums", "same_keys"]
+__all__ = ["choose_same", "first_nodes", "least_sums", "same_keys"]
 
-SUM_WEIGHT = 1 << 16
-"""Weight of the sum of scores over GPUs left on the nodes: the sum decides first."""
+_AT_ONCE = 1 << 22  # index sets x nodes in one array
+_MOST_WORK = 1 << 26  # index sets x nodes compared in one group; beyond, the account says so
+_MANY = 1 << 16  # index sets x nodes from which on equal nodes are worth finding
+
+
+class _Best(NamedTuple):
+    """The best index set of some and its nodes."""
+
+    value: float
+    mask: int
+    rows: IntArray
+    ties: int
+
+
+def choose_same(cell: Cell, best_fit: bool) -> Choice:
+    """Return the index set and nodes with the least sum of scores, then the fewest GPUs left.
+
+    Exact, unless a group has more than 2^26 pairs of an index set and a node (see ``Choice.cut``).
+    """
+    supply, count = cell.supply, cell.split.nodes
+    found = {group: sets for group, sets, _ in supports_of(cell)}
+    left = left_beside(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
+    cut = words_of_cut(found.values(), supply.cluster.shape[1])
+    best: tuple[GroupKey, _Best] | None = None
+    for bound, number in _promising(cell, sorted(found), left):
+        if best is not None and best[0] < bound:
+            break
+        rows = None if cell.level.groups == 1 else np.flatnonzero(cell.group == number)
+        sets = found[number]
+        if len(sets) * (len(left) if rows is None else len(rows)) > _MANY:
+            rows = _different(cell, rows, left)
+            most = max(1, _MOST_WORK // len(rows))
+            if len(sets) > most:
+                sets, cut = sets[:most], f"the lowest {most} index sets compared"
+        own = _best_set(cell, sets, rows, left, best_fit)
+        key = (own.value, *bound[1:])
+        if best is None or key < best[0]:
+            best = (key, own)
+    if best is None:
+        raise ValueError("the cell holds no set: it was not found feasible")
+    chosen = best[1]
+    slots, nodes = slots_of(chosen.mask), cell.units[chosen.rows]
+    total = count * cell.split.per_node * supply.table.fixed_value(0)
+    if cell.bound_index > 0:
+        total = int(supply.table.fixed[nodes][:, list(slots)].sum())
+    return Choice(
+        nodes=tuple(nodes.tolist()),
+        slots=(slots,) * count,
+        total=total,
+        candidates=len(cell.units),
+        sets=sum(len(s) for s in found.values()),
+        ties=chosen.ties,
+        cut=cut,
+    )
+
+
+def _promising(cell: Cell, numbers: list[int], left: IntArray) -> Iterable[Candidate]:
+    """Groups, the one with the best nodes first, as if each node could give its own best set."""
+    if len(numbers) == 1:
+        return [((0.0, 0.0, 0.0), numbers[0])]
+    key = left if cell.bound_index == 0 else least_totals(cell) * SUM_WEIGHT + left
+    fine = np.array(numbers, dtype=np.int64)
+    top = top_rows(cell.group, key.argsort(kind="stable"), fine, cell.split.nodes)
+    return best_first(fine, load_of_groups(cell), key[top].sum(axis=1).astype(np.float64))
+
+
+def _different(cell: Cell, rows: IntArray | None, left: IntArray) -> IntArray:
+    """Rows that can matter: of equal ones no more than the job has nodes, the lowest.
+
+    Where all scores of the cell are equal, rows are equal with the same GPUs and as many left.
+    """
+    every = np.arange(len(left)) if rows is None else rows
+    if cell.bound_index > 0 or cell.supply.request.required:
+        return every
+    masks, spare = cell.masks[every], left[every]
+    order = np.lexsort((spare, masks))
+    masks, spare = masks[order], spare[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (masks[1:] != masks[:-1]) | (spare[1:] != spare[:-1])
+    place = np.arange(len(order)) - np.flatnonzero(new)[np.cumsum(new) - 1]
+    return np.asarray(every[np.sort(order[place < cell.split.nodes])])
+
+
+def _best_set(
+    cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray, best_fit: bool
+) -> _Best:
+    """The best of these index sets on the best of these rows (None: all), the lowest on ties."""
+    count = cell.split.nodes
+    must: BoolArray | None = None
+    if cell.supply.request.required:
+        units = cell.units if rows is None else cell.units[rows]
+        must = np.isin(units, list(cell.supply.request.required))
+    best: _Best | None = None
+    step = max(1, _AT_ONCE // (len(left) if rows is None else len(rows)))
+    for start in range(0, len(sets), step):
+        part = sets[start : start + step]
+        key = same_keys(cell, part, rows, left)
+        values = least_sums(key, count, must)
+        which = int(values.argmin()) if best_fit else first_nodes(key, count, must)
+        value = float(values[which])
+        ties = int(np.count_nonzero(values == value))
+        if best is not None and value == best.value:
+            best = best._replace(ties=best.ties + ties)
+        by_key = key[which] if must is None else np.where(must, -1.0, key[which])
+        order = np.sort(by_key.argsort(kind="stable")[:count])
+        chosen = order if rows is None else rows[order]
+        earlier = not best_fit and best is not None and tuple(chosen) < tuple(best.rows)
+        if best is None or value < best.value or earlier:
+            best = _Best(value, int(part[which]), chosen, ties)
+    assert best is not None  # noqa: S101 - a group that was found has sets
+    return best
 
 
 def first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:

@@ -155,7 +155,12 @@ def cost(request, cluster, chosen, scores):
 
 
 def level_index(request, cluster, chosen):
-    """Tightest level that holds the set; below the node only where its GPUs are exact."""
+    """Tightest level that holds the set; below the node only where its GPUs are exact.
+
+    One GPU lies in one domain, whichever GPU Slurm picks.
+    """
+    if sum(len(slots) for _, slots in chosen) == 1:
+        return 0
     for index, level in enumerate(cluster.levels):
         if level.group.ndim == 2:
             node, slots = chosen[0]

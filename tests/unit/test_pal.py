@@ -147,6 +147,21 @@ def test_plain_node_promises_only_its_worst_free_gpu():
     assert (got.nodes, got.score, got.exact) == ((0,), 1.4, False)
 
 
+def test_one_gpu_lies_in_one_socket_on_a_plain_node_too():
+    """Slurm may pick any GPU of n0, but each is in some socket: V 1.0 beats 1.15."""
+    base = cluster_of([[1.0, 1.0], [1.15, 1.15]])
+    sockets = LocalityLevel("socket", 1.0, np.array([[0, 1], [2, 3]]))
+    node = LocalityLevel("node", 1.2, np.array([0, 1]))
+    indexed = np.array([False, True])
+    cluster = Cluster(**{**vars(base), "levels": (sockets, node), "indexed": indexed})
+    got = Pal().place(ask(1), cluster)
+    assert got is not None
+    assert (got.nodes, got.level, got.slowdown, got.exact) == ((0,), "socket", 1.0, False)
+    both = Pal().place(ask(2), cluster)
+    assert both is not None
+    assert (both.nodes, both.level, both.slowdown) == ((0,), "node", 1.2)
+
+
 def test_best_cell_offers_all_equal_candidates():
     cluster = cluster_of([[0.9, 0.9, 2.0], [0.9, 0.9, 0.9]])
     cell = best_cell(ask(2), cluster)

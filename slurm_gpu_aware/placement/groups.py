@@ -1,0 +1,74 @@
+"""The group (switch, rack, row) for a job on several nodes: all that can hold it are compared.
+
+A large cluster has thousands of groups, and what a group's best set is worth can be costly. But
+how good it can be at best is known for all of them from a few array operations. Groups are looked
+into from the most promising one on, until none that is left can be better: exact, and mostly over
+after one or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.tables import popcount
+
+__all__ = ["Candidate", "GroupKey", "best_first", "enough_rows", "load_of_groups", "top_rows"]
+
+GroupKey = tuple[float, ...]
+"""What a group is worth: less is better, compared in order; ends with its load and number."""
+Candidate = tuple[GroupKey, int]
+"""The least key that a group can have, and the group."""
+
+
+def load_of_groups(cell: Cell) -> FloatArray:
+    """(groups,) free GPUs of each group of the cell's level."""
+    group, free = cell.level.group, popcount(cell.supply.free)
+    known = group >= 0
+    if not known.all():
+        group, free = group[known], free[known]
+    load = np.bincount(group, weights=free, minlength=cell.level.groups)
+    return load.astype(np.float64, copy=False)
+
+
+def enough_rows(cell: Cell) -> IntArray:
+    """Groups with enough candidate rows, the required nodes among them."""
+    counts = np.bincount(cell.group, minlength=cell.level.groups)
+    required = cell.supply.request.required
+    if required:
+        number = cell.level.group[required[0]]
+        return np.array([number] if counts[number] >= cell.split.nodes else [], dtype=np.int64)
+    return np.flatnonzero(counts >= cell.split.nodes)
+
+
+def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) -> IntArray:
+    """(G, count) the first ``count`` rows of each of these groups.
+
+    Parameters
+    ----------
+    group : (C,) group of each row.
+    order : rows, the best first.
+    numbers : (G,) ascending groups with at least ``count`` rows in ``order`` each.
+    """
+    by_group = order[group[order].argsort(kind="stable")]
+    starts = group[by_group].searchsorted(numbers)
+    return np.asarray(by_group[starts[:, None] + np.arange(count)])
+
+
+def best_first(numbers: IntArray, load: FloatArray, *least: FloatArray) -> Iterator[Candidate]:
+    """Groups from the most promising on, each with the least key that it can have.
+
+    Parameters
+    ----------
+    numbers : (G,) groups.
+    load : (groups,) free GPUs of every group: of equally good groups the emptiest comes last.
+    least : (G,) lower bounds of the parts of the key, in order.
+
+    A caller that holds a key smaller than the one it is given has its answer.
+    """
+    columns = (*least, load[numbers], numbers)
+    for at in np.lexsort(columns[::-1]).tolist():
+        yield tuple(column.item(at) for column in columns), int(numbers[at])

@@ -1,0 +1,108 @@
+"""Choices that must not depend on how many groups there are, nor on how wide a node is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.placement.index_sets import lowest_common
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.topology.graph import HardwareGraph
+from slurm_gpu_aware.topology.subsets import slots_of
+
+
+def switched(nodes, width, per_switch=2, **kwargs):
+    """Nodes in pairs below switches."""
+    cluster = Cluster.uniform(nodes, width, **kwargs)
+    switch = LocalityLevel("switch", 1.2, np.arange(nodes) // per_switch)
+    return replace(cluster, levels=(cluster.levels[0], switch, cluster.levels[1]))
+
+
+def equal_links(gbps):
+    """Eight GPUs, every pair joined by as much."""
+    return HardwareGraph.build(np.full((8, 8), gbps), [["PHB"] * 8 for _ in range(8)])
+
+
+@pytest.mark.parametrize("last", [0, 31, 32, 39])
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("bw", [True, False])
+def test_the_best_links_are_found_in_whatever_switch_they_are(last, same, bw):
+    """40 idle switches of two nodes; the links of one pair differ from all others."""
+    pcie, better = equal_links(12.0), equal_links(300.0 if bw else 6.0)
+    graphs = tuple(better if node // 2 == last else pcie for node in range(80))
+    cluster = replace(switched(80, 8, same_indices=same), graphs=graphs)
+    request = Request("1", 16, gpus_per_node=8, bandwidth_sensitive=bw)
+    for policy in ("pal+mapa", "mapa-preserve", "mapa-greedy"):
+        if policy == "mapa-greedy" and not bw:
+            continue
+        got = make_policy(policy).place(request, cluster)
+        assert got.nodes == (2 * last, 2 * last + 1), policy
+        assert got.why["effbw_gbps"] == (300.0 if bw else 6.0)
+
+
+@pytest.mark.parametrize("last", [0, 32, 39])
+@pytest.mark.parametrize("same", [True, False])
+def test_the_least_sum_of_scores_is_found_in_whatever_switch_it_is(last, same):
+    """Every switch needs its GPU of 1.1; one has 0.9 beside it, the others 1.0."""
+    scores = np.tile([1.0, 1.1, 1.1, 1.1], (80, 1))
+    scores[2 * last : 2 * last + 2, 0] = 0.9
+    cluster = switched(80, 4, scores={"A": scores}, same_indices=same)
+    request = Request("1", 4, gpus_per_node=2, min_nodes=2, app_class="A")
+    wanted = [request] if same else [request, replace(request, gpus_per_node=None)]
+    for asked in wanted:
+        got = make_policy("pal").place(asked, cluster)
+        assert got.nodes == (2 * last, 2 * last + 1)
+        assert [slots[0] for slots in got.slots] == [0, 0]
+
+
+@pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed"])
+def test_of_equally_good_switches_the_fullest_is_taken_then_the_lowest(policy):
+    cluster = switched(120, 4)
+    cluster.free[90, :] = False  # its switch has no pair left
+    cluster.free[[100, 101], 3] = False
+    cluster.free[[110, 111], 3] = False
+    got = make_policy(policy).place(Request("1", 6, gpus_per_node=3), cluster)
+    assert got.nodes == (100, 101)
+
+
+@pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed", "mapa-preserve", "pm-first"])
+def test_nodes_of_24_slots_find_the_indices_that_they_share(policy):
+    cluster = Cluster.uniform(2, 24)
+    cluster.free[:] = False
+    cluster.free[0, [0, 2, 3]] = True
+    cluster.free[1, [1, 2, 3]] = True
+    request = Request("1", 4, gpus_per_node=2, bandwidth_sensitive=True)
+    got = make_policy(policy).place(request, cluster)
+    assert got.slots == ((2, 3), (2, 3))
+
+
+def test_the_sets_that_wide_nodes_share_are_those_of_brute_force():
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        count, nodes, size = (int(v) for v in rng.integers(2, 6, 3))
+        masks = rng.integers(0, 1 << 10, count) & rng.integers(0, 1 << 10, count)
+        expected = {}
+        for slots in combinations(range(10), size):
+            mask = sum(1 << s for s in slots)
+            holders = int(((masks & mask) == mask).sum())
+            if holders >= nodes:
+                expected[slots] = holders
+        sets, holders = lowest_common(masks, size, nodes)
+        found = dict(zip(map(slots_of, sets.tolist()), holders.tolist(), strict=True))
+        assert found == expected
+        assert list(found) == sorted(found)
+
+
+def test_an_account_says_what_was_not_compared():
+    """C(24, 12) index sets fit idle nodes: the lowest are compared."""
+    got = make_policy("pal").place(Request("1", 24, gpus_per_node=12), Cluster.uniform(2, 24))
+    assert got.slots[0] == tuple(range(12))
+    assert got.why["cut"] == "the lowest 4096 index sets compared"
+    assert got.why["summary"].endswith(got.why["cut"])
+    small = make_policy("pal").place(Request("1", 4, gpus_per_node=2), Cluster.uniform(2, 4))
+    assert "cut" not in small.why
