@@ -29,6 +29,8 @@ __all__ = ["check_job_id", "command", "place_text"]
 
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
 _MAX_ROWS = 12
+_UNPLACED = ("reparked", "failed")
+"""States of a decision whose job waits at the gate again."""
 
 
 def check_job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -81,7 +83,8 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
     waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
-    if waiting and decisions and decisions[-1].decided_at >= rounds[0].started_at:
+    placed = decisions[-1] if decisions and decisions[-1].state not in _UNPLACED else None
+    if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
         waiting = None  # placed since
     tasks = _tasks(reader, job_id) if not decisions else []
     state = _state(decisions, events, waiting)
@@ -100,11 +103,14 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
 def _state(
     decisions: Sequence[Decision], events: Sequence[Event], waiting: Mapping[str, Any] | None
 ) -> str:
-    """``parked``, the state of the newest decision, ``released by hand``, or ``unknown``."""
+    """``parked``, the state of the newest decision, ``released by hand``, or ``unknown``.
+
+    A placing that failed, or that was taken back, leaves its job parked.
+    """
     if waiting:
         return "parked"
     if decisions:
-        return "parked" if decisions[-1].state == "reparked" else decisions[-1].state
+        return "parked" if decisions[-1].state in _UNPLACED else decisions[-1].state
     kinds = {e.kind for e in events}
     if kinds & {"ended", "started"}:
         return "ended" if "ended" in kinds else "started"
@@ -135,6 +141,9 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
     answer["slurm"] = {"state": job.state, "reason": job.reason, "parked": job.parked}
     if job.parked:
         answer["state"] = "parked"
+    elif job.placed_at is not None:
+        answer["state"] = "placed"
+        answer["slurm"]["placed_at"] = job.placed_at
     else:
         answer["state"] = "left to Slurm" if answer["state"] == "parked" else "not ours"
     return answer
@@ -164,6 +173,8 @@ def _text(answer: Mapping[str, Any]) -> str:
         )
     elif state == "not ours":
         blocks.append(_not_ours(answer["slurm"]))
+    elif state == "placed":
+        blocks.append(_placed(answer["slurm"]))
     elif state == "left to Slurm":
         blocks.append(_left_to_slurm(answer["slurm"], answer["events"]))
     if state == "parked":
@@ -191,6 +202,13 @@ def _not_ours(slurm: Mapping[str, Any]) -> str:
     )
 
 
+def _placed(slurm: Mapping[str, Any]) -> str:
+    return paragraph(
+        f"It was placed at {stamp(slurm['placed_at'])} (state {slurm['state']}); the ledger as you"
+        " can read it does not tell of that yet. Ask again in a moment."
+    )
+
+
 def _left_to_slurm(slurm: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
     told = [e["detail"].get("left_to_slurm") for e in events if e["kind"] == "released"]
     why = told[-1] if told else None
@@ -206,6 +224,10 @@ def _parked_text(answer: Mapping[str, Any]) -> str:
     if waiting is None:
         slurm = answer["slurm"] or {}
         reason = slurm.get("reason")
+        newest = answer["decisions"][-1] if answer["decisions"] else {}
+        if newest.get("state") == "failed":
+            why = (newest.get("outcome") or {}).get("why") or "no reason was recorded"
+            return paragraph(f"It could not be placed: {why}. The next round tries again.")
         if reason and reason not in ("Licenses", "Priority", "Resources", "None"):
             return paragraph(f"Slurm itself holds it: {reason}. It is planned when that is over.")
         return paragraph("It waits for the selector's next round.")

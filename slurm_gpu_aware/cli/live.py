@@ -28,6 +28,8 @@ class LiveJob:
     reason: str
     parked: bool
     """It waits at our gate."""
+    placed_at: float | None
+    """When the selector placed it, Unix seconds; None: it did not."""
     gpus: int | None
     """None: Slurm does not count GPUs (AccountingStorageTRES lacks gres/gpu)."""
     submit_s: float
@@ -95,7 +97,9 @@ def _jobs(config: Config) -> list[SlurmJob] | None:
 
 def _live(job: SlurmJob, config: Config) -> LiveJob:
     from slurm_gpu_aware.slurm.gate import is_parked
+    from slurm_gpu_aware.slurm.mark import RELEASED, mark_of
 
+    mark = mark_of(job.admin_comment)
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
     return LiveJob(
         id=job.id,
@@ -104,6 +108,7 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
         state=job.state,
         reason=job.reason,
         parked=is_parked(job, config.gate),
+        placed_at=mark.at if mark is not None and mark.state == RELEASED else None,
         gpus=job.req_tres.get("gres/gpu"),
         submit_s=job.submit_s,
         priority=job.priority,

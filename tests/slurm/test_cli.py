@@ -36,8 +36,14 @@ def test_setup_agrees_with_the_cluster(swept: Cluster) -> None:
 def test_explain_names_the_gpus_that_slurm_gave(swept: Cluster) -> None:
     job = swept.submit("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 30")
     swept.wait(job, "RUNNING")
-    answer = as_json(swept, "bob", f"gpu-aware explain {job}")
-    newest = answer["decisions"][-1]
+    told: list[Any] = []
+
+    def known() -> bool:  # bob reads the copy, which is a little older
+        told[:] = as_json(swept, "bob", f"gpu-aware explain {job}")["decisions"]
+        return bool(told)
+
+    swept.wait_until(known, 10, "the decision in the copy for all users")
+    newest = told[-1]
     given = dict(zip(newest["nodes"], (tuple(s) for s in newest["slots"]), strict=True))
     assert given == swept.gpus(job)
     assert newest["user"] == "alice"

@@ -221,7 +221,7 @@ def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
     def placed(*args: str) -> tuple[dict[str, str], dict[str, Any]]:
         job = plain.submit("alice", args, "sleep 30")
         fields = plain.wait(job, "RUNNING")
-        answer = json.loads(plain.sh("ctl", f"gpu-aware explain {job} --json", user="alice"))
+        answer = json.loads(plain.sh("ctl", f"gpu-aware explain {job} --json", user="slurm"))
         return fields, answer["decisions"][-1]
 
     fields, decision = placed("--gres=gpu:v100:2", "-w", "n1", "--comment=class=A")

@@ -8,11 +8,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.cli.explain import _text as explain_text
-from slurm_gpu_aware.store.database import open_store, publish
+from slurm_gpu_aware.store.database import open_store, publish, published_path
 from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
 
+COMMAND = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config"]
 NOW = 1_790_000_000.0
 WHY = {
     "summary": "the first cell with two free GPUs is L 1.0 x V 1.07",
@@ -81,7 +83,7 @@ def site(tmp_path: Path) -> Path:
 
 def run(config: Path, *args: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config", str(config), *args],
+        [*COMMAND, str(config), *args],
         capture_output=True,
         text=True,
         timeout=60,
@@ -134,6 +136,43 @@ def test_a_parked_job_tells_why_it_waits(site: Path):
     assert "Job 8: parked" in done.stdout
     assert "Why it waits: no 4 free GPUs" in done.stdout
     assert "2026-09-21 14:23:20 at the latest" in done.stdout
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
+    with open_store(site.parent / "store" / "store.db") as store:
+        ledger = Ledger(store)
+        for job_id, at in (("8", NOW + 4), ("10", NOW + 4)):
+            number = ledger.add_decision(
+                decision(job_id, state="prepared", decided_at=at - 60 * earlier)
+            )
+            ledger.set_outcome(number, "failed", NOW + 5, {"why": "Slurm refused TresPerNode"})
+    waits = json.loads(run(site, "explain", "8", "--json").stdout)
+    assert waits["state"] == "parked"
+    assert waits["waiting"]["reason"] == "no 4 free GPUs"
+    told = run(site, "explain", "10").stdout
+    assert "Job 10: parked" in told
+    assert "It could not be placed: Slurm refused TresPerNode. The next round" in told
+
+
+def test_a_job_placed_since_the_copy_was_made_is_not_called_somebody_elses(tmp_path: Path):
+    slurm = FakeSlurm(tmp_path)
+    slurm.write([parked()], ["n1"])
+    slurm.round()
+    assert slurm.ledger("7") != []
+    slurm.store.unlink()  # as a copy that is older than the placing
+    open_store(slurm.store).close()
+    published_path(slurm.store).unlink()
+    done = subprocess.run(
+        [*COMMAND, str(slurm.config), "explain", "7"],
+        env={**slurm.environment, "TZ": "UTC"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.startswith("Job 7: placed\n")
+    assert "Ask again in a moment" in done.stdout
 
 
 def test_a_parked_job_without_a_round_waits_for_one(site: Path):
