@@ -11,7 +11,7 @@ from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.request import Request
 
-__all__ = ["Policy", "make_policy", "option_names", "policy_names"]
+__all__ = ["Policy", "WithReasons", "make_policy", "option_names", "policy_names"]
 
 
 @runtime_checkable
@@ -29,6 +29,17 @@ class Policy(Protocol):
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
+
+
+@runtime_checkable
+class WithReasons(Policy, Protocol):
+    """A policy with rules of its own (a constraint, a threshold) that may forbid what would fit.
+
+    Without this method a policy has none: it places whatever fits (``reasons.reason_for``).
+    """
+
+    def why_not(self, request: Request, cluster: Cluster) -> str | None:
+        """Say in one sentence which rule kept ``place`` from an answer; None: no rule did."""
 
 
 Factory = Callable[..., Policy]

@@ -13,6 +13,7 @@ from slurm_gpu_aware.cluster import Cluster, IntArray
 from slurm_gpu_aware.placement.account import assignment, set_words
 from slurm_gpu_aware.placement.choose import Choice
 from slurm_gpu_aware.placement.topo_options import TopoOptions, read_options
+from slurm_gpu_aware.placement.topo_reason import constraint_reason
 from slurm_gpu_aware.placement.topo_search import Found, search
 from slurm_gpu_aware.placement.utility import Terms
 from slurm_gpu_aware.request import Request
@@ -45,6 +46,21 @@ class TopoAware:
         if self.postpones and found.terms.utility < options.threshold(request.gpus) - 1e-9:
             return None
         return self._assignment(found, options)
+
+    def why_not(self, request: Request, cluster: Cluster) -> str | None:
+        """Say which option kept :meth:`place` from an answer; None: no option did."""
+        options = self._options(request)
+        known = with_known_sockets(cluster)
+        found = search(request, known, options)
+        if found is None:
+            return constraint_reason(self.name, request, known, options)
+        wanted = options.threshold(request.gpus)
+        if not self.postpones or found.terms.utility >= wanted - 1e-9:
+            return None
+        return (
+            "free GPUs would do; the policy keeps the job waiting for better ones"
+            f" (utility {found.terms.utility:.2f}, it asks for {wanted:.2f} now)"
+        )
 
     def _options(self, request: Request) -> TopoOptions:
         if not request.options and request.application is None:

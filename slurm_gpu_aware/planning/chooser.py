@@ -10,11 +10,13 @@ from typing import Any
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
+from slurm_gpu_aware.placement.reasons import Reason, reason_for
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.request import Request
 
-__all__ = ["Chooser", "PlacementFailedError", "capacity_request", "shape_of"]
+__all__ = ["Chooser", "PlacementFailedError", "capacity_request", "postpones", "shape_of"]
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +80,17 @@ class Chooser:
         """Say whether a job without a place here only waits for a better one."""
         return self._postpones(request) and self.could_place(request, cluster) is not None
 
+    def why_not(self, request: Request, cluster: Cluster) -> Reason:
+        """Why the job's policy gives it no place here."""
+        try:
+            return reason_for(self._policy(request), request, cluster)
+        except Exception:  # a reason that cannot be found must not stop the round
+            log.exception("job %s: its policy cannot say why it has no place", request.job_id)
+            return Reason(why_not(request, cluster))
+
     def _postpones(self, request: Request) -> bool:
         try:
-            return bool(getattr(self._policy(request), "postpones", False))
+            return _may_postpone(self._policy(request))
         except PolicyError:
             return False
 
@@ -95,6 +105,15 @@ class Chooser:
         if key not in self._policies:
             self._policies[key] = make_policy(name, options)
         return self._policies[key]
+
+
+def postpones(policy: Policy, request: Request, cluster: Cluster) -> bool:
+    """Say whether a job to which the policy gave no place here only waits for a better one."""
+    return _may_postpone(policy) and policy.place(capacity_request(request), cluster) is not None
+
+
+def _may_postpone(policy: Policy) -> bool:
+    return bool(getattr(policy, "postpones", False))
 
 
 def capacity_request(request: Request) -> Request:

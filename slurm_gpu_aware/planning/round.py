@@ -32,7 +32,7 @@ import numpy as np
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.feasible import why_not
+from slurm_gpu_aware.placement.reasons import Reason
 from slurm_gpu_aware.planning.backfill import Beside, reserve
 from slurm_gpu_aware.planning.chooser import Chooser, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.clock import clock_mhz
@@ -95,7 +95,7 @@ class _Round:
         self._settled: set[str] = set()
         """Jobs whose waiting is already explained, whatever else this round finds."""
         self._empty: Cluster | None = None
-        self._never: dict[object, str | None] = {}
+        self._never: dict[object, Reason | None] = {}
 
     def plan(self, ordered: list[Request]) -> Plan:
         behind = self._prefix(ordered)
@@ -245,9 +245,10 @@ class _Round:
         shadow_start_s: float | None = None,
         *,
         never: bool = False,
+        by_policy: bool = False,
     ) -> None:
         self._settled.add(request.job_id)
-        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s, never))
+        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s, never, by_policy))
 
     def _cannot_ever(self, request: Request) -> bool:
         """Say whether the job fits not even on the idle cluster; then it waits, blocking nobody.
@@ -261,19 +262,21 @@ class _Round:
                 ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
                 self._empty = replace(ended, free=ended.exists.copy())
             found = self.chooser.could_place(request, self._empty)
-            reason = why_not(request, self._empty) if found is None else None
+            reason = self.chooser.why_not(request, self._empty) if found is None else None
             self._never[key] = reason
         reason = self._never[key]
         if reason is None:
             return False
-        self._wait(request, f"cannot start even on an idle cluster: {reason}", never=True)
+        text = f"cannot start even on an idle cluster: {reason.text}"
+        self._wait(request, text, never=True, by_policy=reason.own)
         return True
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:
         timeline = Timeline(self.running, self.now)
         shadow = reserve(head, self.here, timeline, self.chooser.could_place)
         postponed = self.chooser.postponed(head, self.here)
-        reason = f"{'postponed' if postponed else 'next in line'}: {why_not(head, self.here)}"
+        why = self.chooser.why_not(head, self.here).text
+        reason = f"{'postponed' if postponed else 'next in line'}: {why}"
         if shadow is not None:
             where = shadow.assignment
             names = set_words(self.here.nodes, where.nodes, where.slots)
@@ -324,7 +327,7 @@ class _Round:
                 f"would fit now, but its time limit reaches past the start of job {head.job_id}, "
                 "which comes first and has these GPUs reserved"
             )
-        return f"behind job {head.job_id}: {why_not(request, beside.now)}"
+        return f"behind job {head.job_id}: {self.chooser.why_not(request, beside.now).text}"
 
 
 def _duration(seconds: float) -> str:

@@ -2,6 +2,10 @@
 
 Drained GPUs may leave two nodes without a common set of indices, or 4 + 2 GPUs where a job asks for
 6. At our gate such a job would wait until somebody mends the nodes; plain Slurm would start it.
+
+A job that an option of its policy forbids every place (``single_node``, ``min_bandwidth_gbps``) is
+not one of them: Slurm would break the rule that the site or the user has set. It stays parked, and
+the reason, which the policy states itself, names the option.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ def left_to_slurm(
     found: dict[int, tuple[SlurmJob, str]] = {}
     for entry in waiting:
         candidate = candidates.get(entry.job_id)
-        if entry.never and candidate is not None and fits_by_counts(candidate.request, cluster):
+        if not entry.never or entry.by_policy or candidate is None:
+            continue
+        if fits_by_counts(candidate.request, cluster):
             number = candidate.job.raw_id
             found.setdefault(number, (records[number], entry.reason))
     return list(found.values())
