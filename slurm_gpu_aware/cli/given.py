@@ -14,6 +14,8 @@ from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.reasons import reason_for
+from slurm_gpu_aware.planning.chooser import postpones
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.store.profiles import Profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
@@ -35,7 +37,11 @@ class Answer:
 
     policy: str
     assignment: Assignment | None
-    """None: nothing fits."""
+    """None: nothing fits, or the policy postpones the job."""
+    reason: str = ""
+    """Why there is no assignment; one sentence without a full stop."""
+    postponed: bool = False
+    """GPUs that fit are free, but the policy lets the job wait for better ones."""
     nodes: tuple[str, ...] = ()
     agg_gbps: float | None = None
     """AggBW (MAPA, eq. 1) of the best embedding; summed over nodes. None: links not known."""
@@ -47,10 +53,15 @@ class Answer:
     """Pairs of slots that the best embedding uses, per node; empty: links not known."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; ``place`` None if nothing fits."""
+        """Plain values; ``place`` None with the ``reason`` if there is none."""
         found = self.assignment
         if found is None:
-            return {"policy": self.policy, "place": None}
+            return {
+                "policy": self.policy,
+                "place": None,
+                "postponed": self.postponed,
+                "reason": self.reason,
+            }
         return {
             "policy": self.policy,
             "place": {n: list(s) for n, s in zip(self.nodes, found.slots, strict=True)},
@@ -159,11 +170,13 @@ def _some(names: Sequence[str]) -> str:
 
 def answer(policy: str, request: Request, cluster: Cluster, options: Mapping[str, Any]) -> Answer:
     """Ask one policy. Raises PolicyError for an unknown one."""
-    found = make_policy(policy, options).place(request, cluster)
+    asked = make_policy(policy, options)
+    found = asked.place(request, cluster)
     if found is None:
-        return Answer(policy, None)
+        postponed = postpones(asked, request, cluster)
+        return Answer(policy, None, reason_for(asked, request, cluster).text, postponed)
     nodes = tuple(cluster.nodes[i] for i in found.nodes)
-    return _with_links(Answer(policy, found, nodes), found, request, cluster)
+    return _with_links(Answer(policy, found, nodes=nodes), found, request, cluster)
 
 
 def _with_links(base: Answer, found: Assignment, request: Request, cluster: Cluster) -> Answer:

@@ -70,7 +70,8 @@ def command(
 
     Shows locality level, worst score V, predicted slowdown, and the bandwidths inside nodes (GB/s):
     AggBW and EffBW of the chosen GPUs, PreservedBW of those left free. Changes nothing. The exit
-    code is 1 if nothing fits.
+    code is 1 if the first policy has no place, because nothing fits or because it postpones the
+    job; the reason is told.
 
     \b
     Examples:
@@ -95,7 +96,7 @@ def command(
     if plot is not None:
         _plot(plot, cluster, answers)
     if answers[0].assignment is None:
-        say(paragraph(f"Nothing fits: {gpus} GPUs on {_shape_text(cluster)}."))
+        say(paragraph(_refusal(answers[0], gpus, cluster)))
         raise click.exceptions.Exit(NOTHING_FITS)
 
 
@@ -175,13 +176,21 @@ def _shape_text(cluster: Cluster) -> str:
     return f"{shape['nodes']} nodes with {shape['gpus']} GPUs, {shape['free']} of them free"
 
 
+def _refusal(first: Answer, gpus: int, cluster: Cluster) -> str:
+    """Why there is no place, by the policy that was asked first."""
+    what = "Postponed" if first.postponed else "Nothing fits"
+    asked = f"{gpus} GPU{'s' if gpus > 1 else ''} on {_shape_text(cluster)}"
+    return f"{what}: {asked}. {first.policy}: {first.reason}."
+
+
 def _text(answers: Sequence[Answer]) -> str:
     from slurm_gpu_aware.cli.explain import place_text
 
     rows = []
     for found in answers:
         if found.assignment is None:
-            rows.append((found.policy, "", "", "", "", "", "", "nothing fits"))
+            outcome = "postponed" if found.postponed else "nothing fits"
+            rows.append((found.policy, "", "", "", "", "", "", outcome))
             continue
         a = found.assignment
         rows.append(
@@ -197,14 +206,16 @@ def _text(answers: Sequence[Answer]) -> str:
             )
         )
     headers = ["policy", "level", "V", "slowdown", "AggBW", "EffBW", "PreservedBW", "place"]
-    reasons = [
-        paragraph(f"{a.policy}: {a.assignment.why['summary']}")
-        for a in answers
-        if a.assignment is not None and "summary" in a.assignment.why
-    ]
+    reasons = [paragraph(f"{a.policy}: {_reason(a)}") for a in answers if _reason(a)]
     return "\n\n".join(
         [table(headers, rows, right=headers[2:7]), *(["\n".join(reasons)] if reasons else [])]
     )
+
+
+def _reason(answer: Answer) -> str:
+    """Why this place, or why none; empty: not told."""
+    found = answer.assignment
+    return answer.reason if found is None else str(found.why.get("summary", ""))
 
 
 def _gbps(value: float | None) -> str:
