@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slurm_gpu_aware.slurm.gres import index_type
+from slurm_gpu_aware.slurm.gres_line import is_slice
 from slurm_gpu_aware.slurm.node_control import NodeView
 
 __all__ = ["DRAINED", "REASON", "ours_now", "registration_problem", "unusable"]
@@ -13,7 +14,8 @@ REASON = "gpu-aware setup --roll"
 DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
 _AWAY = frozenset(
     {
-        *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "MAINT", "NOT_RESPONDING"),
+        *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "NOT_RESPONDING"),
+        *("MAINT", "MAINTENANCE"),  # the latter is scontrol's word, also in 24.11
         *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
         *("REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"),
     }
@@ -28,6 +30,8 @@ def unusable(view: NodeView, ours: bool) -> str | None:
         return f"drained by somebody else ({view.reason or 'no reason given'})"
     if view.states & _AWAY:
         return f"its state is {'+'.join(sorted(view.states))}"
+    if any(is_slice(kind) for kind, _ in view.gpus):
+        return "its GPUs are cut in parts (MIG)"
     return None
 
 

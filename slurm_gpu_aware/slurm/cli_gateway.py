@@ -24,7 +24,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmReservation,
     SlurmSwitch,
 )
-from slurm_gpu_aware.slurm.parse import parse_jobs
+from slurm_gpu_aware.slurm.parse import JobReader
 from slurm_gpu_aware.slurm.parse_cluster import (
     parse_config,
     parse_free_licenses,
@@ -110,6 +110,9 @@ class CliGateway:
         self._looked_at: dict[int, int] = {}
         """Doubtful record -> number of the reading that looked at it last."""
         self._readings = 0
+        self._reader = JobReader()
+        self._left_out: dict[str, str] = {}
+        """Nodes that the last reading could not understand, and why."""
         self.unread: frozenset[int] = frozenset()
 
     def config(self) -> SlurmConfig:
@@ -119,10 +122,10 @@ class CliGateway:
     def jobs(self) -> list[SlurmJob]:
         """All job records; those whose text is doubtful are read again as JSON.
 
-        The text of a running job changes every second. So the number of looks is bounded, and
-        whoever was looked at longest ago comes first; the rest is in ``unread``.
+        A user may change such a text all the time. So the number of looks is bounded, and whoever
+        was looked at longest ago comes first; the rest is in ``unread``.
         """
-        found = parse_jobs(self._ask("-o", "-d", "show", "job"))
+        found = self._reader.read(self._ask("-o", "-d", "show", "job"))
         self._readings += 1
         self._looked_at = {n: self._looked_at.get(n, 0) for n in found.doubtful}
         known = self._doubted
@@ -146,8 +149,14 @@ class CliGateway:
         return found.jobs
 
     def nodes(self) -> list[SlurmNode]:
-        """All nodes."""
-        return parse_nodes(self._ask("-o", "-d", "show", "node"))
+        """All nodes but those that cannot be understood, which costs nobody else his place."""
+        unreadable: dict[str, str] = {}
+        found = parse_nodes(self._ask("-o", "-d", "show", "node"), unreadable)
+        for name, why in unreadable.items():
+            if self._left_out.get(name) != why:
+                log.warning("node %s is left out: %s", name, why)
+        self._left_out = unreadable
+        return found
 
     def partitions(self) -> list[SlurmPartition]:
         """All partitions, hidden ones too."""

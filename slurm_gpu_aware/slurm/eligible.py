@@ -9,7 +9,7 @@ import numpy as np
 from slurm_gpu_aware.cluster import BoolArray
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.features import matches
-from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 
@@ -32,22 +32,28 @@ def open_partitions(job: SlurmJob, site: Site) -> list[SlurmPartition]:
 
 
 def allowed_nodes(original: OriginalRequest, site: Site, partition: SlurmPartition) -> BoolArray:
-    """(N,) nodes that partition, features and ``-x`` leave, whatever is reserved."""
+    """(N,) nodes that partition, features and ``-x`` leave, whatever is reserved.
+
+    Raises CannotPlanError if these are only nodes on which Slurm alone places.
+    """
     key = (partition.name, original.exc_nodes, original.features)
     known = site.eligible.get(key)
     if known is not None:
         return known
-    names = site.cluster.nodes
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
-    allowed = np.array(
-        [
+
+    def may_use(name: str) -> bool:
+        return (
             name in partition.nodes
             and name not in excluded
             and matches(original.features, site.nodes[name].features)
-            for name in names
-        ],
-        dtype=np.bool_,
-    )
+        )
+
+    allowed = np.array([may_use(name) for name in site.cluster.nodes], dtype=np.bool_)
+    if not allowed.any() and any(n.shared_gres and may_use(n.name) for n in site.nodes.values()):
+        raise CannotPlanError(
+            "the GPUs of its nodes are shared or cut in parts (MPS, shards, MIG)", leave=True
+        )
     site.eligible[key] = allowed
     return allowed
 
@@ -73,23 +79,37 @@ def eligible_nodes(
 
 
 def _reserved(job: SlurmJob, site: Site, limit_s: float) -> set[str]:
-    """Nodes that reservations keep from the job during its time limit."""
-    blocked: set[str] = set()
-    own: set[str] | None = None
+    """Nodes that reservations keep from the job during its time limit.
+
+    Raises CannotPlanError.
+    """
+    end_s = site.now + limit_s
+    met = [r for r in site.reservations if r.start_s < end_s and r.end_s > site.now]
     wanted = set((job.reservation or "").split(",")) - {""}
-    for reservation in site.reservations:
-        if reservation.name in wanted:
-            if reservation.name in site.partial:
-                raise CannotPlanError(
-                    f"reservation {reservation.name} holds only a part of its nodes", leave=True
-                )
-            own = (own or set()) | (set(reservation.nodes) if reservation.active else set())
-        elif reservation.start_s < site.now + limit_s and reservation.end_s > site.now:
-            blocked |= reservation.nodes
-    if wanted:
-        # Inside its own reservation other reservations do not matter, outside nothing is allowed.
-        return set(site.cluster.nodes) - (own or set())
-    return blocked
+    if not wanted:
+        return set().union(*(r.nodes for r in met))
+    inside: set[str] = set()
+    for own in site.reservations:
+        if own.name not in wanted:
+            continue
+        if own.name in site.partial:
+            raise CannotPlanError(
+                f"reservation {own.name} holds only a part of its nodes", leave=True
+            )
+        if own.active:
+            others = (r.nodes for r in met if r is not own and _goes_first(r, own, site))
+            inside |= own.nodes.difference(*others)
+    return set(site.cluster.nodes) - inside
+
+
+def _goes_first(other: SlurmReservation, own: SlurmReservation, site: Site) -> bool:
+    """Whether a reservation keeps out jobs of another one that has nodes of it, too.
+
+    As slurmctld does (job_test_resv in reservation.c, 24.11).
+    """
+    if other.name in site.partial or "MAINT" in own.flags:
+        return False
+    return "OVERLAP" not in own.flags or "MAINT" in other.flags
 
 
 def check_not_shut_out(

@@ -184,7 +184,7 @@ class SlurmNode:
     memory_used_mb: int = 0
     partitions: tuple[str, ...] = ()
     shared_gres: bool = False
-    """Has MPS or shards, which share GPUs."""
+    """Has MPS, shards or MIG slices: its GPUs are left to Slurm."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.slurm.gateway import SlurmNode
+from slurm_gpu_aware.slurm.gres_line import slot_of
 
 __all__ = [
     "GpuItem",
@@ -18,7 +19,6 @@ __all__ = [
     "typed_gres",
 ]
 
-_TYPE = re.compile(r"g(0|[1-9][0-9]{0,3})\Z")
 _GPU = re.compile(r"(?:gres[/:])?gpu(?:[:=]([A-Za-z][A-Za-z0-9._-]*))?(?:[:=]([0-9]+))?\Z")
 
 
@@ -76,11 +76,10 @@ def _normal(text: str | None) -> list[str]:
 
 def gpu_slots(node: SlurmNode) -> tuple[tuple[int, ...], bool]:
     """(GPU indices that Slurm knows on a node, whether exact ones can be chosen)."""
-    kinds = [_TYPE.match(kind or "") for kind, _ in node.gpus]
-    if node.gpus and all(kinds) and all(count == 1 for _, count in node.gpus):
-        slots = tuple(sorted(int(match[1]) for match in kinds if match))
-        if len(set(slots)) == len(slots):
-            return slots, not node.shared_gres
+    found = [slot_of(kind) for kind, count in node.gpus if count == 1]
+    slots = tuple(sorted(slot for slot in found if slot is not None))
+    if slots and len(set(slots)) == len(node.gpus):
+        return slots, not node.shared_gres
     return tuple(range(sum(count for _, count in node.gpus))), False
 
 
@@ -94,8 +93,8 @@ def placed_slots(text: str | None) -> tuple[int, ...] | None:
         match = _GPU.match(item)
         if match is None:
             continue
-        kind = _TYPE.match(match[1] or "")
-        if kind is None:
+        slot = slot_of(match[1])
+        if slot is None:
             return None
-        found.append(int(kind[1]))
+        found.append(slot)
     return tuple(sorted(found)) or None

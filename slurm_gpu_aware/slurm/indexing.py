@@ -21,6 +21,7 @@ from slurm_gpu_aware.slurm.confblocks import (
     render_pairs,
 )
 from slurm_gpu_aware.slurm.gres import index_type
+from slurm_gpu_aware.slurm.gres_line import is_slice
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.render import NodeGpus, feature_of, gres_lines, hostlist, usable_model
 
@@ -203,6 +204,8 @@ def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> 
         problem: str | None = "its GPUs are shared (MPS, shards)"
     elif found.problem:
         problem = found.problem
+    elif any(map(is_slice, models)):
+        problem = "its GPUs are cut in parts (MIG)"
     elif len(models) > 1:
         problem = f"it has several GPU types: {', '.join(sorted(models))}"
     elif not indices:

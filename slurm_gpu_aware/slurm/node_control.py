@@ -67,11 +67,12 @@ class NodeControl:
         self._timeout_s = timeout_s
 
     def nodes(self) -> dict[str, NodeView]:
-        """All nodes."""
+        """All nodes but those that cannot be understood."""
         text = run_command(["scontrol", "-o", "-d", "-a", "show", "node"], self._timeout_s)[0]
         found = {}
+        unreadable: dict[str, str] = {}
         for line in text.splitlines():
-            for node in parse_nodes(line):
+            for node in parse_nodes(line, unreadable):
                 reason, started = _REASON.search(line), _STARTED.search(line)
                 found[node.name] = NodeView(
                     name=node.name,
@@ -81,6 +82,8 @@ class NodeControl:
                     registered=started is not None and started[1] not in ("None", "Unknown"),
                     features=node.features,
                 )
+        for name, why in unreadable.items():
+            log.warning("node %s is left out: %s", name, why)
         return found
 
     def partition(self, name: str) -> frozenset[str]:

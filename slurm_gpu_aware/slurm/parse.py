@@ -22,22 +22,21 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import pairwise
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import NodeShare, SlurmJob
+from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.values import (
+    UNSET,
+    parse_count,
+    parse_duration,
+    parse_indices,
+    parse_licenses,
+    parse_memory,
+)
 
-__all__ = [
-    "JobTexts",
-    "job_from_fields",
-    "parse_duration",
-    "parse_gres",
-    "parse_jobs",
-    "parse_licenses",
-    "parse_memory",
-]
+__all__ = ["JobReader", "JobTexts", "job_from_fields", "parse_jobs"]
 
 _HEAD = (
     "JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet JobName SLUID"
@@ -100,20 +99,16 @@ _FREE_TEXT = frozenset(
 _KEY = re.compile(
     r"(?:(?<= )|^)(" + "|".join(sorted(map(re.escape, _ZONE), key=len, reverse=True)) + ")="
 )
-_RECORD = re.compile(r"^JobId=(?=[0-9]+ )", re.MULTILINE)
 _DETAIL = re.compile(
     r"(?<= CoreSpec=)([^ ]+)((?: JOB_GRES=[^ ]*)?) +(Nodes=[^\n]*?)(?= MinCPUsNode=)"
 )
 _SHARE = re.compile(
     r"Nodes=([A-Za-z0-9._,\[\]-]+) CPU_IDs=([0-9,-]*) Mem=([0-9]+) GRES=([^ ]*)(?: +|\Z)"
 )
-_GRES = re.compile(
-    r"([a-z_]+)(?::([A-Za-z0-9._-]+))?:([0-9]+)(?:\((?:IDX:([0-9,-]*|N/A)|S:[0-9,-]+)\))?\Z"
-)
-_INDEX_TYPE = re.compile(r"g(0|[1-9][0-9]{0,3})\Z")
 _USER = re.compile(r"(.+)\(([0-9]{1,10})\)\Z")
-_UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3, "": 1.0}
-_UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
+_STEADY = frozenset({"CANCELLED", "COMPLETED", "FAILED", "PENDING", "TIMEOUT"})
+"""States in which the run time stands still; of others it may change."""
+_RUN_TIME = re.compile(r" RunTime=([0-9:-]+)(?= )")
 
 
 @dataclass
@@ -127,26 +122,68 @@ class JobTexts:
     """Hash of all text of a doubtful record: the same as long as Slurm says the same of it."""
 
 
+class JobReader:
+    """Reads the answer to ``scontrol -o show job -d`` (times by ``SLURM_TIME_FORMAT=%s``).
+
+    It stands for many readings: a record that reads as it did the last time is not parsed again,
+    and of one that runs only ``RunTime`` changes, which nobody looks at.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, SlurmJob | None] = {}
+        """Text of each record of the last reading -> the job; None: it breaks a rule.
+
+        Of those that run and those that break a rule the text without the run time."""
+
+    def read(self, text: str) -> JobTexts:
+        """Parse an answer."""
+        result = JobTexts()
+        records: dict[int, str] = {}
+        repeated: dict[int, list[str]] = {}
+        for number, record in _segments(text):
+            if number in records:
+                repeated.setdefault(number, [records[number]]).append(record)
+            records[number] = record
+        signatures: set[tuple[str, ...]] = set()
+        before, self._known = self._known, {}
+        follows_doubtful = False
+        for number, record in records.items():
+            job = None if number in repeated else self._job(record, before, signatures)
+            if job is None or follows_doubtful:
+                # What stands behind a broken record may be the rest of it.
+                result.doubtful.append(number)
+                same = repeated.get(number, [record])
+                result.digests[number] = hash(tuple([_without_run_time(one) for one in same]))
+            else:
+                result.jobs.append(job)
+            follows_doubtful = job is None
+        return result
+
+    def _job(
+        self,
+        record: str,
+        before: Mapping[str, SlurmJob | None],
+        signatures: set[tuple[str, ...]],
+    ) -> SlurmJob | None:
+        job = before.get(record)
+        key = record
+        if job is None:
+            key = _without_run_time(record)
+            job = before[key] if key in before else _job(f"JobId={record}", signatures)
+            if job is not None and job.state in _STEADY:
+                key = record
+        self._known[key] = job
+        return job
+
+
 def parse_jobs(text: str) -> JobTexts:
-    """Parse the answer to ``scontrol -o show job -d`` (times by ``SLURM_TIME_FORMAT=%s``)."""
-    result = JobTexts()
-    segments: dict[int, str | None] = {}
-    texts: dict[int, list[str]] = {}
-    for number, record in _segments(text):
-        segments[number] = None if number in segments else record
-        texts.setdefault(number, []).append(record)
-    signatures: set[tuple[str, ...]] = set()
-    follows_doubtful = False
-    for number, segment in segments.items():
-        job = None if segment is None else _job(segment, signatures)
-        if job is None or follows_doubtful:
-            # What stands behind a broken record may be the rest of it.
-            result.doubtful.append(number)
-            result.digests[number] = hash(tuple(texts[number]))
-        else:
-            result.jobs.append(job)
-        follows_doubtful = job is None
-    return result
+    """Parse one answer to ``scontrol -o show job -d``."""
+    return JobReader().read(text)
+
+
+def _without_run_time(record: str) -> str:
+    match = _RUN_TIME.search(record)
+    return record if match is None else record[: match.start(1)] + record[match.end(1) :]
 
 
 def _job(segment: str, signatures: set[tuple[str, ...]]) -> SlurmJob | None:
@@ -155,15 +192,25 @@ def _job(segment: str, signatures: set[tuple[str, ...]]) -> SlurmJob | None:
         return None
     try:
         return job_from_fields(fields)
-    except (SourceError, ValueError, KeyError):
+    except (SourceError, ValueError, LookupError):
         return None
 
 
 def _segments(text: str) -> Iterator[tuple[int, str]]:
-    starts = [match.start() for match in _RECORD.finditer(text)]
-    for start, end in pairwise([*starts, len(text)]):
-        segment = text[start:end].rstrip("\n")
-        yield int(segment[6 : segment.index(" ")]), segment
+    """Number and text of each record, what begins with its number; numbers may repeat."""
+    number = 0
+    record: str | None = None
+    for part in f"\n{text}".split("\nJobId=")[1:]:
+        end = part.find(" ")
+        word = part[:end] if end > 0 else ""
+        if len(word) <= 10 and word.isascii() and word.isdigit():
+            if record is not None:
+                yield number, record.rstrip("\n") if record[-1] == "\n" else record
+            number, record = int(word), part
+        elif record is not None:  # what a user typed
+            record += f"\nJobId={part}"
+    if record is not None:
+        yield number, record.rstrip("\n")
 
 
 def _fields(segment: str, signatures: set[tuple[str, ...]]) -> dict[str, str] | None:
@@ -260,7 +307,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         nodes=_names(fields["NodeList"]) if state != "PENDING" else (),
         min_nodes=least,
         max_nodes=most,
-        cpus=int(fields["NumCPUs"].partition("-")[0]),
+        cpus=parse_count(fields["NumCPUs"].partition("-")[0]),
         tasks=int(fields["NumTasks"]) if fields["NumTasks"].isdigit() else 1,
         cpus_per_task=_count(fields.get("CPUs/Task")),
         ntasks_per_node=_count(fields.get("NtasksPerN:B:S:C", "").partition(":")[0]) or None,
@@ -303,15 +350,15 @@ def _shares(text: str) -> tuple[NodeShare, ...]:
         nodes, cpu_ids, memory, *rest = item.split("\t")
         types: dict[int, str] = {}
         held: list[int] = []
-        for name, kind, count, indices in parse_gres(rest[0] if rest else ""):
-            if name != "gpu":
-                continue
-            if count and not indices:
+        for gres in parse_gres(rest[0] if rest else ""):
+            if gres.name != "gpu" or gres.indices is None:
+                continue  # what shares GPUs, and GPUs that Slurm only counts
+            if gres.count and not gres.indices:
                 raise SourceError(f"no indices in {rest[0][:80]!r}")
-            held.extend(indices)
-            if kind is not None:
-                types.update(dict.fromkeys(indices, kind))
-        cpus, gpus = len(_indices(cpu_ids)), tuple(sorted(held))
+            held.extend(gres.indices)
+            if gres.kind is not None:
+                types.update(dict.fromkeys(gres.indices, gres.kind))
+        cpus, gpus = len(parse_indices(cpu_ids)), tuple(sorted(held))
         shares.extend(
             NodeShare(node, cpus, int(memory), gpus, types) for node in expand_hostlist(nodes)
         )
@@ -320,93 +367,27 @@ def _shares(text: str) -> tuple[NodeShare, ...]:
 
 def _gpu_types(text: str) -> frozenset[str]:
     return frozenset(
-        kind for name, kind, count, _ in parse_gres(text) if name == "gpu" and kind and count
+        item.kind for item in parse_gres(text) if item.name == "gpu" and item.kind and item.count
     )
-
-
-def parse_gres(text: str) -> list[tuple[str, str | None, int, tuple[int, ...]]]:
-    """(name, type, count, indices) of each entry of a GRES line.
-
-    Takes ``gpu:g1:1(IDX:1),gpu:2(S:0-1)`` and ``(null)``. Raises SourceError.
-    """
-    return list(_gres(text))
-
-
-@lru_cache(maxsize=8192)  # thousands of nodes and jobs show the same few lines
-def _gres(text: str) -> tuple[tuple[str, str | None, int, tuple[int, ...]], ...]:
-    if text in _UNSET:
-        return ()
-    entries: list[tuple[str, str | None, int, tuple[int, ...]]] = []
-    for item in re.split(r",(?![^()]*\))", text):
-        match = _GRES.match(item)
-        if match is None:
-            raise SourceError(f"{item[:80]!r} is not a GRES; expected name[:type]:count[(IDX:..)]")
-        indices = _indices(match[4]) if match[4] and match[4] != "N/A" else ()
-        index = _INDEX_TYPE.match(match[2] or "")
-        if index is not None and len(indices) == 1:
-            # IDX counts the GPUs that Slurm knows; on a node that lacks one, only the type tells.
-            indices = (int(index[1]),)
-        entries.append((match[1], match[2], int(match[3]), indices))
-    return tuple(entries)
-
-
-def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
-    """``a,b:2`` into (name, count); ``(null)`` into nothing."""
-    if text in _UNSET:
-        return ()
-    found = []
-    for item in re.split(r"[,;|]", text):
-        name, _, count = item.partition(":")
-        found.append((name, int(count) if count else 1))
-    return tuple(found)
-
-
-def parse_duration(text: str) -> float:
-    """``[DAYS-]HH:MM:SS`` into seconds; ``UNLIMITED`` and no value are inf. Raises SourceError."""
-    if text in ("UNLIMITED", "Partition_Limit", "INFINITE") or text in _UNSET:
-        return math.inf
-    match = re.match(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)\Z", text)
-    if match is None:
-        raise SourceError(f"{text[:80]!r} is not a duration")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-@lru_cache(maxsize=8192)
-def parse_memory(text: str) -> int:
-    """``8000``, ``100M``, ``1.5G`` into MB. Raises SourceError."""
-    match = re.match(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)\Z", text)
-    if match is None:
-        raise SourceError(f"{text[:80]!r} is not an amount of memory")
-    return math.ceil(float(match[1]) * _UNITS[match[2]])
 
 
 def _tres(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
-    if text in _UNSET:
+    if text in UNSET:
         return found
     for item in text.split(","):
         name, _, value = item.partition("=")
-        found[name] = parse_memory(value)
+        found[name] = parse_memory(value) if name == "mem" else parse_count(value)
     return found
-
-
-@lru_cache(maxsize=8192)
-def _indices(text: str) -> tuple[int, ...]:
-    found: list[int] = []
-    for item in filter(None, text.split(",")):
-        first, _, last = item.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
-    return tuple(found)
 
 
 def _node_range(text: str) -> tuple[int, int | None]:
     least, _, most = text.partition("-")
-    return max(1, parse_memory(least)), parse_memory(most) if most else None
+    return max(1, parse_count(least)), parse_count(most) if most else None
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return () if text in _UNSET else expand_hostlist(text)
+    return () if text in UNSET else expand_hostlist(text)
 
 
 def _time(text: str) -> float | None:

@@ -6,6 +6,7 @@ operating system) may still hold blanks.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmQos,
     SlurmReservation,
 )
+from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres, slot_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.parse import parse_duration, parse_gres, parse_licenses
+from slurm_gpu_aware.slurm.values import parse_count, parse_duration, parse_licenses
 
 __all__ = [
     "parse_config",
@@ -36,26 +38,36 @@ _SETTING = re.compile(r"([A-Za-z]\w*)\s*=\s(.*)\Z")
 _UNSET = frozenset({"(null)", "N/A", "", "None"})
 
 
-def parse_nodes(text: str) -> list[SlurmNode]:
-    """Nodes of ``scontrol -o show node -d``."""
-    return [_node(line) for line in text.splitlines() if line.startswith("NodeName=")]
+def parse_nodes(text: str, unreadable: dict[str, str] | None = None) -> list[SlurmNode]:
+    """Nodes of ``scontrol -o show node -d``.
+
+    A node that cannot be understood is left out, and stands in ``unreadable`` with the reason;
+    without that, SourceError is raised.
+    """
+    nodes = []
+    for line in text.splitlines():
+        if not line.startswith("NodeName="):
+            continue
+        try:
+            nodes.append(_node(line))
+        except (SourceError, ValueError, LookupError) as exc:
+            name = line.partition("=")[2].partition(" ")[0]
+            if unreadable is None:
+                raise SourceError(f"node {name}: {exc}") from exc
+            unreadable[name] = str(exc)
+    return nodes
 
 
 @lru_cache(maxsize=16384)  # most lines are those of the last reading
 def _node(line: str) -> SlurmNode:
     fields = next(_records(line, "NodeName"))
-    gpus: list[tuple[str | None, int]] = []
-    shared = False
-    for name, kind, count, _ in parse_gres(_value(fields, "Gres")):
-        if name == "gpu":
-            gpus.append((kind, count))
-        elif name in ("mps", "shard"):
-            shared = True
+    gres = parse_gres(_value(fields, "Gres"))
+    gpus = tuple((item.kind, item.count) for item in gres if item.name == "gpu")
     return SlurmNode(
         name=fields["NodeName"],
         states=frozenset(fields["State"].replace("*", "+NOT_RESPONDING").split("+")),
         features=frozenset(filter(None, _value(fields, "ActiveFeatures").split(","))),
-        gpus=tuple(gpus),
+        gpus=gpus,
         gpus_used=_gpu_indices(_value(fields, "GresUsed")),
         gpus_drained=_gpu_indices(_value(fields, "GresDrain")),
         cpus=int(fields.get("CPUEfctv") or fields.get("CPUTot") or 0),
@@ -63,17 +75,27 @@ def _node(line: str) -> SlurmNode:
         memory_mb=int(fields.get("RealMemory") or 0) - int(fields.get("MemSpecLimit") or 0),
         memory_used_mb=int(fields.get("AllocMem") or 0),
         partitions=tuple(filter(None, _value(fields, "Partitions").split(","))),
-        shared_gres=shared,
+        shared_gres=any(item.name != "gpu" or is_slice(item.kind) for item in gres),
     )
 
 
 def _gpu_indices(text: str) -> frozenset[int]:
-    """GPU indices of ``GresUsed`` or ``GresDrain``."""
+    """GPU indices of ``GresUsed`` or ``GresDrain``.
+
+    Of GPUs without a device file Slurm says only how many there are; any indices stand for them.
+    """
     found: set[int] = set()
-    for name, _, _, indices in parse_gres(text):
-        if name == "gpu":
-            found.update(indices)
-    return frozenset(found)
+    counted = 0
+    for item in parse_gres(text):
+        slot = slot_of(item.kind)
+        if item.indices is not None:
+            found.update(item.indices)
+        elif slot is not None and item.count:
+            found.add(slot)
+        else:
+            counted += item.count
+    free = (slot for slot in itertools.count() if slot not in found)
+    return frozenset([*found, *itertools.islice(free, counted)])
 
 
 def parse_partitions(text: str) -> list[SlurmPartition]:
@@ -158,7 +180,7 @@ def parse_reservations(text: str) -> list[SlurmReservation]:
 
 def _cpus_of(fields: dict[str, str]) -> int | None:
     cpus = dict(item.partition("=")[::2] for item in _value(fields, "TRES").split(",")).get("cpu")
-    return int(cpus) if cpus and cpus.isdigit() else None
+    return parse_count(cpus) if cpus else None
 
 
 def _gpus_of(fields: dict[str, str]) -> int | None:

@@ -57,8 +57,10 @@ def parse_jobs_json(text: str) -> list[SlurmJob]:
     try:
         records = json.loads(text)["jobs"]
         return [job_from_fields(_fields(record)) for record in records]
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as exc:
         raise SourceError(f"scontrol --json: answer not understood: {exc!r}") from None
+    except RecursionError:
+        raise SourceError("scontrol --json: answer not understood: nested too deeply") from None
 
 
 def _fields(job: Mapping[str, Any]) -> dict[str, str]:

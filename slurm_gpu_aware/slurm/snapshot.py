@@ -38,7 +38,6 @@ _BLOCKING = frozenset(
         "FUTURE",
         "INVAL",
         "INVALID_REG",
-        "MAINT",
         "NOT_RESPONDING",
         "NO_RESPOND",
         "PERFCTRS",
@@ -50,6 +49,7 @@ _BLOCKING = frozenset(
         "UNKNOWN",
     }
 )
+# Not MAINTENANCE: a reservation sets it, which keeps out all jobs but its own.
 _ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP"})
 _SILENT = frozenset({"NOT_RESPONDING", "NO_RESPOND"})
 _PLENTY = 1 << 40
@@ -100,7 +100,9 @@ def build_cluster(
     applications: Mapping[str, str] | None = None,
     rules: PreemptionRules = PreemptionRules(),  # noqa: B008 - it is frozen
 ) -> Cluster:
-    """The cluster as the planner sees it: nodes that have GPUs, in Slurm's order.
+    """The cluster as the planner sees it: nodes that have GPUs of their own, in Slurm's order.
+
+    Nodes whose GPUs are shared or cut in parts (MPS, shards, MIG) are not in it.
 
     A GPU is free if the node can be used, Slurm has not drained it, and neither the node
     (GresUsed) nor one of ``holds`` says that it is taken. On ``busy_nodes`` nothing is free
@@ -108,7 +110,7 @@ def build_cluster(
     ``network`` give the locality levels (`build_levels`). ``applications``: class -> application
     of its jobs, where one is known.
     """
-    here = [node for node in nodes if node.gpus]
+    here = [node for node in nodes if node.gpus and not node.shared_gres]
     places = {node.name: i for i, node in enumerate(here)}
     known = [gpu_slots(node) for node in here]
     width = max((max(slots, default=-1) + 1 for slots, _ in known), default=0)

@@ -93,3 +93,49 @@ def test_a_job_that_does_not_exist_is_not_unread(slurm: FakeSlurm) -> None:
     gateway = CliGateway(scontrol=slurm.scontrol)
     gateway.jobs()
     assert gateway.unread == {8}
+
+
+def answering(folder: Path, text: str, as_json: str = "") -> CliGateway:
+    """A gateway whose ``scontrol`` shows one text, and one JSON."""
+    script = folder / "scontrol"
+    (folder / "text").write_text(text)
+    (folder / "json").write_text(as_json)
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *--json*) cat {folder}/json ;; *) cat {folder}/text ;; esac\n'
+    )
+    script.chmod(0o755)
+    return CliGateway(scontrol=str(script))
+
+
+def test_a_node_that_cannot_be_understood_is_left_out_and_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = "NodeName=n1 State=IDLE Gres=gpu:4,shard:32 GresUsed=gpu:0(IDX:N/A),shard:0(0/8,0/8)\n"
+    gateway = answering(tmp_path, f"{good}NodeName=n2 State=IDLE Gres=gpu:2G CPULoad=0.1\n")
+    assert [node.name for node in gateway.nodes()] == ["n1"]
+    answering(tmp_path, f"{good}NodeName=n2 State=IDLE Gres=gpu:2G CPULoad=0.2\n")
+    assert [node.name for node in gateway.nodes()] == ["n1"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "node n2 is left out: 'gpu:2G' is not a GRES of GPUs; expected gpu[:type]:count"
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[" * 200_000,
+        '{"jobs": [{"job_state": []}]}',
+        '{"jobs": [{"job_state": ["PENDING"], "priority": {"set": true, "infinite": false,'
+        ' "number": Infinity}}]}',
+        '{"jobs": [7]}',
+        '{"jobs": {}, "errors": ',
+    ],
+)
+def test_a_job_whose_json_cannot_be_understood_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: str
+) -> None:
+    gateway = answering(tmp_path, f"JobId=8 JobName={FORGED} UserId=alice(2001)\n", answer)
+    for _ in range(2):
+        assert gateway.jobs() == []
+        assert gateway.unread == {8}
+    assert len([r for r in caplog.records if "job 8 is passed over" in r.getMessage()]) == 1

@@ -13,10 +13,10 @@ from slurm_gpu_aware.service.roll_node import REASON
 from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
 from slurm_gpu_aware.service.rolling import Rolling
 from slurm_gpu_aware.slurm.conffile import read_conf
+from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site
 from slurm_gpu_aware.slurm.node_control import NodeView
-from slurm_gpu_aware.slurm.parse import parse_gres
 
 CONF = """\
 ClusterName=test  # a comment
@@ -94,13 +94,13 @@ class World:
     def reconfigure(self) -> None:
         self.step()
         for record in read_conf(self.folder / "slurm.conf").nodes:
-            gres = [g for g in parse_gres(record.get("gres", "")) if g[0] == "gpu"]
+            gres = [g for g in parse_gres(record.get("gres", "")) if g.name == "gpu"]
             for name in expand_hostlist(record["nodename"]):
                 if not gres:
                     continue
                 words = record.get("features") or record.get("feature") or ""
                 self.features[name] = frozenset(words.split(","))
-                new = tuple((kind, count) for _, kind, count, _ in gres)
+                new = tuple((g.kind, g.count) for g in gres)
                 if new != self.registered[name] and self.jobs.get(name):
                     self.killed_jobs += len(self.jobs.pop(name))
                 if new == INDEXED and name in self.refuses:

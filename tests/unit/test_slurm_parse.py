@@ -15,13 +15,7 @@ import pytest
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.parse import (
-    parse_duration,
-    parse_gres,
-    parse_jobs,
-    parse_licenses,
-    parse_memory,
-)
+from slurm_gpu_aware.slurm.parse import parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import (
     parse_config,
     parse_free_licenses,
@@ -30,6 +24,12 @@ from slurm_gpu_aware.slurm.parse_cluster import (
     parse_reservations,
 )
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.values import (
+    parse_count,
+    parse_duration,
+    parse_licenses,
+    parse_memory,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 RELEASES = sorted(path.name for path in DATA.glob("slurm-*"))
@@ -167,23 +167,12 @@ def test_what_is_no_hostlist(text: str) -> None:
         expand_hostlist(text)
 
 
-def test_gres_lines() -> None:
-    assert parse_gres("gpu:g1:1(IDX:1),gpu:2(S:0-1),nic:1") == [
-        ("gpu", "g1", 1, (1,)),
-        ("gpu", None, 2, ()),
-        ("nic", None, 1, ()),
-    ]
-    assert parse_gres("gpu:a100:4(IDX:0-1,3,5)")[0][3] == (0, 1, 3, 5)
-    assert parse_gres("(null)") == []
-    with pytest.raises(SourceError):
-        parse_gres("gpu:g1:many")
-
-
 def test_small_values() -> None:
     assert parse_licenses("matlab:2,other") == (("matlab", 2), ("other", 1))
     assert parse_duration("1-02:03:04") == 93784
     assert math.isinf(parse_duration("UNLIMITED"))
     assert (parse_memory("1.5G"), parse_memory("100M"), parse_memory("2T")) == (1536, 100, 2097152)
+    assert (parse_count("16"), parse_count("2K"), parse_count("1.5K")) == (16, 2048, 1536)
     with pytest.raises(SourceError):
         parse_duration("soon")
 

@@ -1,0 +1,101 @@
+"""GRES lines as Slurm prints them of nodes and running jobs: GPUs, and what shares or cuts them.
+
+A line holds whatever a site has defined: ``gpu:a100:4(S:0-1),shard:32``, ``tmp:512G``,
+``VramPerGpu:no_consume:48G``, ``gpu:g0:1(IDX:0),shard:0(0/8,-/8)``, ``gpu:a100(CNT:2)``. What is
+no GPU is not read: its grammar is Slurm's alone, and nothing here depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.values import UNSET, parse_indices
+
+__all__ = ["GresItem", "is_slice", "parse_gres", "slot_of"]
+
+SHARING = frozenset({"mps", "shard"})
+"""GRES by which several jobs share one GPU."""
+
+_ITEMS = re.compile(r",(?![^()]*\))")
+_GPU = re.compile(
+    r"gpu(?::(?!no_consume[:(]|[0-9]+[KMGTP]?(?:\(|\Z))([A-Za-z0-9._+-]+))?"
+    r"(?::no_consume)?(?::([0-9]+))?"
+    r"(?:\((?:IDX:([0-9,-]*|N/A)|S:[0-9,-]+|CNT:([0-9]+))\))?\Z"
+)
+_INDEX_TYPE = re.compile(r"g(0|[1-9][0-9]{0,3})\Z")
+_SLICE = re.compile(
+    r"(?:(?<![0-9a-z])|(?<=mig))[1-9][0-9]?g[._]?[0-9]+gb(?![0-9a-z])|(?<![a-z])mig(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class GresItem:
+    """One entry of a GRES line: GPUs of one type, or what shares GPUs (``mps``, ``shard``)."""
+
+    name: str
+    kind: str | None
+    """Type; None: it has none."""
+    count: int
+    """0 for what shares GPUs: how many there are does not matter."""
+    indices: tuple[int, ...] | None
+    """Slurm's GPU indices; None: the entry does not say which."""
+
+
+def is_slice(kind: str | None) -> bool:
+    """Whether a GPU's GRES type is a MIG profile, i.e. part of a GPU.
+
+    Sites call them ``1g.5gb``, ``a100_3g.20gb``, ``nvidia_h100_80gb_hbm3_1g.10gb+me``,
+    ``1g10gb`` or ``mig-...``; slurmd's AutoDetect appends NVIDIA's profile to the model.
+    """
+    return kind is not None and _SLICE.search(kind) is not None
+
+
+def slot_of(kind: str | None) -> int | None:
+    """GPU index K of the GRES type ``gK``; None for any other type."""
+    match = _INDEX_TYPE.match(kind or "")
+    return int(match[1]) if match is not None else None
+
+
+def parse_gres(text: str) -> tuple[GresItem, ...]:
+    """Entries of GPUs and of what shares them; all others are skipped.
+
+    Takes ``gpu:g1:1(IDX:1),gpu:2(S:0-1),tmp:512G`` and ``(null)``. Raises SourceError for an entry
+    of GPUs that is not understood.
+    """
+    return _gres(text)
+
+
+@lru_cache(maxsize=8192)  # thousands of nodes and jobs show the same few lines
+def _gres(text: str) -> tuple[GresItem, ...]:
+    if text in UNSET:
+        return ()
+    found: list[GresItem] = []
+    for item in _ITEMS.split(text):
+        name = re.split(r"[:(]", item, maxsplit=1)[0]
+        if name in SHARING:
+            found.append(GresItem(name, None, 0, None))
+        elif name == "gpu":
+            found.append(_gpus(item))
+    return tuple(found)
+
+
+def _gpus(item: str) -> GresItem:
+    match = _GPU.match(item)
+    if match is None:
+        raise SourceError(f"{item[:80]!r} is not a GRES of GPUs; expected gpu[:type]:count")
+    kind, number, listed, held = match.groups()
+    count = int(number or held or 1)
+    slot = slot_of(kind)
+    indices = None
+    if listed is not None:
+        indices = parse_indices(listed) if listed != "N/A" else ()
+        if slot is not None and len(indices) == 1:
+            # IDX counts the GPUs that Slurm knows; on a node that lacks one, only the type tells.
+            indices = (slot,)
+    elif held is not None and slot is not None and count == 1:
+        indices = (slot,)
+    return GresItem("gpu", kind, count, indices)

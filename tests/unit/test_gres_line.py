@@ -1,0 +1,146 @@
+"""GRES lines of nodes and jobs: GPUs are read strictly, what shares or cuts them is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import pytest
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres
+from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
+
+
+def read(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]:
+    return [astuple(item) for item in parse_gres(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("(null)", []),
+        ("gpu:2(S:0-1)", [("gpu", None, 2, None)]),
+        ("gpu:1080:4(S:0)", [("gpu", "1080", 4, None)]),
+        ("gpu:g1:1(IDX:1),gpu:2(IDX:N/A)", [("gpu", "g1", 1, (1,)), ("gpu", None, 2, ())]),
+        ("gpu:a100:4(IDX:0-1,3,5)", [("gpu", "a100", 4, (0, 1, 3, 5))]),
+        # A node that lacks a device: IDX counts what is there, the type tells which.
+        ("gpu:g3:1(IDX:2)", [("gpu", "g3", 1, (3,))]),
+        # GPUs that gres.conf gives no file for are only counted.
+        ("gpu:a100(CNT:2)", [("gpu", "a100", 2, None)]),
+        ("gpu:g2(CNT:1)", [("gpu", "g2", 1, (2,))]),
+        ("gpu:no_consume:4", [("gpu", None, 4, None)]),
+        ("gpu,gpu:a100", [("gpu", None, 1, None), ("gpu", "a100", 1, None)]),
+    ],
+)
+def test_gpus(text: str, found: list[tuple[str, str | None, int, tuple[int, ...] | None]]) -> None:
+    assert read(text) == found
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "tmp:512G",
+        "ssd1:1",
+        "nic:mlx5:2(S:0)",
+        "VramPerGpu:no_consume:48G",
+        "bandwidth:lustre:no_consume:4G",
+        "gpu_mem:80G(CNT:81920)",
+    ],
+)
+def test_what_is_no_gpu_is_passed_over(other: str) -> None:
+    gpu = ("gpu", "g0", 1, (0,))
+    assert read(f"gpu:g0:1(IDX:0),{other}") == [gpu]
+    assert read(f"{other},gpu:g0:1(IDX:0)") == [gpu]
+
+
+@pytest.mark.parametrize(
+    "sharing",
+    ["shard:32", "shard:0(0/8,0/8)", "shard:3(-/8,3/8)", "mps:a100:100(50/100,50/100)"],
+)
+def test_what_shares_gpus_is_noticed(sharing: str) -> None:
+    name = sharing[: sharing.index(":")]
+    assert read(f"gpu:2,{sharing}") == [("gpu", None, 2, None), (name, None, 0, None)]
+
+
+@pytest.mark.parametrize("text", ["gpu:g1:many", "gpu:2(IDX:a)", "gpu:2G", "gpu:a b:1", "gpu:2("])
+def test_gpus_that_cannot_be_understood(text: str) -> None:
+    with pytest.raises(SourceError):
+        parse_gres(f"tmp:1G,{text}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "slices"),
+    [
+        ("1g.5gb", True),
+        ("3g.20gb", True),
+        ("1g.10gb+me", True),
+        ("1c.3g.20gb", True),
+        ("nvidia_a100_3g.20gb", True),
+        ("nvidia_h100_80gb_hbm3_1g.10gb", True),
+        ("a100_1g10gb", True),
+        ("mig-small", True),
+        (None, False),
+        ("g0", False),
+        ("a100", False),
+        ("nvidia_h100_80gb_hbm3", False),
+        ("nvidia_rtx_pro_6000_blackwell", False),
+        ("tesla_v100-sxm2-16gb", False),
+        ("migration", False),
+    ],
+)
+def test_slices_of_a_gpu(kind: str | None, slices: bool) -> None:
+    assert is_slice(kind) is slices
+
+
+def node_line(gres: str, used: str, name: str = "n1", state: str = "IDLE") -> str:
+    return (
+        f"NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 ActiveFeatures=(null)"
+        f" Gres={gres} GresDrain=N/A GresUsed={used} RealMemory=64000 AllocMem=0 State={state}"
+        " Partitions=gpu OS=Linux 6.1 #1 SMP"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gres", "used", "shared"),
+    [
+        ("gpu:a100:2(S:0-1),tmp:512G", "gpu:a100:1(IDX:1),tmp:0", False),
+        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:2(2/8,-/8)", True),
+        ("gpu:a100:2,mps:200", "gpu:a100:1(IDX:1),mps:0(0/100,-/100)", True),
+        ("gpu:a100_3g.20gb:2(S:0-1)", "gpu:a100_3g.20gb:1(IDX:1)", True),
+        ("gpu:a100:1,gpu:1g.5gb:7(S:0)", "gpu:a100:0(IDX:N/A),gpu:1g.5gb:1(IDX:1)", True),
+    ],
+)
+def test_nodes_whose_gpus_are_shared_or_cut(gres: str, used: str, shared: bool) -> None:
+    (node,) = parse_nodes(node_line(gres, used))
+    assert node.shared_gres is shared
+    assert node.gpus_used == {1}
+
+
+@pytest.mark.parametrize(
+    ("used", "indices"),
+    [
+        ("gpu:2", {0, 1}),
+        ("gpu:v100:1,gpu:a100:1", {0, 1}),
+        ("gpu:g1:1,gpu:g3:0", {1}),
+        ("gpu:v100:1(IDX:0),gpu:a100:2", {0, 1, 2}),
+        ("(null)", set()),
+    ],
+)
+def test_gpus_that_slurm_only_counts_are_used_all_the_same(used: str, indices: set[int]) -> None:
+    (node,) = parse_nodes(node_line("gpu:4", used))
+    assert node.gpus_used == indices
+
+
+def test_one_node_that_cannot_be_understood_costs_no_other() -> None:
+    lines = [
+        node_line("gpu:2G", "(null)", "n1"),
+        node_line("gpu:4", "gpu:0(IDX:N/A)", "n2").replace("AllocMem=0", "AllocMem=?"),
+        "NodeName=n3 Arch=x86_64",
+        node_line("gpu:4", "gpu:1(IDX:2)", "n4"),
+    ]
+    unreadable: dict[str, str] = {}
+    (left,) = parse_nodes("\n".join(lines), unreadable)
+    assert (left.name, left.gpus_used) == ("n4", {2})
+    assert list(unreadable) == ["n1", "n2", "n3"]
+    with pytest.raises(SourceError, match="node n1"):
+        parse_nodes("\n".join(lines))
