@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.placement.policy import make_policy, option_names
+from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.service.policies import policy_options
 from slurm_gpu_aware.simulator.clusters import (
     SimCluster,
@@ -21,7 +23,7 @@ from slurm_gpu_aware.simulator.clusters import (
 )
 from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
-from slurm_gpu_aware.simulator.recorded import with_slots, with_work
+from slurm_gpu_aware.simulator.recorded import BASELINE, with_slots, with_work
 from slurm_gpu_aware.simulator.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.sources import read_trace
@@ -34,6 +36,7 @@ from slurm_gpu_aware.topology.locality import with_levels
 __all__ = ["Inputs", "gather"]
 
 _SACCT_TIMEOUT_S = 600.0
+_LIVE_DAYS = 90
 Given = Mapping[str, Any]
 
 
@@ -58,7 +61,13 @@ def gather(config: Config, given: Given) -> Inputs:
 
     Raises RequestError, PolicyError or SourceError, each one sentence.
     """
-    names = given["policies"] or ("lowest-index", config.placement.policy)
+    names = list(given["policies"] or (BASELINE, config.placement.policy))
+    if given["what_if"]:
+        # what Slurm does, so that a gain is told from what the model leaves out
+        names = [
+            BASELINE,
+            *(name for name in names if name not in (BASELINE, f"{BASELINE}:sticky")),
+        ]
     classes = config.site.classes
     trace = _trace(config, given)
     profile = read_profile(given["profile"]).profile if given["profile"] else None
@@ -66,9 +75,10 @@ def gather(config: Config, given: Given) -> Inputs:
         raise RequestError("--interference needs --profile FILE.json with times side by side")
     backfill = given["backfill"]
     base = SimSettings(
-        order=given["order"],
+        order=given["order"] or ("priority" if given["what_if"] else "fifo"),
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
+        backfill_depth=PlanSettings().backfill_depth,
         migration_s=given["migration_s"],
         classes=tuple(dict.fromkeys((*classes, *sorted({j.app_class for j in trace.jobs})))),
         locality=given["locality_effect"],
@@ -137,9 +147,19 @@ def _trace(config: Config, given: Given) -> Trace:
             classes=site.classes,
             profile=given["profile"],
         )
-    text = _live_history(given["days"]) if given["sacct"] == "live" else None
-    name = f"the last {given['days']} days" if text is not None else given["sacct"]
-    return read_sacct(name, classes=site.classes, default_class=site.default_class, text=text)
+    days, text, now = given["days"], None, None
+    if given["sacct"] == "live":
+        days = days or _LIVE_DAYS
+        text, now = _live_history(days), time.time()
+    name = f"the last {days} days" if text is not None else given["sacct"]
+    return read_sacct(
+        name,
+        classes=site.classes,
+        default_class=site.default_class,
+        text=text,
+        now=now,
+        days=days,
+    )
 
 
 def _live_history(days: int) -> str:

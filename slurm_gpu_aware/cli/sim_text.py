@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from slurm_gpu_aware.cli.output import age, say, table
-from slurm_gpu_aware.simulator.recorded import KNOWLEDGE
+from slurm_gpu_aware.simulator.recorded import KNOWLEDGE, LIMITS, RECORDED
+from slurm_gpu_aware.simulator.result import ended_in_all
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.sim_inputs import Inputs
     from slurm_gpu_aware.simulator.result import Result
     from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Progress", "as_json", "say_classes", "say_never", "say_rows", "table_text"]
+__all__ = [
+    "Progress",
+    "as_json",
+    "say_classes",
+    "say_never",
+    "say_peak",
+    "say_recorded",
+    "say_rows",
+    "table_text",
+]
 
 _MOST_ROWS = 20
 _RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s")
@@ -53,11 +61,26 @@ def say_classes(inputs: Inputs, given: Collection[str]) -> None:
         say(f"--variability {unused}: no job is of this class; another column? --class-column NAME")
 
 
-def say_recorded(known: Mapping[str, int]) -> None:
-    """Tell on stderr how the work of recorded jobs was found."""
+def say_recorded(inputs: Inputs) -> None:
+    """Tell on stderr how the work of recorded jobs was found, and who only holds GPUs."""
+    known = inputs.recorded
     if known:
         parts = [f"{known[how]} {words}" for how, words in KNOWLEDGE.items() if known.get(how)]
         say(f"recorded jobs: run time / slowdown where they ran is their work; {'; '.join(parts)}")
+    if inputs.trace.held:
+        count = len(inputs.trace.held)
+        jobs = "1 job holds its" if count == 1 else f"{count} jobs hold their"
+        say(f"{inputs.trace.name}: {jobs} recorded GPUs in every run without being compared")
+
+
+def say_peak(result: Result) -> None:
+    """Tell if a record cannot be one of this cluster."""
+    peak = int(result.used_gpus.max())
+    if peak > result.total_gpus:
+        say(
+            f"{result.trace.name}: up to {peak} GPUs were in use at a time, this cluster has "
+            f"{result.total_gpus}: it is not the one of this history"
+        )
 
 
 def say_never(result: Result) -> None:
@@ -106,13 +129,14 @@ class Progress:
 def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
     """The output's JSON; ratios are those of each run to the first (less than 1 is better).
 
-    Averages, percentiles and makespan are those of the jobs that ended in every run.
+    A record is no policy: it has a ratio to the first policy, too. Averages, percentiles and
+    makespan are those of the jobs that ended in every run.
     """
     runs: list[dict[str, Any]] = []
-    everywhere = np.logical_and.reduce([result.done for result in results])
+    everywhere = ended_in_all(results)
+    first = next((r for r in results if not r.recorded), results[0]).summary(everywhere)
     for result in results:
         summary = result.summary(everywhere)
-        first = runs[0] if runs else summary
         ratios = {
             key: summary[key] / first[key]
             for key in _RATIOS
@@ -130,7 +154,9 @@ def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
             "bad_rows": [{"line": row.line, "reason": row.reason} for row in trace.bad_rows],
             "skipped": dict(trace.skipped),
             "recorded": dict(inputs.recorded),
+            "held": len(trace.held),
         },
+        "limits": list(LIMITS) if any(result.recorded for result in results) else [],
         "site": inputs.site.as_json(),
         "settings": {
             "order": settings.order,
@@ -147,7 +173,7 @@ def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
 
 def table_text(output: dict[str, Any]) -> str:
     """The numbers for a person; the last column compares with the first policy."""
-    headers = ["policy", "jobs", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
+    headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
     rows = []
     for run in output["runs"]:
         ratio = run["ratio_to_first"].get("avg_jct_s")
@@ -160,13 +186,16 @@ def table_text(output: dict[str, Any]) -> str:
                 age(run["avg_wait_s"]),
                 "" if run["avg_slowdown"] is None else f"{run['avg_slowdown']:.3f}",
                 age(run["makespan_s"]),
-                f"{100 * run['utilization']:.0f}%",
+                "" if run["utilization"] is None else f"{100 * run['utilization']:.0f}%",
                 "" if ratio is None else f"{100 * (ratio - 1):+.1f}%",
             )
         )
     head = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
     compared = output["compared_jobs"]
     if any(run["jobs"] != compared for run in output["runs"]):
-        head += f"\ntimes are those of the {compared} jobs that ended in every run"
-    body = table([*headers, "JCT vs first"], rows, right=[*headers[1:], "JCT vs first"])
+        jobs = "1 job" if compared == 1 else f"{compared} jobs"
+        head += f"\ntimes are those of the {jobs} that ended in every run"
+    first = next(run["policy"] for run in output["runs"] if run["policy"] != RECORDED)
+    against = f"JCT vs {first}"
+    body = table([*headers, against], rows, right=[*headers[1:], against])
     return f"{head}\n\n{body}"

@@ -29,14 +29,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     multiple=True,
     metavar="NAME[:sticky|:non-sticky]",
     help="Policy to try; repeatable. Ratios refer to the first. Default: lowest-index, which is "
-    "Slurm's habit, and the site's policy.",
+    "Slurm's habit, and the site's policy. --what-if always has lowest-index, and first.",
 )
 @click.option(
     "--order",
-    default="fifo",
-    show_default=True,
     metavar="ORDER",
-    help="Order of the queue: fifo, las, srtf, priority, edf.",
+    help="Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as Slurm "
+    "recorded it, for --what-if.",
 )
 @click.option(
     "--round",
@@ -106,9 +105,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--days",
     type=click.IntRange(1),
-    default=90,
-    show_default=True,
-    help="How far back live history goes.",
+    metavar="N",
+    help="Take the last N days of the history. Default: 90 of a live one, all of a file.",
 )
 @click.option(
     "--synthetic",
@@ -153,8 +151,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--what-if",
     is_flag=True,
-    help="Compare what Slurm did with what we would have done: live history (or --sacct) "
-    "on the store's cluster.",
+    help="What would have been: live history (or --sacct) on the store's cluster, placed as "
+    "Slurm does and as we do, beside what Slurm recorded.",
 )
 @click.option(
     "--processes",
@@ -194,7 +192,7 @@ def command(context: Context, /, **given: Any) -> None:
     except ValueError as exc:
         raise RequestError(str(exc)) from None
     sim_text.say_rows(inputs.trace)
-    sim_text.say_recorded(inputs.recorded)
+    sim_text.say_recorded(inputs)
     sim_text.say_classes(inputs, [entry.partition("=")[0] for entry in given["variability"]])
     if not inputs.trace.jobs:
         raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
@@ -212,6 +210,7 @@ def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any
     from slurm_gpu_aware.simulator.files import save_results
     from slurm_gpu_aware.simulator.parallel import run_all
     from slurm_gpu_aware.simulator.recorded import recorded_result
+    from slurm_gpu_aware.simulator.result import ended_in_all
 
     bar = sim_text.Progress([s.label for s in inputs.settings], len(inputs.trace.jobs))
     results = run_all(
@@ -219,7 +218,10 @@ def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any
     )
     bar.done()
     if given["what_if"]:
-        results = [recorded_result(inputs.trace, inputs.site.cluster), *results]
+        ended = ended_in_all(results)
+        record = recorded_result(inputs.trace, inputs.site.cluster, ended)
+        sim_text.say_peak(record)
+        results = [record, *results]
     output = sim_text.as_json(inputs, results)
     for result in results:
         sim_text.say_never(result)

@@ -10,6 +10,8 @@ Semantics
   its multiples; a job ends when its work is done, and its GPUs wait for the next round.
 - The planner sees the cluster it is given (binned scores); the jobs run on ``truth`` (per-GPU
   scores), so that binning has its price here as it has on a real machine.
+- Recorded jobs that only hold GPUs do so at their recorded times (``holding``); they come before
+  everybody who arrives or waits.
 - With interference a job's pace changes whenever a neighbour comes or goes.
 
 Cost: nothing that an event does grows with the number of nodes or of waiting jobs; what grows is
@@ -27,13 +29,14 @@ import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster, FloatArray
-from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import make_policy, option_names
+from slurm_gpu_aware.placement.reasons import reason_for
 from slurm_gpu_aware.planning.chooser import shape_of
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.clock import EventClock
 from slurm_gpu_aware.simulator.floor import Floor
+from slurm_gpu_aware.simulator.holding import Holding
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.postponing import ages, next_due, undemanding
 from slurm_gpu_aware.simulator.result import Result
@@ -105,6 +108,7 @@ class Simulator:
         self.clock = EventClock(settings.round_s)
         self.floor = Floor(cluster, settings, physics, self.clock)
         self.rounds = Rounds(settings, self.floor)
+        self.holding = Holding(trace.held, self.floor)
         self.fitting: dict[object, bool] = {}
         self.arrived = 0
         self.changed = False
@@ -131,6 +135,8 @@ class Simulator:
             self._account(time)
             self.clock.now = time
             self._end_jobs()
+            if self.holding.advance(time):
+                self.changed, self.rounds.blocked = True, None
             self._admit()
             self.changed |= self.clock.crossed()
             self.changed |= self.clock.due()
@@ -152,6 +158,8 @@ class Simulator:
             times.append(clock.next_crossing())
         if clock.round_s is not None and self._wants_round():
             times.append(clock.next_round())
+        if self.rounds.waiting or any(time is not None for time in times):
+            times.append(self.holding.next_time())  # at the end nobody waits for these
         first = min((time for time in times if time is not None), default=None)
         return None if first is None else max(first, clock.now)
 
@@ -173,7 +181,8 @@ class Simulator:
                 self.rounds.wait(ActiveJob(self.arrived, job, request))
                 self.changed = True
             else:
-                self.never.append((job.job_id, why_not(request, self.floor.idle)))
+                reason = reason_for(self.policy, request, self.floor.idle)
+                self.never.append((job.job_id, reason.text))
             self.arrived += 1
 
     def _fits(self, request: Request) -> bool:
@@ -186,7 +195,7 @@ class Simulator:
 
     def _request(self, job: TraceJob) -> Request:
         limit = job.time_limit_s
-        if not math.isfinite(limit):
+        if not math.isfinite(limit) and job.recorded_run_s is None:
             limit = job.duration_s * self.settings.limit_factor
         return Request(
             job_id=job.job_id,

@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import FloatArray
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.simulator.result import Result
+from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
 
 __all__ = ["SUMMARY", "SavedRun", "load_results", "save_results"]
 
@@ -31,9 +31,9 @@ class SavedRun:
     label: str
     summary: Mapping[str, Any]
     app_class: tuple[str, ...]
-    """Of each job that ended."""
+    """Of each job that ended in every run of the folder: those that the summary compares."""
     columns: Mapping[str, FloatArray]
-    """submit_s, gpus, start_s, end_s, wait_s, jct_s, run_s, slowdown of the jobs that ended."""
+    """submit_s, gpus, start_s, end_s, wait_s, jct_s, run_s, slowdown of these jobs."""
     used_s: FloatArray
     used_gpus: FloatArray
 
@@ -46,12 +46,13 @@ def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result
     """
     summary = json.loads(json.dumps(head))
     names: list[str] = []
+    compared = ended_in_all(results)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for entry, result in zip(summary["runs"], results, strict=True):
             name = _file_name(str(entry["policy"]), names)
             entry["files"] = {"jobs": f"jobs-{name}.csv", "gpus": f"gpus-{name}.csv"}
-            _write_jobs(folder / f"jobs-{name}.csv", result)
+            _write_jobs(folder / f"jobs-{name}.csv", result, compared)
             _write_used(folder / f"gpus-{name}.csv", result)
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as exc:
@@ -67,12 +68,15 @@ def _file_name(policy: str, taken: list[str]) -> str:
     return name
 
 
-def _write_jobs(path: Path, result: Result) -> None:
-    """Every job of the trace; times are empty for those that never ran."""
+def _write_jobs(path: Path, result: Result, compared: Mask) -> None:
+    """Every job of the trace; times are empty for those that never ran.
+
+    ``compared``: 1 for jobs that ended in every run.
+    """
     reasons = dict(result.never)
     with path.open("w", newline="", encoding="utf-8") as stream:
         out = csv.writer(stream)
-        out.writerow([*_COLUMNS, "never"])
+        out.writerow([*_COLUMNS, "compared", "never"])
         for i, job in enumerate(result.trace.jobs):
             start, end = float(result.start_s[i]), float(result.end_s[i])
             ended = math.isfinite(end)
@@ -90,6 +94,7 @@ def _write_jobs(path: Path, result: Result) -> None:
                     int(result.preemptions[i]),
                     int(result.migrations[i]),
                     job.user or "",
+                    int(compared[i]),
                     reasons.get(job.job_id, ""),
                 ]
             )
@@ -130,7 +135,7 @@ def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
 
 def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
     with (folder / entry["files"]["jobs"]).open(newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["end_s"]]
+        rows = [row for row in csv.DictReader(stream) if row["compared"] == "1"]
     with (folder / entry["files"]["gpus"]).open(newline="", encoding="utf-8") as stream:
         used = [(float(row["time_s"]), float(row["gpus_in_use"])) for row in csv.DictReader(stream)]
     columns = {name: np.array([float(row[name]) for row in rows]) for name in _NUMBERS}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.clock import EventClock
 from slurm_gpu_aware.simulator.physics import Physics
@@ -39,6 +39,8 @@ class Floor:
         self.free: int = sum(self._free_on)
         self._on_node: dict[int, set[int]] = {}
         """Node -> positions of the jobs on it; kept with interference only."""
+        self.held: dict[str, list[RunningJob]] = {}
+        """Job id -> GPUs that a recorded job holds whatever is planned (``holding``)."""
         self.held_gpus = 0
         self.interferes = settings.interference is not None
 
@@ -78,12 +80,33 @@ class Floor:
             self._neighbours_changed(active, gone=True)
         active.last, active.placed, active.holder = active.placed, None, None
 
+    def hold(self, job: RunningJob) -> None:
+        """Let a recorded job take free GPUs, beside those that it holds already."""
+        for node, slots in job.gpus:
+            self.cluster.take(node, slots)
+            self._free_changed(node, -len(slots))
+            self.held_gpus += len(slots)
+        self.held.setdefault(job.job_id, []).append(job)
+
+    def let_go(self, job_id: str) -> bool:
+        """Take back all that a recorded job holds; whether it held anything."""
+        parts = self.held.pop(job_id, [])
+        for node, slots in (own for part in parts for own in part.gpus):
+            self.cluster.give_back(node, slots)
+            self._free_changed(node, len(slots))
+            self.held_gpus -= len(slots)
+        return bool(parts)
+
     def view(self, keep: set[int] | None, *, with_holders: bool) -> Cluster:
-        """The cluster as the planner sees it: only the jobs in ``keep`` (None: all) hold GPUs."""
+        """The cluster as the planner sees it: only the jobs in ``keep`` (None: all) and recorded
+        ones hold GPUs."""
+        held = [part for parts in self.held.values() for part in parts]
         if keep is None or len(keep) == len(self.running):
             view, keep = self.cluster, None
         else:
             view = self.idle.copy()
+            for node, slots in (own for part in held for own in part.gpus):
+                view.take(node, slots)
             for position in keep:
                 for node, slots in self.running[position].where():
                     view.take(node, slots)
@@ -91,7 +114,7 @@ class Floor:
             return view
         holding: Iterable[int] = self.running if keep is None else keep
         holders = tuple(self.running[p].as_holder() for p in sorted(holding))
-        return replace(view, running=holders)
+        return replace(view, running=(*holders, *held))
 
     def _free_changed(self, node: int, by: int) -> None:
         """Keep the counts of free GPUs."""

@@ -11,13 +11,36 @@ import numpy as np
 from slurm_gpu_aware.cluster import Cluster, FloatArray
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.physics import Physics
-from slurm_gpu_aware.simulator.result import Result
+from slurm_gpu_aware.simulator.result import Mask, Result
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-__all__ = ["KNOWLEDGE", "RECORDED", "recorded_result", "with_slots", "with_work"]
+__all__ = [
+    "BASELINE",
+    "KNOWLEDGE",
+    "LIMITS",
+    "RECORDED",
+    "recorded_result",
+    "with_slots",
+    "with_work",
+]
 
 RECORDED = "as recorded"
+BASELINE = "lowest-index"
+"""The policy that places as Slurm does. What it gains or loses against the record no placement
+did: gains are told against it."""
+LIMITS = (
+    "Any job may run on any GPU: partitions, GPU models, features, CPUs, memory and reservations "
+    "are not modelled.",
+    "Limits of users, accounts and QOS, preemption, nodes that were down, and failed jobs' lost "
+    "work are not modelled: what they cost is in the record alone.",
+    "Priorities are those that Slurm recorded last; they do not change while a job waits.",
+    "A job waits from when it was eligible: dependencies, --begin and holds count in no run.",
+    "Jobs that still run, or ran before the history begins, hold their GPUs in every run and are "
+    "not compared.",
+    "Users submit when they did, also where their jobs would have ended sooner.",
+)
+"""What a comparison with the record does not know; sentences for people."""
 KNOWLEDGE: Mapping[str, str] = {
     "exact": "ran on GPUs whose indices were recorded",
     "expected": "ran on known nodes, on GPUs that were not recorded",
@@ -41,7 +64,8 @@ def with_slots(trace: Trace, given: Mapping[str, Mapping[str, Sequence[int]]]) -
         (own,) = slots
         return replace(job, recorded_slots=own) if len(own) * len(nodes) == job.gpus else job
 
-    return replace(trace, jobs=tuple(known(job) for job in trace.jobs))
+    jobs, held = ([known(job) for job in group] for group in (trace.jobs, trace.held))
+    return replace(trace, jobs=tuple(jobs), held=tuple(held))
 
 
 def with_work(
@@ -89,9 +113,10 @@ def _recorded_slowdown(
     return "expected", physics.expected(job, nodes)
 
 
-def recorded_result(trace: Trace, cluster: Cluster) -> Result:
+def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -> Result:
     """A result from a trace's recorded starts and run times; GPUs are counted, not placed.
 
+    Counted are those of the jobs ``among`` a mask (None: all) and of those that only hold GPUs.
     Order and fragmentation stay open: nobody recorded them.
     Raises SourceError if a job has no recorded start.
     """
@@ -100,10 +125,14 @@ def recorded_result(trace: Trace, cluster: Cluster) -> Result:
         raise SourceError(f"{trace.name}: not a recorded history: jobs without a start time")
     start = np.array([job.recorded_start_s for job in jobs], dtype=np.float64)
     run = np.array([job.recorded_run_s or job.duration_s for job in jobs], dtype=np.float64)
-    gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
-    times = np.concatenate([start, start + run])
+    counted = [job for i, job in enumerate(jobs) if among is None or among[i]]
+    users = [*counted, *trace.held]
+    begin = np.array([job.recorded_start_s for job in users], dtype=np.float64)
+    held_s = np.array([job.recorded_run_s or job.duration_s for job in users], dtype=np.float64)
+    gpus = np.array([job.gpus for job in users], dtype=np.int64)
+    times = np.maximum(np.concatenate([begin, begin + held_s]), 0.0)
     change = np.concatenate([gpus, -gpus])
-    order = np.argsort(times, kind="stable")
+    order = np.lexsort((change, times))  # of one time, ends first
     zeros = np.zeros(len(jobs), dtype=np.int64)
     return Result(
         trace=trace,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from slurm_gpu_aware.cluster import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Mask", "Result"]
+__all__ = ["Mask", "Result", "ended_in_all"]
 
 Mask = BoolArray
 """(jobs,) True for the jobs that are meant."""
@@ -71,20 +72,32 @@ class Result:
 
     def makespan_s(self, among: Mask | None = None) -> float:
         """Last end - first submission; 0 without jobs."""
+        begin, end = self._span(among)
+        return end - begin
+
+    def _span(self, among: Mask | None) -> tuple[float, float]:
+        """First submission and last end of the jobs that ended."""
         chosen = self._chosen(among)
         if not chosen.any():
-            return 0.0
-        return float(self.end_s[chosen].max() - self._submit().min())
+            return 0.0, 0.0
+        return float(self._submit()[chosen].min()), float(self.end_s[chosen].max())
 
     def _chosen(self, among: Mask | None) -> Mask:
         return self.done if among is None else self.done & among
 
-    def utilization(self) -> float:
-        """GPU seconds in use / (GPUs x makespan)."""
-        if len(self.used_s) < 2 or not self.makespan_s():
+    def utilization(self, among: Mask | None = None) -> float | None:
+        """GPU seconds in use from first submission to last end / (GPUs x that time).
+
+        None: that is more than 1, so it was another cluster (of a record).
+        """
+        begin, end = self._span(among)
+        if len(self.used_s) < 2 or end <= begin:
             return 0.0
-        busy = float(np.dot(np.diff(self.used_s), self.used_gpus[:-1]))
-        return busy / (self.total_gpus * self.makespan_s())
+        times = np.append(self.used_s, max(end, self.used_s[-1]))
+        area = np.concatenate([[0.0], np.cumsum(np.diff(times) * self.used_gpus)])
+        busy = np.interp([begin, end], times, area)
+        used = float(busy[1] - busy[0]) / (self.total_gpus * (end - begin))
+        return used if used < 1.0 + 1e-9 else None
 
     def fragmentation(self) -> float | None:
         """Share of the GPU time that lies idle on partly used nodes; None: not known."""
@@ -97,7 +110,7 @@ class Result:
         """Numbers of the run, JSON-able; None: not known.
 
         ``among`` restricts averages, percentiles and makespan, so that runs which ended different
-        jobs can be compared. What the GPUs did is that of the whole run.
+        jobs can be compared. What the GPUs did is that of all jobs of the run.
         """
         jct, wait, slow = self.jct_s(among), self.wait_s(among), self.slowdown(among)
         run = np.asarray(self.run_s[self._chosen(among)])
@@ -125,7 +138,7 @@ class Result:
             "median_slowdown": stat(slow, "median"),
             "p99_slowdown": stat(slow, "p99"),
             "makespan_s": self.makespan_s(among),
-            "utilization": self.utilization(),
+            "utilization": self.utilization(among),
             "fragmentation": self.fragmentation(),
             "preemptions": int(self.preemptions.sum()),
             "migrations": int(self.migrations.sum()),
@@ -134,3 +147,8 @@ class Result:
                 "max": float(self.placement_ms.max()) if len(self.placement_ms) else None,
             },
         }
+
+
+def ended_in_all(results: Sequence[Result]) -> Mask:
+    """(jobs,) True for the jobs that ended in every run: those to compare."""
+    return np.asarray(np.logical_and.reduce([result.done for result in results]))

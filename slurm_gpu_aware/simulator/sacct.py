@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.simulator.history import stretch
 from slurm_gpu_aware.simulator.sacct_rows import (
     SACCT_ENVIRONMENT,
     SACCT_FIELDS,
@@ -58,6 +59,8 @@ class _Record:
     """End of the run; submission if it never started."""
     job: TraceJob | None
     """None: no finished GPU job."""
+    running: TraceJob | None
+    """A GPU job that had not ended."""
 
 
 def read_sacct(
@@ -66,8 +69,13 @@ def read_sacct(
     classes: tuple[str, ...] = ("A", "B", "C"),
     default_class: str = "B",
     text: str | None = None,
+    now: float | None = None,
+    days: float | None = None,
 ) -> Trace:
     """Read a saved file, or ``text`` if it is given (then ``source`` is only its name).
+
+    ``now`` (Unix s) and ``days`` are the end and the length of the stretch that is wanted, see
+    ``history.stretch``; None: up to the latest time recorded, and everything.
 
     Raises
     ------
@@ -90,13 +98,19 @@ def read_sacct(
             bad.append(BadRow(line, f"no {exc.args[0]!r} in this record", unit))
         except (ValueError, TypeError, AttributeError, LookupError, SourceError) as exc:
             bad.append(BadRow(line, str(exc), unit))
-    jobs, again, requeued = _last_runs(found, unit)
+    last, again, requeued = _last_runs(found, unit)
     if requeued:
         skipped["an earlier run of a requeued job"] += requeued
-    start = min((job.submit_s for job in jobs), default=0.0)
-    shifted = [_shift(job, start) for job in jobs]
+    seconds = None if days is None else days * 86_400.0
+    jobs, held, left_out = stretch(
+        [record.job for record in last if record.job is not None],
+        [record.running for record in last if record.running is not None],
+        now=now,
+        seconds=seconds,
+    )
     bad = sorted([*bad, *again], key=lambda row: row.line)
-    return Trace.of(Path(source).name, shifted, bad, skipped)
+    trace = Trace.of(Path(source).name, jobs, bad, skipped + left_out)
+    return replace(trace, held=tuple(held))
 
 
 def _record(
@@ -110,18 +124,21 @@ def _record(
     name = cells["JobID"]
     if not _JOB_ID.fullmatch(name):
         raise ValueError(f"JobID is {name!r}, expected the number of a job")
-    job = None
+    job = running = None
     try:
         job = checked(_job(cells, classes, default_class))
+        if _state(cells) in _RUNNING:
+            job, running = None, job
+            skipped["still running"] += 1
     except _SkipError as reason:
         skipped[str(reason)] += 1
     submit = _submission(cells) or -math.inf
     started = _time(cells["Start"])
     end = submit if started is None else started + int(cells["ElapsedRaw"] or 0)
-    return _Record(line, name, cells.get("User", ""), submit, end, job)
+    return _Record(line, name, cells.get("User", ""), submit, end, job, running)
 
 
-def _last_runs(records: Sequence[_Record], unit: str) -> tuple[list[TraceJob], list[BadRow], int]:
+def _last_runs(records: Sequence[_Record], unit: str) -> tuple[list[_Record], list[BadRow], int]:
     """The last run of each job as if submitted at the first, other jobs of its id, earlier runs.
 
     A last run that has not ended leaves nothing of the earlier ones.
@@ -149,8 +166,7 @@ def _last_runs(records: Sequence[_Record], unit: str) -> tuple[list[TraceJob], l
         )
         for record in other
     ]
-    ended = sorted(last.values(), key=lambda record: record.line)
-    return [record.job for record in ended if record.job is not None], bad, requeued
+    return sorted(last.values(), key=lambda record: record.line), bad, requeued
 
 
 def _resubmitted(record: _Record, before: _Record) -> _Record:
@@ -162,7 +178,6 @@ def _resubmitted(record: _Record, before: _Record) -> _Record:
 
 
 def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -> TraceJob:
-    state = row["State"].split(" ")[0]  # "CANCELLED by 1000"
     if "." in row["JobID"]:
         raise _SkipError("job step")
     tres = row.get("AllocTRES", "")
@@ -171,12 +186,10 @@ def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -
     gpus = _gpus(tres) or _gpus(row.get("ReqTRES", ""))
     if gpus == 0:
         raise _SkipError("no GPU")
-    if state in _RUNNING:
-        raise _SkipError("still running")
     start = _time(row["Start"])
     elapsed = int(row["ElapsedRaw"] or 0)
     if start is None or elapsed <= 0:
-        raise _SkipError("never started")
+        raise _SkipError("still running" if _state(row) in _RUNNING else "never started")
     submit = _submission(row)
     if submit is None:
         raise ValueError(f"job {row['JobID']}: no submission time")
@@ -203,6 +216,10 @@ def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -
     )
 
 
+def _state(row: Mapping[str, str]) -> str:
+    return row["State"].split(" ")[0]  # "CANCELLED by 1000"
+
+
 def _submission(row: Mapping[str, str]) -> float | None:
     """When the job began to wait for GPUs, Unix s; None: not recorded.
 
@@ -214,14 +231,6 @@ def _submission(row: Mapping[str, str]) -> float | None:
         return submit
     start = _time(row["Start"])
     return eligible if submit <= eligible <= (start or eligible) else submit
-
-
-def _shift(job: TraceJob, start: float) -> TraceJob:
-    values = {name: getattr(job, name) for name in TraceJob.__slots__}
-    values["submit_s"] = job.submit_s - start
-    if job.recorded_start_s is not None:
-        values["recorded_start_s"] = job.recorded_start_s - start
-    return TraceJob(**values)
 
 
 def _gpus(tres: str) -> int:

@@ -45,8 +45,9 @@ class SimSettings:
     """Time without progress whenever a job that has run starts again or moves (checkpoint,
     restore)."""
     limit_factor: float = 1.5
-    """Time limit of a job whose trace has none, as a multiple of its duration. Limits only
-    inform backfill; nobody is killed by one."""
+    """Time limit of a job whose trace has none, as a multiple of its duration. A recorded job
+    without a limit has none here either: Slurm did not know more. Limits only inform backfill;
+    nobody is killed by one."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     classes: tuple[str, ...] = ("A", "B", "C")

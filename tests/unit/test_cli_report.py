@@ -7,8 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.simulator.recorded import RECORDED
-from slurm_gpu_aware.simulator.report import plain_summary
+from slurm_gpu_aware.simulator.files import load_results
+from slurm_gpu_aware.simulator.pictures import _HATCHES, line_look
+from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
+from slurm_gpu_aware.simulator.report import page_text, plain_summary
 
 
 def run(*args):
@@ -57,17 +59,63 @@ def head(*runs):
 
 
 def test_the_summary_says_where_the_gain_comes_from():
-    (line,) = plain_summary(head((RECORDED, 1000.0, 600.0), ("pal", 900.0, 575.0)))
-    assert line == (
-        "On the last 90 days, average completion time with pal would have been 10.0% shorter; "
-        "75% of it from less waiting, the rest from faster runs."
+    """Gains are told against the simulation of what Slurm does, which itself is not the record."""
+    past = head((RECORDED, 2000.0, 600.0), (BASELINE, 1000.0, 600.0), ("pal", 900.0, 575.0))
+    gain, calibration = plain_summary(past)
+    assert gain == (
+        "On the last 90 days, average completion time with pal would have been 10.0% shorter than "
+        "with lowest-index, Slurm's habit; 75% of it from less waiting, the rest from faster runs."
     )
-    lines = plain_summary(
-        head(("packed", 100.0, 50.0), ("a", 110.0, 60.0), ("b", 90.0, 60.0), ("c", 90.0, 30.0))
+    assert calibration == (
+        "Calibration: simulated with lowest-index, average completion time is 50.0% shorter than "
+        "Slurm recorded; that difference is the model's, not a gain."
     )
-    assert lines[0].endswith("with a is 10.0% longer.")
-    assert lines[1].endswith("all of it from less waiting, runs took longer.")
-    assert lines[2].endswith("all of it from faster runs, jobs waited longer.")
+    exact = plain_summary(head((RECORDED, 1000.0, 600.0), (BASELINE, 1000.2, 600.0)))
+    assert exact[0].endswith("average completion time is what Slurm recorded.")
+
+
+@pytest.mark.parametrize(
+    ("jct", "run", "ending"),
+    [
+        (110, 60, "with a is 10.0% longer."),
+        (90, 60, "10.0% shorter; all of it from less waiting, runs took longer."),
+        (90, 30, "10.0% shorter; all of it from faster runs, jobs waited longer."),
+        (90, 50, "10.0% shorter; all of it from less waiting."),
+        (90, 50.01, "10.0% shorter; all of it from less waiting."),
+        (90, 40.01, "10.0% shorter; all of it from faster runs."),
+        (90, 48, "10.0% shorter; 80% of it from less waiting, the rest from faster runs."),
+        (99.99, 50, "with a is the same."),
+    ],
+)
+def test_the_summary_splits_what_is_saved(jct, run, ending):
+    (line,) = plain_summary(head(("packed", 100.0, 50.0), ("a", jct, run)))
+    assert line.endswith(ending)
+
+
+def test_the_page_compares_one_set_of_jobs_and_says_which(tmp_path):
+    """A job of 64 GPUs ended in the record of some other cluster, and never runs on 16."""
+    rows = ["JobID|Submit|Start|ElapsedRaw|State|AllocTRES"]
+    rows += ["1|1000|1000|100|COMPLETED|gres/gpu=4", "2|1000|1000|200|COMPLETED|gres/gpu=64"]
+    (tmp_path / "history").write_text("\n".join(rows))
+    args = ["simulate", "--what-if", "--sacct", str(tmp_path / "history"), "-p", "pal"]
+    made = tmp_path / "out"
+    assert run(*args, "--nodes", "4", "--gpus-per-node", "4", "--out", str(made)).exit_code == 0
+    summary, runs = load_results(made)
+    assert [one.label for one in runs] == [RECORDED, BASELINE, "pal"]
+    assert [one.columns["gpus"].tolist() for one in runs] == [[4.0]] * 3
+    assert {float(one.used_gpus.max()) for one in runs} == {4.0}
+    page = page_text(summary, [])
+    assert "those of the 1 job that ended in every run; 1 did not" in page
+    assert "<th>ended</th><th>never ran</th>" in page
+    assert "partitions, GPU models" in page
+    cells = re.findall(r"<tr><td>pal</td><td>(\d+)</td><td>(\d+)</td>", page)
+    assert cells == [("1", "1")]
+
+
+def test_every_line_looks_different_without_its_colour():
+    looks = [line_look(number) for number in range(40)]
+    assert len(set(looks)) == 40
+    assert len(set(_HATCHES)) == len(_HATCHES) >= 14
 
 
 def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
@@ -84,4 +132,4 @@ def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
     assert fifo["avg_wait_s"] == 4500
     assert las["avg_wait_s"] == 0  # until the first start
     (line,) = plain_summary({"trace": "t", "runs": [{**fifo, "policy": "fifo"}, las]})
-    assert "100% of it from less waiting" in line
+    assert line.endswith("; all of it from less waiting.")

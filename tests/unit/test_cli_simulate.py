@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.simulator.report import plain_summary
 
 SITE = ["--nodes", "2", "--gpus-per-node", "4"]
 
@@ -108,7 +109,8 @@ def test_the_live_history_is_read_in_unix_seconds(tmp_path, monkeypatch):
         'case "$*" in *--duplicates*) ;; *) exit 3 ;; esac\n'
         'test "$SLURM_TIME_FORMAT" = %s || exit 4\n'
         "printf 'JobID|Submit|Start|ElapsedRaw|State|AllocTRES|Comment\\n'\n"
-        "printf '1|1000|1000|100|COMPLETED|gres/gpu=4|a\\rb\\377\\n'\n"
+        "at=$(($(date +%s) - 500))\n"
+        'printf "1|$at|$at|100|COMPLETED|gres/gpu=4|a\\rb\\377\\n"\n'
     )
     sacct.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -119,18 +121,100 @@ def test_the_live_history_is_read_in_unix_seconds(tmp_path, monkeypatch):
     assert (output["input"]["jobs"], output["input"]["bad_rows"]) == (1, [])
 
 
-def test_what_if_compares_with_the_record(tmp_path):
+HISTORY = "JobID|Submit|Eligible|Start|ElapsedRaw|State|AllocTRES|TimelimitRaw|Priority"
+
+
+def what_if(tmp_path, rows, *args):
+    """The JSON of a comparison with this history on two nodes of four GPUs, and stderr."""
     history = tmp_path / "history"
-    rows = ["JobID|Submit|Start|ElapsedRaw|State|AllocTRES"]
-    rows += [f"{i}|{1000 + i}|{1100 + 50 * i}|50|COMPLETED|gres/gpu=4" for i in range(4)]
-    history.write_text("\n".join(rows))
-    args = ["--what-if", "--sacct", str(history), *SITE, "-p", "pal", "--json"]
-    done = run(*args, "--out", str(tmp_path / "out"))
+    history.write_text("\n".join([HISTORY, *rows]))
+    folder = str(tmp_path / "out")
+    done = run("--what-if", "--sacct", str(history), *SITE, *args, "--json", "--out", folder)
     assert done.exit_code == 0, done.stderr
-    recorded, ours = json.loads(done.stdout)["runs"]
+    return json.loads(done.stdout), done.stderr
+
+
+def test_what_if_compares_with_the_record(tmp_path):
+    rows = [f"{i}|{1000 + i}||{1100 + 50 * i}|50|COMPLETED|gres/gpu=4||" for i in range(4)]
+    output, _ = what_if(tmp_path, rows, "-p", "pal")
+    recorded, slurm, ours = output["runs"]
     assert recorded["policy"] == "as recorded"
     assert recorded["avg_wait_s"] == pytest.approx(100 + 49 * 1.5)
     assert ours["avg_wait_s"] == pytest.approx((0 + 0 + 48 + 48) / 4)
+    assert output["limits"]
+    # the model starts jobs sooner than Slurm did, whatever the policy: that is no gain of ours
+    assert (slurm["policy"], slurm["avg_wait_s"]) == ("lowest-index", ours["avg_wait_s"])
+    assert ours["ratio_to_first"]["avg_jct_s"] == slurm["ratio_to_first"]["avg_jct_s"] == 1.0
+    assert recorded["ratio_to_first"]["avg_jct_s"] > 2
+    same, calibration = plain_summary(output)
+    assert same.endswith("would have been the same as with lowest-index, Slurm's habit.")
+    assert "66.9% shorter than Slurm recorded; that difference is the model's" in calibration
+
+
+def test_what_no_placement_could_shorten_is_in_no_run(tmp_path):
+    """Nobody competes; 2 waited for 1 (afterok) and 3 for the next day (--begin)."""
+    rows = [
+        "1|1000|1000|1000|3600|COMPLETED|gres/gpu=1||",
+        "2|1000|4600|4600|100|COMPLETED|gres/gpu=1||",
+        "3|1000|87400|87400|100|COMPLETED|gres/gpu=1||",
+    ]
+    output, _ = what_if(tmp_path, rows, "-p", "pal+mapa")
+    assert [one["avg_jct_s"] for one in output["runs"]] == [pytest.approx(3800 / 3)] * 3
+
+
+def test_jobs_that_still_run_hold_their_gpus(tmp_path):
+    """9 has half of the GPUs from the start on: 2 can have the other half when 1 is done."""
+    rows = [
+        "1|1000|1000|1000|1000|COMPLETED|gres/gpu=4||",
+        "9|1000|1000|1000|1300|RUNNING|gres/gpu=4|60|",
+        "2|1060|1060|2000|100|COMPLETED|gres/gpu=4||",
+    ]
+    output, said = what_if(tmp_path, rows, "-p", "pal")
+    assert [one["jobs"] for one in output["runs"]] == [2, 2, 2]
+    assert {one["avg_wait_s"] for one in output["runs"]} == {470.0}
+    assert {round(one["utilization"], 6) for one in output["runs"]} == {1.0}
+    assert output["input"]["held"] == 1
+    assert "1 job holds its recorded GPUs" in said
+
+
+def test_a_file_can_be_cut_to_its_last_days(tmp_path):
+    """1 runs 100 s into the last three days, 2 waits then, 4 has ended before."""
+    day = 86_400
+    spans = {1: (1, 1, 2 * day + 100), 2: (2, 2 * day + 100, 50), 3: (5 * day - 50,) * 2 + (50,)}
+    spans[4] = (1, 1, 10)
+    rows = [f"{i}|{a}||{b}|{run}|COMPLETED|gres/gpu=4||" for i, (a, b, run) in spans.items()]
+    output, said = what_if(tmp_path, rows, "-p", "pal", "--days", "3")
+    assert output["input"]["held"] == 1
+    assert {one["jobs"] for one in output["runs"]} == {2}
+    recorded, ours, _ = output["runs"]
+    assert (recorded["avg_wait_s"], ours["avg_wait_s"]) == (50.0, 0.0)
+    assert "2 jobs left out: started before the days" in said
+
+
+def test_backfill_knows_of_recorded_jobs_what_slurm_knew(tmp_path):
+    """1 has no limit, so nothing tells when the GPUs for 2 are there: 3 may take the idle ones.
+    Had it the limit of 1.5 times its run, 3 would reach past that and wait."""
+    rows = [
+        "1|1000||1000|1000|COMPLETED|gres/gpu=4|UNLIMITED|",
+        "2|1001||2000|100|COMPLETED|gres/gpu=8|60|",
+        "3|1002||2100|3000|COMPLETED|gres/gpu=4|60|",
+    ]
+    output, _ = what_if(tmp_path, rows, "-p", "packed", "--backfill")
+    assert output["runs"][1]["avg_wait_s"] == pytest.approx((0 + 3001 + 0) / 3)
+
+
+def test_what_if_serves_by_the_recorded_priority(tmp_path):
+    rows = [
+        "1|1000||1000|100|COMPLETED|gres/gpu=8|10|5",
+        "2|1001||1600|500|COMPLETED|gres/gpu=8|10|1",
+        "3|1002||1100|500|COMPLETED|gres/gpu=8|10|2",
+    ]
+    for args, order in (([], ["1", "3", "2"]), (["--order", "fifo"], ["1", "2", "3"])):
+        what_if(tmp_path, rows, "--no-locality-effect", *args)
+        with (tmp_path / "out" / "jobs-lowest-index.csv").open(newline="") as stream:
+            starts = {row["job_id"]: float(row["start_s"]) for row in csv.DictReader(stream)}
+        assert sorted(starts.values()) == [0, 100, 600]
+        assert sorted(starts, key=lambda job: starts[job]) == order
 
 
 @pytest.fixture
@@ -187,14 +271,15 @@ def test_runs_are_compared_over_the_jobs_that_ended_in_all_of_them(tmp_path):
     folder = tmp_path / "out"
     done = run(*args, "--json", "--out", str(folder))
     output = json.loads(done.stdout)
-    past, ours = output["runs"]
+    past, _, ours = output["runs"]
     assert output["compared_jobs"] == 1
-    assert (past["jobs"], ours["jobs"]) == (2, 1)
+    assert (past["jobs"], ours["jobs"], ours["never"]) == (2, 1, 1)
+    assert past["utilization"] == ours["utilization"] == 0.5
     assert past["avg_jct_s"] == ours["avg_jct_s"] == 100.0
     assert ours["ratio_to_first"]["makespan_s"] == 1.0
     assert output["input"]["recorded"] == {"unknown": 2}
     done = run(*args)
-    assert "times are those of the 1 jobs that ended in every run" in done.stdout
+    assert "times are those of the 1 job that ended in every run" in done.stdout
     assert "2 ran on nodes that this cluster does not have" in done.stderr
 
 

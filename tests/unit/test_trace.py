@@ -289,9 +289,11 @@ def test_a_requeued_job_is_its_last_run_submitted_at_the_first():
 
 
 def test_a_requeued_job_that_still_runs_leaves_nothing():
-    text = sacct_text(row("1", State="NODE_FAIL"), row("1", Submit="1790000600", State="RUNNING"))
+    again = row("1", Submit="1790000600", Start="1790000700", State="RUNNING")
+    text = sacct_text(row("1", State="NODE_FAIL"), again)
     trace = read_sacct("history", text=text)
     assert trace.jobs == ()
+    assert [job.job_id for job in trace.held] == ["1"]
     assert trace.skipped == {"an earlier run of a requeued job": 1, "still running": 1}
 
 

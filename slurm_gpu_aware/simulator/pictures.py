@@ -1,0 +1,218 @@
+"""Pictures of simulated runs.
+
+Readable without colour: every policy has its own line style and marker, and bars carry hatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.simulator.files import SavedRun
+
+__all__ = ["PICTURES", "Draw", "draw_picture", "line_look"]
+
+_DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+"""With the dashes 40 pairs: their numbers have no common divisor."""
+_HATCHES = (
+    "", "///", "...", "xxx", "\\\\\\", "ooo", "---", "|||", "+++", "**", "OO", "//..", "--..",
+    "||..", "\\\\oo", "//--",
+)  # fmt: skip
+_COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#e69f00", "#7a5195",
+    "#8c564b", "#7f7f7f", "#6b8e23",
+)  # fmt: skip
+_BINS = 60
+_MARKS = 12
+
+Draw = Callable[[Any, Sequence[SavedRun], Mapping[str, Any]], None]
+
+
+def draw_picture(path: Path, draw: Draw, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> Path:
+    """Draw one picture into a PNG file; return its path."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure.add_subplot(), runs, head)
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    """Divisor and name of a unit in which a time of this size reads well."""
+    for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 3 * size:
+            return size, name
+    return 1.0, "seconds"
+
+
+def line_look(number: int) -> tuple[Any, str]:
+    """Dashes and marker of the policy at this position; the first 40 differ."""
+    return _DASHES[number % len(_DASHES)], _MARKERS[number % len(_MARKERS)]
+
+
+def _line(ax: Any, number: int, x: Any, y: Any, label: str, **more: Any) -> None:
+    dashes, marker = line_look(number)
+    every = max(1, len(x) // _MARKS)
+    start = (number % len(_MARKERS)) * every // len(_MARKERS)
+    ax.plot(
+        x, y, label=label, linestyle=dashes, color=_COLOURS[number % len(_COLOURS)], marker=marker,
+        markevery=(start, every), markersize=max(8.0 - 0.5 * number, 4.0), **more,
+    )  # fmt: skip
+
+
+def _decorate(ax: Any, title: str, x: str, y: str, *, legend: bool = True) -> None:
+    ax.set_title(title)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.grid(visible=True, alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+    if legend:  # beside the picture: among many lines there is no room
+        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _jct_cdf(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
+    size, name = _unit(float(np.median([np.median(r.columns["jct_s"]) for r in runs])))
+    for number, run in enumerate(runs):
+        jct = np.sort(run.columns["jct_s"]) / size
+        share = np.arange(1, len(jct) + 1) / len(jct) * 100
+        _line(ax, number, np.maximum(jct, 1e-9), share, run.label)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.set_ylim(0, 101)
+    _decorate(ax, "Job completion time", f"completion time, {name} (log scale)", "share of jobs, %")
+
+
+def _wait_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
+    last = max(float(r.columns["submit_s"].max()) for r in runs)
+    size, name = _unit(last)
+    edges = np.linspace(0, max(last, 1.0) * (1 + 1e-9), min(_BINS, 12 + len(runs)) + 1)
+    means = []
+    for run in runs:
+        place = np.digitize(run.columns["submit_s"], edges) - 1
+        count = np.bincount(place, minlength=len(edges) - 1)
+        total = np.bincount(place, weights=run.columns["wait_s"], minlength=len(edges) - 1)
+        means.append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+    wait_size, wait_name = _unit(float(np.nanmax(means)))
+    middle = (edges[1:] + edges[:-1]) / 2 / size
+    for number, (run, mean) in enumerate(zip(runs, means, strict=True)):
+        there = np.isfinite(mean)
+        _line(ax, number, middle[there], mean[there] / wait_size, run.label)
+    ax.set_ylim(bottom=0)
+    _decorate(ax, "Wait by time of submission", f"submission, {name}", f"average wait, {wait_name}")
+
+
+def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
+    last = max(float(r.used_s[-1]) for r in runs)
+    size, name = _unit(last)
+    edges = np.linspace(0, max(last, 1.0), 2 * _BINS + 1)
+    highest = 0.0
+    for number, run in enumerate(runs):
+        area = np.concatenate([[0.0], np.cumsum(np.diff(run.used_s) * run.used_gpus[:-1])])
+        mean = np.diff(np.interp(edges, run.used_s, area)) / np.diff(edges)
+        _line(ax, number, (edges[1:] + edges[:-1]) / 2 / size, mean, run.label)
+        highest = max(highest, float(mean.max()))
+    total = head["site"]["gpus"]
+    ax.axhline(total, color="black", linewidth=0.8)
+    ax.annotate(
+        f"all {total} GPUs", (0, total), xytext=(2, 4), textcoords="offset points",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8},
+    )  # fmt: skip
+    ax.set_ylim(0, max(total, highest) * 1.12)
+    ax.yaxis.get_major_locator().set_params(integer=True)
+    _decorate(ax, "GPUs in use", f"time, {name}", "GPUs")
+
+
+def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
+    classes = sorted({name for run in runs for name in run.app_class})
+    width = 0.8 / len(runs)
+    turn = 90 if len(runs) * len(classes) > 12 else 0
+    for number, run in enumerate(runs):
+        own = np.array(run.app_class)
+        means = [
+            float(run.columns["slowdown"][own == name].mean()) if (own == name).any() else np.nan
+            for name in classes
+        ]
+        at = np.arange(len(classes)) + (number - (len(runs) - 1) / 2) * width
+        ax.bar(
+            at, means, width * 0.9, label=run.label, color=_COLOURS[number % len(_COLOURS)],
+            hatch=_HATCHES[number % len(_HATCHES)], edgecolor="white",
+        )  # fmt: skip
+        for x, mean in zip(at, means, strict=True):
+            if np.isfinite(mean):
+                ax.annotate(
+                    f"{mean:.2f}", (x, mean), ha="center", va="bottom", fontsize=8,
+                    xytext=(0, 2), textcoords="offset points", rotation=turn,
+                )  # fmt: skip
+    ax.axhline(1.0, color="black", linewidth=0.8)
+    ax.set_xticks(range(len(classes)), classes)
+    ax.set_ylim(0, ax.get_ylim()[1] * 1.1)
+    _decorate(ax, "Slowdown per class", "application class", "time on GPUs / time on median GPUs")
+
+
+def _boxes(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
+    jct = [run.columns["jct_s"] for run in runs]
+    size, name = _unit(float(np.median(np.concatenate(jct))))
+    parts = ax.boxplot(
+        [values / size for values in jct], whis=(5, 95), showfliers=False, showmeans=True,
+        patch_artist=True, medianprops={"color": "black", "linewidth": 2},
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
+    )  # fmt: skip
+    for number, box in enumerate(parts["boxes"]):
+        box.set_facecolor(_COLOURS[number % len(_COLOURS)] + "55")
+        box.set_hatch(_HATCHES[number % len(_HATCHES)])
+    tilt = 20 if len(runs) > 4 else 0
+    ax.set_xticks(
+        range(1, len(runs) + 1), [r.label for r in runs], rotation=tilt,
+        ha="right" if tilt else "center",
+    )  # fmt: skip
+    ax.set_ylim(bottom=0)
+    _decorate(
+        ax,
+        "Completion time per policy: box 25..75%, whiskers 5..95%, bar median, diamond mean",
+        "",
+        f"completion time, {name}",
+        legend=False,
+    )
+    ax.title.set_fontsize(10)
+
+
+PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
+    (
+        "jct-cdf",
+        "How long jobs took",
+        "From submission to end. A curve further left is better.",
+        _jct_cdf,
+    ),
+    (
+        "jct-boxes",
+        "Completion time per policy",
+        "The same numbers as boxes; outside the whiskers nothing is drawn.",
+        _boxes,
+    ),
+    (
+        "wait",
+        "How long jobs waited",
+        "Average wait of the jobs submitted in each stretch of time.",
+        _wait_over_time,
+    ),
+    (
+        "gpus-in-use",
+        "GPUs in use",
+        "Averages over stretches of time, of all jobs of a run and of recorded jobs that only hold "
+        "GPUs. A policy that ends earlier did the same work sooner.",
+        _gpus_over_time,
+    ),
+    (
+        "slowdown",
+        "Slowdown per class",
+        "Time on GPUs over the time that the trace gives; 1 is the median GPU inside one node.",
+        _slowdown_per_class,
+    ),
+)
