@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.explain import check_job_id
 from slurm_gpu_aware.cli.output import say
 
+if TYPE_CHECKING:
+    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.slurm.gateway import Gateway
+
 __all__ = ["command"]
 
 
 @click.command("release")
 @click.argument("job_ids", metavar="[JOBID]...", nargs=-1, callback=check_job_id)
-@click.option("--all", "everything", is_flag=True, help="Every parked job.")
+@click.option("--all", "everything", is_flag=True, help="Every parked or placed job that waits.")
 @pass_context
 def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> None:
     """Open the gate for parked jobs; Slurm then starts them as if we were not installed.
 
     For SlurmUser, root and operators. The jobs keep what their users asked for; no GPUs are
     chosen. Running jobs are not touched. Prints the ids of the jobs whose gate was opened.
+
+    With --all, and where no selector runs, also placed jobs that have not started, and those that
+    ran and were requeued: they get back what their users asked for.
 
     \b
     Examples:
@@ -33,7 +42,22 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 
     config = context.config()
     chosen = None if everything else list(job_ids)
-    opened = release_by_hand(open_gateway(config), config, chosen)
+    gateway = open_gateway(config)
+    opened = release_by_hand(gateway, config, chosen)
+    if everything:
+        opened += _placed(gateway, config)
     for job_id in opened:
         click.echo(job_id)
     say(f"opened the gate for {len(opened)} {'job' if len(opened) == 1 else 'jobs'}")
+
+
+def _placed(gateway: Gateway, config: Config) -> list[str]:
+    """Give placed jobs that wait back to Slurm; their ids."""
+    from slurm_gpu_aware.service.handing_back import hand_back
+
+    back = hand_back(gateway, config)
+    if back.kept:
+        say(f"placed jobs that wait were left alone ({', '.join(back.kept)}): {back.kept_why}")
+    for job_id, why in back.wrong.items():
+        say(f"job {job_id} could not be given back its request: {why}")
+    return back.opened

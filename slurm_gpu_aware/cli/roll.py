@@ -19,9 +19,10 @@ from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.cli.run import INTERRUPTED
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.handing_back import hand_back
 from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
 from slurm_gpu_aware.service.rolling import Rolling
-from slurm_gpu_aware.slurm.cli_gateway import run_command
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway, run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site
 from slurm_gpu_aware.slurm.node_control import NodeControl
@@ -97,12 +98,31 @@ def roll(
         if not _agreed(found, scope, undo=undo, yes=yes, as_json=as_json):
             say("nothing was changed")
             return FAILED
+        if undo:
+            _hand_back(config)
         with _signals() as stopping:
             work = Rolling(control, site, state, undo=undo, say=say, stopping=stopping)
             work.REGISTER_S = config.setup.register_timeout_s
             summary = work.run(scope)
     _report(summary, as_json)
+    if undo:  # what ran on these nodes may have been requeued
+        _hand_back(config)
     return _exit_code(summary)
+
+
+def _hand_back(config: Config) -> None:
+    """Give placed jobs that wait their plain GPUs back. Raises SourceError if one keeps its types.
+
+    Such a job asks for types that are about to go, and would never start. A selector that runs
+    looks after them itself.
+    """
+    back = hand_back(CliGateway(config.selector.command_timeout_s), config)
+    if back.opened:
+        say(f"given back what they asked for, to be started by Slurm: {', '.join(back.opened)}")
+    for job_id, why in back.wrong.items():
+        raise SourceError(
+            f"job {job_id} is bound to GPU types and could not be given back its request: {why}"
+        )
 
 
 def _scope(

@@ -119,6 +119,11 @@ class Books:
         nothing: list[Decision] = []
         return self._do(lambda ledger: ledger.open_decisions(), nothing)
 
+    def decisions(self, job_id: str) -> list[Decision]:
+        """All decisions about a job, oldest first."""
+        nothing: list[Decision] = []
+        return self._do(lambda ledger: ledger.decisions(job_id), nothing)
+
     def has_event(self, job_id: str, kind: str) -> bool:
         """Whether an event of a kind was written for a job."""
         return self._do(lambda ledger: any(e.kind == kind for e in ledger.events(job_id)), False)

@@ -7,12 +7,11 @@ tried again later, not in every round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import hand_over
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 
@@ -54,35 +53,10 @@ class Leaver:
                 log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
                 self._backoff.punish(job.id)
                 stays[job.id] = "its gate cannot be opened, it must be released by hand"
-        stays |= self._send(updates, {job.id: reason for job, reason in jobs}, now)
+        stays |= self.send(updates, {job.id: reason for job, reason in jobs}, now)
         return set(updates), stays
 
-    def open_strays(self, jobs: Iterable[SlurmJob], now: float, split: Set[int]) -> None:
-        """Open the gate of jobs that the filter parked and whose AdminComment was overwritten.
-
-        Without the record of what they asked for they can never be placed. That they are ours is
-        known from the ledger: a job whose owner may ask for our licence himself is left alone.
-        """
-        licence = self._config.gate.licence
-        updates: dict[str, list[JobUpdate]] = {}
-        for job in jobs:
-            stray = job.state == "PENDING" and job.licence_count(licence) > 0
-            if not stray or parse(job.admin_comment) is not None:
-                continue
-            if self._backoff.wait_s(job.id, "Licenses") is not None:
-                continue
-            if not self._books.has_event(job.id, "parked"):
-                continue
-            own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != licence)
-            try:
-                ids = update_ids(job, split, _MOST_TASKS)
-                updates[job.id] = [JobUpdate(job_id, (("Licenses", own),)) for job_id in ids]
-            except ValueError as exc:
-                log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
-                self._backoff.punish(job.id)
-        self._send(updates, dict.fromkeys(updates, "its AdminComment was overwritten"), now)
-
-    def _send(
+    def send(
         self, updates: Mapping[str, Sequence[JobUpdate]], reasons: Mapping[str, str], now: float
     ) -> dict[str, str]:
         """Send updates, by the job that they are for; why each stays that Slurm refused."""

@@ -17,11 +17,12 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.strays import RECORD
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.gate import is_parked, open_licences
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
-from slurm_gpu_aware.slurm.mark import PREPARED, RELEASED, marked
+from slurm_gpu_aware.slurm.mark import PREPARED, RELEASED, marked, unmarked
 from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields
 from slurm_gpu_aware.slurm.undo import extra_with_clock, undo_fields
 
@@ -190,6 +191,7 @@ class Placer:
                 took_ms=1000.0 * took_s.get(candidate.id, 0.0),
                 state="planned",
                 restarts=job.restarts,
+                outcome={RECORD: unmarked(job.admin_comment or "")},
             )
         )
 

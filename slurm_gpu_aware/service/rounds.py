@@ -21,6 +21,7 @@ from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
 from slurm_gpu_aware.service.recovery import Recovery, is_released
+from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
@@ -93,6 +94,7 @@ class Rounds:
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
         self._placer = Placer(gateway, config, books, self.watch, timer)
         self._leaver = Leaver(gateway, config, books, self._backoff)
+        self._strays = Strays(gateway, config, books, self.watch, self._backoff, self._leaver)
         self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
         self._policy_options = policy_options(config)
         self._network = Network(gateway, NETWORK_LEVELS, config.placement.levels)
@@ -116,7 +118,7 @@ class Rounds:
         self.watch.observe(jobs, now, unread)
         parked = [job for job in jobs if is_parked(job, self._config.gate)]
         released = [job for job in jobs if is_released(job, self._config)]
-        self._leaver.open_strays(jobs, now, split_arrays(jobs))
+        self._strays.open(jobs, now, split_arrays(jobs), gate_held=self._gate_held(now))
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:

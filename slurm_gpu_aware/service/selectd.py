@@ -9,17 +9,16 @@ SIGKILL may end it anywhere, and the next start goes on from what Slurm and the 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 from slurm_gpu_aware.config import Config, load_config
 from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.service.alone import LOCK, alone
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.clock_settings import read_config as read_clock_config
 from slurm_gpu_aware.service.clock_spool import ClockSpool
@@ -64,7 +63,7 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
     settings = config if isinstance(config, Config) else load_config(config)
     gateway = CliGateway(settings.selector.command_timeout_s)
     try:
-        with _alone(settings.store.path.parent / "selectd.lock"):
+        with alone(settings.store.path.parent / LOCK):
             selector = Selector(settings, gateway)
             try:
                 return selector.once() if once else selector.loop()
@@ -238,29 +237,6 @@ class Selector:
             if days:
                 self._books.prune(time.time() - 86400.0 * days)
         self._books.publish()
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock that only one selector can have. Raises SourceError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be opened: {exc.strerror}") from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            who = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            raise SourceError(
-                f"another selector runs on this host (process {who}); stop it first"
-            ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _touch(path: Path) -> None:

@@ -11,6 +11,8 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.leaving import Leaver
+from slurm_gpu_aware.service.strays import Strays
+from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.store.database import open_store
@@ -32,12 +34,18 @@ class Bench:
         self.now = 0.0
         self.gateway = CliGateway(scontrol=slurm.scontrol)
         self.books = Books(slurm.store)
-        self.leaver = Leaver(self.gateway, Config(), self.books, Backoff(60.0, lambda: self.now))
+        backoff = Backoff(60.0, lambda: self.now)
+        self.leaver = Leaver(self.gateway, Config(), self.books, backoff)
+        watch = Watch(self.books, Config())
+        self.strays = Strays(self.gateway, Config(), self.books, watch, backoff, self.leaver)
 
     def leave(self, now: float) -> tuple[set[str], dict[str, str]]:
         self.now = now
         jobs = [(job, "too odd") for job in self.jobs() if job.state == "PENDING"]
         return self.leaver.leave(jobs, now)
+
+    def open_strays(self) -> None:
+        self.strays.open(self.jobs(), self.now, frozenset(), gate_held=True)
 
     def jobs(self) -> list[SlurmJob]:
         return self.gateway.jobs()
@@ -70,13 +78,13 @@ def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: FakeSlurm) -> No
     bench = Bench(slurm)
     bench.books.event("7", "parked", {}, 900.0)
     bench.now = 1000.0
-    bench.leaver.open_strays(bench.jobs(), 1000.0, frozenset())
+    bench.open_strays()
     assert bench.kinds("7") == ["parked"]
     (slurm.home / "refuse").unlink()
     bench.now = 1001.0
-    bench.leaver.open_strays(bench.jobs(), 1001.0, frozenset())
+    bench.open_strays()
     assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
     bench.now = 1061.0
-    bench.leaver.open_strays(bench.jobs(), 1061.0, frozenset())
+    bench.open_strays()
     assert slurm.jobs["7"]["Licenses"] == "(null)"
     assert bench.kinds("7") == ["parked", "released"]
