@@ -14,6 +14,9 @@ from slurm_gpu_aware.placement.reasons import reason_for
 from slurm_gpu_aware.planning import PlanSettings, Waiting
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.topology.graph import uniform_graph
@@ -131,6 +134,13 @@ def test_a_reason_that_fails_stops_no_round(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(topo_aware, "constraint_reason", broken)
     entry = waiting(Cluster.uniform(2, 8), ALONE, gpus=32)
     assert "needs 32 GPUs; 16 GPUs are on nodes it may use" in entry.reason
+
+
+def test_the_simulator_tells_it_too() -> None:
+    jobs = [TraceJob("wide", 0, 8, 10, options=ALONE)]
+    cluster = Cluster.uniform(2, 4, same_indices=False)
+    never = simulate(Trace.of("t", jobs), cluster, SimSettings(policy="topo-aware")).never
+    assert never == (("wide", CASES["wider than a node"][2].replace("8", "4")),)
 
 
 def test_what_the_sites_option_forbids_stays_parked_and_is_told(tmp_path: Path) -> None:
