@@ -6,10 +6,12 @@ Standard library only; every value from outside goes through a strict grammar.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,12 +134,17 @@ class Note:
     """None: the note is unreadable."""
     method: str | None = None
     """``locked`` or ``application``; None: not known (yet)."""
+    ended: bool = False
+    """The job's epilog ran: a clock that is still locked has to go, whoever comes first."""
+    tried_at: float | None = None
+    """When a hook of another job tried to reset it, in vain. Units: Unix seconds."""
 
 
 class Locks:
     """The notes of what we locked: one file per GPU, named after its index.
 
-    Each is written in one step. GPUs belong to one job at a time, so no two hooks write one file.
+    Each is written in one step. GPUs belong to one job at a time, so no two hooks write one file;
+    only a hook that looks after what other jobs left behind must be :meth:`alone`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -164,8 +171,50 @@ class Locks:
                 found[int(digits)] = _read_note(file)
         return found
 
+    @contextlib.contextmanager
+    def alone(self, wait_s: float) -> Iterator[bool]:
+        """While no other hook is at work here; False: some were, for as long as we waited."""
+        with self._locked(fcntl.LOCK_EX, wait_s) as got:
+            yield got
+
+    @contextlib.contextmanager
+    def together(self, wait_s: float) -> Iterator[bool]:
+        """While no hook is :meth:`alone`; False: one was, for as long as we waited."""
+        with self._locked(fcntl.LOCK_SH, wait_s) as got:
+            yield got
+
+    @contextlib.contextmanager
+    def _locked(self, kind: int, wait_s: float) -> Iterator[bool]:
+        """A lock on the folder; without one (it is missing, say) nothing is held off."""
+        try:
+            handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            yield True
+            return
+        try:
+            yield _wait_for(handle, kind, wait_s)
+        finally:
+            # By hand: a child that hangs in the driver has this handle, too.
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
     def _file(self, index: int) -> Path:
         return self.folder / f"gpu{index}.json"
+
+
+def _wait_for(handle: int, kind: int, wait_s: float) -> bool:
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        except OSError:
+            return True  # a file system without locks
 
 
 def _read_note(file: Path) -> Note:
@@ -173,5 +222,11 @@ def _read_note(file: Path) -> Note:
         raw = json.loads(file.read_text())
         if isinstance(raw, dict) and isinstance(raw.get("job_id"), str):
             method = raw.get("method")
-            return Note(raw["job_id"], method if method in METHODS else None)
+            tried_at = raw.get("tried_at")
+            return Note(
+                raw["job_id"],
+                method if method in METHODS else None,
+                raw.get("ended") is True,
+                tried_at if isinstance(tried_at, int | float) else None,
+            )
     return Note(None)

@@ -8,10 +8,10 @@ Order of a prolog, so that nothing is left locked whenever it is cut off::
 
     note the lock (one small file per GPU) -> lock the clock -> record what happened
 
-The epilog resets what is noted for its job, and nothing else. Neither ever fails a job: whatever
-goes wrong is one JSON line in the spool (and a line in syslog), and the job runs at the default
-clock. Calls to the driver run in a child process with a time limit, because a sick GPU can hang
-them for ever.
+The epilog resets what is noted for its job; what it could not reset, the next hook does. Neither
+ever fails a job: whatever goes wrong is one JSON line in the spool (and a line in syslog), and the
+job runs at the default clock. Calls to the driver run in a child process with a time limit, because
+a sick GPU can hang them for ever.
 
 Standard library only, and NVML only if there is something to do: hooks pay for every import.
 """
@@ -28,7 +28,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,18 @@ __all__ = ["epilog", "main", "prolog", "reset_all"]
 SCHEMA = "gpu-aware-clock/1"
 DRIVER_LIMIT_S = 10.0
 """Time that the driver calls of one step may take together."""
+
+MAKE_UP_LIMIT_S = 3.0
+"""The same for what other jobs left."""
+
+AGAIN_S = 60.0
+"""A GPU that could not be reset then is tried again by hooks of other jobs after this time."""
+
+ALONE_S = 2.0
+"""How long a hook waits for others to be done before it looks after what ended jobs left."""
+
+TOGETHER_S = 5.0
+"""How long a hook waits for one that does so, and then goes on with its own GPUs all the same."""
 
 ROTATE_BYTES = 8 << 20
 """A spool file that is larger becomes NODE.jsonl.1, in place of the one before it."""
@@ -103,11 +115,19 @@ def prolog(
 ) -> list[Record]:
     """Lock the clocks that the job asks for; return what to record.
 
-    A note of another job on one of its GPUs means that an epilog was lost: that GPU is reset
-    first, also for a job that asks for no clock. Unless that job still runs here and Slurm does
-    not name the GPU as this job's: then it is not touched.
+    What is left of jobs that have ended is reset first (see :func:`epilog`), also for a job that
+    asks for no clock. A note of another job on one of its GPUs means that an epilog never ran: that
+    GPU is reset, too, if it is known to be this job's. It is where Slurm names it, which on an
+    indexed node it does for the GPUs of one type only, or the selector in the Extra field; there it
+    is not touched if that job still runs here.
     """
     hook = _Hook.of(env)
+    records = _make_up(hook, locks, at)
+    with locks.together(TOGETHER_S):
+        return records + _set(hook, locks, at, limit_s)
+
+
+def _set(hook: _Hook, locks: Locks, at: float, limit_s: float) -> list[Record]:
     notes = locks.notes()
     try:
         asked, indices = _wanted(hook)
@@ -122,14 +142,21 @@ def prolog(
     stale = {
         index: notes[index].method
         for index in indices
-        if index in notes and (asked is None or notes[index].job_id != hook.job_id)
+        if index in notes
+        and (asked is None or notes[index].job_id != hook.job_id)
+        and notes[index].tried_at != at  # not twice by one hook
     }
     if stale:
         records += _undo(hook, stale, locks, at, limit_s)
     if asked is None or not indices:
         return records
-    for index in indices:
-        locks.note(index, Note(hook.job_id))
+    try:
+        for index in indices:
+            locks.note(index, Note(hook.job_id))
+    except OSError as exc:
+        # Nothing would reset a lock that is not noted. Notes that were written do no harm.
+        why = f"{locks.folder}: cannot be written: {exc.strerror}"
+        return [*records, hook.record("clock_failed", at, gpus=indices, call="note", error=why)]
     results = lock_clocks(indices, asked.mhz, limit_s)
     for mhz, method in sorted({(r.mhz, r.method or "") for r in results if r.mhz is not None}):
         same = sorted(r.index for r in results if (r.mhz, r.method) == (mhz, method))
@@ -138,10 +165,42 @@ def prolog(
         )
     for result in results:
         if result.error is None:
-            locks.note(result.index, Note(hook.job_id, result.method))
+            with contextlib.suppress(OSError):  # it stays noted, only not how it was locked
+                locks.note(result.index, Note(hook.job_id, result.method))
         elif result.answered:
             locks.forget(result.index)  # surely not locked; else the epilog has to reset it
     return records + _failures(hook, results, at, asked_mhz=asked.mhz)
+
+
+def _make_up(hook: _Hook, locks: Locks, at: float) -> list[Record]:
+    """Reset what epilogs tried in vain, whichever GPUs and jobs it was.
+
+    No other hook may be at work: it could be locking a GPU that is about to be reset. If some are
+    all the time, the next hook tries again; and so it does, after a while, where a GPU is sick.
+    """
+    if not _left_behind(locks, at):
+        return []
+    with locks.alone(ALONE_S) as alone:
+        left = _left_behind(locks, at) if alone else {}
+        records: list[Record] = []
+        for job_id in sorted({note.job_id or hook.job_id for note in left.values()}):
+            methods = {i: n.method for i, n in left.items() if (n.job_id or hook.job_id) == job_id}
+            of_it = replace(hook, job_id=job_id, restarts=0)
+            records += _undo(of_it, methods, locks, at, MAKE_UP_LIMIT_S)
+        for index, note in locks.notes().items():
+            if index in left:
+                with contextlib.suppress(OSError):
+                    locks.note(index, replace(note, tried_at=at))
+        return records
+
+
+def _left_behind(locks: Locks, at: float) -> dict[int, Note]:
+    """Notes of jobs that have ended, unless they were tried a short while ago."""
+    return {
+        index: note
+        for index, note in locks.notes().items()
+        if note.ended and not (note.tried_at and 0.0 <= at - note.tried_at < AGAIN_S)
+    }
 
 
 def _wanted(hook: _Hook) -> tuple[Asked | None, list[int]]:
@@ -167,12 +226,25 @@ def _foreign(hook: _Hook, indices: Sequence[int], notes: Mapping[int, Note]) -> 
 def epilog(
     env: Mapping[str, str], locks: Locks, at: float, limit_s: float = DRIVER_LIMIT_S
 ) -> list[Record]:
-    """Reset the clocks that were locked for this job, and no other; return what to record."""
+    """Reset the clocks that were locked for this job; return what to record.
+
+    Its notes are marked first, so that a clock which cannot be reset now, by this hook or because
+    it is cut off, is reset by the next hook of any job on this node. Those that were marked before
+    are tried again, too. No other clock is touched.
+    """
     hook = _Hook.of(env)
-    mine = {
-        index: note.method for index, note in locks.notes().items() if note.job_id == hook.job_id
-    }
-    return _undo(hook, mine, locks, at, limit_s) if mine else []
+    records = _make_up(hook, locks, at)
+    with locks.together(TOGETHER_S):
+        mine = {
+            index: note
+            for index, note in locks.notes().items()
+            if note.job_id == hook.job_id and note.tried_at != at  # not twice by one hook
+        }
+        for index, note in mine.items():
+            with contextlib.suppress(OSError):
+                locks.note(index, Note(note.job_id, note.method, ended=True))
+        methods = {index: note.method for index, note in mine.items()}
+        return records + (_undo(hook, methods, locks, at, limit_s) if mine else [])
 
 
 def reset_all(
@@ -202,7 +274,7 @@ def _undo(
     for index in good:
         locks.forget(index)
     records = [hook.record("clock_reset", at, gpus=good)] if good else []
-    # A failed note stays, so that the next job's prolog or the next boot tries again.
+    # A failed note stays, so that the next hook or the next boot tries again.
     return records + _failures(hook, results, at, during="reset")
 
 

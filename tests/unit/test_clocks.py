@@ -288,6 +288,59 @@ def test_a_gpu_lost_while_locked_is_tried_again_later(hooks):
     assert hooks.locked() == {}
 
 
+def test_a_clock_that_an_epilog_could_not_reset_does_not_survive_into_a_job(hooks):
+    """Job 101 has GPUs 1 and 3; on an indexed node Slurm names the last only."""
+    hooks.run("prolog", 100, "1", "freq=900")
+    machines.add_fault(hooks.node.state, "nvmlDeviceResetGpuLockedClocks", error="UNKNOWN")
+    hooks.run("epilog", 100, "1")
+    machines.heal(hooks.node.state)
+    hooks.run("prolog", 101, "3")
+    assert hooks.locked() == {}
+    assert hooks.events() == [
+        ("clock_set", "100", [1]),
+        ("clock_failed", "100", [1]),
+        ("clock_reset", "100", [1]),
+    ]
+    assert list(hooks.locks.iterdir()) == []
+
+
+def test_a_sick_gpu_is_not_tried_by_every_hook(hooks):
+    hooks.run("prolog", 100, "1", "freq=900")
+    machines.add_fault(hooks.node.state, "nvmlDeviceResetGpuLockedClocks", minor=1, error="UNKNOWN")
+    hooks.run("epilog", 100, "1")
+    hooks.run("prolog", 101, "3", "freq=600")
+    hooks.run("epilog", 101, "3")
+    failed = [gpus for event, _, gpus in hooks.events() if event == "clock_failed"]
+    assert failed == [[1], [1]]  # its own epilog, and the first hook after it
+    assert hooks.locked() == {1: 900}
+    note = json.loads((hooks.locks / "gpu1.json").read_text())
+    (hooks.locks / "gpu1.json").write_text(json.dumps(note | {"tried_at": note["tried_at"] - 61}))
+    machines.heal(hooks.node.state)
+    hooks.run("epilog", 102, "2")  # a job that has nothing to do with it
+    assert hooks.locked() == {}
+
+
+def test_what_is_left_waits_while_another_hook_is_at_work(tmp_path):
+    locks, other = Locks(tmp_path), Locks(tmp_path)
+    with locks.together(0.0) as one, other.together(0.0) as two:
+        assert (one, two) == (True, True)
+        with Locks(tmp_path).alone(0.0) as alone:
+            assert alone is False
+    with locks.alone(0.0) as alone, other.together(0.0) as together:
+        assert (alone, together) == (True, False)
+    with Locks(tmp_path / "absent").alone(0.0) as alone:
+        assert alone is True
+
+
+def test_a_lock_that_cannot_be_noted_is_not_made_and_the_record_says_so(hooks):
+    hooks.locks.write_text("a file where the folder should be")
+    hooks.run("prolog", 5, "0,3", "freq=900")
+    assert hooks.locked() == {}
+    (failed,) = hooks.records()
+    assert (failed["event"], failed["gpus"], failed["call"]) == ("clock_failed", [0, 3], "note")
+    assert str(hooks.locks) in failed["error"]
+
+
 def test_gpus_before_volta_get_application_clocks(hooks):
     for call in ("nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"):
         machines.add_fault(hooks.node.state, call, error="NOT_SUPPORTED")
@@ -475,6 +528,7 @@ def test_an_unreadable_note_belongs_to_nobody(tmp_path):
     locks = Locks(tmp_path)
     locks.note(3, Note("17", "locked"))
     (tmp_path / "gpu4.json").write_text('{"job_id": "18", "method": "hammer"}')
+    locks.note(7, Note("19", "locked", ended=True, tried_at=5.0))
     (tmp_path / "gpu5.json").write_text("{")
     (tmp_path / "gpu6.json").write_text("[]")
     (tmp_path / "other").write_text("")
@@ -483,4 +537,5 @@ def test_an_unreadable_note_belongs_to_nobody(tmp_path):
         4: Note("18"),
         5: Note(None),
         6: Note(None),
+        7: Note("19", "locked", True, 5.0),
     }
