@@ -113,7 +113,8 @@ def fit_effbw(file: IO[str], machine_name: str | None, as_json: bool) -> None:
     The model is its equation 2. FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the
     double NVLinks, single NVLinks and other links of the ring that was measured, and its
     bandwidth. A ring of two GPUs counts its link twice. With --machine the columns are gpus,gbps,
-    gpus such as "0 2 3", and the links of the machine's best ring are counted.
+    gpus such as "0 2 3", and the links of the ring with the best slowest link are counted, then
+    with the largest sum. Decisions with the fitted model look at that ring, too.
 
     Prints the 14 coefficients, how far they are from the samples, and the lines for the
     configuration. Fourteen terms want many samples: the error on samples that were left out of
@@ -183,20 +184,18 @@ def _ring_samples(file: IO[str], machine_name: str | None) -> list[tuple[int, in
                 (count(x, line), count(y, line), count(z, line), positive(gbps, line))
                 for line, (x, y, z, gbps) in read_samples(file, ("x", "y", "z", "gbps"))
             ]
-        from slurm_gpu_aware.topology import machine, machine_names, match, parse_pattern
-        from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, link_counts
+        from slurm_gpu_aware.topology import machine, machine_names
+        from slurm_gpu_aware.topology.matching import fitted_ring
 
         if machine_name not in machine_names():
             raise SourceError(
                 f"machine {machine_name!r} is not known; known: {', '.join(machine_names())}"
             )
-        graph, ring = machine(machine_name), parse_pattern("ring")
+        graph = machine(machine_name)
         samples = []
         for line, (gpus, gbps) in read_samples(file, ("gpus", "gbps")):
             chosen = slots(gpus, line, graph.n)
-            order = match(graph, chosen, ring, BOTTLENECK).order[0]
-            links = link_counts(graph, order, ring.edges_for(len(chosen)))
-            samples.append((*links, positive(gbps, line)))
+            samples.append((*fitted_ring(graph, chosen), positive(gbps, line)))
         return samples
     except SourceError as exc:
         raise SourceError(_name(file)) from exc

@@ -8,7 +8,8 @@ links among the GPUs that stay free. EffBW stands for the bandwidth that collect
   bandwidth on one ring. A better link can never make a set worse.
 * ``paper``: eq. 2 as published, a regression on 31 sets of 2 to 5 GPUs of a DGX-1 V100. It is not
   valid elsewhere, turns negative from 6 GPUs on, and better links can lower it.
-* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (:func:`fit_eq2`).
+* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (:func:`fit_eq2`), of
+  the ring with the best slowest link, because the links of that ring are counted in the fit.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class EffBwModel:
     """``bottleneck``, ``paper`` or ``refit``."""
     coefficients: tuple[float, ...] | None = None
     """Of eq. 2; None: the bottleneck model."""
+
+    @property
+    def of_fitted_ring(self) -> bool:
+        """Eq. 2 is taken of the ring that was fitted, not of the one that it likes best."""
+        return self.name == "refit"
 
 
 BOTTLENECK = EffBwModel("bottleneck")

@@ -9,12 +9,13 @@ per hardware graph, and a decision on a known machine is a look-up.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import FloatArray
+from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds, preserved_bw
 from slurm_gpu_aware.topology.general import best_mapping, mapping_values
 from slurm_gpu_aware.topology.graph import HardwareGraph
@@ -28,7 +29,7 @@ from slurm_gpu_aware.topology.subsets import (
 )
 from slurm_gpu_aware.topology.trees import best_tree, tree_values
 
-__all__ = ["Match", "agg_table", "eff_table", "match", "preserved_table"]
+__all__ = ["Match", "agg_table", "eff_table", "fitted_ring", "match", "preserved_table"]
 
 _RING, _TREE = Pattern("ring"), Pattern("tree")
 
@@ -102,14 +103,49 @@ def agg_table(graph: HardwareGraph, pattern: Pattern, k: int) -> FloatArray:
     return _link_tables(graph, pattern, k)[0]
 
 
+_COUNT = 32.0  # of doubles beside singles, of bandwidth beside doubles: rings have at most 16 links
+_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
+
+
+@lru_cache(maxsize=64)
+def _told_weights(graph: HardwareGraph) -> FloatArray:
+    """(n, n) links whose sum over a ring tells its bandwidth and then its doubles and singles."""
+    kinds = link_kinds(graph)
+    told = graph.gbps * (_STEPS * _COUNT**2) + np.where(kinds == 2, _COUNT, kinds)
+    return _frozen(np.asarray(told, dtype=np.float64))[0]
+
+
+@lru_cache(maxsize=512)
+def _fitted_counts(graph: HardwareGraph, k: int) -> tuple[IntArray, IntArray]:
+    """(C(n, k),) doubles and singles of the ring that a refit of eq. 2 counts on every set.
+
+    It is the ring with the best slowest link; of those the one with the largest sum, then with the
+    most doubles, then with the most singles.
+    """
+    slowest = _link_tables(graph, _RING, k)[1]
+    told = np.zeros(slowest.size)
+    for least in np.unique(slowest).tolist():
+        fast = np.where(graph.gbps >= least, _told_weights(graph), -np.inf)
+        here = slowest == least
+        told[here] = ring_values(fast, k)[0][here]
+    singles, doubles = told % _COUNT, told // _COUNT % _COUNT
+    return doubles.astype(np.int64), singles.astype(np.int64)
+
+
 @lru_cache(maxsize=512)
 def _eq2_table(graph: HardwareGraph, k: int, model: EffBwModel) -> FloatArray:
-    """Best eq. 2 over the rings of every set."""
+    """Eq. 2 on every set: of its best ring by eq. 2 (``paper``), of the fitted one (a refit)."""
     sets = masks_of_size(graph.n, k).size
     if k == 1:
         return _frozen(np.full(sets, float(eq2(0, 0, 0, model))))[0]
-    reach = ring_counts(link_kinds(graph), k)
     best = np.full(sets, -np.inf)
+    if model.of_fitted_ring:
+        doubles, singles = _fitted_counts(graph, k)
+        for x, y in set(zip(doubles.tolist(), singles.tolist(), strict=True)):
+            # One by one: equal rings must not differ by a rounding.
+            best[(doubles == x) & (singles == y)] = float(eq2(x, y, k - x - y, model))
+        return _frozen(best)[0]
+    reach = ring_counts(link_kinds(graph), k)
     for x in range(k + 1):
         for y in range(k + 1 - x):
             seen = (reach[x] >> np.uint32(y)) & np.uint32(1) == 1
@@ -119,10 +155,22 @@ def _eq2_table(graph: HardwareGraph, k: int, model: EffBwModel) -> FloatArray:
     return _frozen(best)[0]
 
 
+def fitted_ring(graph: HardwareGraph, gpus: Sequence[int]) -> tuple[int, int, int]:
+    """(x, y, z) of eq. 2 for the ring over these GPUs (at most 16) that a refit counts."""
+    k = len(gpus)
+    if k == 1:
+        return 0, 0, 0
+    doubles, singles = _fitted_counts(graph.subgraph(tuple(gpus)), k)
+    x, y = int(doubles[0]), int(singles[0])
+    return x, y, k - x - y
+
+
 def eff_table(graph: HardwareGraph, pattern: Pattern, k: int, model: EffBwModel) -> FloatArray:
     """(C(n, k),) EffBW of the best embedding on every set, tie order. GB/s. Read-only.
 
-    Eq. 2 is a model of rings and scores rings whatever the pattern is, as the authors' code does.
+    Eq. 2 is a model of rings and scores rings whatever the pattern is, as the authors' code does:
+    as published the ring that it likes best, refitted the ring that was fitted, the one with the
+    best slowest link.
     The bottleneck of a pattern without edges is 0: no link helps it.
     """
     if model.coefficients is not None:
@@ -177,14 +225,16 @@ def match(
     links: list[float] = []
     for piece in _pieces(pattern):
         weights, edges = graph.gbps[index], piece.edges_for(k)
-        if piece.name == "ring" and by_eq2:
+        if piece.name == "ring" and by_eq2 and not model.of_fitted_ring:
             kinds = link_kinds(graph)[index]
             order = ring_with_counts(kinds, lambda x, y: float(eq2(x, y, k - x - y, model)))
         else:
             allowed = weights
             if not by_sum and edges:
                 slowest = _values(graph, gpus, piece)[1]
-                allowed = np.where(weights >= slowest, weights, -np.inf)
+                told = by_eq2 and piece.name == "ring"
+                links_of = _told_weights(graph)[index] if told else weights
+                allowed = np.where(weights >= slowest, links_of, -np.inf)
             order = _layout(allowed, piece, edges)
         orders.append(order)
         links += [float(weights[order[a], order[b]]) for a, b in edges]

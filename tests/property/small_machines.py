@@ -66,6 +66,17 @@ def brute_eq2(graph, gpus):
     return max(float(eq2(*link_counts(graph, p, edges))) for p in orders(gpus))
 
 
+def brute_fitted(graph, gpus):
+    """(x, y, z) of the ring that a refit of eq. 2 counts on a set of two or more GPUs."""
+    edges = Pattern("ring").edges_for(len(gpus))
+
+    def worth(order):
+        links = [graph.gbps[order[a], order[b]] for a, b in edges]
+        return min(links), sum(links), *link_counts(graph, order, edges)
+
+    return max(map(worth, orders(gpus)))[2:]
+
+
 def brute_preserved(graph, free, gpus):
     """Sum of links among the free GPUs that remain."""
     rest = [g for g in free if g not in gpus]

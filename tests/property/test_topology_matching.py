@@ -11,15 +11,29 @@ from small_machines import (
     brute_agg,
     brute_bottleneck,
     brute_eq2,
+    brute_fitted,
     brute_preserved,
     machines,
     patterns,
 )
 
-from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, eq2, link_counts
+from slurm_gpu_aware.topology.bandwidth import (
+    BOTTLENECK,
+    PAPER,
+    PUBLISHED,
+    eq2,
+    eq2_model,
+    link_counts,
+)
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
-from slurm_gpu_aware.topology.matching import agg_table, eff_table, match, preserved_table
+from slurm_gpu_aware.topology.matching import (
+    agg_table,
+    eff_table,
+    fitted_ring,
+    match,
+    preserved_table,
+)
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values
 from slurm_gpu_aware.topology.subsets import mask_of, masks_of_size, rank_of_mask, slots_of
@@ -65,6 +79,25 @@ def test_eq2_tables_agree_with_every_ring(graph, data):
     order = match(graph, chosen, RING, PAPER).order[0]
     counts = link_counts(graph, order, RING.edges_for(k))
     assert float(eq2(*counts)) == table.max()
+
+
+@MANY
+@given(machines(6), st.data())
+def test_a_refit_looks_at_the_ring_that_it_was_fitted_to(graph, data):
+    """The best slowest link, the largest sum, the most doubles, the most singles."""
+    assert fitted_ring(graph, (0,)) == (0, 0, 0)
+    if graph.n < 2:
+        return
+    k = data.draw(st.integers(2, graph.n))
+    sets = list(combinations(range(graph.n), k))
+    model = eq2_model(PUBLISHED)
+    table = eff_table(graph, RING, k, model)
+    for at, gpus in enumerate(sets):
+        counts = brute_fitted(graph, gpus)
+        assert fitted_ring(graph, gpus) == counts
+        assert table[at] == float(eq2(*counts))
+    order = match(graph, sets[-1], RING, model).order[0]
+    assert link_counts(graph, order, RING.edges_for(k)) == counts
 
 
 @MANY
@@ -126,7 +159,7 @@ def test_relabelling_gpus_moves_values_and_changes_none(case, data):
     for gpus in combinations(range(graph.n), k):
         there = mask_of([new[i] for i in gpus])
         at, was = rank_of_mask(graph.n)[mask_of(gpus)], rank_of_mask(graph.n)[there]
-        for model in (BOTTLENECK, PAPER):
+        for model in (BOTTLENECK, PAPER, eq2_model(PUBLISHED)):
             assert (
                 eff_table(other, pattern, k, model)[at] == eff_table(graph, pattern, k, model)[was]
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.topo_split import bisect
 from slurm_gpu_aware.request import Request
-from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PUBLISHED, eq2
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, fit_eq2
 from slurm_gpu_aware.topology.graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.topology.machines import machine
-from slurm_gpu_aware.topology.matching import match
+from slurm_gpu_aware.topology.matching import fitted_ring, match
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.subsets import mask_of, slots_of
 
@@ -120,9 +121,21 @@ def test_paper_model_scores_rings_whatever_the_pattern_is():
         got = place("mapa-preserve", 5, pattern=pattern, options={"effbw": "paper"})
         assert got.why["effbw_model"] == "paper"
         assert got.why["effbw_gbps"] == pytest.approx(53.606, abs=1e-3)
-    refit = place("mapa-preserve", 5, options={"effbw": list(PUBLISHED)})
-    assert refit.why["effbw_model"] == "refit"
-    assert refit.why["effbw_gbps"] == pytest.approx(53.606, abs=1e-3)
+
+
+def test_a_refit_decides_by_the_ring_that_it_was_fitted_to():
+    """Measured: the slowest link of the best ring, on all sets of two to five GPUs."""
+    sets = [s for k in range(2, 6) for s in combinations(range(8), k)]
+    measured = {s: match(DGX, s, Pattern("ring"), BOTTLENECK).eff_gbps for s in sets}
+    fit = fit_eq2([(*fitted_ring(DGX, s), measured[s]) for s in sets])
+    used = {s: match(DGX, s, Pattern("ring"), fit.model).eff_gbps for s in sets}
+    errors = np.array([used[s] - measured[s] for s in sets])
+    assert np.sqrt((errors**2).mean()) == pytest.approx(fit.rmse)
+    assert fit.rmse < 1.0
+    got = place("mapa-preserve", 4, options={"effbw": list(fit.model.coefficients)})
+    assert got.why["effbw_model"] == "refit"
+    assert measured[got.slots[0]] == 25.0
+    assert got.why["effbw_gbps"] == pytest.approx(used[got.slots[0]], abs=1e-3)
 
 
 @pytest.mark.parametrize("effbw", ["best", [1.0, 2.0], 7, None, ["a"] * 14])
