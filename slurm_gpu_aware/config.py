@@ -47,6 +47,9 @@ class SiteConfig:
     """Partition -> class, before ``default_class``."""
     park_uncommented: bool = True
     """Park GPU jobs whose comment is not ours, too (with the default class)."""
+    operators: tuple[str, ...] = ()
+    """Users, by name or id, whom the filter lets change gate, nodes and GRES of jobs, beside root
+    and SlurmUser."""
 
 
 @dataclass(frozen=True)

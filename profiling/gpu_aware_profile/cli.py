@@ -144,7 +144,7 @@ def show(
         tables.write_scores_csv(sys.stdout, rows)
     else:
         if not rows:
-            say("no scores yet: run 'gpu-aware-profile sweep' or 'gpu-aware-profile import FILE'")
+            say("no scores yet: 'gpu-aware-profile sweep', then 'gpu-aware-profile import FILE'")
         now = time.time()
         parts = [tables.summary_table(summaries, now)]
         if not only_summary:

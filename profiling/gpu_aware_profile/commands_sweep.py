@@ -86,6 +86,9 @@ def sweep(
 ) -> None:
     """Probe every GPU node through Slurm and store the results and the new scores.
 
+    It stores GPUs, links and clocks. Times are measured on fake GPUs only; those of real ones come
+    from your own benchmark, by 'gpu-aware-profile import'.
+
     One exclusive job per node. A node that fails, hangs or stays busy is reported and left out;
     then the exit code is 3 and the sweep can be resumed for these nodes. --resume goes on with the
     same nodes and options; options that are given with it replace those.
@@ -267,6 +270,9 @@ def _finish(
             for o in outcomes
         ]
         click.echo(table(headers, cells, right=headers[2:6]))
+    done = [outcome for outcome in outcomes if outcome.state == "done"]
+    if done and not any(outcome.timings for outcome in done):
+        say("no times were measured: bring them with 'gpu-aware-profile import FILE'")
     if not complete:
         say(f"for the nodes left out: {again}")
         click.get_current_context().exit(PARTLY)

@@ -94,17 +94,18 @@ def _passable(folder: Path) -> bool:
 
 def check_profile(g: Ground) -> Iterable[Check]:
     """GPUs were measured, not too long ago, and are those that Slurm has."""
-    sweep = "run 'gpu-aware-profile sweep'"
+    times = "measure, then 'gpu-aware-profile import FILE' (a sweep takes no times of real GPUs)"
     profile = g.profile
     if not profile.scores:
-        yield failed("profile", "no GPU was measured: all count as equal", sweep)
+        yield failed("profile", "no times of any GPU: all count as equally fast", times)
         return
     oldest = min(profile.taken_at.values(), default=g.now)
     classes = [c for c in g.config.site.classes if c not in profile.scores]
     if classes:
-        yield failed("profile", f"classes without scores: {', '.join(classes)}", sweep)
+        yield failed("profile", f"classes without scores: {', '.join(classes)}", times)
     elif g.now - oldest > PROFILE_OLD_S:
-        yield warning("profile", f"the oldest node was measured {age(g.now - oldest)} ago", sweep)
+        again = f"run 'gpu-aware-profile sweep'; {times}"
+        yield warning("profile", f"the oldest node was measured {age(g.now - oldest)} ago", again)
     else:
         yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {age(g.now - oldest)}")
     if profile.faults:

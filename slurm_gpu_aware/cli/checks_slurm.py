@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slurm_gpu_aware.cli.check import Check, Ground, failed, ok, skipped, warning, words
-from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER, filter_files
+from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER, filter_files, operators
 from slurm_gpu_aware.cli.output import age
-from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.slurm.cli_gateway import run_command
 from slurm_gpu_aware.slurm.gres import gpu_slots
@@ -25,6 +24,16 @@ __all__ = [
 
 OLDEST, NEWEST = (24, 11), (26, 5)
 FILTER = "gpu_aware.lua"
+_ROOT = "0"
+_MIRRORED = {
+    "classes": None,
+    "licence": '"gpuaware"',
+    "reservation": '"gpuaware_gate"',
+    "submit_file": None,
+    "park_uncommented": "true",
+}
+"""Keys of the filter's configuration that say what config.toml says -> what the filter takes where
+they are missing."""
 
 
 def check_release(g: Ground) -> Iterable[Check]:
@@ -142,7 +151,7 @@ def check_filter(g: Ground) -> Iterable[Check]:
         )
     else:
         yield ok("filter", f"{script} loads {FILTER} of this release")
-    yield from _check_filter_conf(g.config, conf)
+    yield from _check_filter_conf(g, conf)
     yield _check_filter_answers(g)
 
 
@@ -150,19 +159,24 @@ def _same(one: Path, other: Path) -> bool:
     return other.exists() and one.read_bytes() == other.read_bytes()
 
 
-def _check_filter_conf(config: Config, path: Path) -> Iterable[Check]:
+def _check_filter_conf(g: Ground, path: Path) -> Iterable[Check]:
+    config = g.config
     cure = "run 'gpu-aware setup --install' after every change of config.toml"
     if not path.exists():
         yield failed("filter config", f"{path} is missing: jobs pass unmodified", cure)
         return
     have = _squeeze(path.read_text(errors="replace"))
     allowed = list(dict.fromkeys([config.placement.policy, *config.placement.allowed]))
-    wanted = _squeeze(render.lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0))
+    uids = operators(config, g.slurm_user)
+    wanted = _squeeze(
+        render.lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0, operators=uids)
+    )
     wrong = [
         key
-        for key in ("classes", "licence", "submit_file", "park_uncommented")
-        if _entry(have, key) != _entry(wanted, key)
+        for key, default in _MIRRORED.items()
+        if (_entry(have, key) or default) != _entry(wanted, key)
     ]
+    wrong += [key for key in ("policies", "operators") if _set(have, key) != _set(wanted, key)]
     if not have.startswith("return{"):
         yield failed("filter config", f"{path} does not return a table: jobs pass unmodified", cure)
     elif wrong:
@@ -174,6 +188,11 @@ def _check_filter_conf(config: Config, path: Path) -> Iterable[Check]:
 def _squeeze(lua: str) -> str:
     """Lua source without comments and blanks; good enough for a table of plain values."""
     return re.sub(r"\s+", "", re.sub(r"--.*", "", lua))
+
+
+def _set(table: str, key: str) -> set[str]:
+    """Values of a list, in any order; without root, who always may."""
+    return set((_entry(table, key) or "").strip("{}").split(",")) - {"", _ROOT}
 
 
 def _entry(table: str, key: str) -> str | None:
@@ -207,7 +226,7 @@ def check_types(g: Ground) -> Iterable[Check]:
         yield failed("gres types", "Slurm knows no node with GPUs", "add Gres= to the node lines")
         return
     plain = [n.name for n in with_gpus if not gpu_slots(n)[1]]
-    lines = "drain a node, then change its lines ('gpu-aware setup --output DIR' writes them)"
+    lines = "'gpu-aware setup --roll' changes nodes one by one, each when no job is on it"
     if len(plain) == len(with_gpus):
         yield failed("gres types", "no node has one GRES type per GPU", lines)
     elif plain:

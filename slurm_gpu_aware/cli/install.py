@@ -16,7 +16,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.cli.files import Change, shipped
 from slurm_gpu_aware.config import DEFAULT_PATH, Config
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import ConfigError, SourceError
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
@@ -35,6 +35,7 @@ __all__ = [
     "for_output",
     "in_place",
     "node_states",
+    "operators",
     "reload_filter",
     "sockets",
 ]
@@ -62,7 +63,6 @@ class Site:
     """Text of gres.conf; empty: there is none."""
     filter_text: str | None
     """Text of the site's job_submit.lua; None: there is none."""
-    operators: tuple[int, ...] = ()
     unit_dir: Path = Path("/etc/systemd/system")
 
     @property
@@ -241,7 +241,7 @@ def _lua_conf(site: Site) -> str:
         max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
         max_cpus_per_node=_most(_cpus(node) for node in _gpu_records(site.conf)),
         max_memory_mb_per_node=_most(_number(n, "realmemory") for n in _gpu_records(site.conf)),
-        operators=sorted({0, *_uid(site.user), *site.operators}),
+        operators=operators(site.config, site.user),
     )
 
 
@@ -286,12 +286,25 @@ def _unfeatured(site: Site) -> set[str]:
     return found
 
 
-def _uid(user: str) -> list[int]:
-    """User id of a name; empty if the host does not know it."""
-    try:
-        return [pwd.getpwnam(user).pw_uid]
-    except KeyError:
-        return []
+def operators(config: Config, slurm_user: str) -> list[int]:
+    """User ids that pass all checks of the filter: root, SlurmUser, ``site.operators``.
+
+    Without SlurmUser's the filter would refuse what the selector does. Raises ConfigError for a
+    user whom the host does not know.
+    """
+    found = {0}
+    for key, name in (
+        ("SlurmUser", slurm_user),
+        *(("site.operators", name) for name in config.site.operators),
+    ):
+        try:
+            number = name.isascii() and name.isdigit()
+            found.add(int(name) if number else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            file = config.source or DEFAULT_PATH
+            where = "slurm.conf" if key == "SlurmUser" else str(file)
+            raise ConfigError(f"{where}: {key}: no such user on this host: {name!r}") from None
+    return sorted(found)
 
 
 def _scripts(slurm_dir: Path) -> list[tuple[Path, Path]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-
-
-def _uids(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[int, ...]:
-    try:
-        return tuple(int(n) if n.isdigit() else pwd.getpwnam(n).pw_uid for n in names)
-    except KeyError as exc:
-        raise click.BadParameter(f"no such user: {exc.args[0]}") from None
 
 
 @click.command("setup")
@@ -55,14 +47,6 @@ def _uids(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) ->
     show_default=True,
     help="Folder of systemd units.",
 )
-@click.option(
-    "--operator",
-    "operators",
-    multiple=True,
-    metavar="USER",
-    callback=_uids,
-    help="User who may change gate, nodes and GRES of jobs, beside root and SlurmUser. Repeatable.",
-)
 @pass_context
 def command(
     context: Context,
@@ -76,7 +60,6 @@ def command(
     as_json: bool,
     slurm_dir: Path,
     unit_dir: Path,
-    operators: tuple[int, ...],
 ) -> None:
     """Write GRES lines, slurm.conf settings, Lua filter, prolog, epilog and systemd units.
 
@@ -105,7 +88,7 @@ def command(
       gpu-aware setup --undo
     """
     if roll or undo:
-        if output is not None or install or operators:
+        if output is not None or install:
             raise click.UsageError(
                 "--roll and --undo go with --nodes, --partition, --yes, --json and --slurm-dir only"
             )
@@ -118,7 +101,7 @@ def command(
 
     if output is not None and install:
         raise click.UsageError("--output and --install exclude each other")
-    site = _look_around(context.config(check_policies=True), slurm_dir, unit_dir, operators)
+    site = _look_around(context.config(check_policies=True), slurm_dir, unit_dir)
     plan = work.for_output(site, output) if output is not None else work.in_place(site)
     if not files.check_lua(plan.changes):
         say("luac is not installed: the Lua files were not checked.")
@@ -190,9 +173,7 @@ def _next_steps(install: bool, count: int) -> str:
     )
 
 
-def _look_around(
-    config: Config, slurm_dir: Path, unit_dir: Path, operators: tuple[int, ...]
-) -> Site:
+def _look_around(config: Config, slurm_dir: Path, unit_dir: Path) -> Site:
     from slurm_gpu_aware.cli.install import OWN_FILTER, Site
     from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
 
@@ -206,7 +187,6 @@ def _look_around(
         conf_text=_text(conf_file),
         gres_text=_text(slurm_dir / "gres.conf") or "",
         filter_text=_text(slurm_dir / OWN_FILTER),
-        operators=operators,
         unit_dir=unit_dir,
     )
 

@@ -128,7 +128,7 @@ def _gate_text(gate: Mapping[str, Any] | None) -> str:
 
 def _profile_text(profile: Mapping[str, Any], now: float) -> str:
     if not profile["gpus"]:
-        return "none: all GPUs count as equal; run gpu-aware-profile sweep"
+        return "none: all GPUs count as equal; run gpu-aware-profile sweep, then import times"
     classes = ", ".join(profile["classes"]) or "none"
     text = f"{profile['gpus']} GPUs on {profile['nodes']} nodes, classes {classes}"
     if profile["newest"] is not None:

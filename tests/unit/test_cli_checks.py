@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -128,7 +129,13 @@ class Cluster:
                 copied.chmod(0o755)
         config = load_config(self.config)
         (target / "gpu_aware_conf.lua").write_text(
-            render.lua_conf(config, policies=["pal"], models=["v100"], max_gpus_per_node=2)
+            render.lua_conf(
+                config,
+                policies=config.placement.allowed,
+                models=["v100"],
+                max_gpus_per_node=2,
+                operators=[0],
+            )
         )
 
     def profile(self) -> None:
@@ -244,6 +251,7 @@ def test_types_of_gpus(cluster: Cluster):
     code, found = cluster.doctor()
     assert (code, found["gres types"]["status"]) == (0, "warning")
     assert "n2" in found["gres types"]["found"]
+    assert "setup --roll" in found["gres types"]["cure"]
     cluster.nodes("gpu:2", "gpu:v100:2")
     code, found = cluster.doctor()
     assert (code, found["gres types"]["status"]) == (3, "failed")
@@ -281,9 +289,33 @@ def test_a_filter_configuration_that_disagrees(cluster: Cluster, text: str | Non
 def test_a_filter_configuration_written_by_hand_may_look_different(cluster: Cluster):
     (cluster.root / "slurm" / "gpu_aware_conf.lua").write_text(
         '-- by hand\nreturn {\n  licence="gpuaware", -- ours\n  classes = { "A", "B", "C" },\n'
-        f'  submit_file = "{cluster.root}/spool/submitted",\n  park_uncommented = true,\n}}\n'
+        f'  submit_file = "{cluster.root}/spool/submitted",\n'
+        '  policies = {"topo-aware", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve",}\n}'
     )
     assert cluster.doctor()[1]["filter config"]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("key", "changed", "settings"),
+    [
+        ("operators", "{}", {"SlurmUser": "nobody(65534)"}),
+        ("operators", "{0,4711}", {}),
+        ("reservation", '"another"', {}),
+        ("policies", '{"pal"}', {}),
+    ],
+)
+def test_a_filter_that_would_refuse_the_selector_or_a_policy(
+    cluster: Cluster, key: str, changed: str, settings: dict[str, str]
+):
+    cluster.settings(**settings)
+    path = cluster.root / "slurm" / "gpu_aware_conf.lua"
+    path.write_text(
+        re.sub(rf"{key} = ({{[^}}]*}}|\"[^\"]*\")", f"{key} = {changed}", path.read_text())
+    )
+    code, found = cluster.doctor()
+    assert code == 3
+    assert f"differs from config.toml: {key}" in found["filter config"]["found"]
+    assert "setup --install" in found["filter config"]["cure"]
 
 
 def test_a_filter_that_slurmctld_does_not_run(cluster: Cluster):
@@ -304,6 +336,19 @@ def test_no_selector(cluster: Cluster):
     code, found = cluster.doctor()
     assert code == 3
     assert "systemctl enable --now" in found["selector"]["cure"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
+def test_a_lock_that_root_left_keeps_the_selector_from_starting(cluster: Cluster):
+    cluster.settings(SlurmUser="nobody(65534)")
+    for path in (cluster.root / "lib", *(cluster.root / "lib").iterdir()):
+        os.chown(path, 65534, 65534)
+    assert cluster.doctor()[1]["permissions"]["status"] == "ok"
+    lock = cluster.root / "lib" / "selectd.lock"
+    os.chown(lock, 0, 0)
+    found = cluster.doctor()[1]["permissions"]
+    assert found["found"] == f"nobody cannot write to {lock}"
+    assert "setup --install" in found["cure"]
 
 
 def test_a_missing_and_a_damaged_store(cluster: Cluster):

@@ -213,10 +213,26 @@ def test_both_modes_are_wrong_usage(site: Site, tmp_path: Path):
     assert site.setup("--install", "--output", str(tmp_path / "x")).returncode == 2
 
 
-def test_an_unknown_operator_is_wrong_usage(site: Site):
-    done = site.setup("--operator", "no-such-user-here")
-    assert done.returncode == 2
-    assert "no such user" in done.stderr
+def test_operators_come_from_the_configuration(site: Site):
+    """Not from an option: what it had given, the next --install without it would take away."""
+    text = site.config.read_text()
+    site.config.write_text(text + '[site]\noperators = ["nobody", "4711"]\n')
+    assert site.setup("--install", "--yes").returncode == 0
+    assert "operators = {0, 4711, 65534}," in site.files()["gpu_aware_conf.lua"]
+    site.config.write_text(text + '[site]\noperators = ["no-such-user-here"]\n')
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert f"{site.config}: site.operators: no such user on this host: 'no-such-user-here'" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_store_that_a_sweep_of_root_made_becomes_slurm_users(tmp_path: Path):
+    site = Site(tmp_path, "ClusterName=test\nSlurmUser=nobody\n")
+    assert (tmp_path / "lib" / "store.db").stat().st_uid == 0
+    done = site.setup("--install", "--yes")
+    assert f"{tmp_path}/lib/store.db is nobody's now" in " ".join(done.stderr.split())
+    assert {p.stat().st_uid for p in (tmp_path / "lib", *(tmp_path / "lib").iterdir())} == {65534}
 
 
 def test_states_of_nodes():

@@ -198,6 +198,16 @@ def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(cluster, does, re
         assert len(load_profile(store).gpus) == 12
 
 
+def test_real_gpus_have_no_timing_backend_which_is_no_fault(cluster):
+    code = "import gpu_aware_profile.timing as t; t.available_backend = lambda: None"
+    probe = f"{code}; from gpu_aware_profile.cli import main; main()"
+    cluster._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
+    done = cluster.sweep("--node", "n1")
+    (n1,) = json.loads(done.stdout)["nodes"]
+    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 4, 0, 0)
+    assert "no times were measured: bring them with 'gpu-aware-profile import FILE'" in done.stderr
+
+
 def test_a_lost_gpu_keeps_its_node_in_the_sweep(cluster):
     machines.lose(cluster.folder / "n1.json", 2)
     done = cluster.sweep()
