@@ -22,9 +22,12 @@ from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.rewrite import is_pinned
 from slurm_gpu_aware.slurm.undo import undo_fields
 
-__all__ = ["Recovery", "is_released"]
+__all__ = ["FEW", "Recovery", "is_released"]
 
 log = logging.getLogger(__name__)
+
+FEW = 20
+"""So many jobs are read one by one; for more, reading all takes less."""
 
 _STARTING = frozenset(
     {
@@ -69,11 +72,17 @@ class Recovery:
         self.grace_s = 0.0
         """How much longer a job that preempts others may take: its victims may go on so long."""
 
-    def due(self, jobs: Sequence[SlurmJob], lost_nodes: frozenset[str]) -> dict[str, str]:
-        """Why, for each job whose gate must be closed again. ``lost_nodes``: cannot be used."""
+    def due(
+        self, jobs: Sequence[SlurmJob], lost_nodes: frozenset[str], *, some: bool = False
+    ) -> dict[str, str]:
+        """Why, for each job whose gate must be closed again. ``lost_nodes``: cannot be used.
+
+        ``some``: there are other jobs, which are not looked at now.
+        """
         released = [job for job in jobs if is_released(job, self._config)]
-        current = {job.id for job in released}
-        self._first_seen = {j: t for j, t in self._first_seen.items() if j in current}
+        if not some:
+            current = {job.id for job in released}
+            self._first_seen = {j: t for j, t in self._first_seen.items() if j in current}
         found: dict[str, str] = {}
         now = self._timer()
         for job in released:
@@ -115,7 +124,9 @@ class Recovery:
             except ValueError as exc:
                 log.warning("job %s cannot be parked again: %s", job_id, exc)
         refused = self._gateway.update_jobs(updates)
-        seen = {job.id: job for job in self._gateway.jobs()}
+        few = len(due) <= FEW
+        read = self._gateway.jobs_of(list(due)) if few else self._gateway.jobs()
+        seen = {job.id: job for job in read}
         parked: list[SlurmJob] = []
         for job_id, why in due.items():
             job = seen.get(job_id)

@@ -20,7 +20,7 @@ from slurm_gpu_aware.service.licences import Licences
 from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
-from slurm_gpu_aware.service.recovery import Recovery, is_released
+from slurm_gpu_aware.service.recovery import FEW, Recovery, is_released
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
@@ -102,6 +102,8 @@ class Rounds:
         self._qos: dict[str, SlurmQos] = {}
         self._read_at = -float("inf")
         self._completing: dict[str, float] = {}
+        self.starting: list[str] = []
+        """Jobs whose gate is open and that have not started, as of the last round or look."""
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, of the last reading."""
 
@@ -109,6 +111,7 @@ class Rounds:
         """Run a round. Raises SourceError if Slurm does not answer."""
         started = self._timer()
         outcome = Outcome()
+        self.starting = []
         now = self._clock()
         self._books.private = self._static().private_jobs
         jobs = self._gateway.jobs()
@@ -128,6 +131,25 @@ class Rounds:
         outcome.took_s = self._timer() - started
         return outcome
 
+    def look(self) -> int:
+        """Look at placed jobs that have not started, and at nothing else.
+
+        One that cannot start keeps its GPUs and its node from others: it does not have to wait for
+        the next round, which on a large cluster is seconds away. At most `FEW` at a time, those
+        that were looked at longest ago first. Returns how many were parked again. Raises
+        SourceError.
+        """
+        now = self._clock()
+        if not self._gate_held(now):
+            return 0
+        ids, others = self.starting[:FEW], self.starting[FEW:]
+        self.starting = others
+        jobs = {job.id: job for job in self._gateway.jobs_of(ids)}
+        waiting = [job for job in jobs.values() if is_released(job, self._config)]
+        due = self._recovery.due(waiting, frozenset(), some=True)
+        self.starting += [job.id for job in waiting if job.id not in due]
+        return self._recovery.park_again(jobs, due, now)
+
     def _plan_and_place(
         self,
         jobs: Sequence[SlurmJob],
@@ -143,6 +165,7 @@ class Rounds:
             by_id = {job.id: job for job in jobs}
             outcome.parked_again = self._recovery.park_again(by_id, due, now)
             outcome.released -= outcome.parked_again
+        self.starting = [job.id for job in released if job.id not in due]
         holds = [h for h in (self._hold(j, now) for j in released if j.id not in due) if h]
         slurm = self._static()
         partitions = {p.name: p for p in self._gateway.partitions()}
@@ -197,6 +220,7 @@ class Rounds:
                 plan.assignments, candidates, cluster.nodes, plan.took_s, self._clock()
             )
             outcome.placed, outcome.planned = placed, planned
+            self.starting += placed
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
                 outcome.waiting.append(waiting_entry(job_id, why))

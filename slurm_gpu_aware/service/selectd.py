@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -42,7 +44,9 @@ that the limit is free when its scheduler has run."""
 _HELD_S = 1.0
 """Between two of these looks."""
 _STARTING_S = 0.5
-"""Between two looks at placed jobs that have not started."""
+"""Between two rounds, or looks, while placed jobs have not started; longer if these take long."""
+_LOOK_S = 1.0
+"""Between two looks at placed jobs, however long they take."""
 _PUBLISH_S = 0.5
 """What is due is published behind a round; none is started only for that sooner than this."""
 _RECORD_S = 5.0
@@ -98,6 +102,7 @@ class Selector:
         self._stopping = False
         self._echo = False
         self._slept_badly = False
+        self._look_took_s = 0.0
         self._recorded = -float("inf")
         self._pruned = -float("inf")
         self._freed = -float("inf")
@@ -117,9 +122,9 @@ class Selector:
         trigger = "start"
         while not self._stopping:
             self._round(trigger)
-            trigger = self._events.wait(self._wait_s())
+            trigger = self._pause(self._wait_s(), self._events.wait)
             if trigger in ("submit", "end"):
-                time.sleep(max(_SETTLE_S, self._rest_s()))
+                self._pause(max(_SETTLE_S, self._rest_s()), _sleep)
                 self._events.drain()
         log.info(
             "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
@@ -157,12 +162,43 @@ class Selector:
                 self._events.wait(2.0)
         return False
 
+    def _pause(self, wait_s: float, wait: Callable[[float], str]) -> str:
+        """Wait for what starts the next round; look at placed jobs meanwhile."""
+        until = time.monotonic() + wait_s
+        while not self._stopping:
+            left_s = until - time.monotonic()
+            look_in_s = self._look_in_s()
+            happened = wait(min(left_s, look_in_s))
+            if happened != "timer" or look_in_s >= left_s or self._look():
+                return happened
+        return "signal"
+
+    def _look_in_s(self) -> float:
+        """Looks take a quarter of the time at most, and are a second apart at most."""
+        if not self._rounds.starting or self._slept_badly:
+            return math.inf
+        return min(_LOOK_S, max(_STARTING_S, 3 * self._look_took_s))
+
+    def _look(self) -> bool:
+        """Whether there is something to plan anew."""
+        started = time.monotonic()
+        try:
+            return self._rounds.look() > 0
+        except SourceError as exc:
+            log.warning("placed jobs are looked at in the next round: %s", exc)
+        except Exception:
+            log.exception("placed jobs are looked at in the next round")
+        finally:
+            self._look_took_s = time.monotonic() - started
+        self._rounds.starting = []
+        return False
+
     def _wait_s(self) -> float:
         if self._slept_badly:
             return 2.0
         wait_s = self._config.selector.round_s
         if self._outcome.released or self._outcome.placed:
-            # A look costs slurmctld something: never more than a quarter of the time.
+            # A round costs slurmctld something: never more than a quarter of the time.
             wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
         if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
@@ -237,6 +273,11 @@ class Selector:
             if days:
                 self._books.prune(time.time() - 86400.0 * days)
         self._books.publish()
+
+
+def _sleep(wait_s: float) -> str:
+    time.sleep(max(0.0, wait_s))
+    return "timer"
 
 
 def _touch(path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence, Set
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import (
+    JOB_ID,
     JobUpdate,
     SlurmConfig,
     SlurmJob,
@@ -24,7 +25,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmReservation,
     SlurmSwitch,
 )
-from slurm_gpu_aware.slurm.parse import JobReader
+from slurm_gpu_aware.slurm.parse import JobReader, parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import (
     parse_config,
     parse_free_licenses,
@@ -34,6 +35,7 @@ from slurm_gpu_aware.slurm.parse_cluster import (
     parse_reservations,
 )
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.slices import SlicedNodes
 from slurm_gpu_aware.slurm.topology import parse_topology
 
 __all__ = ["CliGateway", "clean_environment", "run_command"]
@@ -111,6 +113,7 @@ class CliGateway:
         """Doubtful record -> number of the reading that looked at it last."""
         self._readings = 0
         self._reader = JobReader()
+        self._sliced = SlicedNodes()
         self._left_out: dict[str, str] = {}
         """Nodes that the last reading could not understand, and why."""
         self.unread: frozenset[int] = frozenset()
@@ -148,6 +151,25 @@ class CliGateway:
             )
         return found.jobs
 
+    def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
+        """A few jobs, each asked for by itself (10 to 20 ms), whatever the length of the queue."""
+        found: list[SlurmJob] = []
+        for job_id in ids:
+            if not JOB_ID.match(job_id):
+                raise ValueError(f"{job_id!r} is not a job id")
+            try:
+                answer = parse_jobs(self._ask("-o", "-d", "show", "job", job_id))
+            except SourceError as exc:
+                if "Invalid job id" not in str(exc):
+                    raise
+                continue
+            one = next((job for job in answer.jobs if job.id == job_id), None)
+            # The number of an array's last task brings all records of the array; anything else
+            # beside it is what a user typed.
+            if one is not None and not answer.doubtful and all(_kin(one, j) for j in answer.jobs):
+                found.append(one)
+        return found
+
     def nodes(self) -> list[SlurmNode]:
         """All nodes but those that cannot be understood, which costs nobody else his place."""
         unreadable: dict[str, str] = {}
@@ -156,7 +178,7 @@ class CliGateway:
             if self._left_out.get(name) != why:
                 log.warning("node %s is left out: %s", name, why)
         self._left_out = unreadable
-        return found
+        return self._sliced.mark(found)
 
     def partitions(self) -> list[SlurmPartition]:
         """All partitions, hidden ones too."""
@@ -260,6 +282,11 @@ class CliGateway:
 
     def _ask(self, *arguments: str) -> str:
         return run_command([self._scontrol, *arguments], self._timeout_s)[0]
+
+
+def _kin(one: SlurmJob, other: SlurmJob) -> bool:
+    """Whether these are one job, or of one array."""
+    return other.id == one.id or (one.array_id is not None and other.array_id == one.array_id)
 
 
 def _complaints(stderr: str, sent: Set[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 __all__ = [
     "Gateway",
+    "GpuDefaults",
     "JobUpdate",
     "NodeShare",
     "SlurmConfig",
@@ -50,6 +51,16 @@ class NodeShare:
 
 
 @dataclass(frozen=True)
+class GpuDefaults:
+    """What ``JobDefaults`` of a partition or of the cluster gives a job with each of its GPUs."""
+
+    cpus: int | None = None
+    """``DefCpuPerGPU``; None: not set here."""
+    memory_mb: int | None = None
+    """``DefMemPerGPU``; None: not set here."""
+
+
+@dataclass(frozen=True)
 class SlurmJob:
     """One job record: a job, an array task of its own, or the unsplit rest of an array."""
 
@@ -77,6 +88,8 @@ class SlurmJob:
     restarts: int
     batch: bool
     """Has a batch script; False: salloc or srun."""
+    time_min_s: float | None = None
+    """``--time-min``: so short may Slurm's backfill make the limit; None: not given."""
     array_id: int | None = None
     array_tasks: str | None = None
     """Task expression of an unsplit array (``0-2,4-9``); None: a single job or task."""
@@ -98,6 +111,12 @@ class SlurmJob:
     cpus_per_task: int | None = None
     ntasks_per_node: int | None = None
     min_cpus_node: int = 1
+    threads_per_core: int | None = None
+    """``--threads-per-core``, ``--hint=nomultithread``; None: not given."""
+    tasks_per_core: int | None = None
+    """``--ntasks-per-core``; None: not given."""
+    unchecked: tuple[str, ...] = ()
+    """Options that bound its nodes in ways that the planner does not check, as users type them."""
     memory_mb_per_node: int | None = None
     """``--mem``; None: given in another way. 0: all memory of the node."""
     memory_mb_per_cpu: int | None = None
@@ -179,6 +198,8 @@ class SlurmNode:
     """GPU indices that Slurm has drained (GresDrain)."""
     cpus: int = 0
     """Schedulable CPUs."""
+    threads: int = 1
+    """Hardware threads of a core (ThreadsPerCore)."""
     cpus_used: int = 0
     memory_mb: int = 0
     memory_used_mb: int = 0
@@ -204,6 +225,7 @@ class SlurmPartition:
     """Jobs get whole nodes (OverSubscribe=EXCLUSIVE)."""
     grace_s: float = 0.0
     """How long its jobs go on after they were told that they are preempted (GraceTime)."""
+    per_gpu: GpuDefaults = GpuDefaults()
 
 
 @dataclass(frozen=True)
@@ -264,6 +286,8 @@ class SlurmConfig:
     preempt_mode: frozenset[str] = frozenset({"OFF"})
     preempt_exempt_s: float = 0.0
     """A job is spared for this long after its start."""
+    per_gpu: GpuDefaults = GpuDefaults()
+    """Where a partition has no defaults of its own."""
     private_jobs: bool = False
     """Users do not see each other's jobs (PrivateData)."""
 
@@ -321,6 +345,9 @@ class Gateway(Protocol):
 
     def jobs(self) -> list[SlurmJob]:
         """All job records that slurmctld has, also those that ended a while ago."""
+
+    def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
+        """A few jobs, each asked for by itself; whoever is gone or doubtful is not among them."""
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes."""

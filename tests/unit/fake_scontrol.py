@@ -249,6 +249,13 @@ def carry_out(argv: list[str], stdin: str) -> int:
                 return 1
             print(as_json(asked[0]))
             return 0
+        if words[1] == "job" and len(words) > 2 and "--json" not in argv:
+            found = find(load(), words[2])
+            if found is None:
+                print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+                return 1
+            print(line(found))
+            return 0
         print(own_answer(load(), words[1]), end="")
         return 0
     if words[:1] == ["update"] and words[1].startswith("reservationname="):
