@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from test_translate import NOW, asked, eligible, job, node, site
 
 from slurm_gpu_aware.slurm.eligible import allowed_nodes
 from slurm_gpu_aware.slurm.gateway import SlurmReservation
 from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
+from slurm_gpu_aware.slurm.slices import SlicedNodes
 from slurm_gpu_aware.slurm.snapshot import build_cluster, is_usable
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
@@ -107,6 +111,28 @@ def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
         with pytest.raises(CannotPlanError) as refused:
             to_request(job(), original, where)
         assert refused.value.leave
+
+
+def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> None:
+    gres_conf = tmp_path / "gres.conf"
+    sliced = SlicedNodes(gres_conf)
+    small = tuple(node(f"n{i}", gpus=(("small", 7),)) for i in (1, 2, 3))
+    nodes = [*small, node("n4"), node("login", gpus=())]
+
+    def shared() -> list[str]:
+        return [n.name for n in sliced.mark(nodes) if n.shared_gres]
+
+    assert shared() == []
+    files = "MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]"
+    gres_conf.write_text(f"Include mig.conf\nName=gpu Type=small {files}  # 1g\n")
+    (tmp_path / "mig.conf").write_text("Name=gpu Type=g0 File=/dev/nvidia0\n")
+    assert shared() == ["n1", "n2", "n3"]
+    gres_conf.write_text("Include mig.conf\n")
+    (tmp_path / "mig.conf").write_text(f"NodeName=n[2,4-9] Name=gpu {files}\n")
+    assert shared() == ["n2", "n4"]
+    (tmp_path / "mig.conf").unlink()
+    assert shared() == shared() == []
+    assert len(caplog.records) == 1
 
 
 def test_a_job_of_a_partition_without_gpus_waits_as_before() -> None:
