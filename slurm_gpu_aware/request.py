@@ -52,7 +52,7 @@ class Request:
     cpus: int = 1
     """Total CPUs that Slurm will count for the job, spread evenly over its nodes."""
     cpus_per_gpu: int = 0
-    """If > 0 the CPUs follow the GPU count instead of ``cpus``."""
+    """Each GPU brings this many CPUs, if that makes more than ``cpus``."""
     memory_mb_per_node: int = 0
     memory_mb_per_cpu: int = 0
     memory_mb_per_gpu: int = 0
@@ -84,7 +84,9 @@ class Request:
                 return ()
             counts = [self.gpus // self.gpus_per_node]
         else:
-            counts = [n for n in range(1, self.gpus + 1) if self.gpus % n == 0]
+            # By what a node gives, never by nodes: a user may ask for millions of GPUs.
+            each = range(min(slots_per_node, self.gpus), 0, -1)
+            counts = [self.gpus // k for k in each if self.gpus % k == 0]
         most = self.max_nodes if self.max_nodes is not None else self.gpus
         return tuple(
             n
@@ -93,10 +95,14 @@ class Request:
             and self.gpus // n <= slots_per_node
         )
 
+    @property
+    def total_cpus(self) -> int:
+        """CPUs of the whole job."""
+        return max(self.cpus, self.cpus_per_gpu * self.gpus)
+
     def cpus_on_node(self, nodes: int) -> int:
         """CPUs needed on each of ``nodes`` nodes."""
-        total = self.cpus_per_gpu * self.gpus if self.cpus_per_gpu else self.cpus
-        return -(-total // nodes)
+        return -(-self.total_cpus // nodes)
 
     def memory_on_node(self, nodes: int) -> int:
         """Memory needed on each of ``nodes`` nodes. Units: MB."""

@@ -21,10 +21,10 @@ local M = {}
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
 local comment = dofile(here .. "gpu_aware_comment.lua")
+local left_to_slurm = dofile(here .. "gpu_aware_left.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
-local set_of = base.set_of
+local settings = dofile(here .. "gpu_aware_settings.lua")
 local number32 = base.number32
-local number16 = base.number16
 local text_of = base.text_of
 local trim = base.trim
 local split = base.split
@@ -32,7 +32,9 @@ local shown = base.shown
 
 local MAX_RECORD = 960 -- bytes of AdminComment: Slurm takes 1024, the selector adds a mark
 
--- What an ordinary user may not change in a job of ours: field, its name in scontrol.
+-- What an ordinary user may not change in a job of ours: field, its name in scontrol, and for
+-- numbers the value that means "not given".
+local U16, U32 = 65534, 4294967294
 local GUARDED = {
     { "licenses", "Licenses" },
     { "req_nodes", "ReqNodeList" },
@@ -45,17 +47,32 @@ local GUARDED = {
     { "tres_bind", "TresBind" },
     { "cpus_per_tres", "CpusPerTres" },
     { "mem_per_tres", "MemPerTres" },
-    { "min_nodes", "NumNodes" },
-    { "max_nodes", "NumNodes" },
-    { "min_cpus", "NumCPUs" },
-    { "max_cpus", "NumCPUs" },
-    { "pn_min_cpus", "MinCPUsNode" },
-    { "num_tasks", "NumTasks" },
-    { "cpus_per_task", "CPUsPerTask" },
-    { "ntasks_per_node", "NtasksPerNode" },
-    { "shared", "OverSubscribe" },
+    { "min_nodes", "NumNodes", U32 },
+    { "max_nodes", "NumNodes", U32 },
+    { "min_cpus", "NumCPUs", U32 },
+    { "max_cpus", "NumCPUs", U32 },
+    { "pn_min_cpus", "MinCPUsNode", U16 },
+    { "pn_min_tmp_disk", "MinTmpDiskNode", U32 },
+    { "num_tasks", "NumTasks", U32 },
+    { "cpus_per_task", "CPUsPerTask", U16 },
+    { "ntasks_per_node", "NtasksPerNode", U16 },
+    { "ntasks_per_socket", "NtasksPerSocket", U16 },
+    { "ntasks_per_core", "NtasksPerCore", U16 },
+    { "ntasks_per_tres", "NtasksPerTRES", U16 },
+    { "sockets_per_node", "ReqSockets", U16 },
+    { "cores_per_socket", "ReqCores", U16 },
+    { "threads_per_core", "ReqThreads", U16 },
+    { "core_spec", "CoreSpec", U16 },
+    { "thread_spec", "ThreadSpec", U16 },
+    { "contiguous", "Contiguous", U16 },
+    { "req_switch", "Switches", U32 },
+    { "segment_size", "SegmentSize", U16 },
+    { "shared", "OverSubscribe", U16 },
     { "partition", "Partition" },
     { "features", "Features" },
+    { "prefer", "Prefer" },
+    { "batch_features", "BatchFeatures" },
+    { "burst_buffer", "BurstBuffer" },
     { "reservation", "ReservationName" },
     { "extra", "Extra" },
     { "admin_comment", "AdminComment" },
@@ -78,103 +95,7 @@ local function tell(text)
     end
 end
 
--- Configuration ---------------------------------------------------------------------------------
-
-local function names_ok(list, pattern, least)
-    if type(list) ~= "table" or #list < least then
-        return false
-    end
-    for _, name in ipairs(list) do
-        if type(name) ~= "string" or #name > 64 or not name:find(pattern) then
-            return false
-        end
-    end
-    return true
-end
-
-local NAME = "^[A-Za-z][A-Za-z0-9_-]*$"
-
---- Check a configuration table. Returns it with defaults, or nil and the reason.
-local function checked(raw)
-    if type(raw) ~= "table" then
-        return nil, "it does not return a table"
-    end
-    local conf = {
-        classes = raw.classes,
-        policies = raw.policies or {},
-        licence = raw.licence or "gpuaware",
-        reservation = raw.reservation or "gpuaware_gate",
-        submit_file = raw.submit_file,
-        models = raw.models or {},
-        park_uncommented = raw.park_uncommented ~= false,
-        max_gpus_per_node = raw.max_gpus_per_node,
-        max_cpus_per_node = raw.max_cpus_per_node,
-        max_memory_mb_per_node = raw.max_memory_mb_per_node,
-        operators = raw.operators or {},
-    }
-    if not names_ok(conf.classes, NAME, 1) then
-        return nil, "classes: expected a list of names, at least one"
-    elseif not names_ok(conf.policies, "^[a-z][a-z0-9+_-]*$", 0) then
-        return nil, "policies: expected a list of policy names"
-    elseif not names_ok({ conf.licence, conf.reservation }, NAME, 2) then
-        return nil, "licence, reservation: expected plain names"
-    elseif not names_ok(conf.models, "^[a-z0-9][a-z0-9_.-]*$", 0) then
-        return nil, "models: expected a list of lower case names"
-    elseif type(conf.operators) ~= "table" then
-        return nil, "operators: expected a list of user ids"
-    end
-    for _, model in ipairs(conf.models) do
-        if model:find("^g%d+$") then
-            return nil, "models: " .. model .. " is the GRES type of a GPU index"
-        end
-    end
-    for _, uid in ipairs(conf.operators) do
-        if type(uid) ~= "number" then
-            return nil, "operators: expected user ids, which are numbers"
-        end
-    end
-    local file = conf.submit_file
-    if file ~= nil and (type(file) ~= "string" or file:sub(1, 1) ~= "/") then
-        return nil, "submit_file: expected an absolute path"
-    end
-    local widest = conf.max_gpus_per_node
-    if widest ~= nil and (type(widest) ~= "number" or widest < 1 or widest > 1024) then
-        return nil, "max_gpus_per_node: expected a number from 1 to 1024"
-    end
-    for _, key in ipairs({ "max_cpus_per_node", "max_memory_mb_per_node" }) do
-        if conf[key] ~= nil and (type(conf[key]) ~= "number" or conf[key] < 1) then
-            return nil, key .. ": expected a number from 1"
-        end
-    end
-    conf.model_set, conf.admins = set_of(conf.models), set_of(conf.operators)
-    conf.admins[0] = true
-    return conf
-end
-
---- Read a configuration file in an empty environment: it is data. Returns nil and why if wrong.
-function M.read_conf(path)
-    local chunk, problem
-    if setfenv then
-        chunk, problem = loadfile(path)
-        if chunk then
-            setfenv(chunk, {})
-        end
-    else
-        chunk, problem = loadfile(path, "t", {})
-    end
-    if not chunk then
-        return nil, path .. ": " .. tostring(problem)
-    end
-    local ran, raw = pcall(chunk)
-    if not ran then
-        return nil, path .. ": " .. tostring(raw)
-    end
-    local fine, conf, reason = pcall(checked, raw)
-    if not fine then
-        return nil, path .. ": " .. tostring(conf)
-    end
-    return conf, reason and path .. ": " .. reason
-end
+M.read_conf = settings.read_conf
 
 --- Use a configuration; nil: jobs pass unmodified, because of `problem`.
 function M.configure(conf, problem)
@@ -258,7 +179,7 @@ end
 
 --- Decide about a submission. Returns {refuse=, text=, new=, environment=}; empty: untouched.
 local function decide_submit(job, uid, conf)
-    local parts, sharing = request.gpu_request(job)
+    local parts, besides = request.gpu_request(job)
     local admin = conf.admins[uid]
     local wrong = not admin and trespass(job, parts, conf)
     if wrong then
@@ -273,10 +194,10 @@ local function decide_submit(job, uid, conf)
     elseif not wishes and not conf.park_uncommented then
         return {}
     end
-    local reason = request.left_reason(job, parts, sharing, wishes, conf)
+    local reason = left_to_slurm.left_reason(job, parts, besides, wishes, conf)
     if reason then
         local decision = left(reason)
-        decision.new, decision.environment = request.left_changes(job, parts, sharing, conf)
+        decision.new, decision.environment = request.left_changes(job, parts, besides, conf)
         return decision
     end
     local new, environment, model = {}, {}, nil
@@ -344,9 +265,10 @@ end
 
 -- Modifying -------------------------------------------------------------------------------------
 
-local function is_set(value)
+--- Is a field of an update given? A 32 bit number may well be 65534.
+local function is_set(value, unset)
     if type(value) == "number" then
-        return number16(value) ~= nil or (number32(value) or 0) > 65535
+        return value ~= (unset or U32)
     end
     return type(value) == "string"
 end
@@ -364,7 +286,7 @@ local function decide_modify(job, record, conf)
         return wrong
     end
     for _, field in ipairs(GUARDED) do
-        if is_set(job[field[1]]) then
+        if is_set(job[field[1]], field[3]) then
             return "gpu-aware: "
                 .. field[2]
                 .. " cannot be changed in this job, GPU placement manages it; ask an operator,"

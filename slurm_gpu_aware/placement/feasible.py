@@ -101,7 +101,7 @@ def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]
     With an even split this is Slurm's even share; with an uneven one the share follows the GPUs.
     ``--exclusive`` gives more GPUs than asked; then the share is the even one too.
     """
-    total = request.cpus_per_gpu * request.gpus if request.cpus_per_gpu else request.cpus
+    total = request.total_cpus
     if request.whole_node or gpus_here * nodes == request.gpus:
         return request.cpus_on_node(nodes), request.memory_on_node(nodes)
     cpus = -(-total * gpus_here // request.gpus)
@@ -168,7 +168,7 @@ class Supply:
         """(N,) how many of the masked GPUs CPUs and memory allow, for an uneven split."""
         request, cluster = self.request, self.cluster
         most = popcount(masks).astype(np.int64)
-        total = request.cpus_per_gpu * request.gpus if request.cpus_per_gpu else request.cpus
+        total = request.total_cpus
         if total > 0:
             most = np.minimum(most, np.maximum(cluster.free_cpus, 0) * request.gpus // total)
         memory = np.maximum(cluster.free_memory_mb, 0)

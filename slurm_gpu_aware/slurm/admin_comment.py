@@ -55,6 +55,10 @@ class OriginalRequest:
     cpus_per_task: int | None = None
     ntasks_per_node: int | None = None
     min_cpus: int | None = None
+    min_cpus_node: int | None = None
+    """``--mincpus``."""
+    memory: bool = False
+    """``--mem`` or ``--mem-per-cpu`` was given: ``DefMemPerGPU`` does not count."""
     tres_freq: str | None = None
     model: str | None = None
     """GPU model that the user typed as GRES type (``a100``)."""
@@ -83,6 +87,8 @@ _KEYS = {
     "cpt": "cpus_per_task",
     "tpn": "ntasks_per_node",
     "mc": "min_cpus",
+    "mcn": "min_cpus_node",
+    "mem": "memory",
     "tf": "tres_freq",
     "mt": "model",
     "ex": "exclusive",

@@ -14,8 +14,10 @@ or ``srun``               typed TresPerNode to its step, beside what it asks for
 ``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
 + ``--cpus-per-gpu=C``    ``CpusPerTres`` cleared; ``NumCPUs`` = C x GPUs, or with a task count
                           ``CPUsPerTask`` = C x GPUs / tasks
-the last three, on        ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
-several nodes
+the three before, on      ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
+several nodes             (at least ``--mincpus``)
+``DefCpuPerGPU``          nothing: Slurm applies it to typed GPUs as well, and shows it as
+                          ``CpusPerTres`` of the job, which is never taken for the user's
 + ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
 ``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
 plain nodes
@@ -130,7 +132,7 @@ def _exact_gpus(
             fields.append(("CPUsPerTask", str(max(1, total // tasks))))
     share = _cpus_on_each(original, form, len(slots), nodes)
     if share is not None:
-        fields.append(("MinCPUsNode", str(share)))
+        fields.append(("MinCPUsNode", str(max(share, original.min_cpus_node or 1))))
     return fields
 
 
@@ -191,7 +193,12 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
         ("TresPerNode", job.tres_per_node, original.tres_per_node),
         ("TresPerJob", job.tres_per_job, original.tres_per_job),
         ("TresPerTask", job.tres_per_task, original.tres_per_task),
-        ("CpusPerTres", job.cpus_per_tres, original.cpus_per_tres),
+        # Without --cpus-per-gpu Slurm itself writes DefCpuPerGPU there, time and again.
+        (
+            "CpusPerTres",
+            job.cpus_per_tres if original.cpus_per_tres else None,
+            original.cpus_per_tres,
+        ),
     ):
         if not same_tres(now, then) and not (name == "TresPerTask" and _only_cpus(now, then)):
             fields.append((name, then or ""))
@@ -199,8 +206,9 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
         fields.append(("CPUsPerTask", str(original.cpus_per_task or 1)))
     if pinned and original.min_cpus is not None and job.cpus != original.min_cpus:
         fields.append(("NumCPUs", str(original.min_cpus)))
-    if pinned and job.min_cpus_node > (original.cpus_per_task or 1):
-        fields.append(("MinCPUsNode", str(original.cpus_per_task or 1)))
+    least_cpus = max(original.cpus_per_task or 1, original.min_cpus_node or 1)
+    if pinned and job.min_cpus_node > least_cpus:
+        fields.append(("MinCPUsNode", str(least_cpus)))
     if (job.tres_freq or "") != (original.tres_freq or ""):
         fields.append(("TresFreq", original.tres_freq or ""))
     return tuple(fields)

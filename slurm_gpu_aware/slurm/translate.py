@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.config import Config
@@ -18,7 +19,7 @@ from slurm_gpu_aware.slurm.eligible import (
 )
 from slurm_gpu_aware.slurm.features import understood
 from slurm_gpu_aware.slurm.fitting import fits, needs_both_kinds
-from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.gateway import GpuDefaults, SlurmJob, SlurmPartition
 from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
@@ -66,6 +67,10 @@ def to_request(
         raise CannotPlanError("heterogeneous jobs are left to Slurm", leave=True)
     if not understood(original.features):
         raise CannotPlanError("its constraint is left to Slurm", leave=True)
+    if job.unchecked:
+        raise CannotPlanError(f"{job.unchecked[0]} is left to Slurm", leave=True)
+    if form.kind != "task" and form.item.others:
+        raise CannotPlanError("other GRES than GPUs are left to Slurm", leave=True)
     found: list[Request] = []
     failed: list[CannotPlanError] = []
     partitions = open_partitions(job, site)
@@ -96,16 +101,17 @@ def _in_partition(
     wishes = wishes_of(job, site.config)
     app_class = class_of(job, wishes, site.config)
     limit_s = _time_limit(job, partition)
+    per_gpu = _per_gpu(original, site.slurm.per_gpu, partition.per_gpu)
     allowed = allowed_nodes(original, site, partition)
     eligible = eligible_nodes(job, original, site, partition, limit_s)
     required = _required(original, site.cluster)
-    _check_size(job, original, form, allowed, site)
+    _check_size(job, original, form, allowed, site, per_gpu)
+    _check_threads(job, allowed, site)
     check_not_shut_out(job, eligible, allowed, required, site)
     least, most = _node_bounds(job, original, partition, eligible, site)
     gpus, per_node, least, most = _size(original, form, least, most, eligible, site.cluster)
-    per_gpu = gpu_item(original.cpus_per_tres)
     defaults = site.config.for_class(app_class)
-    memory = _memory(job, original, eligible, site)
+    memory = _memory(job, per_gpu, eligible, site)
     request = Request(
         job_id=job_id,
         gpus=gpus,
@@ -124,8 +130,8 @@ def _in_partition(
         eligible=eligible,
         required=required,
         whole_node=original.exclusive or job.exclusive or partition.exclusive,
-        cpus=max(1, job.cpus),
-        cpus_per_gpu=per_gpu.count if per_gpu is not None else 0,
+        cpus=max(1, job.cpus) if original.cpus_per_tres is None else 1,
+        cpus_per_gpu=per_gpu.cpus or 0,
         memory_mb_per_node=memory[0],
         memory_mb_per_cpu=memory[1],
         memory_mb_per_gpu=memory[2],
@@ -140,7 +146,68 @@ def _in_partition(
             "it needs indexed and plain nodes together, which no typed request can name",
             leave=True,
         )
+    _check_time_min(job, original, site, partition, request)
     return request
+
+
+def _per_gpu(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:
+    """CPUs and memory that each GPU brings: as asked, else by the partition, else by the cluster.
+
+    Slurm applies the defaults itself, to typed GPUs as well, whenever it tries to start the job;
+    ``-c`` keeps the one of CPUs away, ``--mem`` and ``--mem-per-cpu`` the one of memory.
+
+    Raises CannotPlanError: ``--cpus-per-gpu`` is told to Slurm in other words, to which it would
+    add its default.
+    """
+    cpus = own.cpus if own.cpus is not None else cluster.cpus
+    memory_mb = own.memory_mb if own.memory_mb is not None else cluster.memory_mb
+    asked, asked_mb = gpu_item(original.cpus_per_tres), gpu_item(original.mem_per_tres)
+    if asked is not None and cpus is not None:
+        raise CannotPlanError("--cpus-per-gpu beside DefCpuPerGPU is left to Slurm", leave=True)
+    if asked is not None or original.cpus_per_task is not None:
+        cpus = asked.count if asked is not None else None
+    if asked_mb is not None or original.memory:
+        memory_mb = asked_mb.count if asked_mb is not None else None
+    return GpuDefaults(cpus, memory_mb)
+
+
+def _check_threads(job: SlurmJob, allowed: BoolArray, site: Site) -> None:
+    """Leave to Slurm what takes whole cores of nodes whose cores count as several CPUs.
+
+    Raises CannotPlanError.
+    """
+    if job.threads_per_core is None and job.tasks_per_core is None:
+        return
+    threads = {site.nodes[name].threads for i, name in enumerate(site.cluster.nodes) if allowed[i]}
+    if job.threads_per_core is not None and threads - {job.threads_per_core}:
+        raise CannotPlanError("--threads-per-core is left to Slurm on its nodes", leave=True)
+    if job.tasks_per_core is not None and threads - {1}:
+        raise CannotPlanError("--ntasks-per-core is left to Slurm on its nodes", leave=True)
+
+
+def _check_time_min(
+    job: SlurmJob,
+    original: OriginalRequest,
+    site: Site,
+    partition: SlurmPartition,
+    request: Request,
+) -> None:
+    """Leave a job to Slurm's backfill if only a shorter limit lets it start before a reservation.
+
+    The main scheduler, which starts what we place, never shortens. Raises CannotPlanError.
+    """
+    if job.time_min_s is None or job.time_min_s >= request.time_limit_s:
+        return
+    longer = eligible_nodes(job, original, site, partition, job.time_min_s)
+    if longer is request.eligible:
+        return
+    shortened = replace(request, eligible=longer)
+    for idle in (False, True):
+        if fits(shortened, site.cluster, idle=idle) and not fits(request, site.cluster, idle=idle):
+            raise CannotPlanError(
+                "before a reservation only backfill can start it, shortened by --time-min",
+                leave=True,
+            )
 
 
 def _time_limit(job: SlurmJob, partition: SlurmPartition) -> float:
@@ -187,21 +254,26 @@ def _node_bounds(
 
 
 def _check_size(
-    job: SlurmJob, original: OriginalRequest, form: Form, allowed: BoolArray, site: Site
+    job: SlurmJob,
+    original: OriginalRequest,
+    form: Form,
+    allowed: BoolArray,
+    site: Site,
+    per_gpu: GpuDefaults,
 ) -> None:
     """Leave to Slurm what no node of the partition could hold, so that Slurm says so.
 
     Raises CannotPlanError.
     """
     gpus = form.item.count if form.kind != "job" else 1
-    cpus_per_gpu, mb_per_gpu = gpu_item(original.cpus_per_tres), gpu_item(original.mem_per_tres)
     one_task = original.cpus_per_task or 1
     cpus = max(one_task * (original.ntasks_per_node or 1), job.min_cpus_node)
-    if cpus_per_gpu is not None:
-        cpus = cpus_per_gpu.count * gpus
+    if per_gpu.cpus is not None:
+        least = cpus if original.cpus_per_tres is None else 0
+        cpus = max(least, per_gpu.cpus * gpus)
     memory = max(job.memory_mb_per_node or 0, (job.memory_mb_per_cpu or 0) * one_task)
-    if mb_per_gpu is not None:
-        memory = mb_per_gpu.count * gpus
+    if per_gpu.memory_mb is not None:
+        memory = per_gpu.memory_mb * gpus
     for counted, needed, has, name in (
         (site.slurm.counts_cpus, cpus, site.cpus, "CPUs"),
         (site.slurm.counts_memory, memory, site.memory_mb, "memory"),
@@ -234,13 +306,11 @@ def _size(
         raise CannotPlanError("--gpus-per-task without a task count", leave=True)
     per_node = None
     if count > 1:
-        width = cluster.shape[1]
-        fits = [
-            k for k in range(least, tasks + 1) if tasks % k == 0 and count * tasks // k <= width
-        ]
-        if not fits:
+        most_tasks = min(cluster.shape[1] // count, tasks)
+        on_each = [k for k in range(1, most_tasks + 1) if tasks % k == 0 and tasks // k >= least]
+        if not on_each:
             raise CannotPlanError("its tasks cannot be spread evenly over nodes", leave=True)
-        per_node = count * tasks // fits[0]
+        per_node = count * on_each[-1]
     return count * tasks, per_node, least, most
 
 
@@ -260,14 +330,13 @@ def _most_nodes(
 
 
 def _memory(
-    job: SlurmJob, original: OriginalRequest, eligible: BoolArray, site: Site
+    job: SlurmJob, per_gpu: GpuDefaults, eligible: BoolArray, site: Site
 ) -> tuple[int, int, int]:
     """(per node, per CPU, per GPU) MB; 0: not given this way."""
     if not site.slurm.counts_memory:
         return 0, 0, 0
-    per_gpu = gpu_item(original.mem_per_tres)
-    if per_gpu is not None:
-        return 0, 0, per_gpu.count
+    if per_gpu.memory_mb is not None:
+        return 0, 0, per_gpu.memory_mb
     if job.memory_mb_per_cpu is not None:
         return 0, job.memory_mb_per_cpu, 0
     if job.memory_mb_per_node:

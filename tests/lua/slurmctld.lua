@@ -4,7 +4,7 @@
 local harness = {}
 
 local STRINGS, NUMBERS = {}, {}
-for name in ([[account admin_comment array_inx comment cpus_per_tres dependency exc_nodes extra
+for name in ([[account admin_comment array_inx batch_features burst_buffer comment cpus_per_tres dependency exc_nodes extra
     features licenses mem_per_tres name partition prefer qos req_nodes reservation script tres_bind
     tres_freq tres_per_job tres_per_node tres_per_socket tres_per_task wckey]]):gmatch("%S+") do
     STRINGS[name] = true
@@ -13,6 +13,9 @@ for name, unset in pairs({
     min_nodes = 4294967294, max_nodes = 4294967294, num_tasks = 4294967294, min_cpus = 4294967294,
     max_cpus = 4294967294, pn_min_cpus = 65534, het_job_offset = 4294967294, time_limit = 4294967294,
     cpus_per_task = 65534, ntasks_per_node = 65534, ntasks_per_tres = 65534, shared = 65534,
+    contiguous = 65534, sockets_per_node = 65534, cores_per_socket = 65534,
+    threads_per_core = 65534, ntasks_per_core = 65534, ntasks_per_socket = 65534,
+    req_switch = 4294967294, pn_min_tmp_disk = 4294967294, time_min = 4294967294,
     immediate = 0, priority = 4294967294, user_id = 1000,
 }) do
     NUMBERS[name] = unset

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,6 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
     ("--gres=gpu", {"tres_per_node": "gres/gpu"}, OriginalRequest(tres_per_node="gres/gpu")),
     ("old spelling", {"tres_per_node": "gpu:2"}, OriginalRequest(tres_per_node="gpu:2")),
     ("=count", {"tres_per_node": "gres/gpu=1"}, OriginalRequest(tres_per_node="gres/gpu=1")),
-    (
-        "with other gres",
-        {"tres_per_node": "gres/gpu:2,gres/tmp:10"},
-        OriginalRequest(tres_per_node="gres/gpu:2,gres/tmp:10"),
-    ),
     (
         "-N2 --gpus-per-node=2",
         {**NODE, **TWO_NODES},
@@ -88,7 +85,20 @@ PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
     (
         "-c 16 --mem=64000, all of a node",
         {**NODE, "cpus_per_task": 16, "pn_min_cpus": 16, "min_mem_per_node": 64000},
-        OriginalRequest(tres_per_node="gres/gpu:2", cpus_per_task=16),
+        OriginalRequest(
+            tres_per_node="gres/gpu:2", cpus_per_task=16, min_cpus_node=16, memory=True
+        ),
+    ),
+    (
+        "--mincpus=6 --mem-per-cpu=500",
+        {**NODE, "pn_min_cpus": 6, "min_mem_per_cpu": 500},
+        OriginalRequest(tres_per_node="gres/gpu:2", min_cpus_node=6, memory=True),
+    ),
+    ("--mem=0", {**NODE, "min_mem_per_node": 0}, OriginalRequest("gres/gpu:2", memory=True)),
+    (
+        "options that are off",
+        {**NODE, "contiguous": 0, "req_switch": 0, "pn_min_tmp_disk": 0, "threads_per_core": 1},
+        OriginalRequest(tres_per_node="gres/gpu:2"),
     ),
     (
         "no memory given",
@@ -240,6 +250,23 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
         "counts, brackets",
     ),
     ("negation", {**NODE, "features": "!slow"}, "negation"),
+    (
+        "other gres",
+        {"tres_per_node": "gres/gpu:2,gres/tmp:10"},
+        "--gres together with other TRES",
+    ),
+    ("other gres by task", {**NODE, "tres_per_task": "gres/nic=1"}, "together with other TRES"),
+    ("--contiguous", {**NODE, "contiguous": 1}, "--contiguous"),
+    ("--switches", {**NODE, "req_switch": 1}, "--switches"),
+    ("--tmp", {**NODE, "pn_min_tmp_disk": 65534}, "--tmp"),
+    ("-B 1", {**NODE, "sockets_per_node": 1}, "(-B)"),
+    ("-B *:2", {**NODE, "cores_per_socket": 2}, "(-B)"),
+    ("--core-spec=0", {**NODE, "core_spec": 0}, "--core-spec"),
+    ("--thread-spec=1", {**NODE, "thread_spec": 1}, "--thread-spec"),
+    ("--segment", {**NODE, **TWO_NODES, "segment_size": 2}, "--segment"),
+    ("--prefer", {**NODE, "prefer": "fast"}, "--prefer"),
+    ("--batch", {**NODE, "batch_features": "fast"}, "--batch"),
+    ("--bb", {**NODE, "burst_buffer": "capacity=1"}, "--bb"),
     ("too long", {**NODE, "req_nodes": "n" * 960}, "too long"),
 ]
 
@@ -301,6 +328,39 @@ def test_left_to_slurm(filter_: Filter, name: str, fields: dict[str, Any], reaso
     (sentence,) = out.messages
     assert sentence.startswith("gpu-aware: this job is left to Slurm, which picks its GPUs: ")
     assert reason in sentence
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"num_tasks": 2**31 - 1, "min_nodes": 1, "max_nodes": 2**31 - 1},
+        {"num_tasks": 4294967291, "min_nodes": 1, "max_nodes": 4294967291},
+    ],
+)
+@pytest.mark.parametrize("widest", ["", "max_gpus_per_node = nil"])
+def test_no_number_holds_slurmctld_up(
+    make_filter: MakeFilter, numbers: dict[str, int], widest: str
+) -> None:
+    """The time of the filter is slurmctld's; the largest primes are the longest way."""
+    filter_ = make_filter(more=widest)
+    start = time.process_time()
+    for _ in range(5):
+        filter_.submit(tres_per_task="gres/gpu=1", **numbers)
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize("widest", [4, None])
+def test_even_splits_are_those_that_counting_finds(
+    make_filter: MakeFilter, widest: int | None
+) -> None:
+    filter_ = make_filter(more=f"max_gpus_per_node = {widest or 'nil'}")
+    for total, least, most in itertools.product(range(1, 14), (1, 2, 3), (2, 3, 5, 8)):
+        if most < least:
+            continue
+        start = max(least, -(-total // widest) if widest else 1)
+        expected = any(total % n == 0 for n in range(start, min(most, total) + 1))
+        out = filter_.submit(tres_per_job=f"gres/gpu:{total}", min_nodes=least, max_nodes=most)
+        assert ("licenses" in out.written) is expected, (total, least, most)
 
 
 def test_a_model_becomes_a_feature_also_where_slurm_picks(filter_: Filter) -> None:

@@ -55,6 +55,7 @@ def test_a_missing_gpu_does_not_become_free():
         ({"gpus": 4, "min_nodes": 2, "max_nodes": 2}, 4, (2,)),
         ({"gpus": 4, "required": (0, 3)}, 4, (2, 4)),
         ({"gpus": 3, "min_nodes": 2, "max_nodes": 2}, 4, ()),
+        ({"gpus": 4_000_000_000}, 4, (1_000_000_000, 2_000_000_000, 4_000_000_000)),
     ],
 )
 def test_node_counts_are_even_splits(kwargs, slots, counts):
@@ -69,6 +70,7 @@ def test_cpus_and_memory_per_node():
     per_gpu = Request("1", gpus=4, cpus_per_gpu=3, memory_mb_per_gpu=1000)
     assert per_gpu.cpus_on_node(2) == 6
     assert per_gpu.memory_on_node(2) == 2000
+    assert Request("1", gpus=2, cpus=20, cpus_per_gpu=3).cpus_on_node(2) == 10
 
 
 def test_a_request_without_gpus_is_a_bug():

@@ -157,6 +157,25 @@ def test_restoring_names_only_what_differs() -> None:
     }
 
 
+def test_least_cpus_of_a_node_stay_what_the_user_asked() -> None:
+    asked = OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=4, nodes=(2, 2), min_cpus_node=6)
+    assert dict(placed_fields(asked, TWO))["MinCPUsNode"] == "6"
+    placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1", min_cpus_node=6)
+    original = OriginalRequest(tres_per_node="gres/gpu:1", min_cpus_node=6)
+    assert "MinCPUsNode" not in dict(restored_fields(placed, original))
+    placed = replace(placed, min_cpus_node=8)
+    assert dict(restored_fields(placed, original))["MinCPUsNode"] == "6"
+
+
+def test_the_default_of_a_partition_is_not_taken_for_the_users() -> None:
+    """Slurm writes DefCpuPerGPU into CpusPerTres each time that it tries to start the job."""
+    original = OriginalRequest(tres_per_node="gres/gpu:2")
+    parked = job(tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4")
+    assert restored_fields(parked, original) == ()
+    placed = placed_fields(original, ONE)
+    assert not {"CpusPerTres", "NumCPUs", "CPUsPerTask"} & set(dict(placed))
+
+
 def test_reading_back() -> None:
     fields = placed_fields(OriginalRequest(tres_per_node="gres/gpu:2"), ONE)
     good = job(req_nodes=("n1",), tres_per_node="gres:gpu:g3:1,gres/gpu:g1")

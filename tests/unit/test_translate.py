@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.gateway import (
+    GpuDefaults,
     SlurmConfig,
     SlurmJob,
     SlurmNode,
@@ -194,6 +196,98 @@ def test_a_node_that_is_reserved_for_now_is_waited_for():
     assert eligible(request, where) == {"n1"}
 
 
+@pytest.mark.parametrize("gpus", [4_000_000, 2**31 - 1])
+def test_no_number_of_tasks_holds_a_round_up(gpus: int):
+    start = time.process_time()
+    one = asked(tres_per_node=None, tres_per_task="gres/gpu=1", num_tasks=gpus)
+    where = site([node("n1")])
+    assert to_request(job(), one, where).gpus == gpus
+    two = replace(one, tres_per_task="gres/gpu=2")
+    assert to_request(job(), two, where).gpus_per_node == (2 if gpus % 2 else 4)
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize(("tasks", "per_node"), [(6, 4), (4, 4), (5, 2), (7, 2)])
+def test_tasks_of_two_gpus_are_spread_over_as_few_nodes_as_go_evenly(tasks: int, per_node: int):
+    original = asked(tres_per_node=None, tres_per_task="gres/gpu=2", num_tasks=tasks)
+    assert to_request(job(), original, site([node("n1")])).gpus_per_node == per_node
+
+
+# DefCpuPerGPU, DefMemPerGPU ----------------------------------------------------------------------
+
+
+NOTHING = GpuDefaults()
+
+
+def with_defaults(own: GpuDefaults, cluster: GpuDefaults = NOTHING) -> Site:
+    where = site([node("n1"), node("n2")])
+    partition = replace(where.partitions["gpu"], per_gpu=own)
+    return replace(where, partitions={"gpu": partition}, slurm=replace(SLURM, per_gpu=cluster))
+
+
+@pytest.mark.parametrize(
+    ("own", "cluster"),
+    [
+        (GpuDefaults(4, 1000), GpuDefaults()),
+        (GpuDefaults(), GpuDefaults(4, 1000)),
+        (GpuDefaults(4, 1000), GpuDefaults(2, 5)),
+    ],
+)
+def test_what_each_gpu_brings_is_counted(own: GpuDefaults, cluster: GpuDefaults):
+    where = with_defaults(own, cluster)
+    # Without a default of its own Slurm shows the job as one that asks for all memory.
+    record = job(memory_mb_per_cpu=None, memory_mb_per_node=0)
+    request = to_request(record, asked("gpu:2"), where)
+    assert (request.total_cpus, request.memory_on_node(1)) == (8, 2000)
+    many = to_request(job(cpus=12), asked("gpu:2", num_tasks=12), where)
+    assert many.total_cpus == 12
+
+
+def test_what_the_user_asks_keeps_the_defaults_away():
+    where = with_defaults(GpuDefaults(4, 1000))
+    original = asked("gpu:2", cpus_per_task=2, memory=True)
+    request = to_request(job(cpus=2, cpus_per_task=2), original, where)
+    assert (request.total_cpus, request.memory_on_node(1)) == (2, 1000)
+    by_gpu = asked("gpu:2", mem_per_tres="gres/gpu:300")
+    assert to_request(job(), by_gpu, where).memory_on_node(1) == 600
+    with pytest.raises(CannotPlanError, match="beside DefCpuPerGPU") as caught:
+        to_request(job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
+    assert caught.value.leave
+
+
+def test_defaults_that_no_node_can_give_are_left_to_slurm():
+    for own in (GpuDefaults(cpus=9), GpuDefaults(memory_mb=40000)):
+        with pytest.raises(CannotPlanError, match="than a node has") as caught:
+            to_request(job(), asked("gpu:2"), with_defaults(own))
+        assert caught.value.leave
+
+
+# What only Slurm can check ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "original", "threads", "reason"),
+    [
+        ({"unchecked": ("--core-spec",)}, asked(), 1, "--core-spec is left"),
+        ({}, asked("gpu:1,gres/nic:1"), 1, "other GRES"),
+        ({"threads_per_core": 1}, asked(), 2, "--threads-per-core"),
+        ({"threads_per_core": 2}, asked(), 1, "--threads-per-core"),
+        ({"tasks_per_core": 1}, asked(), 2, "--ntasks-per-core"),
+    ],
+)
+def test_what_is_not_looked_at_is_left_to_slurm(
+    record: dict[str, object], original: OriginalRequest, threads: int, reason: str
+):
+    with pytest.raises(CannotPlanError, match=reason) as caught:
+        to_request(job(**record), original, site([node("n1", threads=threads)]))
+    assert caught.value.leave
+
+
+@pytest.mark.parametrize("record", [{"threads_per_core": 1}, {"tasks_per_core": 1}])
+def test_cores_of_one_thread_are_planned(record: dict[str, object]):
+    assert to_request(job(**record), asked(), site([node("n1")])).gpus == 1
+
+
 # Reservations ------------------------------------------------------------------------------------
 
 
@@ -232,3 +326,25 @@ def test_where_only_slurm_knows_what_a_reservation_lets_in(kind: dict[str, objec
 def test_maintenance_of_all_nodes_is_waited_for():
     where = site([node("n1")], None, [reservation("n1", cpus=16, flags=frozenset({"MAINT"}))])
     assert eligible(to_request(job(), asked(), where), where) == set()
+
+
+def test_before_maintenance_a_job_that_backfill_may_shorten_is_left_to_slurm():
+    kept = SlurmReservation("m", NOW + 400, NOW + 9000, frozenset({"n1"}), cpus=16)
+    full = node("n2", used=(0, 1, 2, 3))
+    for nodes in ([node("n1")], [node("n1"), full]):
+        where = site(nodes, None, [kept])
+        assert "n1" not in eligible(to_request(job(), asked(), where), where)
+        with pytest.raises(CannotPlanError, match="--time-min") as caught:
+            to_request(job(time_min_s=300.0), asked(), where)
+        assert caught.value.leave
+
+
+def test_with_time_min_a_job_is_planned_by_its_limit_where_that_fits():
+    kept = SlurmReservation("m", NOW + 400, NOW + 9000, frozenset({"n1"}), cpus=16)
+    where = site([node("n1"), node("n2")], None, [kept])
+    request = to_request(job(time_min_s=300.0), asked(), where)
+    assert eligible(request, where) == {"n2"}
+    assert request.time_limit_s == 600
+    where = site([node("n1")], None, [kept])
+    waits = to_request(job(time_min_s=500.0), asked(), where)
+    assert eligible(waits, where) == set()

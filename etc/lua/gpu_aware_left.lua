@@ -1,0 +1,233 @@
+--[[
+Which GPU jobs are left to Slurm, and the words in which the user is told why.
+]]
+
+local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+local base = dofile(here .. "gpu_aware_base.lua")
+local request = dofile(here .. "gpu_aware_request.lua")
+local number32 = base.number32
+local number16 = base.number16
+local text_of = base.text_of
+local shown = base.shown
+
+local L = {}
+
+--[[
+Which forms of a request are parked: those that the selector can rewrite to exact GPUs so that
+srun inside the job still works (slurm_gpu_aware/slurm/rewrite.py has a row for each). Whatever is
+not in this table is left to Slurm. Keys: form of the request / batch (a script) or interactive
+(salloc, srun: Slurm does not tell us which).
+  cpus_per_gpu  may come with --cpus-per-gpu
+]]
+local FORMS = {
+    ["node/batch"] = { cpus_per_gpu = true },
+    ["job/batch"] = { cpus_per_gpu = true },
+    ["task/batch"] = { cpus_per_gpu = false },
+    ["node/interactive"] = { cpus_per_gpu = false },
+}
+
+local SPREAD_JOB = 256 -- of job_desc.bitflags: slurm.SPREAD_JOB
+
+-- What bounds the nodes in ways that the planner does not look at: it would choose the same
+-- impossible node again and again. What a version of Slurm does not show here (24.11: core_spec),
+-- the selector finds in the job's record (slurm_gpu_aware/slurm/unchecked.py).
+local UNCHECKED = {
+    { "contiguous", "--contiguous" },
+    { "req_switch", "--switches" },
+    { "pn_min_tmp_disk", "--tmp" },
+    { "sockets_per_node", "--sockets-per-node or --cores-per-socket (-B)" },
+    { "cores_per_socket", "--sockets-per-node or --cores-per-socket (-B)" },
+    { "core_spec", "--core-spec" },
+    { "thread_spec", "--thread-spec" },
+    { "segment_size", "--segment" },
+    { "prefer", "--prefer" },
+    { "batch_features", "--batch" },
+    { "burst_buffer", "--bb" },
+}
+
+local FORM_OPTIONS = {
+    node = "--gres",
+    job = "--gpus",
+    task = "--gpus-per-task",
+    socket = "--gpus-per-socket",
+}
+
+--- Can `total` be spread evenly over a node count that the request and the widest node allow?
+-- Up to the root only: users choose the numbers (2147483647), and slurmctld waits for us.
+local function even_split(total, least, most, widest)
+    local start = math.max(least or 1, widest and math.ceil(total / widest) or 1)
+    local stop = math.min(most or start, total)
+    local function allowed(count)
+        return start <= count and count <= stop
+    end
+    for count = 1, math.floor(math.sqrt(total)) do
+        if total % count == 0 and (allowed(count) or allowed(total / count)) then
+            return true
+        end
+    end
+    return false
+end
+
+--- Why --cpus-per-gpu cannot be rewritten; nil if it can, or is not there.
+local function cpus_per_gpu_reason(job, form, size)
+    local text = text_of(job.cpus_per_tres)
+    if not text then
+        return nil
+    end
+    local cpus = request.gpu_entries(text)
+    if not form.cpus_per_gpu or #cpus ~= 1 or not cpus[1].count or cpus[1].type then
+        return "--cpus-per-gpu in this form"
+    end
+    local own = number16(job.cpus_per_task)
+    if own and own > 0 then
+        return "--cpus-per-gpu together with --cpus-per-task"
+    end
+    if size.tasks or size.per_node then
+        local tasks = size.tasks or (size.nodes and size.per_node * size.nodes)
+        if not tasks or tasks < 1 or not size.total or (cpus[1].count * size.total) % tasks ~= 0 then
+            return "--cpus-per-gpu with tasks that do not share the CPUs evenly"
+        end
+    end
+    return nil
+end
+
+--- Why no node can hold the CPUs or the memory that a request wants on one; nil if one can.
+-- salloc and srun would wait at the gate for what Slurm refuses at once.
+local function too_large_reason(job, part, conf)
+    local task = number16(job.cpus_per_task) or 1
+    local gpus = part.form == "job" and 1 or part.count
+    local cpus_of_gpu = request.gpu_entries(text_of(job.cpus_per_tres))[1]
+    local memory_of_gpu = request.gpu_entries(text_of(job.mem_per_tres))[1]
+    local cpus = math.max(task * (number16(job.ntasks_per_node) or 1), number16(job.pn_min_cpus) or 1)
+    if cpus_of_gpu and cpus_of_gpu.count then
+        cpus = cpus_of_gpu.count * gpus
+    end
+    local memory = number32(job.min_mem_per_node) or 0
+    if memory_of_gpu and memory_of_gpu.count then
+        memory = memory_of_gpu.count * gpus
+    elseif number32(job.min_mem_per_cpu) then
+        memory = number32(job.min_mem_per_cpu) * task
+    end
+    if conf.max_cpus_per_node and cpus > conf.max_cpus_per_node then
+        return "more CPUs than a node has"
+    elseif conf.max_memory_mb_per_node and memory > conf.max_memory_mb_per_node then
+        return "more memory than a node has"
+    end
+    return nil
+end
+
+--- Why the GPUs of a multi-node request cannot be the same number on each node; nil if they can.
+local function uneven_reason(part, size, conf)
+    local widest = conf.max_gpus_per_node
+    if part.form == "node" then
+        -- salloc and srun would wait at the gate for what Slurm refuses at once.
+        if widest and part.count > widest then
+            return "more GPUs than a node has"
+        end
+    elseif part.form == "job" then
+        if not even_split(part.count, size.least, size.most, widest) then
+            return "GPUs that do not spread evenly over the nodes"
+        end
+    elseif part.form == "task" then
+        if not size.tasks or size.tasks < 1 then
+            return "--gpus-per-task without --ntasks"
+        end
+        local per_node = widest and math.floor(widest / part.count)
+        if per_node == 0 or not even_split(size.tasks, size.least, size.most, per_node) then
+            return "tasks that do not spread evenly over the nodes"
+        end
+    end
+    return nil
+end
+
+--- Slurm counts the tasks anew, --ntasks-per-node on each node, when a job is changed.
+local function uneven_tasks(size)
+    return size.tasks
+        and size.per_node
+        and size.tasks ~= size.per_node * (size.nodes or math.floor(size.tasks / size.per_node))
+end
+
+local function has_flag(job, flag)
+    local flags = type(job.bitflags) == "number" and job.bitflags or 0
+    return math.floor(flags / flag) % 2 == 1
+end
+
+--- The first option of a job that the planner cannot check; nil: there is none.
+local function unchecked(job)
+    for _, option in ipairs(UNCHECKED) do
+        local value = job[option[1]]
+        if type(value) == "string" then
+            value = text_of(value) and 1
+        elseif option[1] == "req_switch" or option[1] == "pn_min_tmp_disk" then
+            value = number32(value)
+        else
+            value = number16(value)
+        end
+        -- --core-spec=0 takes the cores that the site keeps for the system.
+        if value and (value > 0 or option[1]:find("_spec$")) then
+            return option[2]
+        end
+    end
+    return nil
+end
+
+--- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be parked.
+function L.left_reason(job, parts, besides, wishes, conf)
+    local offset = number32(job.het_job_offset)
+    if offset then
+        return "a heterogeneous job"
+    elseif job.cron_job == true then
+        return "a scrontab job"
+    elseif wishes and wishes.place == "off" then
+        return "place=off"
+    elseif besides.sharing then
+        return "shards and MPS share GPUs"
+    elseif #parts > 1 then
+        return "several GPU requests in one job"
+    end
+    local part = parts[1]
+    local script = text_of(job.script) ~= nil
+    local option = FORM_OPTIONS[part.form]
+    local form = FORMS[part.form .. (script and "/batch" or "/interactive")]
+    if not form then
+        return option .. (script and "" or " with salloc or srun (--gres works)")
+    elseif not part.count then
+        return "a GPU count that is no plain number"
+    elseif part.type and not conf.model_set[part.type:lower()] then
+        return "GPU type " .. shown(part.type)
+    elseif besides.others then
+        return option .. " together with other TRES"
+    elseif (number16(job.ntasks_per_tres) or 0) > 0 then
+        return "--ntasks-per-gpu"
+    elseif (number16(job.ntasks_per_socket) or 0) > 0 then
+        return "--ntasks-per-socket"
+    elseif has_flag(job, SPREAD_JOB) then
+        return "--spread-job"
+    elseif (number16(job.shared) or 0) > 0 then
+        return "--oversubscribe and --exclusive=user|mcs|topo"
+    elseif (text_of(job.tres_bind) or ""):find("ma[ps]k?_gpu") then
+        -- It names GPUs by number: which ones the job has must stay as on plain Slurm.
+        return "--gpu-bind by GPU number"
+    elseif (number16(job.immediate) or 0) > 0 then
+        return "--immediate"
+    elseif (text_of(job.licenses) or ""):find("|", 1, true) then
+        return "licences with |"
+    elseif (text_of(job.features) or ""):find(request.NOT_UNDERSTOOD) then
+        return "counts, brackets or negation in --constraint"
+    elseif unchecked(job) then
+        return unchecked(job)
+    end
+    local size = request.shape(job, part)
+    if not script and math.max(size.least or 1, size.most or 1) > 1 then
+        -- A direct srun --gpus-per-node is refused after typing per node, srun -n1 in a salloc
+        -- after typing per job, and Slurm does not tell us which of the two asks.
+        return "several nodes with salloc or srun"
+    elseif uneven_tasks(size) then
+        return "--ntasks that is no multiple of --ntasks-per-node"
+    end
+    return too_large_reason(job, part, conf)
+        or cpus_per_gpu_reason(job, form, size)
+        or uneven_reason(part, size, conf)
+end
+
+return L

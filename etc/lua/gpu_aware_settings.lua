@@ -1,0 +1,107 @@
+--[[
+The configuration that `gpu-aware setup` writes beside the filter (gpu_aware_conf.lua): checked when
+it is read, so that no decision about a job meets a wrong value.
+]]
+
+local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+local set_of = dofile(here .. "gpu_aware_base.lua").set_of
+
+local S = {}
+
+local function names_ok(list, pattern, least)
+    if type(list) ~= "table" or #list < least then
+        return false
+    end
+    for _, name in ipairs(list) do
+        if type(name) ~= "string" or #name > 64 or not name:find(pattern) then
+            return false
+        end
+    end
+    return true
+end
+
+local NAME = "^[A-Za-z][A-Za-z0-9_-]*$"
+
+--- Check a configuration table. Returns it with defaults, or nil and the reason.
+local function checked(raw)
+    if type(raw) ~= "table" then
+        return nil, "it does not return a table"
+    end
+    local conf = {
+        classes = raw.classes,
+        policies = raw.policies or {},
+        licence = raw.licence or "gpuaware",
+        reservation = raw.reservation or "gpuaware_gate",
+        submit_file = raw.submit_file,
+        models = raw.models or {},
+        park_uncommented = raw.park_uncommented ~= false,
+        max_gpus_per_node = raw.max_gpus_per_node,
+        max_cpus_per_node = raw.max_cpus_per_node,
+        max_memory_mb_per_node = raw.max_memory_mb_per_node,
+        operators = raw.operators or {},
+    }
+    if not names_ok(conf.classes, NAME, 1) then
+        return nil, "classes: expected a list of names, at least one"
+    elseif not names_ok(conf.policies, "^[a-z][a-z0-9+_-]*$", 0) then
+        return nil, "policies: expected a list of policy names"
+    elseif not names_ok({ conf.licence, conf.reservation }, NAME, 2) then
+        return nil, "licence, reservation: expected plain names"
+    elseif not names_ok(conf.models, "^[a-z0-9][a-z0-9_.-]*$", 0) then
+        return nil, "models: expected a list of lower case names"
+    elseif type(conf.operators) ~= "table" then
+        return nil, "operators: expected a list of user ids"
+    end
+    for _, model in ipairs(conf.models) do
+        if model:find("^g%d+$") then
+            return nil, "models: " .. model .. " is the GRES type of a GPU index"
+        end
+    end
+    for _, uid in ipairs(conf.operators) do
+        if type(uid) ~= "number" then
+            return nil, "operators: expected user ids, which are numbers"
+        end
+    end
+    local file = conf.submit_file
+    if file ~= nil and (type(file) ~= "string" or file:sub(1, 1) ~= "/") then
+        return nil, "submit_file: expected an absolute path"
+    end
+    local widest = conf.max_gpus_per_node
+    if widest ~= nil and (type(widest) ~= "number" or widest < 1 or widest > 1024) then
+        return nil, "max_gpus_per_node: expected a number from 1 to 1024"
+    end
+    for _, key in ipairs({ "max_cpus_per_node", "max_memory_mb_per_node" }) do
+        if conf[key] ~= nil and (type(conf[key]) ~= "number" or conf[key] < 1) then
+            return nil, key .. ": expected a number from 1"
+        end
+    end
+    conf.model_set, conf.admins = set_of(conf.models), set_of(conf.operators)
+    conf.admins[0] = true
+    return conf
+end
+
+--- Read a configuration file in an empty environment: it is data. Returns nil and why if wrong.
+function S.read_conf(path)
+    local chunk, problem
+    if setfenv then
+        chunk, problem = loadfile(path)
+        if chunk then
+            setfenv(chunk, {})
+        end
+    else
+        chunk, problem = loadfile(path, "t", {})
+    end
+    if not chunk then
+        return nil, path .. ": " .. tostring(problem)
+    end
+    local ran, raw = pcall(chunk)
+    if not ran then
+        return nil, path .. ": " .. tostring(raw)
+    end
+    local fine, conf, reason = pcall(checked, raw)
+    if not fine then
+        return nil, path .. ": " .. tostring(conf)
+    end
+    return conf, reason and path .. ": " .. reason
+end
+
+return S
