@@ -44,8 +44,10 @@ _STARTING = frozenset(
 
 def is_released(job: SlurmJob, config: Config) -> bool:
     """Pending, ours, the gate open by us: pinned or marked, and not opened by an operator."""
+    if job.state != "PENDING":  # first: most records are of jobs that have ended
+        return False
     original = parse(job.admin_comment)
-    if job.state != "PENDING" or original is None or is_parked(job, config.gate):
+    if original is None or is_parked(job, config.gate):
         return False
     mark = mark_of(job.admin_comment)
     if mark is not None:
@@ -113,6 +115,10 @@ class Recovery:
         """Close the gate of these jobs and clear every pin; return how many are parked now."""
         if not due:
             return 0
+        with self._books.later():  # until they are unpinned they keep their node from others
+            return self._park_again(jobs, due, now)
+
+    def _park_again(self, jobs: Mapping[str, SlurmJob], due: Mapping[str, str], now: float) -> int:
         updates = []
         for job_id in due:
             original = parse(jobs[job_id].admin_comment)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray
+from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.features import matches
+from slurm_gpu_aware.slurm.fitting import fits
 from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 
-__all__ = ["allowed_nodes", "check_not_shut_out", "eligible_nodes", "open_partitions"]
+__all__ = [
+    "allowed_nodes",
+    "check_not_shut_out",
+    "check_not_too_large",
+    "eligible_nodes",
+    "open_partitions",
+]
 
 
 def open_partitions(job: SlurmJob, site: Site) -> list[SlurmPartition]:
@@ -40,22 +49,42 @@ def allowed_nodes(original: OriginalRequest, site: Site, partition: SlurmPartiti
     known = site.eligible.get(key)
     if known is not None:
         return known
-    excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
-
-    def may_use(name: str) -> bool:
-        return (
-            name in partition.nodes
-            and name not in excluded
-            and matches(original.features, site.nodes[name].features)
-        )
-
+    may_use = _may_use(original, site, partition)
     allowed = np.array([may_use(name) for name in site.cluster.nodes], dtype=np.bool_)
-    if not allowed.any() and any(n.shared_gres and may_use(n.name) for n in site.nodes.values()):
+    if not allowed.any():
+        _leave_if_shared(may_use, site)
+    site.eligible[key] = allowed
+    return allowed
+
+
+def check_not_too_large(
+    request: Request, original: OriginalRequest, site: Site, partition: SlurmPartition
+) -> None:
+    """Leave a job to Slurm that whole GPUs cannot hold, even idle, but perhaps shared ones.
+
+    Raises CannotPlanError.
+    """
+    if not fits(request, site.cluster, idle=True):
+        _leave_if_shared(_may_use(original, site, partition), site)
+
+
+def _may_use(
+    original: OriginalRequest, site: Site, partition: SlurmPartition
+) -> Callable[[str], bool]:
+    """Whether partition, features and ``-x`` leave a node, by its name."""
+    excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
+    return lambda name: (
+        name in partition.nodes
+        and name not in excluded
+        and matches(original.features, site.nodes[name].features)
+    )
+
+
+def _leave_if_shared(may_use: Callable[[str], bool], site: Site) -> None:
+    if any(node.shared_gres and may_use(node.name) for node in site.nodes.values()):
         raise CannotPlanError(
             "the GPUs of its nodes are shared or cut in parts (MPS, shards, MIG)", leave=True
         )
-    site.eligible[key] = allowed
-    return allowed
 
 
 def eligible_nodes(

@@ -14,6 +14,7 @@ from slurm_gpu_aware.slurm.comment import Wishes, parse_comment
 from slurm_gpu_aware.slurm.eligible import (
     allowed_nodes,
     check_not_shut_out,
+    check_not_too_large,
     eligible_nodes,
     open_partitions,
 )
@@ -146,6 +147,7 @@ def _in_partition(
             "it needs indexed and plain nodes together, which no typed request can name",
             leave=True,
         )
+    check_not_too_large(request, original, site, partition)
     _check_time_min(job, original, site, partition, request)
     return request
 

@@ -107,6 +107,8 @@ def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
         (mixed(gres), asked()),
         (mixed(gres, "n1"), asked(exc_nodes="n1")),
         (mixed(gres, "n1"), asked(req_nodes="s1")),
+        (mixed(gres, "n1"), asked("gpu:8")),
+        (mixed(gres, "n1"), asked(nodes=(2, 2))),
     ):
         with pytest.raises(CannotPlanError) as refused:
             to_request(job(), original, where)
