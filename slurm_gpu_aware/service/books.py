@@ -1,34 +1,52 @@
-"""The ledger as the daemon keeps it: a store that is damaged or missing stops nothing.
+"""The ledger as the daemon keeps it: a store that is damaged, missing or busy stops nothing.
 
 Every call here either writes or, if the store cannot be used, logs that once and goes on. Opening
-is tried again from time to time.
+is tried again from time to time. While another process writes to it (a sweep, an import) what is
+to be written is kept, in its order, and written later: placed jobs do not wait for that.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.errors import StoreBusyError, StoreError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
     from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["Books"]
+__all__ = ["Books", "Entry"]
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _RETRY_S = 60.0
+_BUSY_WAIT_S = 1.0
+"""So long a round may wait for another writer."""
+_BUSY_S = 5.0
+"""After that nothing is tried for so long."""
+_MOST_KEPT = 10_000
+"""Writes kept for a store that is busy; of more, the oldest are lost."""
 _PUBLISH_S = 2.0
 _PROFILE_S = 5.0
 _SNAPSHOT_SHARE = 50.0
+
+
+@dataclass(eq=False)
+class Entry:
+    """A decision that was handed to the ledger."""
+
+    number: int | None = None
+    """Its number there; None: it is not written, or not yet."""
 
 
 class Books:
@@ -46,6 +64,10 @@ class Books:
         self._publish_s = _PUBLISH_S
         self._snapshot_due = -float("inf")
         self._changed = True
+        self._kept: deque[Callable[[Ledger], object]] = deque(maxlen=_MOST_KEPT)
+        self._busy_until = -float("inf")
+        self._later = 0
+        self._publisher: threading.Thread | None = None
         self.private = True
         """Only the owner and the group may read what is published; so until Slurm has told that
         users may see each other's jobs."""
@@ -70,26 +92,44 @@ class Books:
         self._profile = self._do(read, self._profile)
         return self._profile
 
-    def decide(self, decision: Decision) -> int | None:
-        """Write a decision; its number, or None."""
-        return self._do(lambda ledger: ledger.add_decision(decision), None, changes=True)
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """What is written in here is written at the end, so that nothing in here waits for it."""
+        self._later += 1
+        try:
+            yield
+        finally:
+            self._later -= 1
+            self.flush()
+
+    def decide(self, decision: Decision) -> Entry:
+        """Write a decision."""
+        entry = Entry()
+
+        def write(ledger: Ledger) -> None:
+            entry.number = ledger.add_decision(decision)
+
+        self._write(write)
+        return entry
 
     def outcome(
-        self, number: int | None, state: str, at: float, detail: Mapping[str, Any] | None = None
+        self, entry: Entry | None, state: str, at: float, detail: Mapping[str, Any] | None = None
     ) -> None:
         """Write what became of a decision."""
-        if number is not None:
-            self._do(
-                lambda ledger: ledger.set_outcome(number, state, at, detail), None, changes=True
-            )
+
+        def write(ledger: Ledger) -> None:
+            if entry is not None and entry.number is not None:
+                ledger.set_outcome(entry.number, state, at, detail)
+
+        self._write(write)
 
     def event(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
         """Write an event."""
-        self._do(lambda ledger: ledger.add_event(job_id, kind, detail, at), None, changes=True)
+        self._write(lambda ledger: ledger.add_event(job_id, kind, detail, at))
 
     def round(self, record: RoundRecord) -> None:
         """Write a round."""
-        self._do(lambda ledger: ledger.add_round(record), None, changes=True)
+        self._write(lambda ledger: ledger.add_round(record))
 
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
         """Write a whole round down, so that it can be planned again (``simulator.replay``).
@@ -142,23 +182,38 @@ class Books:
         """Delete what is too old."""
         self._do(lambda ledger: ledger.prune(before), 0)
 
-    def publish(self, *, force: bool = False) -> None:
+    def publish(self, *, force: bool = False, beside: bool = False) -> None:
         """Copy the store to where its readers find it, as often as its size allows.
 
-        At most every other second, and never more than a fiftieth of the time.
+        At most every other second, and never more than a fiftieth of the time. ``beside``: in a
+        thread, one copy at a time, because a large store takes seconds.
         """
         due = self._changed and self._clock() - self._published >= self._publish_s
-        if not (due or force) or self._open() is None:
+        if not (due or force) or self._open() is None or self._store is None:
             return
-        from slurm_gpu_aware.store.database import publish
-
+        if self._publisher is not None and self._publisher.is_alive():
+            if not force:
+                return
+            self._publisher.join()
         self._published = self._clock()
         self._changed = False
+        if beside:
+            self._publisher = threading.Thread(
+                target=self._copy, args=(self._store, self.private), name="publish"
+            )
+            self._publisher.start()
+        else:
+            self._copy(self._store, self.private)
+
+    def _copy(self, store: Store, private: bool) -> None:
+        from slurm_gpu_aware.store.database import publish
+
         try:
-            assert self._store is not None  # noqa: S101 - _open gave a ledger
-            publish(self._store, mode=0o640 if self.private else 0o644)
+            publish(store, mode=0o640 if private else 0o644)
         except (StoreError, OSError) as exc:
             log.warning("the store cannot be published for readers: %s", exc)
+        except Exception:
+            log.exception("the store cannot be published for readers")
         self._publish_s = max(_PUBLISH_S, 50 * (self._clock() - self._published))
 
     @property
@@ -170,6 +225,10 @@ class Books:
 
     def close(self) -> None:
         """Publish and close."""
+        self._busy_until = -float("inf")
+        self.flush()
+        if self._publisher is not None:
+            self._publisher.join()
         if self._store is not None:
             self.publish(force=self._changed)
             with suppress(StoreError):
@@ -185,6 +244,7 @@ class Books:
 
         try:
             self._store = open_store(self._path)
+            self._store.wait_at_most(_BUSY_WAIT_S)
             self._ledger = Ledger(self._store)
         except (StoreError, OSError) as exc:
             log.error(
@@ -194,12 +254,32 @@ class Books:
             )
         return self._ledger
 
+    def _write(self, call: Callable[[Ledger], object]) -> None:
+        self._kept.append(call)
+        if not self._later:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was kept, as far as the store is not busy."""
+        while self._kept:
+            if self._open() is None:
+                self._kept.clear()
+                return
+            self._do(self._kept[0], None, changes=True)
+            if self._clock() < self._busy_until:
+                return
+            self._kept.popleft()
+
     def _do(self, call: Callable[[Ledger], _T], otherwise: _T, *, changes: bool = False) -> _T:
         ledger = self._open()
-        if ledger is None:
+        if ledger is None or (changes and self._clock() < self._busy_until):
             return otherwise
         try:
             result = call(ledger)
+        except StoreBusyError as exc:
+            log.warning("written down in some seconds: %s", exc)
+            self._busy_until = self._clock() + _BUSY_S
+            return otherwise
         except StoreError as exc:
             log.error("the store failed and is left alone for a minute: %s", exc)
             if self._store is not None:

@@ -16,7 +16,7 @@ from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.request import Request
-from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.books import Books, Entry
 from slurm_gpu_aware.service.strays import RECORD
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
@@ -90,6 +90,12 @@ class Placer:
                 steps.append(self._step(candidate, assignment, node_names, took_s, now))
             except (SourceError, ValueError) as exc:
                 failed[assignment.job_id] = str(exc)
+        with self._books.later():  # what is pinned keeps nodes from others until it is open
+            return self._prepare_and_open(steps, failed, now), failed
+
+    def _prepare_and_open(
+        self, steps: Sequence[_Step], failed: dict[str, str], now: float
+    ) -> list[str]:
         refused = self._gateway.update_jobs([JobUpdate(s.candidate.id, s.fields) for s in steps])
         seen = {job.id: job for job in self._gateway.jobs()} if steps else {}
         ready: list[_Step] = []
@@ -109,7 +115,7 @@ class Placer:
             else:
                 failed[step.candidate.id] = wrong
         self._undo([s for s in steps if s.candidate.id in failed], seen, failed, now)
-        return self._open(ready, seen, failed, now), failed
+        return self._open(ready, seen, failed, now)
 
     def _step(
         self,
@@ -154,7 +160,7 @@ class Placer:
         names: tuple[str, ...],
         took_s: Mapping[str, float],
         now: float,
-    ) -> int | None:
+    ) -> Entry:
         from slurm_gpu_aware.store.ledger import Decision
 
         request, job = candidate.request, candidate.job

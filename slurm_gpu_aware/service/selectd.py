@@ -272,7 +272,7 @@ class Selector:
             self._books.forget_waiting(time.time() - _PRUNE_S)
             if days:
                 self._books.prune(time.time() - 86400.0 * days)
-        self._books.publish()
+        self._books.publish(beside=True)
 
 
 def _sleep(wait_s: float) -> str:

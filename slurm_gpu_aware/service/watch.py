@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.config import Config
-from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.books import Books, Entry
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import SlurmJob
@@ -27,8 +27,8 @@ _ALONE = frozenset({"opened_by_hand", "started", "ended"})
 class Tracked:
     """A job with an open decision."""
 
-    decision: int | None
-    """Number in the ledger; None: the store could not be used."""
+    decision: Entry | None
+    """In the ledger; None: it is not there."""
     state: str
     nodes: tuple[str, ...]
     slots: tuple[int, ...] | None
@@ -58,7 +58,7 @@ class Watch:
         for decision in self.books.open_decisions():
             slots = tuple(decision.slots[0]) if decision.exact and decision.slots else None
             tracked = Tracked(
-                decision.id, decision.state, tuple(decision.nodes), slots, decision.restarts
+                Entry(decision.id), decision.state, tuple(decision.nodes), slots, decision.restarts
             )
             tracked.preempts = bool(decision.victims)
             self.placed[decision.job_id] = tracked

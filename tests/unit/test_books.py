@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.config import Config, EventsConfig, SelectorConfig, StoreConfig
 from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.rounds import Rounds
 from slurm_gpu_aware.service.selectd import Selector
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import JobUpdate
 from slurm_gpu_aware.slurm.parse_cluster import parse_config
-from slurm_gpu_aware.store.database import published_path
+from slurm_gpu_aware.store.database import Store, open_store, published_path
+from slurm_gpu_aware.store.ledger import Decision, Ledger
 
 CONFIG = "SLURM_VERSION = 24.11.5\nPrivateData             = {}\n"
 
@@ -89,3 +97,155 @@ def test_no_round_is_run_for_a_copy_that_is_not_due(
     selector._books._publish_s = 0.0
     assert selector._wait_s() == 0.5
     selector.close()
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[tuple[Books, list[float], sqlite3.Connection]]:
+    """Books, their clock, and another process's connection, which holds the write lock."""
+    now = [100.0]
+    books = Books(tmp_path / "store.db", clock=lambda: now[0])
+    books.event("7", "parked", {}, 1.0)
+    assert books._store is not None
+    books._store.wait_at_most(0.0)
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield books, now, other
+    other.close()
+    books.close()
+
+
+def decision(job_id: str = "7") -> Decision:
+    return Decision(
+        job_id=job_id,
+        user="alice",
+        submitted_at=1.0,
+        decided_at=2.0,
+        asked={},
+        policy="pal",
+        nodes=["n1"],
+        slots=[[1]],
+        score=1.0,
+        level="node",
+        slowdown=1.0,
+    )
+
+
+def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
+    busy: tuple[Books, list[float], sqlite3.Connection],
+) -> None:
+    books, now, other = busy
+    entry = books.decide(decision())
+    books.outcome(entry, "released", 3.0)
+    books.event("7", "released", {}, 3.0)
+    assert entry.number is None
+    assert books.decisions("7") == []
+    other.execute("COMMIT")
+    now[0] += 4.0
+    books.event("8", "parked", {}, 4.0)
+    assert books.decisions("7") == []  # not tried again so soon
+    now[0] += 2.0
+    books.flush()
+    assert [d.state for d in books.decisions("7")] == ["released"]
+    assert entry.number is not None
+    assert books.has_event("8", "parked")
+
+
+def test_a_busy_store_is_waited_for_once_in_a_while(
+    busy: tuple[Books, list[float], sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books, now, _ = busy
+    tries = []
+    add = Ledger.add_event
+
+    def counted(ledger: Ledger, *arguments: Any) -> None:
+        tries.append(now[0])
+        add(ledger, *arguments)
+
+    monkeypatch.setattr(Ledger, "add_event", counted)
+    for number in range(20):
+        books.event(str(number), "parked", {}, 1.0)
+    assert tries == [100.0]
+    now[0] += 6.0
+    books.flush()
+    assert tries == [100.0, 106.0]
+
+
+def test_at_the_end_a_busy_store_is_tried_once_more(
+    busy: tuple[Books, list[float], sqlite3.Connection], tmp_path: Path
+) -> None:
+    books, _, other = busy
+    books.decide(decision())
+    other.execute("COMMIT")
+    books.close()
+    with open_store(tmp_path / "store.db", readonly=True) as store:
+        assert len(Ledger(store).decisions("7")) == 1
+
+
+def test_what_the_ledger_refuses_is_dropped_alone(tmp_path: Path) -> None:
+    books = Books(tmp_path / "store.db")
+    books.event("7", "no such kind", {}, 1.0)
+    books.event("7", "parked", {}, 1.0)
+    assert books.has_event("7", "parked")
+    books.close()
+
+
+def test_nothing_is_written_between_pinning_and_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision is there before Slurm hears of it; the rest waits until the gate is open."""
+    slurm = FakeSlurm(tmp_path)
+    monkeypatch.setenv("FAKE_SLURM", str(slurm.home))
+    slurm.write([parked()], ["n1"])
+    told: list[str] = []
+    real_event, real_update = Ledger.add_event, CliGateway.update_jobs
+    real_decision = Ledger.add_decision
+
+    def event(ledger: Ledger, job_id: str, kind: str, *rest: Any) -> None:
+        told.append(kind)
+        real_event(ledger, job_id, kind, *rest)
+
+    def decide(ledger: Ledger, decision: Decision) -> int:
+        told.append("decision")
+        return real_decision(ledger, decision)
+
+    def update(gateway: CliGateway, updates: Sequence[JobUpdate]) -> dict[str, str]:
+        told.extend("open" if "Licenses" in dict(u.fields) else "pin" for u in updates)
+        return real_update(gateway, updates)
+
+    monkeypatch.setattr(Ledger, "add_event", event)
+    monkeypatch.setattr(Ledger, "add_decision", decide)
+    monkeypatch.setattr(CliGateway, "update_jobs", update)
+    rounds = Rounds(
+        CliGateway(scontrol=slurm.scontrol),
+        Config(),
+        Books(slurm.store),
+        gate_held_until=lambda: math.inf,
+    )
+    rounds.run()
+    assert told == ["parked", "decision", "pin", "open", "prepared", "released"]
+
+
+def test_a_copy_beside_is_made_once_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main loop goes on while a large store is copied; the last copy has everything."""
+    started, go_on = threading.Event(), threading.Event()
+    copies: list[str] = []
+
+    def slow(store: Store, **_: Any) -> None:
+        copies.append(threading.current_thread().name)
+        started.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr("slurm_gpu_aware.store.database.publish", slow)
+    books = Books(tmp_path / "store.db")
+    books.event("7", "parked", {}, 1.0)
+    books.publish(beside=True)
+    assert started.wait(10)
+    books.event("8", "parked", {}, 1.0)
+    books._publish_s = -1.0
+    books.publish(beside=True)
+    assert copies == ["publish"]
+    go_on.set()
+    books.close()
+    assert copies == ["publish", "MainThread"]

@@ -76,7 +76,7 @@ def test_only_a_job_with_victims_is_given_the_time(
     watch: Watch, preempts: bool, after_s: float, parked_again: bool
 ):
     watch.placed["7"] = Tracked(
-        1, "released", ("n1",), (1,), 0, opened=RELEASED_AT, preempts=preempts
+        None, "released", ("n1",), (1,), 0, opened=RELEASED_AT, preempts=preempts
     )
     assert bool(due(watch, after_s, grace_s=90.0)) is parked_again
 
