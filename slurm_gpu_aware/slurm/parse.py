@@ -27,6 +27,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import NodeShare, SlurmJob
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.unchecked import core_bounds, unchecked_options
 from slurm_gpu_aware.slurm.values import (
     UNSET,
     parse_count,
@@ -279,6 +280,8 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
     single = task is not None and task.isascii() and task.isdigit()
     state = fields["JobState"]
     least, most = _node_range(fields["NumNodes"])
+    threads, tasks_per_core = core_bounds(fields)
+    shortest = parse_duration(fields.get("TimeMin", ""))
     return SlurmJob(
         id=f"{array_id}_{task}" if single else str(raw_id),
         raw_id=raw_id,
@@ -296,6 +299,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         time_limit_s=parse_duration(fields["TimeLimit"]),
         restarts=int(fields["Restarts"]),
         batch=fields["BatchFlag"] != "0",
+        time_min_s=shortest if math.isfinite(shortest) else None,
         array_id=array_id,
         array_tasks=None if task is None or single else task.partition("%")[0],
         array_limit=int(fields["ArrayTaskThrottle"]) if "ArrayTaskThrottle" in fields else None,
@@ -312,6 +316,9 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         cpus_per_task=_count(fields.get("CPUs/Task")),
         ntasks_per_node=_count(fields.get("NtasksPerN:B:S:C", "").partition(":")[0]) or None,
         min_cpus_node=_count(fields.get("MinCPUsNode")) or 1,
+        threads_per_core=threads,
+        tasks_per_core=tasks_per_core,
+        unchecked=unchecked_options(fields),
         memory_mb_per_node=_memory(fields, "MinMemoryNode"),
         memory_mb_per_cpu=_memory(fields, "MinMemoryCPU"),
         req_tres=_tres(fields["ReqTRES"]),

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import (
+    GpuDefaults,
     SlurmConfig,
     SlurmNode,
     SlurmPartition,
@@ -71,6 +72,7 @@ def _node(line: str) -> SlurmNode:
         gpus_used=_gpu_indices(_value(fields, "GresUsed")),
         gpus_drained=_gpu_indices(_value(fields, "GresDrain")),
         cpus=int(fields.get("CPUEfctv") or fields.get("CPUTot") or 0),
+        threads=int(fields.get("ThreadsPerCore") or 1),
         cpus_used=int(fields.get("CPUAlloc") or 0),
         memory_mb=int(fields.get("RealMemory") or 0) - int(fields.get("MemSpecLimit") or 0),
         memory_used_mb=int(fields.get("AllocMem") or 0),
@@ -116,9 +118,20 @@ def parse_partitions(text: str) -> list[SlurmPartition]:
                 preempt_mode=_modes(fields.get("PreemptMode", "OFF")),
                 exclusive=fields.get("OverSubscribe") == "EXCLUSIVE",
                 grace_s=_grace(fields.get("GraceTime", "")),
+                per_gpu=_gpu_defaults(fields.get("JobDefaults", "")),
             )
         )
     return found
+
+
+def _gpu_defaults(text: str) -> GpuDefaults:
+    """``DefCpuPerGPU=4,DefMemPerGPU=1000``; 0 is no default."""
+    found = dict(item.strip().lower().partition("=")[::2] for item in text.split(","))
+    cpus, memory = (found.get(f"def{name}pergpu", "") for name in ("cpu", "mem"))
+    return GpuDefaults(
+        int(cpus) or None if cpus.isdigit() else None,
+        int(memory) or None if memory.isdigit() else None,
+    )
 
 
 def parse_qos(text: str) -> list[SlurmQos]:
@@ -220,6 +233,7 @@ def parse_config(text: str) -> SlurmConfig:
         counts_cpus=any(word in resources for word in ("CR_CPU", "CR_CORE", "CR_SOCKET")),
         preempt_type=_value(settings, "PreemptType").removeprefix("preempt/").replace("none", ""),
         preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
+        per_gpu=_gpu_defaults(settings.get("JobDefaults", "")),
         preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,
         private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
     )

@@ -36,6 +36,9 @@ _STRINGS = {
     "CpusPerTres": "cpus_per_tres",
     "MemPerTres": "memory_per_tres",
     "ReqTRES": "tres_req_str",
+    "Prefer": "prefer",
+    "BatchFeatures": "batch_features",
+    "BurstBuffer": "burst_buffer",
 }
 _NUMBERS = {
     "Priority": "priority",
@@ -46,7 +49,8 @@ _NUMBERS = {
     "NumCPUs": "cpus",
     "NumTasks": "tasks",
     "CPUs/Task": "cpus_per_task",
-    "NtasksPerN:B:S:C": "tasks_per_node",
+    "MinTmpDiskNode": "minimum_tmp_disk_per_node",
+    "Switches": "required_switches",
     "MinCPUsNode": "minimum_cpus_per_node",
 }
 _STATES_FIRST = ("COMPLETING", "CONFIGURING")
@@ -82,9 +86,16 @@ def _fields(job: Mapping[str, Any]) -> dict[str, str]:
         "BatchFlag": "1" if job["batch_flag"] else "0",
         "TimeLimit": f"{_number(limit)}:00" if limit["set"] else "UNLIMITED",
         "NumNodes": f"{least}-{most}" if most > least else str(least),
+        "Contiguous": "1" if job.get("contiguous") else "0",
+        "Socks/Node": _bounds(job, "sockets_per_node"),
+        "ReqB:S:C:T": _bounds(job, "", "", "cores_per_socket", "threads_per_core"),
+        "NtasksPerN:B:S:C": _bounds(job, "tasks_per_node", "", "", "tasks_per_core"),
         "OverSubscribe": "NO" if "none" in [str(s) for s in job.get("shared", [])] else "OK",
         "shares": _shares(job),
     }
+    shortest = _number(job.get("time_minimum"))
+    if shortest:
+        fields["TimeMin"] = f"{shortest}:00"
     for key, name in (("MinMemoryNode", "memory_per_node"), ("MinMemoryCPU", "memory_per_cpu")):
         if job[name]["set"]:
             fields[key] = str(_number(job[name]))
@@ -99,6 +110,12 @@ def _fields(job: Mapping[str, Any]) -> dict[str, str]:
     if _number(job.get("het_job_id")):
         fields["HetJobId"] = str(_number(job["het_job_id"]))
     return fields
+
+
+def _bounds(job: Mapping[str, Any], *names: str) -> str:
+    """Numbers as ``ReqB:S:C:T`` writes them; 0: not given, in 16 bits 65534 and 65535 as well."""
+    numbers = [_number(job.get(name)) or 0 for name in names]
+    return ":".join(str(number) if number < 65534 else "0" for number in numbers)
 
 
 def _shares(job: Mapping[str, Any]) -> str:
