@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,9 +20,10 @@ from slurm_gpu_aware.simulator.timings import Timings
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reproductions.md"
 SYNTHETIC = (
-    "The measured data were not there: these are **synthetic data of the same shape**, "
-    "and the numbers say nothing about the paper."
+    "The measured data were not there: these are **synthetic data of the same shape**, and the\n"
+    "numbers say nothing about the paper.\n\n"
 )
+WIDTH = 100
 
 
 def arguments(what: str) -> argparse.Namespace:
@@ -33,11 +35,17 @@ def arguments(what: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def shared() -> Path | None:
-    """The folder of measured data; None: it is not there."""
+def shared(*needed: str) -> Path | None:
+    """The folder of measured data; None if one of the needed files is not there (said on stderr).
+
+    A part of the data is as good as none: half of a table would be measured, half made up.
+    """
     given = os.environ.get("GPU_AWARE_SHARED")
     folder = Path(given) if given else ROOT.parent / "shared" / "data"
-    return folder if folder.is_dir() else None
+    missing = [name for name in needed if not (folder / name).is_file()]
+    if missing:
+        print(f"{folder / missing[0]} is not there: synthetic data", file=sys.stderr, flush=True)
+    return None if missing else folder
 
 
 def run(what: str, runs: Sequence[Run], processes: int | None) -> list[Result]:
@@ -60,8 +68,25 @@ def gain(ours: float, theirs: float) -> float:
 
 
 def percent(share: float) -> str:
-    """``12.3%``, with the sign of a loss."""
-    return f"{100 * share:.1f}%"
+    """``12.3%``, with the sign of a loss; never ``-0.0%``."""
+    return f"{round(100 * share, 1) + 0.0:.1f}%"
+
+
+def between(shares: Iterable[float]) -> str:
+    """``1.0% to 2.0%``."""
+    values = list(shares)
+    return f"{percent(min(values))} to {percent(max(values))}"
+
+
+def range_of(shares: Iterable[float]) -> str:
+    """``1.5% (1.0% to 2.0%)``: median and range."""
+    values = list(shares)
+    return f"{percent(float(np.median(values)))} ({between(values)})"
+
+
+def paragraph(*sentences: str) -> str:
+    """Sentences as lines of the page's width; empty ones are left out."""
+    return textwrap.fill(" ".join(s for s in sentences if s), WIDTH, break_on_hyphens=False)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -1,0 +1,98 @@
+"""The scripts that reproduce papers: tiny runs on synthetic data, and what is not there."""
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("common", "pal_bench", "pal_tables", "pal_synergy", "pal", "mapa", "topo")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """The scripts as modules; they import each other by bare names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks" / "reproduce")
+        yield SimpleNamespace(**{name: import_module(name) for name in NAMES})
+    for name in NAMES:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def partial(tmp_path, monkeypatch):
+    """A folder of data of which nearly everything is missing."""
+    folder = tmp_path / "traces" / "sia-philly" / "pal"
+    folder.mkdir(parents=True)
+    (folder / "workload-1.csv").write_text("job_id,submit_s,gpus,duration_s\n")
+    monkeypatch.setenv("GPU_AWARE_SHARED", str(tmp_path))
+    return tmp_path
+
+
+def test_a_part_of_the_data_is_as_good_as_none(scripts, partial, capsys):
+    assert scripts.common.shared("traces/sia-philly/pal/workload-1.csv") == partial
+    assert scripts.common.shared("traces/sia-philly/pal/workload-1.csv", "no/such.csv") is None
+    assert f"{partial}/no/such.csv is not there: synthetic data" in capsys.readouterr().err
+
+
+def test_pal_on_synthetic_data(scripts, partial, monkeypatch):
+    monkeypatch.setattr(scripts.pal_synergy, "NODES", 4)
+    tiny = scripts.pal_bench.Size(1, 2, (1.0, 3.0), (8,), (8,), ("fifo",), (8,), 8, 12)
+    text = scripts.pal.section(tiny, 1)
+    assert "synthetic data of the same shape" in text
+    for words in (
+        "1 of 16",
+        "no variability (control)",
+        "fifo, 8 jobs/h",
+        "pal+mapa, EASY backfill",
+    ):
+        assert words in text
+    assert "What the gain rests on: 2 other draws" in text
+    control = next(line for line in text.splitlines() if line.startswith("| no variability"))
+    assert control.endswith("| 1.00 | 0.0% | 0.0% | 0.0% |")
+
+
+def test_the_draw_like_the_authors_is_none_of_the_others(scripts):
+    assert scripts.pal_tables.other_seeds(20, 2) == [0, 1, *range(3, 21)]
+    assert scripts.pal_tables.other_seeds(20, 99) == list(range(20))
+    assert scripts.pal_bench.FULL.draws >= 20
+
+
+def test_mapa_with_few_jobs(scripts, monkeypatch):
+    monkeypatch.setattr(scripts.mapa, "JOBS", 8)
+    monkeypatch.setattr(scripts.mapa, "MACHINES", ("mapa-dgx-v", "mapa-summit"))
+    text = scripts.mapa.section(range(1), 1)
+    assert "one job per second" in text
+    for machine in ("mapa-dgx-v", "mapa-summit"):
+        assert f"| {machine}, pal+mapa, EASY backfill |" in text
+
+
+def test_topology_aware_on_synthetic_data(scripts, partial):
+    text = scripts.topo.section(((6, 2),), 1)
+    assert "synthetic data of the same shape" in text
+    assert "synthetic-6: 6 jobs, 2 machines" in text
+    assert "made up" in text
+
+
+def test_a_section_replaces_the_one_before(scripts, tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n", encoding="utf-8")
+    monkeypatch.setattr(scripts.common, "PAGE", page)
+    scripts.common.finish("pal", "one", write=True)
+    scripts.common.finish("topo", "two", write=True)
+    scripts.common.finish("pal", "three", write=True)
+    text = page.read_text(encoding="utf-8")
+    assert "one" not in text
+    assert text.index("three") < text.index("two")
+
+
+def test_every_remark_on_the_page_is_made_by_a_script():
+    """Else it would not follow the numbers when these change."""
+    page = (ROOT / "docs" / "reproductions.md").read_text(encoding="utf-8")
+    made = re.findall(r"<!-- (\w+): made by .*? -->.*?<!-- end -->", page, re.DOTALL)
+    assert made == ["pal", "mapa", "topo"]
+    rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
+    assert not re.search(r"\d", rest)
