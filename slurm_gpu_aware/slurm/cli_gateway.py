@@ -25,7 +25,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmReservation,
     SlurmSwitch,
 )
-from slurm_gpu_aware.slurm.parse import JobReader, parse_jobs
+from slurm_gpu_aware.slurm.job_reader import JobReader, parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import (
     parse_config,
     parse_free_licenses,

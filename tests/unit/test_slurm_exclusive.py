@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu_aware.slurm.parse import parse_jobs
+from slurm_gpu_aware.slurm.job_reader import parse_jobs
 
 RECORD = (
     "JobId=2 JobName={name} SLUID=s8NXM7YZ3Y3W00 UserId=alice(2001) GroupId=alice(2001)"

@@ -15,7 +15,7 @@ import pytest
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.parse import parse_jobs
+from slurm_gpu_aware.slurm.job_reader import parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import (
     parse_config,
     parse_free_licenses,
