@@ -44,7 +44,7 @@ from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
-__all__ = ["choose_by_links"]
+__all__ = ["choose_by_links", "promised_set"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class _Best:
     mask: int
     sets: int
     ties: int
+    told: int = 0
+    """On plain nodes the set that the values are those of; ``mask`` is then only a count."""
 
 
 def choose_by_links(cell: Cell, goal: Goal) -> Choice:
@@ -99,12 +101,19 @@ def _worst_set(graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal
     slots = slots_of(allowed)
     lowest = mask_of(slots[:k])
     if graph.n > MAX_EXACT:
-        return _Best(_values(graph, free, slots[:k], goal), lowest, comb(len(slots), k), 1)
+        return _Best(_values(graph, free, slots[:k], goal), lowest, comb(len(slots), k), 1, lowest)
     masks, first, second = _scored(graph, free, allowed, k, goal)
     bottom = first == first.min()
-    at = int(np.flatnonzero(bottom)[0])
-    values = (float(first[at]), float(second[bottom].min()) if second is not None else 0.0)
-    return _Best(values, lowest, len(masks), len(masks))
+    if second is not None:
+        bottom &= second == second[bottom].min()
+    at = int(bottom.argmax())
+    values = (float(first[at]), float(second[at]) if second is not None else 0.0)
+    return _Best(values, lowest, len(masks), len(masks), int(masks[at]))
+
+
+def promised_set(graph: HardwareGraph, free: int, slots: tuple[int, ...], goal: Goal) -> int:
+    """Mask of the worst set that Slurm may pick on a plain node: the one that counted."""
+    return _worst_set(graph, free, free, len(slots), goal).told
 
 
 def _scored(
@@ -205,7 +214,17 @@ def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Cho
         sets=sum(int(n) * b.sets for n, b in zip(per_kind, best, strict=True)),
         ties=sum(int(n) * b.ties for n, b in zip(tied, best, strict=True)),
         considered=considered,
+        cut=_cut(kinds, goal),
     )
+
+
+def _cut(kinds: Kinds, goal: Goal) -> str | None:
+    """What was not compared on nodes that are too large for tables."""
+    for graph, allowed in zip(kinds.graph, kinds.allowed, strict=True):
+        many = goal.objective == "preserved" or allowed.bit_count() > MAX_EXACT
+        if graph.n > MAX_EXACT and many and not graph.is_uniform:
+            return "on nodes with more than 16 GPUs sets grown from each GPU, not all compared"
+    return None
 
 
 def _considered(cell: Cell, kinds: Kinds, best: list[_Best], picked: int) -> tuple[Considered, ...]:

@@ -54,7 +54,8 @@ def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
         cut, sets = f"{most} of the {len(sets)} index sets compared", sets[:most]
         kept = {number: own[np.isin(own, sets)] for number, own in found.items()}
         found = {number: own for number, own in kept.items() if len(own)}
-    if goal.objective != "preserved" and max(graph.n for graph in kinds.graph) > MAX_EXACT:
+    large = any(graph.n > MAX_EXACT and not graph.is_uniform for graph in kinds.graph)
+    if large and goal.objective != "preserved":
         cut = "index sets of nodes with more than 16 GPUs compared by the sum of all their links"
     values, left = _set_values(kinds, sets, goal), gpus_left(cell)
     best: tuple[GroupKey, int, IntArray] | None = None

@@ -26,7 +26,7 @@ from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.choose import Choice, choose
 from slurm_gpu_aware.placement.feasible import Supply, splits
 from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
-from slurm_gpu_aware.placement.links import choose_by_links
+from slurm_gpu_aware.placement.links import choose_by_links, promised_set
 from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table
 from slurm_gpu_aware.placement.topo_split import choose_by_sockets
 from slurm_gpu_aware.request import Request
@@ -38,9 +38,9 @@ from slurm_gpu_aware.topology.bandwidth import (
     preserved_bw,
 )
 from slurm_gpu_aware.topology.graph import HardwareGraph
-from slurm_gpu_aware.topology.matching import match
+from slurm_gpu_aware.topology.matching import complete_search, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
-from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
 __all__ = [
     "COMPARED_BY",
@@ -113,18 +113,26 @@ def _kept(graph: HardwareGraph, gpus: int) -> float:
 
 
 def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:
-    """MAPA's part of the account: the three bandwidths of the chosen set. GB/s."""
-    cluster = cell.supply.cluster
+    """MAPA's part of the account: the three bandwidths of the chosen set. GB/s.
+
+    On a plain node those of the worst set that Slurm may pick (``worst``), as it was compared. The
+    totals stand only if the links of every node were measured.
+    """
+    cluster, request = cell.supply.cluster, cell.supply.request
     nodes: list[dict[str, Any]] = []
-    for node, slots in list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]:
+    in_part = False
+    for node, slots in zip(choice.nodes, choice.slots, strict=True):
         graph, free = graph_of(cluster, node), int(cell.supply.free[node])
-        left = _kept(graph, free & ~mask_of(slots))
         entry: dict[str, Any] = {
             "node": cluster.nodes[node],
             "measured": bool(cluster.graphs) and cluster.graphs[node] is not None,
-            "preservedbw_gbps": round(left, 3),
-            "taken_gbps": round(_kept(graph, free) - left, 3),
         }
+        if not cluster.indexed[node] and not request.whole_node:
+            slots = slots_of(promised_set(graph, free, slots, goal))
+            entry["worst"] = list(slots)
+        left = _kept(graph, free & ~mask_of(slots))
+        entry["preservedbw_gbps"] = round(left, 3)
+        entry["taken_gbps"] = round(_kept(graph, free) - left, 3)
         if len(slots) <= MAX_EXACT:
             found = match(graph, slots, goal.pattern, goal.model, by_sum=goal.objective == "aggbw")
             entry |= {
@@ -133,31 +141,46 @@ def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:
                 "order": [list(order) for order in found.order],
                 "links_gbps": [round(link, 3) for link in found.links_gbps],
             }
+        in_part |= not complete_search(graph, goal.pattern, len(slots))
         nodes.append(entry)
     account: dict[str, Any] = {
         "objective": goal.objective,
-        "pattern": cell.supply.request.pattern,
-        "bandwidth_sensitive": cell.supply.request.bandwidth_sensitive,
+        "pattern": request.pattern,
+        "bandwidth_sensitive": request.bandwidth_sensitive,
         "effbw_model": goal.model.name,
-        "links": nodes,
+        "links": nodes[:MOST_NODES],
     }
-    if all("effbw_gbps" in entry for entry in nodes):
-        account["effbw_gbps"] = min(entry["effbw_gbps"] for entry in nodes)
-        account["aggbw_gbps"] = round(sum(entry["aggbw_gbps"] for entry in nodes), 3)
-    account["preservedbw_gbps"] = round(sum(entry["preservedbw_gbps"] for entry in nodes), 3)
+    if in_part:
+        account["embeddings"] = "searched in part"
+    if all(entry["measured"] for entry in nodes):
+        if all("effbw_gbps" in entry for entry in nodes):
+            account["effbw_gbps"] = min(entry["effbw_gbps"] for entry in nodes)
+            account["aggbw_gbps"] = round(sum(entry["aggbw_gbps"] for entry in nodes), 3)
+        account["preservedbw_gbps"] = round(sum(entry["preservedbw_gbps"] for entry in nodes), 3)
     return account
 
 
+_MODELS = {"paper": " by eq. 2", "refit": " by the refit of eq. 2"}
+
+
 def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
-    """End of the summary sentence: rule, bandwidths, ties."""
+    """End of the summary sentence: rule, bandwidths that were measured, ties."""
     parts = [_RULES[goal.objective]]
     if choice.sets is not None:
         parts[0] += f" (of {choice.sets} sets)" if choice.sets != 1 else " (the only set)"
     if choice.ties > 1:
         parts.append(f"{choice.ties} equal: the lowest index")
+    if "embeddings" in account:
+        parts.append("layouts of this pattern searched in part")
     if "effbw_gbps" in account:
-        parts.append(f"EffBW {account['effbw_gbps']:g}, AggBW {account['aggbw_gbps']:g}")
-    parts.append(f"PreservedBW {account['preservedbw_gbps']:g} GB/s")
+        model = _MODELS.get(goal.model.name, "")
+        parts.append(f"EffBW {account['effbw_gbps']:g}{model}, AggBW {account['aggbw_gbps']:g}")
+    if "preservedbw_gbps" in account:
+        parts.append(f"PreservedBW {account['preservedbw_gbps']:g} GB/s")
+    else:
+        parts.append("links not measured")
+    if any("worst" in entry for entry in account["links"]):
+        parts.append("at worst: Slurm picks the GPUs")
     return ", ".join(parts)
 
 

@@ -5,20 +5,31 @@ the rest: which GPUs are used, and where those job GPUs sit that still have unpl
 (the frontier). Partial placements that agree in both are merged and the best one is kept, so the
 work grows with the width of the graph, not with the factorial of its size. Job GPUs with the same
 neighbours are interchangeable and take GPUs in ascending order.
+
+Graphs of up to eight job GPUs whose frontier is too wide for that go order by order (``orders``).
+What is too wide for both is searched in part: per set of GPUs the best few partial placements are
+kept (a beam), and :func:`complete` says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import comb, perm
+from typing import Literal
 
 import numpy as np
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.topology.orders import MAX_ORDERED, order_values, orders_of
 from slurm_gpu_aware.topology.patterns import Edges
 from slurm_gpu_aware.topology.subsets import masks_of_size, rank_of_mask
 
-__all__ = ["best_mapping", "mapping_values"]
+__all__ = ["best_mapping", "complete", "mapping_values"]
+
+_MOST_ROWS = 1 << 22  # partial placements of all steps together: a second or two
+_MOST_PRODUCTS = 1 << 34  # multiplications of one product over orders: about as long
+_BEAM = 1 << 15  # partial placements that a step keeps where the search is in part
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class _Layer:
     """GPU of the step that led here, and the state that it came from."""
 
 
-def _extend(layer: _Layer, step: _Step, weights: FloatArray, total: bool) -> _Layer:
+def _extend(layer: _Layer, step: _Step, weights: FloatArray, total: bool, beam: bool) -> _Layer:
     n = weights.shape[0]
     gpus = np.arange(n)
     allowed = (layer.mask[:, None] >> gpus & 1) == 0
@@ -119,20 +130,56 @@ def _extend(layer: _Layer, step: _Step, weights: FloatArray, total: bool) -> _La
         order = np.lexsort((-value, state))
         same = state[order][1:] == state[order][:-1]
     first = order[np.concatenate([[True], ~same])] if order.size else order
+    if beam and len(first) > _BEAM:
+        first = _best_of_each(first, mask[first], value[first])
     return _Layer(mask[first], seats[first], value[first], parent[first], gpu[first])
+
+
+def _best_of_each(states: IntArray, mask: IntArray, value: FloatArray) -> IntArray:
+    """The best few states of every set of GPUs, so that no set is lost."""
+    order = np.lexsort((-value, mask))
+    new = np.concatenate([[True], mask[order][1:] != mask[order][:-1]])
+    starts = np.flatnonzero(new)
+    place = np.arange(len(order)) - starts[np.cumsum(new) - 1]
+    return np.asarray(states[order[place < max(1, _BEAM // len(starts))]])
+
+
+Way = Literal["frontier", "orders", "beam"]
+
+
+@lru_cache(maxsize=512)
+def _way(edges: Edges, k: int, n: int) -> Way:
+    """How a graph on ``k`` of ``n`` GPUs is searched: completely if that takes about a second."""
+    rows = sum(
+        comb(n, i) * perm(i, len(step.keep)) * max(1, n - i)
+        for i, step in enumerate(_steps(edges, k), start=1)
+    )
+    if rows <= _MOST_ROWS:
+        return "frontier"
+    if k <= MAX_ORDERED:
+        used = orders_of(edges, k)
+        if used.size * comb(n, k) <= _MOST_PRODUCTS:
+            return "orders"
+    return "beam"
+
+
+def complete(edges: Edges, k: int, n: int) -> bool:
+    """Say whether :func:`mapping_values` looks at all mappings onto ``k`` of ``n`` GPUs."""
+    return _way(edges, k, n) != "beam"
 
 
 def _run(weights: FloatArray, edges: Edges, k: int, total: bool) -> list[_Layer]:
     none = np.zeros(1, dtype=np.int64)
     start = np.zeros(1) if total else np.full(1, np.inf)
     layers = [_Layer(none, np.zeros((1, 0), dtype=np.int64), start, none, none)]
+    beam = _way(edges, k, weights.shape[0]) != "frontier"
     for step in _steps(edges, k):
-        layers.append(_extend(layers[-1], step, weights, total))
+        layers.append(_extend(layers[-1], step, weights, total, beam))
     return layers
 
 
-def mapping_values(weights: FloatArray, edges: Edges, k: int, *, total: bool) -> FloatArray:
-    """Largest sum (``total``) or bottleneck of a mapping of the graph onto every ``k``-set.
+def mapping_values(weights: FloatArray, edges: Edges, k: int) -> tuple[FloatArray, FloatArray]:
+    """Largest sum and largest bottleneck of a mapping of the graph onto every ``k``-set.
 
     Parameters
     ----------
@@ -141,24 +188,31 @@ def mapping_values(weights: FloatArray, edges: Edges, k: int, *, total: bool) ->
 
     Returns
     -------
-    (C(n, k),) in tie order; without edges the sum is 0 and the bottleneck inf.
+    (C(n, k),) sums and (C(n, k),) bottlenecks in tie order; without edges 0 and inf.
 
     Notes
     -----
-    Exact. States are at most C(n, i) x i!/(i-width)! at step i: quick for paths, rings, trees,
-    grids and, through interchangeable GPUs, for stars and complete (bipartite) graphs; slow only
-    for wide irregular graphs on many GPUs.
+    Exact where :func:`complete` says so, else values of mappings that exist, not always of the
+    best. Partial placements are at most C(n, i) x i!/(i-width)! at step i: quick for paths, rings,
+    trees, ladders and, through interchangeable GPUs, for stars and complete (bipartite) graphs.
+    Wide graphs (cubes, tori, irregular ones) take a second or two, once per machine.
     """
-    last = _run(weights, edges, k, total)[-1]
-    out = np.full(masks_of_size(weights.shape[0], k).size, -np.inf)
-    out[rank_of_mask(weights.shape[0])[last.mask]] = last.value
-    return out
+    n = weights.shape[0]
+    if _way(edges, k, n) == "orders":
+        return order_values(weights, edges, k)
+    found = []
+    for total in (True, False):
+        last = _run(weights, edges, k, total)[-1]
+        out = np.full(masks_of_size(n, k).size, -np.inf)
+        out[rank_of_mask(n)[last.mask]] = last.value
+        found.append(out)
+    return found[0], found[1]
 
 
 def best_mapping(weights: FloatArray, edges: Edges) -> tuple[int, ...]:
     """GPU of each job GPU in the mapping with the largest sum onto all ``n`` GPUs.
 
-    Links of weight ``-inf`` are not used as long as a mapping without them exists.
+    Links of weight ``-inf`` are not used as long as a mapping without them is found.
     """
     n = weights.shape[0]
     layers = _run(weights, edges, n, total=True)

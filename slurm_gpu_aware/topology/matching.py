@@ -17,7 +17,7 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds, preserved_bw
-from slurm_gpu_aware.topology.general import best_mapping, mapping_values
+from slurm_gpu_aware.topology.general import best_mapping, complete, mapping_values
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.patterns import Edges, Pattern
 from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values, ring_with_counts
@@ -29,7 +29,15 @@ from slurm_gpu_aware.topology.subsets import (
 )
 from slurm_gpu_aware.topology.trees import best_tree, tree_values
 
-__all__ = ["Match", "agg_table", "eff_table", "fitted_ring", "match", "preserved_table"]
+__all__ = [
+    "Match",
+    "agg_table",
+    "complete_search",
+    "eff_table",
+    "fitted_ring",
+    "match",
+    "preserved_table",
+]
 
 _RING, _TREE = Pattern("ring"), Pattern("tree")
 
@@ -92,7 +100,7 @@ def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, 
         return _frozen(links.sum(axis=0), links.min(axis=0))
     if pattern.name == "tree":
         return _frozen(*tree_values(graph.gbps, k))
-    return _frozen(*(mapping_values(graph.gbps, edges, k, total=t) for t in (True, False)))
+    return _frozen(*mapping_values(graph.gbps, edges, k))
 
 
 def agg_table(graph: HardwareGraph, pattern: Pattern, k: int) -> FloatArray:
@@ -178,6 +186,13 @@ def eff_table(graph: HardwareGraph, pattern: Pattern, k: int, model: EffBwModel)
     return _link_tables(graph, pattern, k)[1]
 
 
+def complete_search(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
+    """Say whether the tables hold the best of all embeddings (see ``general.complete``)."""
+    if pattern.name != "edges" or graph.is_uniform:
+        return True
+    return complete(pattern.edges_for(k), k, graph.n)
+
+
 def preserved_table(graph: HardwareGraph, free: int, k: int) -> FloatArray:
     """(C(n, k),) PreservedBW (eq. 3) on the free GPUs for every set, tie order. GB/s.
 
@@ -214,7 +229,8 @@ def match(
     """The best embedding on one given set of at most 16 GPUs.
 
     ``by_sum``: the one with the largest AggBW. Otherwise the one with the largest EffBW and, under
-    the bottleneck model, the largest sum among those.
+    the bottleneck model, the largest sum among those. Where the search is in part
+    (:func:`complete_search`) the values are those of the embedding that is returned.
     """
     k, index = len(gpus), np.ix_(gpus, gpus)
     agg, eff = _values(graph, gpus, pattern)
@@ -239,6 +255,8 @@ def match(
         orders.append(order)
         links += [float(weights[order[a], order[b]]) for a, b in edges]
     named = tuple(tuple(gpus[i] for i in order) for order in orders)
+    if links and not complete_search(graph, pattern, k):
+        agg, eff = sum(links), (eff if by_eq2 else min(links))  # of the one that is shown
     return Match(gpus, named, tuple(links), agg, eff)
 
 

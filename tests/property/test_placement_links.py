@@ -194,13 +194,34 @@ def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, p
         assert got.gpus == request.gpus
     assert got.policy == policy
     assert json.loads(json.dumps(got.why)) == got.why
-    assert got.why["summary"].endswith(("GB/s", "indices", "first"))
+    assert got.why["summary"].endswith(("GB/s", "indices", "first", "not measured", "the GPUs"))
+    measured = all(entry["measured"] for entry in got.why["links"])
+    assert measured == ("preservedbw_gbps" in got.why) == ("effbw_gbps" in got.why)
     for entry in got.why["links"]:
         assert entry["taken_gbps"] >= 0
+        chosen = dict(zip((cluster.nodes[n] for n in got.nodes), got.slots, strict=True))
         for order in entry["order"]:
-            assert sorted(order) == list(dict(zip(
-                (cluster.nodes[n] for n in got.nodes), map(list, got.slots), strict=True
-            ))[entry["node"]])  # fmt: skip
+            assert sorted(order) == entry.get("worst", list(chosen[entry["node"]]))
+
+
+@MANY
+@given(cases(), st.sampled_from(["pal+mapa", "mapa-preserve", "mapa-greedy"]))
+def test_the_account_tells_what_was_compared(case, policy):
+    """On plain nodes, too: there the worst that Slurm may pick."""
+    request, cluster = case
+    got = make_policy(policy).place(request, cluster)
+    if got is None or len(got.nodes) > 1:
+        return
+    objective = objective_of(policy, request)
+    told = got.why["links"][0]
+    value = set_value(request, cluster, objective, chosen_of(got))
+    if objective == "effbw":
+        assert (told["effbw_gbps"], told["aggbw_gbps"]) == pytest.approx(value, abs=1e-3)
+        assert got.why["considered"][0]["effbw_gbps"] == pytest.approx(value[0], abs=1e-3)
+    elif objective == "aggbw":
+        assert told["aggbw_gbps"] == pytest.approx(value, abs=1e-3)
+    else:
+        assert -told["taken_gbps"] == pytest.approx(value, abs=1e-3)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -17,6 +17,7 @@ from small_machines import (
     patterns,
 )
 
+from slurm_gpu_aware.topology import general
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
     PAPER,
@@ -25,6 +26,7 @@ from slurm_gpu_aware.topology.bandwidth import (
     eq2_model,
     link_counts,
 )
+from slurm_gpu_aware.topology.general import mapping_values
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import (
@@ -34,6 +36,7 @@ from slurm_gpu_aware.topology.matching import (
     match,
     preserved_table,
 )
+from slurm_gpu_aware.topology.orders import order_values
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values
 from slurm_gpu_aware.topology.subsets import mask_of, masks_of_size, rank_of_mask, slots_of
@@ -66,6 +69,34 @@ def test_tables_agree_with_every_permutation(case):
     assert eff_table(graph, pattern, k, BOTTLENECK).tolist() == [
         brute_bottleneck(graph, s, pattern) for s in sets
     ]
+
+
+@MANY
+@given(machines(6), st.sets(st.sampled_from(list(combinations(range(5), 2))), min_size=1))
+def test_order_by_order_agrees_with_every_permutation(graph, edges):
+    k = 5
+    if graph.n < k:
+        return
+    pattern = Pattern("edges", tuple(sorted(edges)))
+    total, slowest = order_values(graph.gbps, pattern.edges, k)
+    sets = list(combinations(range(graph.n), k))
+    assert total.tolist() == [brute_agg(graph, s, pattern) for s in sets]
+    assert slowest.tolist() == [brute_bottleneck(graph, s, pattern) for s in sets]
+
+
+def test_a_beam_finds_embeddings_that_exist(monkeypatch):
+    """Never better than the best, for every set, and mostly the best."""
+    graph = machine("dgx-1-v100")
+    edges = tuple((a, b) for a, b in combinations(range(6), 2) if (a + b) % 3)
+    exact = mapping_values(graph.gbps, edges, 6)
+    assert general.complete(edges, 6, 8)
+    monkeypatch.setattr(general, "_way", lambda *_: "beam")
+    monkeypatch.setattr(general, "_BEAM", 200)
+    assert not general.complete(edges, 6, 8)
+    for found, best in zip(mapping_values(graph.gbps, edges, 6), exact, strict=True):
+        assert (found <= best).all()
+        assert (found > 0).all()
+        assert (found == best).mean() > 0.5
 
 
 @MANY

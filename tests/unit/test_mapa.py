@@ -16,10 +16,11 @@ from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.topo_split import bisect
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, fit_eq2
+from slurm_gpu_aware.topology.general import mapping_values
 from slurm_gpu_aware.topology.graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import fitted_ring, match
-from slurm_gpu_aware.topology.patterns import Pattern
+from slurm_gpu_aware.topology.patterns import Pattern, parse_pattern
 from slurm_gpu_aware.topology.subsets import mask_of, slots_of
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "policies"
@@ -177,6 +178,58 @@ def test_nodes_without_links_count_as_equal_and_say_so():
     )
     assert (blind.nodes, blind.slots) == ((0,), ((0, 1),))
     assert not blind.why["links"][0]["measured"]
+    assert blind.why["summary"].endswith("links not measured")
+    assert not {"effbw_gbps", "aggbw_gbps", "preservedbw_gbps"} & set(blind.why)
+
+
+def test_on_a_plain_node_the_worst_that_slurm_may_pick_is_told():
+    cluster = replace(Cluster.uniform(1, 8, graph=DGX), indexed=np.array([False]))
+    why = make_policy("pal+mapa").place(Request("1", 2, bandwidth_sensitive=True), cluster).why
+    assert why["considered"][0]["effbw_gbps"] == why["effbw_gbps"] == 12.0
+    assert why["links"][0]["order"] == [why["links"][0]["worst"]]
+    assert "EffBW 12, AggBW 24" in why["summary"]
+    assert why["summary"].endswith("at worst: Slurm picks the GPUs")
+
+
+def test_the_summary_names_a_model_that_is_not_the_default():
+    assert "EffBW 25, " in place("mapa-preserve", 5).why["summary"]
+    paper = place("mapa-preserve", 5, options={"effbw": "paper"})
+    assert "EffBW 53.606 by eq. 2, " in paper.why["summary"]
+    refit = place("mapa-preserve", 5, options={"effbw": [1.0] * 14})
+    assert " by the refit of eq. 2, " in refit.why["summary"]
+
+
+CUBE = "0-1,1-2,2-3,3-0,4-5,5-6,6-7,7-4,0-4,1-5,2-6,3-7"
+
+
+def test_a_cube_on_sixteen_gpus_is_searched_completely():
+    """12,870 sets of 840 different layouts each."""
+    graph = machine("mapa-cubemesh-16")
+    got = place("mapa-preserve", 8, graph=graph, pattern=CUBE)
+    assert "embeddings" not in got.why
+    edges = parse_pattern(CUBE).edges
+    total, slowest = (table.max() for table in mapping_values(graph.gbps, edges, 8))
+    assert got.why["effbw_gbps"] == slowest
+    ((order,),) = [entry["order"] for entry in got.why["links"]]
+    assert min(graph.gbps[order[a], order[b]] for a, b in edges) == slowest
+    rng = np.random.default_rng(5)
+    for gpus in (rng.permutation(16)[:8] for _ in range(300)):
+        links = [graph.gbps[gpus[a], gpus[b]] for a, b in edges]
+        assert min(links) <= slowest
+        assert sum(links) <= total
+
+
+def test_a_pattern_that_is_too_wide_is_searched_in_part_and_says_so():
+    rows = [f"{4 * r + c}-{4 * r + c + 1}" for r in range(4) for c in range(3)]
+    grid = ",".join([*rows, *(f"{v}-{v + 4}" for v in range(12))])
+    graph = machine("mapa-cubemesh-16")
+    got = place("mapa-preserve", 9, graph=graph, pattern=grid)
+    assert got.why["embeddings"] == "searched in part"
+    assert "searched in part" in got.why["summary"]
+    entry = got.why["links"][0]
+    assert entry["effbw_gbps"] == min(entry["links_gbps"])
+    assert entry["aggbw_gbps"] == sum(entry["links_gbps"])
+    assert sorted(entry["order"][0]) == list(got.slots[0])
 
 
 def test_several_nodes_get_the_index_set_that_is_best_on_the_worst_of_them():
@@ -215,6 +268,8 @@ def test_machines_of_more_than_16_gpus():
         assert got.why["effbw_gbps"] == 50.0
         kept = place("mapa-preserve", 4, bw="low", graph=graph, busy=busy)
         assert not set(kept.slots[0]) & {3, 9, 12, 17}
+        assert "cut" in kept.why
+        assert ("cut" in got.why) == (not busy)
     assert place("mapa-greedy", 18, graph=graph).gpus == 18
     assert place("mapa-topo-aware", 4, graph=graph).gpus == 4
 

@@ -1,12 +1,13 @@
 """The worked tables in ``docs/policies`` come out of the code."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.pal import traversal
 from slurm_gpu_aware.placement.policy import make_policy
@@ -31,6 +32,10 @@ def table(page, first):
     return rows
 
 
+def numbers(text):
+    return tuple(int(part) for part in text.split(","))
+
+
 def test_pal_walk():
     scores = np.array([[0.89, 0.94, 1.06, 2.55]] * 2)
     cluster = Cluster.uniform(2, 4, scores={"A": scores}, locality_penalty=1.5)
@@ -39,6 +44,24 @@ def test_pal_walk():
     assert [(r[1], float(r[2])) for r in rows] == [(level, v) for level, v, _ in walk]
     assert [float(r[3]) for r in rows] == pytest.approx([product for _, _, product in walk])
     assert [r[0] for r in rows] == [str(i + 1) for i in range(len(rows))]
+
+
+def test_pal_on_two_sockets():
+    """Every row is the best set of its level; the first is the one that pal takes."""
+    group = np.array([[0, 0, 1, 1]])
+    scores = np.array([[1.0, 1.05, 1.0, 1.05]])
+    base = Cluster.uniform(1, 4, scores={"A": scores})
+    levels = (LocalityLevel("socket", 1.0, group), LocalityLevel("node", 1.1, np.array([0])))
+    cluster = replace(base, levels=levels)
+    rows = table("pal.md", "level | V")
+    assert [row[0] for row in rows] == ["socket", "node"]
+    for level, score, product, gpus in rows:
+        alone = replace(cluster, levels=tuple(one for one in levels if one.name == level))
+        got = make_policy("pal").place(Request("1", 2, app_class="A"), alone)
+        assert (got.level, got.score, got.slots[0]) == (level, float(score), numbers(gpus))
+        assert got.slowdown == pytest.approx(float(product))
+    got = make_policy("pal").place(Request("1", 2, app_class="A"), cluster)
+    assert (got.level, got.slots[0]) == (rows[0][0], numbers(rows[0][3]))
 
 
 @pytest.mark.parametrize("row", table("pm-first.md", "set"), ids=lambda row: row[3])
