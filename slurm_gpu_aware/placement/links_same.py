@@ -134,11 +134,13 @@ def _compare(
     cell: Cell, kinds: Kinds, goal: Goal, rows: IntArray, values: FloatArray, left: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """(F,) value of the job on the best nodes for each index set, and GPUs left beside it."""
-    present, of_row = np.unique(kinds.of_row[rows], return_inverse=True)
-    of_row, values = of_row.reshape(-1), values[:, present]
+    of_row = kinds.of_row[rows]
+    if len(rows) < len(kinds.of_row):  # one group of several: the kinds in it
+        present, of_row = np.unique(of_row, return_inverse=True)
+        of_row, values = of_row.reshape(-1), values[:, present]
     must = np.isin(cell.units[rows], list(cell.supply.request.required))
     others = cell.split.nodes - int(must.sum())
-    number = len(present)
+    number = values.shape[1]
     count = np.bincount(of_row[~must], minlength=number)
     spare_of = np.zeros(number)
     spare_of[of_row] = left[rows]
