@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["AwareError", "ConfigError", "PolicyError", "RequestError", "SourceError", "StoreError"]
+__all__ = [
+    "AwareError",
+    "ConfigError",
+    "PolicyError",
+    "RequestError",
+    "SourceError",
+    "StoreBusyError",
+    "StoreError",
+]
 
 
 class AwareError(Exception):
@@ -36,3 +44,7 @@ class SourceError(AwareError):
 
 class StoreError(AwareError):
     """The SQLite store is damaged, newer than we are, or cannot be opened."""
+
+
+class StoreBusyError(StoreError):
+    """Another process is writing to the store; the same call may succeed in a moment."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.errors import StoreBusyError, StoreError
 from slurm_gpu_aware.store.ownership import make_file
 
 __all__ = [
@@ -54,6 +54,11 @@ class Store:
         self._connection = connection
         self._lock = threading.RLock()
 
+    def wait_at_most(self, seconds: float) -> None:
+        """How long a write waits for another process, in place of ``BUSY_TIMEOUT_S``."""
+        with self._lock, _translated(self.path):
+            self._connection.execute(f"PRAGMA busy_timeout={int(1000 * seconds)}")
+
     def query(self, sql: str, params: Params = ()) -> list[sqlite3.Row]:
         """Run a reading statement and return all rows. Raises StoreError."""
         with self._lock, _translated(self.path):
@@ -76,7 +81,7 @@ class Store:
         The write lock is taken at the start (BEGIN IMMEDIATE), so that reading before writing
         inside the block cannot fail with "database is locked" when another process wrote in
         between. Any exception rolls the outermost block back. Raises StoreError if the store is
-        read-only, damaged, or locked for longer than ``BUSY_TIMEOUT_S``.
+        read-only or damaged, StoreBusyError if it is locked for longer than ``BUSY_TIMEOUT_S``.
         """
         if self.readonly:
             raise StoreError(f"{self.path}: opened read-only, cannot be written")
@@ -318,7 +323,8 @@ def _translated(file: Path) -> Iterator[None]:
     except sqlite3.IntegrityError:
         raise
     except sqlite3.OperationalError as exc:
-        raise StoreError(f"{file}: {_cure(str(exc))}") from exc
+        kind = StoreBusyError if "locked" in str(exc) else StoreError
+        raise kind(f"{file}: {_cure(str(exc))}") from exc
     except sqlite3.DatabaseError as exc:
         if type(exc) is not sqlite3.DatabaseError:
             raise
@@ -330,7 +336,7 @@ def _translated(file: Path) -> Iterator[None]:
 
 def _cure(reason: str) -> str:
     if "locked" in reason:
-        return f"another process has held the store for more than {BUSY_TIMEOUT_S:.0f} s"
+        return "another process is writing to the store and did not end in time"
     if "unable to open" in reason or "readonly" in reason:
         return "cannot be opened; check the owner and mode of the file and of its directory"
     if "full" in reason:
