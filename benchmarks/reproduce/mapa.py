@@ -189,8 +189,8 @@ def remarks(machines: Sequence[Machine]) -> str:
         "the order of the table."
         if same
         else "",
-        "The paper's Figure 18, EffBW on the other machines, is a drawing without numbers: there "
-        "is no column for it.",
+        "The values of the paper's Figure 18 (EffBW) are not at hand as numbers: there is no "
+        "column for them.",
     )
 
 
