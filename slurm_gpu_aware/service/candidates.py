@@ -14,7 +14,7 @@ from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.snapshot import HOLDING
-from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
+from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, default_cpus, to_request
 
 __all__ = ["Candidates", "waiting_entry"]
 
@@ -92,7 +92,9 @@ class Candidates:
             return False
         self.licences.take(original.licenses)
         unsplit = job.array_tasks is not None
-        self.found[job_id] = Candidate(job_id, record, original, request, unsplit)
+        self.found[job_id] = Candidate(
+            job_id, record, original, request, unsplit, default_cpus(record, request, self.site)
+        )
         return True
 
     def _wait(self, job: SlurmJob, job_id: str, reason: str) -> None:

@@ -41,6 +41,8 @@ class Candidate:
     request: Request
     unsplit: bool = False
     """Still part of its array's common record."""
+    default_cpus: int | None = None
+    """CPUs with each GPU, where ``DefCpuPerGPU`` holds (`Pins.cpus_per_gpu`)."""
 
 
 @dataclass
@@ -130,7 +132,7 @@ class Placer:
         slots = tuple(sorted(assignment.slots[0])) if assignment.exact else None
         if slots is not None and any(tuple(sorted(s)) != slots for s in assignment.slots):
             raise ValueError("different GPU indices on its nodes cannot be told to Slurm")
-        pins = Pins(names, slots, assignment.clock_mhz)
+        pins = Pins(names, slots, assignment.clock_mhz, candidate.default_cpus)
         job = candidate.job
         fields = placed_fields(candidate.original, pins)
         if pins.clock_mhz is None and job.tres_freq != candidate.original.tres_freq:

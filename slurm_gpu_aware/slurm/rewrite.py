@@ -16,8 +16,10 @@ or ``srun``               typed TresPerNode to its step, beside what it asks for
                           ``CPUsPerTask`` = C x GPUs / tasks
 the three before, on      ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
 several nodes             (at least ``--mincpus``)
-``DefCpuPerGPU``          nothing: Slurm applies it to typed GPUs as well, and shows it as
-                          ``CpusPerTres`` of the job, which is never taken for the user's
+the same by               ``CPUsPerTask`` and ``NumCPUs``: where Slurm itself applies its default
+``DefCpuPerGPU=C``, or    to several types, the job waits for ever (reason Resources); a
+beside it                 ``CPUsPerTask`` of 2 or more keeps the default away. One GPU per node:
+                          nothing, the default works
 + ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
 ``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
 plain nodes
@@ -38,6 +40,7 @@ from slurm_gpu_aware.slurm.mark import HAND, mark_of
 __all__ = [
     "Form",
     "Pins",
+    "cpus_of_a_task",
     "differences",
     "form_of",
     "is_pinned",
@@ -68,6 +71,8 @@ class Pins:
     slots: tuple[int, ...] | None
     """GPU indices, the same on each node; None: Slurm picks the GPUs."""
     clock_mhz: int | None = None
+    cpus_per_gpu: int | None = None
+    """CPUs with each GPU, where ``DefCpuPerGPU`` holds for the job; None: it does not."""
 
 
 def form_of(original: OriginalRequest) -> Form | None:
@@ -99,14 +104,18 @@ def placed_fields(original: OriginalRequest, pins: Pins) -> Fields:
     if original.nodes != (len(nodes), len(nodes)):
         fields.append(("NumNodes", f"{len(nodes)}-{len(nodes)}"))
     if pins.slots is not None:
-        fields += _exact_gpus(original, form, pins.slots, len(nodes))
+        fields += _exact_gpus(original, form, pins.slots, len(nodes), pins.cpus_per_gpu)
     if pins.clock_mhz is not None:
         fields.append(("TresFreq", f"gpu:{pins.clock_mhz}"))
     return tuple(fields)
 
 
 def _exact_gpus(
-    original: OriginalRequest, form: Form, slots: Sequence[int], nodes: int
+    original: OriginalRequest,
+    form: Form,
+    slots: Sequence[int],
+    nodes: int,
+    default_cpus: int | None,
 ) -> list[tuple[str, str]]:
     fields: list[tuple[str, str]] = []
     others: tuple[str, ...] = form.item.others
@@ -123,9 +132,16 @@ def _exact_gpus(
         fields.append(("TresPerNode", typed_gres(slots, others)))
     per_gpu = gpu_item(original.cpus_per_tres)
     if per_gpu is not None:
+        fields.append(("CpusPerTres", ""))
+    if default_cpus is not None and (len(slots) > 1 or per_gpu is not None):
+        cpus = default_cpus * len(slots) * nodes
+        task = cpus_of_a_task(original, cpus, nodes)
+        if task is None:
+            raise ValueError("its CPUs cannot be told beside DefCpuPerGPU")
+        fields += [("CPUsPerTask", str(task)), ("NumCPUs", str(cpus))]
+    elif per_gpu is not None:
         total = per_gpu.count * len(slots) * nodes
         tasks = tasks_of(original, nodes)
-        fields.append(("CpusPerTres", ""))
         if tasks is None:
             fields.append(("NumCPUs", str(total)))
         else:
@@ -134,6 +150,16 @@ def _exact_gpus(
     if share is not None:
         fields.append(("MinCPUsNode", str(max(share, original.min_cpus_node or 1))))
     return fields
+
+
+def cpus_of_a_task(original: OriginalRequest, cpus: int, nodes: int) -> int | None:
+    """CPUs per task that make ``cpus`` in all; None: no number of 2 or more does.
+
+    Without a task count Slurm starts one task per node. With ``CPUsPerTask=1`` it applies
+    ``DefCpuPerGPU`` all the same.
+    """
+    task, rest = divmod(cpus, tasks_of(original, nodes) or nodes)
+    return task if rest == 0 and task > 1 else None
 
 
 def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) -> int | None:
@@ -202,7 +228,9 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
     ):
         if not same_tres(now, then) and not (name == "TresPerTask" and _only_cpus(now, then)):
             fields.append((name, then or ""))
-    if original.cpus_per_tres is not None and job.cpus_per_tres is None:
+    if (original.cpus_per_tres is not None and job.cpus_per_tres is None) or (
+        pinned and original.cpus_per_task is None and (job.cpus_per_task or 1) > 1
+    ):
         fields.append(("CPUsPerTask", str(original.cpus_per_task or 1)))
     if pinned and original.min_cpus is not None and job.cpus != original.min_cpus:
         fields.append(("NumCPUs", str(original.min_cpus)))

@@ -176,6 +176,38 @@ def test_the_default_of_a_partition_is_not_taken_for_the_users() -> None:
     assert not {"CpusPerTres", "NumCPUs", "CPUsPerTask"} & set(dict(placed))
 
 
+def test_the_default_of_a_partition_is_told_as_cpus_per_task() -> None:
+    """Applied to several types by Slurm itself, it keeps the job from starting."""
+    original = OriginalRequest(tres_per_node="gres/gpu:2")
+    fields = dict(placed_fields(original, replace(ONE, cpus_per_gpu=3)))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("6", "6")
+    two = replace(original, nodes=(2, 2))
+    fields = dict(placed_fields(two, replace(TWO, cpus_per_gpu=3)))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("6", "12")
+    tasks = replace(original, num_tasks=3)
+    fields = dict(placed_fields(tasks, replace(ONE, cpus_per_gpu=3)))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("2", "6")
+    single = placed_fields(
+        OriginalRequest(tres_per_node="gres/gpu:1"), Pins(("n1",), (2,), cpus_per_gpu=3)
+    )
+    assert not {"NumCPUs", "CPUsPerTask"} & set(dict(single))
+    with pytest.raises(ValueError, match="DefCpuPerGPU"):
+        placed_fields(replace(original, num_tasks=4), replace(ONE, cpus_per_gpu=3))
+    asked = replace(original, cpus_per_tres="gres/gpu:2")
+    fields = dict(placed_fields(asked, replace(ONE, cpus_per_gpu=2)))
+    assert (fields["CpusPerTres"], fields["CPUsPerTask"], fields["NumCPUs"]) == ("", "4", "4")
+
+
+def test_cpus_per_task_that_we_told_are_taken_back() -> None:
+    original = OriginalRequest(tres_per_node="gres/gpu:2", min_cpus=1)
+    placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1")
+    placed = replace(placed, cpus_per_task=6, cpus=6)
+    fields = dict(restored_fields(placed, original))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("1", "1")
+    own = replace(original, cpus_per_task=6)
+    assert "CPUsPerTask" not in dict(restored_fields(placed, own))
+
+
 def test_reading_back() -> None:
     fields = placed_fields(OriginalRequest(tres_per_node="gres/gpu:2"), ONE)
     good = job(req_nodes=("n1",), tres_per_node="gres:gpu:g3:1,gres/gpu:g1")

@@ -22,7 +22,7 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmReservation,
 )
 from slurm_gpu_aware.slurm.snapshot import build_cluster
-from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
+from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, default_cpus, to_request
 
 SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
 NOW = 1000.0
@@ -239,7 +239,7 @@ def test_what_each_gpu_brings_is_counted(own: GpuDefaults, cluster: GpuDefaults)
     record = job(memory_mb_per_cpu=None, memory_mb_per_node=0)
     request = to_request(record, asked("gpu:2"), where)
     assert (request.total_cpus, request.memory_on_node(1)) == (8, 2000)
-    many = to_request(job(cpus=12), asked("gpu:2", num_tasks=12), where)
+    many = to_request(job(cpus=12), asked("gpu:1", num_tasks=12), where)
     assert many.total_cpus == 12
 
 
@@ -250,9 +250,32 @@ def test_what_the_user_asks_keeps_the_defaults_away():
     assert (request.total_cpus, request.memory_on_node(1)) == (2, 1000)
     by_gpu = asked("gpu:2", mem_per_tres="gres/gpu:300")
     assert to_request(job(), by_gpu, where).memory_on_node(1) == 600
-    with pytest.raises(CannotPlanError, match="beside DefCpuPerGPU") as caught:
-        to_request(job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
-    assert caught.value.leave
+    by_cpus = to_request(job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
+    assert by_cpus.total_cpus == 4
+    assert default_cpus(job(), by_cpus, where) == 2
+    assert default_cpus(job(), request, where) is None
+    assert default_cpus(job(), by_cpus, with_defaults(NOTHING)) is None
+
+
+@pytest.mark.parametrize(
+    ("original", "evenly"),
+    [
+        (asked("gpu:2", num_tasks=3), True),
+        (asked("gpu:2", num_tasks=4), False),
+        (asked("gpu:2", num_tasks=6), False),  # one CPU each: taken for none given
+        (asked("gpu:1", num_tasks=2), True),  # one type only, Slurm's default works
+        (asked("gpu:1", num_tasks=2, cpus_per_tres="gres/gpu:3"), False),
+        (asked(tres_per_node=None, tres_per_task="gres/gpu=1", num_tasks=4), True),
+    ],
+)
+def test_tasks_that_do_not_share_the_cpus_are_left_to_slurm(original, evenly: bool):
+    where = with_defaults(GpuDefaults(3))
+    if evenly:
+        to_request(job(), original, where)
+    else:
+        with pytest.raises(CannotPlanError, match="beside DefCpuPerGPU") as caught:
+            to_request(job(), original, where)
+        assert caught.value.leave
 
 
 def test_defaults_that_no_node_can_give_are_left_to_slurm():
