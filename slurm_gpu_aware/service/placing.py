@@ -53,6 +53,18 @@ class _Step:
     fields: tuple[tuple[str, str], ...]
     tracked: Tracked
 
+    def updates(self) -> list[JobUpdate]:
+        """What prepares the job.
+
+        For ``--gpus-per-task`` Slurm writes CPUs per task out of ``DefCpuPerGPU`` into the job by
+        itself. The same number from us changes nothing then, and does not count as given: so it
+        is set to 1 before.
+        """
+        own = [JobUpdate(self.candidate.id, self.fields)]
+        if self.pins.cpus_per_gpu is not None and "CPUsPerTask" in dict(self.fields):
+            own.insert(0, JobUpdate(self.candidate.id, (("CPUsPerTask", "1"),)))
+        return own
+
 
 class Placer:
     """Carries out a plan."""
@@ -98,7 +110,7 @@ class Placer:
     def _prepare_and_open(
         self, steps: Sequence[_Step], failed: dict[str, str], now: float
     ) -> list[str]:
-        refused = self._gateway.update_jobs([JobUpdate(s.candidate.id, s.fields) for s in steps])
+        refused = self._gateway.update_jobs([u for s in steps for u in s.updates()])
         seen = {job.id: job for job in self._gateway.jobs()} if steps else {}
         ready: list[_Step] = []
         broken_arrays: set[int] = set()
