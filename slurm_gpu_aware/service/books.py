@@ -186,8 +186,11 @@ class Books:
         """Copy the store to where its readers find it, as often as its size allows.
 
         At most every other second, and never more than a fiftieth of the time. ``beside``: in a
-        thread, one copy at a time, because a large store takes seconds.
+        thread, one copy at a time, because a large store takes seconds. What a busy store has kept
+        waiting is written first.
         """
+        if not self._later:
+            self.flush()
         due = self._changed and self._clock() - self._published >= self._publish_s
         if not (due or force) or self._open() is None or self._store is None:
             return

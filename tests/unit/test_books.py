@@ -170,6 +170,17 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
     assert tries == [100.0, 106.0]
 
 
+def test_what_was_kept_waits_for_no_other_event(
+    busy: tuple[Books, list[float], sqlite3.Connection],
+) -> None:
+    books, now, other = busy
+    books.decide(decision())
+    other.execute("COMMIT")
+    now[0] += 6.0
+    books.publish()  # each round does
+    assert len(books.decisions("7")) == 1
+
+
 def test_at_the_end_a_busy_store_is_tried_once_more(
     busy: tuple[Books, list[float], sqlite3.Connection], tmp_path: Path
 ) -> None:
