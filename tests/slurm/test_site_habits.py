@@ -1,0 +1,134 @@
+"""What sites do beside us: defaults of partitions, comments of their own, a store that is busy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from cluster import Cluster
+from test_limits import WAIT, is_parked
+from test_way_of_a_job import decisions, expect_kinds, let_go, started
+
+CONF = "/etc/slurm/slurm.conf"
+STORE = "/var/lib/slurm-gpu-aware/store.db"
+
+
+@pytest.fixture
+def three_cpus(cluster: Cluster) -> Iterator[None]:
+    """Each GPU brings three CPUs."""
+    cluster.sh("ctl", f"sed -i 's/^PartitionName=gpu .*/& DefCpuPerGPU=3/' {CONF}")
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    cluster.reset()
+    yield
+    cluster.sh("ctl", f"sed -i 's/ DefCpuPerGPU=3//' {CONF}")
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    cluster.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "cpus"),
+    [
+        (["--gres=gpu:2"], 6),
+        (["-N2", "--gpus=4"], 12),
+        (["-n4", "--gpus-per-task=1"], 12),
+        (["--gres=gpu:2", "--cpus-per-gpu=2"], 4),
+        (["--gres=gpu:2", "-c2"], 2),
+        (["--gres=gpu:1"], 3),
+    ],
+)
+def test_cpus_that_come_with_gpus(
+    cluster: Cluster, three_cpus: None, options: list[str], cpus: int
+) -> None:
+    full = cluster.submit("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
+    cluster.wait(full, "RUNNING", 40)
+    # Parked for a while: Slurm has looked at it and written its default into it.
+    job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
+    cluster.wait_until(lambda: is_parked(cluster, job_id), 10, "it is parked")
+    let_go(cluster, "bob", full)
+    cluster.wait(job_id, "RUNNING", 40)
+    assert started(cluster, job_id)["outcome"]["as_planned"]
+    assert cluster.job(job_id)["NumCPUs"] == str(cpus)
+    assert len(decisions(cluster, job_id)) == 1
+    let_go(cluster, "alice", job_id)
+    cluster.wait(job_id, "COMPLETED", 30)
+
+
+def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: None) -> None:
+    job_id = cluster.submit("alice", ["-n4", "--gres=gpu:2"], "true")
+    assert cluster.wait(job_id, "COMPLETED", 40)["NumCPUs"] == "6"
+    assert not decisions(cluster, job_id)
+
+
+def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: None) -> None:
+    job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
+    cluster.wait(job_id, "RUNNING", 40)
+    assert cluster.job(job_id)["CPUs/Task"] == "6"
+    cluster.sh("ctl", ["scontrol", "requeue", job_id])
+    cluster.wait_until(lambda: is_parked(cluster, job_id), 20, lambda: str(cluster.job(job_id)))
+    assert cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")
+
+
+def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
+    """A job whose AdminComment holds a site's own text, and that is requeued, is not lost."""
+    job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
+    cluster.wait(job_id, "RUNNING", 40)
+    started(cluster, job_id)
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "admincomment=JS1:abc"])
+    cluster.sh("ctl", ["scontrol", "requeue", job_id])
+
+    def unpinned() -> bool:
+        job = cluster.job(job_id)
+        return job["ReqNodeList"] == "(null)" and "gpu:g" not in job["TresPerNode"]
+
+    cluster.wait_until(unpinned, 20, lambda: str(cluster.job(job_id)))
+    assert cluster.job(job_id)["AdminComment"] == "JS1:abc"
+    # Slurm lets what was requeued wait for two minutes; the admin need not.
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
+    cluster.wait(job_id, "RUNNING", 60)
+    assert sum(len(slots) for slots in cluster.gpus(job_id).values()) == 2
+
+
+def test_a_store_that_somebody_holds(cluster: Cluster) -> None:
+    """Jobs start while the store is locked, and the ledger tells of them afterwards."""
+    lock = (
+        "import sqlite3, time\n"
+        f"store = sqlite3.connect({STORE!r}, isolation_level=None)\n"
+        "store.execute('BEGIN IMMEDIATE')\n"
+        "print('held', flush=True)\n"
+        "time.sleep(15)\n"
+    )
+    holder = cluster.start_command("ctl", ["python3", "-c", lock])
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    job_id = cluster.submit("alice", ["--gres=gpu:1", "--comment=class=A"], WAIT)
+    cluster.wait(job_id, "RUNNING", 12)
+    assert holder.wait(30) == 0
+    cluster.wait_until(lambda: bool(decisions(cluster, job_id)), 30, "the ledger tells of it")
+    expect_kinds(cluster, job_id, ["released", "started"])
+
+
+def test_in_a_maintenance_reservation(cluster: Cluster) -> None:
+    """Jobs of a running maintenance are placed on its nodes, others elsewhere."""
+    cluster.sh(
+        "ctl",
+        ["scontrol", "create", "reservation", "reservationname=maint", "users=alice",
+         "nodes=n[1-3]", "flags=maint,ignore_jobs", "starttime=now", "duration=60"],
+    )  # fmt: skip
+    cluster.wait_until(
+        lambda: "maint" in cluster.sh("ctl", "sinfo -h -N -n n1 -o %T"), 20, "n1 is in maintenance"
+    )
+    inside = cluster.submit("alice", ["--gres=gpu:2", "--reservation=maint", "-t", "10"], WAIT)
+    outside = cluster.submit("bob", ["--gres=gpu:2", "-t", "10"], WAIT)
+    for job_id in (inside, outside):
+        cluster.wait(job_id, "RUNNING", 30)
+        assert started(cluster, job_id)["outcome"]["as_planned"]
+    assert set(cluster.gpus(inside)) < {"n1", "n2", "n3"}
+    assert set(cluster.gpus(outside)) == {"n4"}
+
+
+def test_the_ledger_itself_is_not_for_everybody(cluster: Cluster) -> None:
+    listed = cluster.sh("ctl", f"ls -l {STORE}*")
+    assert re.findall(r"^-rw-r-----", listed, re.M)
+    assert cluster.run("ctl", ["head", "-c1", STORE], "alice").returncode != 0
+    assert cluster.run("ctl", ["gpu-aware", "status"], "alice").returncode == 0
