@@ -246,7 +246,7 @@ def _required(original: OriginalRequest, cluster: Cluster) -> tuple[int, ...]:
     names = expand_hostlist(original.req_nodes)
     missing = [name for name in names if name not in places]
     if missing:
-        raise CannotPlanError(f"required node {missing[0]} has no GPUs", leave=True)
+        raise CannotPlanError(f"required node {missing[0]} has no GPUs to choose from", leave=True)
     return tuple(places[name] for name in names)
 
 
