@@ -158,18 +158,18 @@ class Composed:
         packed, ours = self.policies[0], self.policies[-1]
         plain = (packed, False)
         return paragraph(
-            f"Backfill alone changes packed's average JCT by {_less(self, (packed, True), plain)}, "
-            f"{ours} alone by {_less(self, (ours, False), plain)}, both by "
-            f"{_less(self, (ours, True), plain)}. With backfill everywhere, {ours} gives "
-            f"{_less(self, (ours, True), (packed, True))} against packed, and {self.policies[1]} "
-            f"{_less(self, (self.policies[1], True), (packed, True))}."
+            f"Backfill alone makes packed's average JCT {_less(self, (packed, True), plain)}, "
+            f"{ours} alone {_less(self, (ours, False), plain)}, both {_less(self, (ours, True), plain)}. "
+            "With backfill everywhere it is, against packed, "
+            f"{_less(self, (ours, True), (packed, True))} with {ours} and "
+            f"{_less(self, (self.policies[1], True), (packed, True))} with {self.policies[1]}."
         )
 
 
 def _less(runs: Composed, case: tuple[str, bool], first: tuple[str, bool]) -> str:
-    """``-12.3%``: the sign of the change, not of the gain."""
-    change = -round(100 * runs.gain(case, first), 1) + 0.0
-    return f"{change:+.1f}%"
+    """``12.3% shorter`` or ``longer``, as the table's gains and losses."""
+    gain = round(100 * runs.gain(case, first), 1)
+    return f"{abs(gain):.1f}% {'shorter' if gain >= 0 else 'longer'}"
 
 
 def _all(result: Result) -> float:
