@@ -159,7 +159,8 @@ class Composed:
         plain = (packed, False)
         return paragraph(
             f"Backfill alone makes packed's average JCT {_less(self, (packed, True), plain)}, "
-            f"{ours} alone {_less(self, (ours, False), plain)}, both {_less(self, (ours, True), plain)}. "
+            f"{ours} alone {_less(self, (ours, False), plain)}, both "
+            f"{_less(self, (ours, True), plain)}. "
             "With backfill everywhere it is, against packed, "
             f"{_less(self, (ours, True), (packed, True))} with {ours} and "
             f"{_less(self, (self.policies[1], True), (packed, True))} with {self.policies[1]}."
