@@ -27,8 +27,9 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     For SlurmUser, root and operators. The jobs keep what their users asked for; no GPUs are
     chosen. Running jobs are not touched. Prints the ids of the jobs whose gate was opened.
 
-    With --all, and where no selector runs, also placed jobs that have not started, and those that
-    ran and were requeued: they get back what their users asked for.
+    With --all, as root or SlurmUser on the controller and with the selector stopped, also placed
+    jobs that have not started, and those that ran and were requeued: they get back what their
+    users asked for.
 
     \b
     Examples:
@@ -43,11 +44,14 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     config = context.config()
     chosen = None if everything else list(job_ids)
     gateway = open_gateway(config)
-    opened = release_by_hand(gateway, config, chosen)
-    if everything:
-        opened += _placed(gateway, config)
-    for job_id in opened:
-        click.echo(job_id)
+    opened: list[str] = []
+    try:
+        opened = release_by_hand(gateway, config, chosen)
+    finally:  # one job that is refused keeps no other from being given back
+        if everything:
+            opened += _placed(gateway, config)
+        for job_id in opened:
+            click.echo(job_id)
     say(f"opened the gate for {len(opened)} {'job' if len(opened) == 1 else 'jobs'}")
 
 

@@ -64,7 +64,8 @@ class Books:
         self._publish_s = _PUBLISH_S
         self._snapshot_due = -float("inf")
         self._changed = True
-        self._kept: deque[Callable[[Ledger], object]] = deque(maxlen=_MOST_KEPT)
+        self._kept: deque[Callable[[Ledger], object]] = deque()
+        self._lost = 0
         self._busy_until = -float("inf")
         self._later = 0
         self._publisher: threading.Thread | None = None
@@ -259,6 +260,9 @@ class Books:
 
     def _write(self, call: Callable[[Ledger], object]) -> None:
         self._kept.append(call)
+        if len(self._kept) > _MOST_KEPT and self._clock() < self._busy_until:
+            self._kept.popleft()
+            self._lost += 1
         if not self._later:
             self.flush()
 
@@ -268,10 +272,16 @@ class Books:
             if self._open() is None:
                 self._kept.clear()
                 return
-            self._do(self._kept[0], None, changes=True)
+            try:
+                self._do(self._kept[0], None, changes=True)
+            except Exception:  # one entry that cannot be written must not keep all behind it
+                log.exception("not written to the ledger")
             if self._clock() < self._busy_until:
                 return
             self._kept.popleft()
+        if self._lost:
+            log.error("the store was busy for so long that %d entries were lost", self._lost)
+            self._lost = 0
 
     def _do(self, call: Callable[[Ledger], _T], otherwise: _T, *, changes: bool = False) -> _T:
         ledger = self._open()

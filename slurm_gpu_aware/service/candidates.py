@@ -13,8 +13,9 @@ from slurm_gpu_aware.service.placing import Candidate, task_of
 from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
+from slurm_gpu_aware.slurm.per_gpu import default_cpus
 from slurm_gpu_aware.slurm.snapshot import HOLDING
-from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, default_cpus, to_request
+from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
 __all__ = ["Candidates", "waiting_entry"]
 

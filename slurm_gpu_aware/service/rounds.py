@@ -31,10 +31,12 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmConfig,
     SlurmJob,
     SlurmNode,
+    SlurmPartition,
     SlurmQos,
     split_arrays,
 )
 from slurm_gpu_aware.slurm.gres import placed_slots
+from slurm_gpu_aware.slurm.per_gpu import least_with_gpus
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.rewrite import gpus_per_node
 from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster, is_usable
@@ -166,9 +168,10 @@ class Rounds:
             outcome.parked_again = self._recovery.park_again(by_id, due, now)
             outcome.released -= outcome.parked_again
         self.starting = [job.id for job in released if job.id not in due]
-        holds = [h for h in (self._hold(j, now) for j in released if j.id not in due) if h]
         slurm = self._static()
         partitions = {p.name: p for p in self._gateway.partitions()}
+        waiting = [job for job in released if job.id not in due]
+        holds = [h for h in (self._hold(j, partitions, now) for j in waiting) if h]
         rules = PreemptionRules(slurm, partitions, self._qos)
         self._recovery.grace_s = rules.grace_s
         cluster = build_cluster(
@@ -255,20 +258,25 @@ class Rounds:
             return None
         return class_of(job, wishes_of(job, self._config), self._config)
 
-    def _hold(self, job: SlurmJob, now: float) -> Hold | None:
+    def _hold(
+        self, job: SlurmJob, partitions: Mapping[str, SlurmPartition], now: float
+    ) -> Hold | None:
         """What a job whose gate is open will take as soon as Slurm starts it."""
         original = parse(job.admin_comment)
         if original is None or not job.req_nodes:
             return None
         nodes = len(job.req_nodes)
         slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job) or ()
+        gpus = len(slots) or gpus_per_node(original, nodes)
+        cpus, memory_mb = least_with_gpus(job, original, self._static(), partitions)
         return Hold(
             job_id=job.id,
             nodes=job.req_nodes,
             slots=slots,
-            gpus_per_node=len(slots) or gpus_per_node(original, nodes),
-            cpus_per_node=-(-job.cpus // nodes),
-            memory_mb_per_node=job.req_tres.get("mem", 0) // nodes,
+            gpus_per_node=gpus,
+            # The record shows defaults per GPU only after Slurm has tried to start the job.
+            cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
+            memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
             end_s=now + job.time_limit_s,
             app_class=self._class_of(job),
             whole_node=original.exclusive or job.exclusive,

@@ -174,7 +174,7 @@ class Selector:
         return "signal"
 
     def _look_in_s(self) -> float:
-        """Looks take a quarter of the time at most, and are a second apart at most."""
+        """Looks are a second apart at most; quick ones take a quarter of the time at most."""
         if not self._rounds.starting or self._slept_badly:
             return math.inf
         return min(_LOOK_S, max(_STARTING_S, 3 * self._look_took_s))

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence, Set
+from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import (
@@ -120,7 +121,10 @@ class CliGateway:
 
     def config(self) -> SlurmConfig:
         """Read Slurm's configuration."""
-        return parse_config(self._ask("show", "config"))
+        found = parse_config(self._ask("show", "config"))
+        if found.conf_file:
+            self._sliced.beside(Path(found.conf_file))
+        return found
 
     def jobs(self) -> list[SlurmJob]:
         """All job records; those whose text is doubtful are read again as JSON.

@@ -290,6 +290,8 @@ class SlurmConfig:
     """Where a partition has no defaults of its own."""
     private_jobs: bool = False
     """Users do not see each other's jobs (PrivateData)."""
+    conf_file: str = ""
+    """Path of the slurm.conf in use; empty: not told."""
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,11 @@ def _fields(job: Mapping[str, Any]) -> dict[str, str]:
         "OverSubscribe": "NO" if "none" in [str(s) for s in job.get("shared", [])] else "OK",
         "shares": _shares(job),
     }
+    for key, name in (("CoreSpec", "core_spec"), ("ThreadSpec", "thread_spec")):
+        special = _number(job.get(name))  # 0 is a choice, 65534 is none
+        fields[key] = "N/A" if special is None or special >= 65534 else str(special)
+    segment = _number(job.get("segment_size"))
+    fields["SegmentSize"] = str(segment) if segment and segment < 65534 else "N/A"
     shortest = _number(job.get("time_minimum"))
     if shortest:
         fields["TimeMin"] = f"{shortest}:00"

@@ -47,7 +47,7 @@ def reopen(
 
     An AdminComment that is still ours then says so; what somebody else wrote there stays.
 
-    Returns why, for each job that may not be as it should: it is parked, or open and pinned still.
+    Returns why, for each job that is not as it should be: it is parked, or could not be opened.
     Raises SourceError if Slurm does not answer.
     """
     wrong: dict[str, str] = {}
@@ -63,6 +63,7 @@ def reopen(
     refused = gateway.update_jobs(closing)
     seen = {job.id: job for job in gateway.jobs()}
     unpinning: list[JobUpdate] = []
+    parked: list[Pinned] = []
     opening: list[JobUpdate] = []
     for entry in pinned:
         job = seen.get(entry.job.id)
@@ -76,10 +77,14 @@ def reopen(
                 unpinning += _unpinned(replace(entry, job=job))
             except (SourceError, ValueError) as exc:
                 wrong[job.id] = f"its request cannot be read: {exc}"
-            opening.append(_opened(replace(entry, job=job), now))
+            else:
+                parked.append(replace(entry, job=job))
         elif closed_now:  # it has started meanwhile, and does not need the licence
             opening.append(JobUpdate(job.id, (("Licenses", open_licences(entry.original)),)))
-    return wrong | gateway.update_jobs(unpinning + opening)
+    # Open and pinned, a job would be nobody's: what keeps its pins stays closed.
+    wrong |= gateway.update_jobs(unpinning)
+    opening += [_opened(entry, now) for entry in parked if entry.job.id not in wrong]
+    return wrong | gateway.update_jobs(opening)
 
 
 def _unpinned(entry: Pinned) -> list[JobUpdate]:

@@ -38,6 +38,12 @@ class SlicedNodes:
         self._found: list[tuple[frozenset[str] | None, str | None]] = []
         """(nodes, None: all; GRES type, None: any) of each record with MultipleFiles."""
 
+    def beside(self, slurm_conf: Path) -> None:
+        """Slurm itself has told which slurm.conf is in use."""
+        path = slurm_conf.with_name("gres.conf")
+        if path != self._path:
+            self._path, self._files, self._state = path, [path], None
+
     def mark(self, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
         """The nodes, those with slices marked as having shared GPUs."""
         state = [_state(path) for path in self._files]

@@ -21,12 +21,12 @@ from slurm_gpu_aware.slurm.eligible import (
 from slurm_gpu_aware.slurm.features import understood
 from slurm_gpu_aware.slurm.fitting import fits, needs_both_kinds
 from slurm_gpu_aware.slurm.gateway import GpuDefaults, SlurmJob, SlurmPartition
-from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.rewrite import Form, cpus_of_a_task, form_of, tasks_of
+from slurm_gpu_aware.slurm.per_gpu import check_default_cpus, default_cpus, per_gpu_of
+from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 
-__all__ = ["CannotPlanError", "Site", "class_of", "default_cpus", "to_request", "wishes_of"]
+__all__ = ["CannotPlanError", "Site", "class_of", "to_request", "wishes_of"]
 
 _TIER = 2.0**32
 """Slurm serves partitions of a higher tier first, whatever the priority (which has 32 bits)."""
@@ -102,7 +102,7 @@ def _in_partition(
     wishes = wishes_of(job, site.config)
     app_class = class_of(job, wishes, site.config)
     limit_s = _time_limit(job, partition)
-    per_gpu = _per_gpu(original, site.slurm.per_gpu, partition.per_gpu)
+    per_gpu = per_gpu_of(original, site.slurm.per_gpu, partition.per_gpu)
     allowed = allowed_nodes(original, site, partition)
     eligible = eligible_nodes(job, original, site, partition, limit_s)
     required = _required(original, site.cluster)
@@ -150,46 +150,8 @@ def _in_partition(
     check_not_too_large(request, original, site, partition)
     _check_time_min(job, original, site, partition, request)
     if (cpus := default_cpus(job, request, site)) is not None:
-        _check_default_cpus(original, form, cpus, request)
+        check_default_cpus(original, form, cpus, request)
     return request
-
-
-def _per_gpu(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:
-    """CPUs and memory that each GPU brings: as asked, else by the partition, else by the cluster.
-
-    Slurm applies the defaults itself whenever it tries to start the job; ``-c`` keeps the one of
-    CPUs away, ``--mem`` and ``--mem-per-cpu`` the one of memory.
-    """
-    cpus = own.cpus if own.cpus is not None else cluster.cpus
-    memory_mb = own.memory_mb if own.memory_mb is not None else cluster.memory_mb
-    asked, asked_mb = gpu_item(original.cpus_per_tres), gpu_item(original.mem_per_tres)
-    if asked is not None or original.cpus_per_task is not None:
-        cpus = asked.count if asked is not None else None
-    if asked_mb is not None or original.memory:
-        memory_mb = asked_mb.count if asked_mb is not None else None
-    return GpuDefaults(cpus, memory_mb)
-
-
-def default_cpus(job: SlurmJob, request: Request, site: Site) -> int | None:
-    """CPUs with each GPU, to be told as CPUs per task; None where no ``DefCpuPerGPU`` holds."""
-    defaults = [site.slurm.per_gpu, *(p.per_gpu for p in open_partitions(job, site))]
-    return (request.cpus_per_gpu or None) if any(d.cpus is not None for d in defaults) else None
-
-
-def _check_default_cpus(
-    original: OriginalRequest, form: Form, per_gpu: int, request: Request
-) -> None:
-    """Leave to Slurm whose tasks do not share the CPUs of its GPUs evenly, beside DefCpuPerGPU.
-
-    Raises CannotPlanError.
-    """
-    most = form.item.count if form.kind == "node" else request.gpus
-    if most == 1 and original.cpus_per_tres is None:
-        return  # one type of GPU on each node: Slurm's own default works
-    for nodes in {request.min_nodes, request.max_nodes or request.min_nodes}:
-        if cpus_of_a_task(original, per_gpu * request.gpus, nodes) is None:
-            reason = "beside DefCpuPerGPU its tasks do not share the CPUs evenly"
-            raise CannotPlanError(reason, leave=True)
 
 
 def _check_threads(job: SlurmJob, allowed: BoolArray, site: Site) -> None:

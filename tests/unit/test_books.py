@@ -6,6 +6,7 @@ import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,37 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
     now[0] += 6.0
     books.flush()
     assert tries == [100.0, 106.0]
+
+
+def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -> None:
+    books = Books(tmp_path / "store.db")
+    entry = books.decide(replace(decision(), score=float("nan")))
+    assert entry.number is None
+    books.event("7", "parked", {("a", "b"): 1}, 1.0)  # type: ignore[dict-item]
+    books.event("7", "released", {}, 1.0)
+    assert books.has_event("7", "released")
+    assert not books.has_event("7", "parked")
+    books.close()
+
+
+def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
+    busy: tuple[Books, list[float], sqlite3.Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.service.books._MOST_KEPT", 3)
+    books, now, other = busy
+    for number in range(5):
+        books.event(str(number), "parked", {}, 1.0)
+    other.execute("COMMIT")
+    now[0] += 6.0
+    books.publish()
+    assert [books.has_event(str(n), "parked") for n in range(5)] == [False] * 2 + [True] * 3
+    assert "2 entries were lost" in caplog.text
+    with books.later():  # nothing is lost while the store is merely not asked
+        for number in range(10, 20):
+            books.event(str(number), "parked", {}, 1.0)
+    assert books.has_event("10", "parked")
 
 
 def test_what_was_kept_waits_for_no_other_event(

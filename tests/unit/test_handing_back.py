@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.alone import LOCK, alone
 from slurm_gpu_aware.service.handing_back import HandedBack, hand_back
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import JobUpdate
 
 PINS = {"ReqNodeList": "n1", "TresPerNode": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
@@ -92,6 +94,25 @@ def test_a_job_that_cannot_be_given_back_is_named(slurm: FakeSlurm) -> None:
     (slurm.home / "refuse").write_text("7")
     found = back(slurm)
     assert (found.opened, list(found.wrong)) == (["8"], ["7"])
+
+
+def test_what_keeps_its_pins_stays_closed(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.write([placed()], ["n1"])
+    update = CliGateway.update_jobs
+
+    def refusing(gateway: CliGateway, updates: Sequence[JobUpdate]) -> dict[str, str]:
+        kept = [u for u in updates if "ReqNodeList" not in dict(u.fields)]
+        refused = {u.job_id: "Access denied" for u in updates if u not in kept}
+        return refused | update(gateway, kept)
+
+    monkeypatch.setattr(CliGateway, "update_jobs", refusing)
+    assert list(back(slurm).wrong) == ["7"]
+    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    monkeypatch.setattr(CliGateway, "update_jobs", update)
+    assert back(slurm).opened == ["7"]
+    assert is_plain(slurm.jobs["7"])
 
 
 def test_a_gate_that_was_made_for_it_is_taken_away(slurm: FakeSlurm) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def test_text_and_json_say_the_same() -> None:
     text = text.replace("Socks/Node=*", "Socks/Node=1")
     text = text.replace("NtasksPerN:B:S:C=0:0:*:*", "NtasksPerN:B:S:C=0:0:*:1")
     text = text.replace("MinTmpDiskNode=0", "MinTmpDiskNode=1024M")
+    text = re.sub(r"CoreSpec=\S+", "CoreSpec=0", text)
     (read,) = parse_jobs(text).jobs
     record = json.loads((DATA / "jobs.json").read_text())["jobs"][0]
 
@@ -72,12 +74,24 @@ def test_text_and_json_say_the_same() -> None:
         "threads_per_core": number(1),
         "tasks_per_core": number(1),
         "minimum_tmp_disk_per_node": number(1024),
+        "core_spec": 0,
+        "thread_spec": 65534,
     }
     (found,) = parse_jobs_json(json.dumps({"jobs": [record]}))
     assert (
         (read.unchecked, read.threads_per_core, read.tasks_per_core, read.time_min_s)
         == (found.unchecked, found.threads_per_core, found.tasks_per_core, found.time_min_s)
-        == (("--contiguous", "--tmp", "--sockets-per-node or --cores-per-socket (-B)"), 1, 1, 300)
+        == (
+            (
+                "--contiguous",
+                "--tmp",
+                "--core-spec",
+                "--sockets-per-node or --cores-per-socket (-B)",
+            ),
+            1,
+            1,
+            300,
+        )
     )
 
 

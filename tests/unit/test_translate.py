@@ -21,8 +21,9 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmPartition,
     SlurmReservation,
 )
+from slurm_gpu_aware.slurm.per_gpu import default_cpus, least_with_gpus
 from slurm_gpu_aware.slurm.snapshot import build_cluster
-from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, default_cpus, to_request
+from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
 SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
 NOW = 1000.0
@@ -276,6 +277,15 @@ def test_tasks_that_do_not_share_the_cpus_are_left_to_slurm(original, evenly: bo
         with pytest.raises(CannotPlanError, match="beside DefCpuPerGPU") as caught:
             to_request(job(), original, where)
         assert caught.value.leave
+
+
+def test_what_a_placed_job_will_hold_counts_the_defaults():
+    where = with_defaults(GpuDefaults(4, 1000))
+    partitions = where.partitions
+    assert least_with_gpus(job(), asked("gpu:1"), where.slurm, partitions) == (4, 1000)
+    own = asked("gpu:1", cpus_per_task=2, memory=True)
+    assert least_with_gpus(job(), own, where.slurm, partitions) == (0, 0)
+    assert least_with_gpus(job("gone"), asked("gpu:1"), where.slurm, partitions) == (0, 0)
 
 
 def test_defaults_that_no_node_can_give_are_left_to_slurm():
