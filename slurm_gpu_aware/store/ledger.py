@@ -229,11 +229,16 @@ class Ledger:
         )
 
     def events(self, job_id: str) -> list[Event]:
-        """All events of a job, oldest first; ``""`` gives those of the gate."""
+        """All events of a job, oldest first; ``""`` gives those of the gate.
+
+        Those of one second come in the order in which they were told: Slurm's own times are whole
+        seconds.
+        """
         return [
             _event(row)
             for row in self._store.query(
-                "SELECT * FROM events WHERE job_id = ? ORDER BY at_unix, id", (job_id,)
+                "SELECT * FROM events WHERE job_id = ? ORDER BY CAST(at_unix AS INTEGER), id",
+                (job_id,),
             )
         ]
 

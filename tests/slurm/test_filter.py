@@ -103,6 +103,7 @@ def open_gate(cluster: Cluster, job: str) -> None:
                 num_tasks=4,
                 cpus_per_task=2,
                 min_cpus=8,
+                min_cpus_node=2,
             ),
         ),
         (

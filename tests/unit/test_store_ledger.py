@@ -114,6 +114,14 @@ def test_events_come_in_order_of_time(ledger: Ledger) -> None:
     assert [e.job_id for e in ledger.last_events(9, kinds=("started",))] == ["5"]
 
 
+def test_events_of_one_second_come_as_they_were_told(ledger: Ledger) -> None:
+    """Slurm tells starts in whole seconds: a job does not start before its gate was opened."""
+    ledger.add_event("5", "released", {}, 17.6)
+    ledger.add_event("5", "started", {}, 17.0)
+    ledger.add_event("5", "parked", {}, 16.9)
+    assert [e.kind for e in ledger.events("5")] == ["parked", "released", "started"]
+
+
 @pytest.mark.parametrize("kind", EVENT_KINDS)
 def test_every_kind_is_stored(ledger: Ledger, kind: str) -> None:
     ledger.add_event("1", kind, {"text": "ümläut \U0001f600 'quote'"}, 1.0)
