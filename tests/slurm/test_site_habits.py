@@ -64,7 +64,7 @@ def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: Non
     job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
     cluster.wait(job_id, "RUNNING", 40)
     assert cluster.job(job_id)["CPUs/Task"] == "6"
-    cluster.sh("ctl", ["scontrol", "requeue", job_id])
+    cluster.sh("ctl", ["scontrol", "requeuehold", job_id])
     cluster.wait_until(lambda: is_parked(cluster, job_id), 20, lambda: str(cluster.job(job_id)))
     assert cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")
 
