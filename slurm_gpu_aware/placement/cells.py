@@ -17,7 +17,13 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
-from slurm_gpu_aware.placement.index_sets import even_groups, required_ok, supports
+from slurm_gpu_aware.placement.index_sets import (
+    EXACT_WIDTH,
+    even_groups,
+    required_ok,
+    some_support,
+    supports,
+)
 from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, unpack
 
 __all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_of"]
@@ -178,8 +184,8 @@ def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
         return bool(uneven_groups(supply, level, nodes, rows).any())
     if not split.same_slots:
         return bool(even_groups(supply, level, split, nodes).any())
-    if level.groups > 1:
-        return next(supports(supply, level, split, nodes, rows), None) is not None
+    if level.groups > 1 or supply.cluster.shape[1] > EXACT_WIDTH:
+        return some_support(supply, level, split, nodes, rows)
     found = list(supports(supply, level, split, nodes, rows))
     supply.memo[("supports", level, split, index)] = found
     return bool(found)

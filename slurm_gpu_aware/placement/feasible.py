@@ -134,6 +134,8 @@ class Supply:
         self._at_most: dict[tuple[Split, int], MaskArray] = {}
         self.memo: dict[object, Any] = {}
         """Results of the search that a later step asks for again, by the step's own keys."""
+        self.sets_cut = False
+        """A search for common index sets ended before it was through."""
         self._whole = pack(cluster.exists) if request.whole_node else None
         self._plain: BoolArray | None = None
         if not request.whole_node and not bool(cluster.indexed.all()):

@@ -1,7 +1,6 @@
 """Index sets that nodes have in common: what Slurm's one GRES line for all nodes allows.
 
-Up to 20 slots per node every index set is counted; beyond, the search grows sets slot by slot and
-gives up a set as soon as too few nodes have it.
+Up to 20 slots per node every index set is counted; beyond, ``wide_sets`` searches for some.
 """
 
 from __future__ import annotations
@@ -13,14 +12,20 @@ import numpy as np
 from slurm_gpu_aware.cluster import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
 from slurm_gpu_aware.placement.tables import LevelView, MaskArray, sets_of
+from slurm_gpu_aware.placement.wide_sets import common_sets, grown_sets
 
-__all__ = ["even_groups", "lowest_common", "required_ok", "supports", "words_of_cut"]
+__all__ = [
+    "EXACT_WIDTH",
+    "even_groups",
+    "required_ok",
+    "some_support",
+    "supports",
+    "words_of_cut",
+]
 
 _SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
 _FEW_PAIRS = 1 << 12  # index sets x nodes that are compared one by one rather than counted
-_EXACT_WIDTH = 20  # slots up to which all index sets are counted
-_MOST_SETS = 1 << 12  # index sets of wider nodes that are offered, the lowest ones
-_MOST_STEPS = 1 << 14  # prefixes that the search on wider nodes tries before it gives up
+EXACT_WIDTH = 20  # slots up to which all index sets are counted
 
 
 def required_ok(supply: Supply, level: LevelView, nodes: IntArray) -> BoolArray:
@@ -52,24 +57,18 @@ def supports(
 
     Notes
     -----
-    Exact up to 20 slots per node. Beyond, the lowest 4,096 index sets (:func:`lowest_common`).
+    Exact up to 20 slots per node. Beyond, the search may end early (``supply.sets_cut``).
     """
-    if level.groups == 1 and not supply.request.required:
-        numbers = np.zeros(1 if len(nodes) >= split.nodes else 0, dtype=np.int64)
-    else:
-        wanted = even_groups(supply, level, split, nodes)
-        keep = wanted[level.group[nodes]]
-        nodes, masks, numbers = nodes[keep], masks[keep], np.flatnonzero(wanted)
+    nodes, masks, numbers = _able(supply, level, split, nodes, masks)
     if not len(numbers):
         return
     width = supply.cluster.shape[1]
-    if width > _EXACT_WIDTH:
-        common = _common_slots(supply, nodes, masks) & ((1 << 63) - 1)
-        for number in numbers.tolist():
-            own = masks[level.group[nodes] == number].astype(np.int64) & common
-            wide, holders = lowest_common(own, split.per_node, split.nodes)
-            if len(wide):
-                yield number, wide, holders
+    if width > EXACT_WIDTH:
+        own, group = _wide(supply, level, nodes, masks, numbers)
+        for nth, wide in common_sets(own, group, len(numbers), split.per_node, split.nodes):
+            supply.sets_cut |= not wide.complete
+            if len(wide.sets):
+                yield int(numbers[nth]), wide.sets, wide.holders
         return
     sets = sets_of(width, split.per_node)
     if supply.request.required:
@@ -95,6 +94,40 @@ def supports(
             yield int(part[row]), sets[found], table[row, found]
 
 
+def some_support(
+    supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
+) -> bool:
+    """Say whether :func:`supports` yields anything, on wide nodes without the whole search."""
+    if supply.cluster.shape[1] > EXACT_WIDTH:
+        able, own, numbers = _able(supply, level, split, nodes, masks)
+        if len(numbers):
+            wide, group = _wide(supply, level, able, own, numbers)
+            _, holders = grown_sets(wide, group, len(numbers), split.per_node)
+            if bool((holders >= split.nodes).any()):
+                return True
+    return next(supports(supply, level, split, nodes, masks), None) is not None
+
+
+def _able(
+    supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
+) -> tuple[IntArray, MaskArray, IntArray]:
+    """Nodes and masks in groups with enough nodes, and the numbers of these groups."""
+    if level.groups == 1 and not supply.request.required:
+        numbers = np.zeros(1 if len(nodes) >= split.nodes else 0, dtype=np.int64)
+        return nodes, masks, numbers
+    wanted = even_groups(supply, level, split, nodes)
+    keep = wanted[level.group[nodes]]
+    return nodes[keep], masks[keep], np.flatnonzero(wanted)
+
+
+def _wide(
+    supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray, numbers: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Masks of what the required nodes have, and the place of each one's group in ``numbers``."""
+    common = _common_slots(supply, nodes, masks) & ((1 << 63) - 1)  # sets are signed
+    return masks.astype(np.int64) & common, np.searchsorted(numbers, level.group[nodes])
+
+
 def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
     """Slots that every required node has; all slots if none is required."""
     common = (1 << supply.cluster.shape[1]) - 1
@@ -113,54 +146,11 @@ def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width
     return table.reshape(groups, -1)
 
 
-def lowest_common(masks: IntArray, size: int, nodes: int) -> tuple[IntArray, IntArray]:
-    """Index sets of ``size`` slots that at least ``nodes`` of the masks contain, the lowest first.
-
-    Returns
-    -------
-    (F,) sets and (F,) how many masks contain each; at most the lowest 4,096 sets.
-
-    Notes
-    -----
-    Depth first over prefixes in ascending slots. A slot that fewer than ``nodes`` of the masks
-    with the prefix have leads nowhere, nor does a mask with too few slots that lead on. Finds a
-    set if there is one, unless 16,384 prefixes were tried before.
-    """
-    distinct, count = np.unique(masks, return_counts=True)
-    bits = ((distinct[:, None] >> np.arange(63)) & 1).astype(np.int64)
-    sets: list[IntArray] = []
-    holders: list[IntArray] = []
-    stack = [(0, 0, np.arange(len(distinct)))]  # prefix, first slot that may follow, its masks
-    steps = total = 0
-    while stack and total < _MOST_SETS and steps < _MOST_STEPS:
-        steps += 1
-        prefix, first, rows = stack.pop()
-        missing = size - prefix.bit_count()
-        while True:
-            having = count[rows] @ bits[rows]
-            going = first + np.flatnonzero(having[first:] >= nodes)
-            useful = bits[np.ix_(rows, going)].sum(axis=1) >= missing
-            if useful.all():
-                break
-            rows = rows[useful]
-        if len(going) < missing or not len(rows):
-            continue
-        if missing == 1:
-            sets.append(np.int64(prefix) | (np.int64(1) << going))
-            holders.append(having[going])
-            total += len(going)
-            continue
-        stack.extend(
-            (prefix | 1 << slot, slot + 1, rows[bits[rows, slot] == 1])
-            for slot in going[: len(going) - missing + 1][::-1].tolist()
-        )
-    if not sets:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    return np.concatenate(sets)[:_MOST_SETS], np.concatenate(holders)[:_MOST_SETS]
-
-
-def words_of_cut(found: Iterable[IntArray], width: int) -> str | None:
+def words_of_cut(supply: Supply, found: Iterable[IntArray]) -> str | None:
     """What of these groups' index sets was not offered, for the account; None: nothing."""
-    if width > _EXACT_WIDTH and any(len(sets) >= _MOST_SETS for sets in found):
-        return f"the lowest {_MOST_SETS} index sets compared"
-    return None
+    if not supply.sets_cut:
+        return None
+    return (
+        f"the search on nodes of more than {EXACT_WIDTH} slots ended early: "
+        f"{sum(map(len, found))} index sets compared"
+    )

@@ -47,7 +47,7 @@ def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
     more than 16 GPUs (see ``Choice.cut``).
     """
     found = {number: sets for number, sets, _ in supports_of(cell)}
-    cut = words_of_cut(found.values(), cell.supply.cluster.shape[1])
+    cut = words_of_cut(cell.supply, found.values())
     sets = _all_sets(found.values())
     most = max(1, _MOST_WORK // len(kinds.graph))
     if len(sets) > most:

@@ -50,7 +50,7 @@ def choose_same(cell: Cell, best_fit: bool) -> Choice:
     supply, count = cell.supply, cell.split.nodes
     found = {group: sets for group, sets, _ in supports_of(cell)}
     left = left_beside(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
-    cut = words_of_cut(found.values(), supply.cluster.shape[1])
+    cut = words_of_cut(supply, found.values())
     best: tuple[GroupKey, _Best] | None = None
     for bound, number in _promising(cell, sorted(found), left):
         if best is not None and best[0] < bound:

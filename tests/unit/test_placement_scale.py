@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.placement.index_sets import lowest_common
+from slurm_gpu_aware.placement import wide_sets
 from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.wide_sets import common_sets, lowest_common
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.subsets import slots_of
@@ -92,17 +93,61 @@ def test_the_sets_that_wide_nodes_share_are_those_of_brute_force():
             holders = int(((masks & mask) == mask).sum())
             if holders >= nodes:
                 expected[slots] = holders
-        sets, holders = lowest_common(masks, size, nodes)
-        found = dict(zip(map(slots_of, sets.tolist()), holders.tolist(), strict=True))
+        common = lowest_common(masks, size, nodes, 1 << 20)
+        found = dict(zip(map(slots_of, common.sets.tolist()), common.holders.tolist(), strict=True))
+        assert common.complete
         assert found == expected
         assert list(found) == sorted(found)
+
+
+def wide_masks(nodes, width, share, seed=0):
+    """Which slots are free, as masks, each with a probability."""
+    free = np.random.default_rng(seed).random((nodes, width)) < share
+    return free, free.astype(np.int64) @ (np.int64(1) << np.arange(width))
+
+
+def test_the_work_on_wide_nodes_does_not_grow_with_the_groups():
+    _, masks = wide_masks(1152, 24, 0.75)
+    for groups in (1, 16, 64):
+        found = dict(common_sets(masks, np.arange(1152) % groups, groups, 8, 6))
+        assert sum(one.work for one in found.values()) < 1.5 * wide_sets._MOST_WORK
+        for number, one in found.items():
+            own = masks[np.arange(1152) % groups == number]
+            assert len(one.sets) <= wide_sets._MOST_SETS + 1
+            for mask, holders in zip(one.sets.tolist(), one.holders.tolist(), strict=True):
+                assert mask.bit_count() == 8
+                assert holders == int((own & mask == mask).sum()) >= 6
+            slots = [slots_of(mask) for mask in one.sets.tolist()]
+            assert slots == sorted(set(slots))
+
+
+def test_a_set_far_up_the_order_needs_no_search(monkeypatch):
+    """Half of the nodes share their upper slots; the lower ones would lead nowhere for long."""
+    monkeypatch.setattr(wide_sets, "_MOST_WORK", 0)
+    upper = 0xFF << 16
+    _, masks = wide_masks(18, 24, 0.6)
+    masks[::2] |= upper
+    found = dict(common_sets(masks, np.zeros(18, dtype=np.int64), 1, 8, 9))[0]
+    assert found.sets.tolist() == [upper]
+    assert found.holders.tolist() == [9]
+
+
+@pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed", "mapa-preserve"])
+def test_an_account_says_that_the_search_on_wide_nodes_ended_early(policy):
+    """Whether by sets or by work: here far fewer sets are found than are offered at most."""
+    cluster = Cluster.uniform(100, 24)
+    cluster.free[:], _ = wide_masks(100, 24, 0.6)
+    request = Request("1", 40, gpus_per_node=10, min_nodes=4, max_nodes=4)
+    got = make_policy(policy).place(request, cluster)
+    assert "ended early" in got.why["cut"]
+    assert got.why["summary"].endswith(got.why["cut"])
 
 
 def test_an_account_says_what_was_not_compared():
     """C(24, 12) index sets fit idle nodes: the lowest are compared."""
     got = make_policy("pal").place(Request("1", 24, gpus_per_node=12), Cluster.uniform(2, 24))
     assert got.slots[0] == tuple(range(12))
-    assert got.why["cut"] == "the lowest 4096 index sets compared"
+    assert got.why["cut"].endswith("ended early: 512 index sets compared")
     assert got.why["summary"].endswith(got.why["cut"])
     small = make_policy("pal").place(Request("1", 4, gpus_per_node=2), Cluster.uniform(2, 4))
     assert "cut" not in small.why
