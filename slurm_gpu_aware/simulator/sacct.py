@@ -178,7 +178,8 @@ def _resubmitted(record: _Record, before: _Record) -> _Record:
 
 
 def _job(row: Mapping[str, str], classes: tuple[str, ...], default_class: str) -> TraceJob:
-    if "." in row["JobID"]:
+    # sacct shortens long lists of pending tasks: 12_[1-3,5...]
+    if "." in row["JobID"].rpartition("]")[2]:
         raise _SkipError("job step")
     tres = row.get("AllocTRES", "")
     if _MIG.search(tres):

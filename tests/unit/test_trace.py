@@ -163,6 +163,8 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
             row("5.batch"),
             row("6", ElapsedRaw="soon"),
             row("7", TimelimitRaw="0"),
+            row("12_[1-3,5...]", State="PENDING", Start="Unknown", ElapsedRaw="0"),
+            row("12_[1-3].batch"),
         ),
     )
     assert [job.job_id for job in trace.jobs] == ["4"]
@@ -170,8 +172,8 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
     assert trace.skipped == {
         "no GPU": 1,
         "still running": 1,
-        "never started": 1,
-        "job step": 1,
+        "never started": 2,
+        "job step": 2,
     }
     assert [bad.line for bad in trace.bad_rows] == [7, 8]
     assert trace.bad_rows[1].reason.startswith("time_limit_s is 0")
