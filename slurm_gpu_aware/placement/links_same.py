@@ -7,7 +7,8 @@ Nodes of one kind (same graph, same free GPUs) are handled as one entry with a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from slurm_gpu_aware.topology.subsets import MAX_EXACT, rank_of_mask
 
 __all__ = ["choose_same"]
 
-_MOST_WORK = 1 << 24  # index sets x kinds of nodes compared; beyond, the account says so
+_MOST_WORK = 1 << 22  # index sets x kinds of nodes of one group; beyond, the account says so
 _AGG_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 _EFF_STEP = float(1 << 28)  # more than any AggBW in those steps: EffBW decides first
 
@@ -43,72 +44,97 @@ _EFF_STEP = float(1 << 28)  # more than any AggBW in those steps: EffBW decides 
 def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
     """Return the best index set and nodes: by links, then best fit, then the lowest index.
 
-    Exact, unless there are more than 2^24 pairs of an index set and a kind of node, or a node has
+    Exact, unless a group has more than 2^22 pairs of an index set and a kind of node, or a node has
     more than 16 GPUs (see ``Choice.cut``).
     """
     found = {number: sets for number, sets, _ in supports_of(cell)}
-    cut = words_of_cut(cell.supply, found.values())
-    sets = _all_sets(found.values())
-    most = max(1, _MOST_WORK // len(kinds.graph))
-    if len(sets) > most:
-        cut, sets = f"{most} of the {len(sets)} index sets compared", sets[:most]
-        kept = {number: own[np.isin(own, sets)] for number, own in found.items()}
-        found = {number: own for number, own in kept.items() if len(own)}
+    cuts = [words_of_cut(cell.supply, found.values())]
+    members = {number: _members(cell, kinds, number) for number in found}
+    cuts.append(_cut_to_work(found, members))
     large = any(graph.n > MAX_EXACT and not graph.is_uniform for graph in kinds.graph)
     if large and goal.objective != "preserved":
-        cut = "index sets of nodes with more than 16 GPUs compared by the sum of all their links"
-    values, left = _set_values(kinds, sets, goal), gpus_left(cell)
+        cuts.append(
+            "index sets of nodes with more than 16 GPUs compared by the sum of all their links"
+        )
+    left = gpus_left(cell)
     best: tuple[GroupKey, int, IntArray] | None = None
     ties = 0
-    for bound, number in _promising(cell, kinds, goal, sorted(found), values, left):
+    for bound, number in _promising(cell, kinds, goal, found, left):
         if best is not None and best[0] < bound:
             break
-        own = values[np.searchsorted(sets, found[number])] if len(found) > 1 else values
-        rows = np.arange(len(left))
-        if cell.level.groups > 1:
-            rows = np.flatnonzero(cell.group == number)
-        quality, spare = _compare(cell, kinds, goal, rows, own, left)
+        group, sets = members[number], found[number]
+        values = _set_values(kinds, group.kinds, sets, goal)
+        quality, spare = _compare(cell, goal, group, values, left)
         which = int(np.lexsort((spare, -quality))[0])
         key = (-float(quality[which]), float(spare[which]), *bound[2:])
         if best is None or key < best[0]:
-            picked = _nodes_for(cell, kinds, goal, rows, own[which], left)
-            best = (key, int(found[number][which]), picked)
+            picked = _nodes_for(cell, goal, group, values[which], left)
+            best = (key, int(sets[which]), picked)
             ties = int(((quality == quality[which]) & (spare == spare[which])).sum())
     if best is None:
         raise ValueError("the cell holds no set: it was not found feasible")
     _, mask, picked = best
     count = sum(len(own) for own in found.values())
+    cut = "; ".join(words for words in cuts if words) or None
     return choice_of(cell, picked, [mask] * len(picked), sets=count, ties=ties, cut=cut)
 
 
+class _Members(NamedTuple):
+    """The rows of one group."""
+
+    rows: IntArray
+    kinds: IntArray
+    """Numbers of the kinds among them, ascending."""
+    of_row: IntArray
+    """Place of each row's kind in ``kinds``."""
+
+
+def _members(cell: Cell, kinds: Kinds, number: int) -> _Members:
+    if cell.level.groups == 1:
+        return _Members(np.arange(len(kinds.of_row)), np.arange(len(kinds.graph)), kinds.of_row)
+    rows = np.flatnonzero(cell.group == number)
+    present, of_row = np.unique(kinds.of_row[rows], return_inverse=True)
+    return _Members(rows, present, of_row.reshape(-1))
+
+
+def _cut_to_work(found: dict[int, IntArray], members: Mapping[int, _Members]) -> str | None:
+    """Leave each group as many index sets as the limit allows; say in words what went."""
+    before = sum(map(len, found.values()))
+    for number, sets in found.items():
+        found[number] = sets[: max(1, _MOST_WORK // len(members[number].kinds))]
+    after = sum(map(len, found.values()))
+    return f"{after} of the {before} index sets compared" if after < before else None
+
+
 def _promising(
-    cell: Cell, kinds: Kinds, goal: Goal, numbers: list[int], values: FloatArray, left: IntArray
+    cell: Cell, kinds: Kinds, goal: Goal, found: Mapping[int, IntArray], left: IntArray
 ) -> Iterable[Candidate]:
     """Groups, the one with the best nodes first, as if each node could give its own best set."""
+    numbers = sorted(found)
     if len(numbers) == 1:
         return [((0.0, 0.0, 0.0, 0.0), numbers[0])]
     fine, count, group = np.array(numbers, dtype=np.int64), cell.split.nodes, cell.group
-    most = values.max(axis=0)[kinds.of_row]
+    sets = np.unique(np.concatenate(list(found.values())))
+    step = max(1, _MOST_WORK // len(sets))
+    every = np.arange(len(kinds.graph))
+    parts = [every[start : start + step] for start in range(0, len(every), step)]
+    best = [_set_values(kinds, part, sets, goal).max(axis=0) for part in parts]
+    most = np.concatenate(best)[kinds.of_row]
     top = most[top_rows(group, (-most).argsort(kind="stable"), fine, count)]
     quality = top[:, -1] if goal.objective == "effbw" else top.sum(axis=1)
     spare = left[top_rows(group, left.argsort(kind="stable"), fine, count)].sum(axis=1)
     return best_first(fine, load_of_groups(cell), -quality, spare.astype(np.float64))
 
 
-def _all_sets(found: Iterable[IntArray]) -> IntArray:
-    """Index sets of all groups; those of one group in their order, of several by mask."""
-    every = list(found)
-    return every[0] if len(every) == 1 else np.unique(np.concatenate(every))
-
-
-def _set_values(kinds: Kinds, sets: IntArray, goal: Goal) -> FloatArray:
-    """(F, U) value of each index set on each kind of node; -inf where it is not free."""
-    values = np.full((len(sets), len(kinds.graph)), -np.inf)
+def _set_values(kinds: Kinds, which: IntArray, sets: IntArray, goal: Goal) -> FloatArray:
+    """(F, U) value of each index set on each of these kinds of nodes; -inf where it is not free."""
+    values = np.full((len(sets), len(which)), -np.inf)
     size = int(sets[0]).bit_count()
-    for kind, graph in enumerate(kinds.graph):
+    for place, kind in enumerate(which.tolist()):
         inside = (sets & ~kinds.allowed[kind]) == 0
         if inside.any():
-            values[inside, kind] = _values_on(graph, kinds.free[kind], sets[inside], size, goal)
+            graph, free = kinds.graph[kind], kinds.free[kind]
+            values[inside, place] = _values_on(graph, free, sets[inside], size, goal)
     return values
 
 
@@ -131,13 +157,10 @@ def _values_on(
 
 
 def _compare(
-    cell: Cell, kinds: Kinds, goal: Goal, rows: IntArray, values: FloatArray, left: IntArray
+    cell: Cell, goal: Goal, group: _Members, values: FloatArray, left: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """(F,) value of the job on the best nodes for each index set, and GPUs left beside it."""
-    of_row = kinds.of_row[rows]
-    if len(rows) < len(kinds.of_row):  # one group of several: the kinds in it
-        present, of_row = np.unique(of_row, return_inverse=True)
-        of_row, values = of_row.reshape(-1), values[:, present]
+    rows, _, of_row = group
     must = np.isin(cell.units[rows], list(cell.supply.request.required))
     others = cell.split.nodes - int(must.sum())
     number = values.shape[1]
@@ -174,10 +197,10 @@ def _taken(count: IntArray, wanted: int) -> IntArray:
 
 
 def _nodes_for(
-    cell: Cell, kinds: Kinds, goal: Goal, rows: IntArray, value: FloatArray, left: IntArray
+    cell: Cell, goal: Goal, group: _Members, value: FloatArray, left: IntArray
 ) -> IntArray:
     """Rows that take part for one index set, ascending."""
-    own = value[kinds.of_row[rows]]
+    rows, own = group.rows, value[group.of_row]
     optional = ~np.isin(cell.units[rows], list(cell.supply.request.required))
     count = cell.split.nodes
     if goal.objective == "effbw":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.placement import wide_sets
+from slurm_gpu_aware.placement import links_same, wide_sets
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.wide_sets import common_sets, lowest_common
 from slurm_gpu_aware.request import Request
@@ -151,3 +151,46 @@ def test_an_account_says_what_was_not_compared():
     assert got.why["summary"].endswith(got.why["cut"])
     small = make_policy("pal").place(Request("1", 4, gpus_per_node=2), Cluster.uniform(2, 4))
     assert "cut" not in small.why
+
+
+def many_kinds():
+    """40 switches of two nodes: kinds that differ in links and free GPUs, two in each switch."""
+    cluster = switched(80, 4)
+    cluster.free[:, 2:] = np.random.default_rng(5).random((80, 2)) < 0.7
+    uneven = HardwareGraph.build(
+        50.0 - 10.0 * np.abs(np.subtract.outer(np.arange(4), np.arange(4))),
+        [["PHB"] * 4 for _ in range(4)],
+    )
+    pcie = HardwareGraph.build(np.full((4, 4), 12.0), [["PHB"] * 4 for _ in range(4)])
+    return replace(cluster, graphs=tuple(uneven if n % 3 else pcie for n in range(80)))
+
+
+@pytest.mark.parametrize("bw", [True, False])
+def test_a_limit_on_the_kinds_of_one_switch_cuts_nothing_in_many(monkeypatch, bw):
+    cluster = many_kinds()
+    request = Request("1", 4, gpus_per_node=2, min_nodes=2, bandwidth_sensitive=bw)
+    free = make_policy("pal+mapa").place(request, cluster)
+    monkeypatch.setattr(links_same, "_MOST_WORK", 12)  # two kinds, six index sets
+    got = make_policy("pal+mapa").place(request, cluster)
+    assert "cut" not in got.why
+    assert (got.nodes, got.slots) == (free.nodes, free.slots)
+
+
+def test_index_sets_beyond_the_limit_are_cut_and_told(monkeypatch):
+    """MAPA knows no switches: all kinds are in one group."""
+    monkeypatch.setattr(links_same, "_MOST_WORK", 12)
+    request = Request("1", 4, gpus_per_node=2, min_nodes=2, bandwidth_sensitive=True)
+    got = make_policy("mapa-preserve").place(request, many_kinds())
+    assert got.why["cut"] == "1 of the 6 index sets compared"
+    assert got.slots == ((0, 1), (0, 1))
+
+
+def test_an_account_names_every_cut():
+    """Nodes of 24 GPUs with unequal links: the search ends early and compares sums of links."""
+    gbps = np.random.default_rng(2).integers(1, 9, (24, 24)) * 10.0
+    graph = HardwareGraph.build(np.triu(gbps, 1) + np.triu(gbps, 1).T, [["PHB"] * 24] * 24)
+    cluster = replace(Cluster.uniform(4, 24), graphs=(graph,) * 4)
+    request = Request("1", 24, gpus_per_node=12, bandwidth_sensitive=True)
+    cut = make_policy("pal+mapa").place(request, cluster).why["cut"]
+    assert "ended early" in cut
+    assert "sum of all their links" in cut
