@@ -77,7 +77,7 @@ class TopoAware:
                 slots_of(machines.kinds[kind].allowed)[: len(own)] if machines.plain[kind] else own
                 for kind, own in zip(machines.of_row[found.rows].tolist(), slots, strict=True)
             )
-        choice = Choice(nodes, slots, 0, len(cell.units), found.sets, found.ties)
+        choice = Choice(nodes, slots, 0, len(cell.units), found.sets, found.ties, cut=found.cut)
         why = self._account(found, options)
         return assignment(self.name, cell, choice, why=why, rule=_rule(found))
 

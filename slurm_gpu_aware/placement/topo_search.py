@@ -17,6 +17,7 @@ from slurm_gpu_aware.cluster import Cluster, FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of, uneven_groups
 from slurm_gpu_aware.placement.drb import linked_enough, narrow_pairs
 from slurm_gpu_aware.placement.feasible import Split, Supply, splits
+from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.link_kinds import groups_to_compare
 from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table, level_views
 from slurm_gpu_aware.placement.topo_machines import Machines, kind_mask, scale_for
@@ -46,6 +47,8 @@ class Found:
     """Sets compared: one per kind of machine, or one per index set and group."""
     alternatives: tuple[tuple[IntArray, tuple[int, ...], Terms], ...] = ()
     """The next best, (rows, masks, terms)."""
+    cut: str | None = None
+    """What was not compared, for the account."""
 
     @property
     def key(self) -> tuple[float, int, int]:
@@ -163,14 +166,15 @@ def _several(machines: Machines, masks: Sequence[int | None]) -> Found | None:
     found: list[Found] = []
     able = cell.group[np.isfinite(costs)]
     fine = np.flatnonzero(np.bincount(able, minlength=cell.level.groups) >= cell.split.nodes)
-    for number in groups_to_compare(cell, fine).tolist():
+    compared = groups_to_compare(cell, fine).tolist()
+    for number in compared:
         rows = np.flatnonzero((cell.group == number) & np.isfinite(costs))
         picked = _pick(machines, rows, costs, cell.split.nodes)
         if picked is not None:
             chosen = tuple(masks[k] or 0 for k in machines.of_row[picked].tolist())
             terms = machines.terms(picked, chosen)
             found.append(Found(machines, picked, chosen, terms, ties=1, sets=0))
-    return _best(found)
+    return _best(found, _cut_of_groups(compared, fine))
 
 
 def _same(machines: Machines, options: TopoOptions) -> Found | None:
@@ -178,11 +182,18 @@ def _same(machines: Machines, options: TopoOptions) -> Found | None:
     cell = machines.cell
     found: list[Found] = []
     sets_of = {number: sets for number, sets, _ in supports_of(cell)}
+    cuts = [words_of_cut(cell.supply, sets_of.values())]
     need = options.min_bandwidth_gbps
     if need > 0.0:
         linked = {number: _linked_sets(machines, number, s, need) for number, s in sets_of.items()}
         sets_of = {number: sets for number, sets in linked.items() if len(sets)}
-    for number in groups_to_compare(cell, np.array(sorted(sets_of), dtype=np.int64)).tolist():
+    fine = np.array(sorted(sets_of), dtype=np.int64)
+    compared = groups_to_compare(cell, fine).tolist()
+    cuts.append(_cut_of_groups(compared, fine))
+    most = max((len(sets_of[number]) for number in compared), default=0)
+    if most > _MOST_SETS:
+        cuts.append(f"the {_MOST_SETS} nearest of {most} index sets compared")
+    for number in compared:
         inside = np.flatnonzero(cell.group == number)
         for mask in _nearest(machines, inside, sets_of[number]):
             masks = [mask if mask & ~kind.allowed == 0 else None for kind in machines.kinds]
@@ -194,7 +205,13 @@ def _same(machines: Machines, options: TopoOptions) -> Found | None:
                 chosen = (mask,) * len(picked)
                 terms = machines.terms(picked, chosen)
                 found.append(Found(machines, picked, chosen, terms, ties=1, sets=0))
-    return _best(found)
+    return _best(found, "; ".join(words for words in cuts if words) or None)
+
+
+def _cut_of_groups(compared: Sequence[int], fine: IntArray) -> str | None:
+    if len(compared) == len(fine):
+        return None
+    return f"the {len(compared)} fullest of {len(fine)} groups compared"
 
 
 def _linked_sets(machines: Machines, number: int, sets: IntArray, need: float) -> IntArray:
@@ -283,16 +300,17 @@ def _uneven(machines: Machines, options: TopoOptions) -> Found | None:
     cell = machines.cell
     found: list[Found] = []
     fine = np.flatnonzero(uneven_groups(cell.supply, cell.level, cell.units, cell.masks))
-    for number in groups_to_compare(cell, fine).tolist():
+    compared = groups_to_compare(cell, fine).tolist()
+    for number in compared:
         inside = np.flatnonzero(cell.group == number)
         picked = uneven_rows(machines, options, inside)
         if picked is not None:
             rows, chosen = picked
             found.append(Found(machines, rows, chosen, machines.terms(rows, chosen), 1, 0))
-    return _best(found)
+    return _best(found, _cut_of_groups(compared, fine))
 
 
-def _best(found: list[Found]) -> Found | None:
+def _best(found: list[Found], cut: str | None) -> Found | None:
     if not found:
         return None
     ordered = sorted(found, key=lambda f: f.key)
@@ -302,4 +320,5 @@ def _best(found: list[Found]) -> Found | None:
         ties=sum(f.key[:2] == best.key[:2] for f in ordered),
         sets=len(ordered),
         alternatives=tuple((f.rows, f.masks, f.terms) for f in ordered[1 : _MOST_ALTERNATIVES + 1]),
+        cut=cut,
     )

@@ -194,3 +194,16 @@ def test_an_account_names_every_cut():
     cut = make_policy("pal+mapa").place(request, cluster).why["cut"]
     assert "ended early" in cut
     assert "sum of all their links" in cut
+
+
+def test_topo_aware_says_what_it_did_not_compare():
+    request = Request("1", 8, gpus_per_node=4)
+    got = make_policy("topo-aware").place(request, switched(80, 8))
+    assert got.why["cut"] == (
+        "the 32 fullest of 40 groups compared; the 32 nearest of 70 index sets compared"
+    )
+    assert got.why["summary"].endswith(got.why["cut"])
+    alone = make_policy("topo-aware").place(request, switched(80, 8, same_indices=False))
+    assert alone.why["cut"] == "the 32 fullest of 40 groups compared"
+    few = make_policy("topo-aware").place(request, switched(4, 4))
+    assert "cut" not in few.why
