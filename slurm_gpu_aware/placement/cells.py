@@ -207,17 +207,20 @@ def _spans(level: LevelView, split: Split) -> bool:
 def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) -> MaskArray:
     """(N, J) candidate GPUs of each domain of a level below the node.
 
-    On nodes where Slurm picks the GPUs, any of them if it picks one (which lies in one domain,
-    whatever it is), else none. ``--exclusive`` takes all GPUs of a node, so there the domain must
-    hold them all.
+    One GPU lies in one domain, whatever it is: those in no known domain count with the first, and
+    so do all on nodes where Slurm picks the GPUs, which count for nothing else there.
+    ``--exclusive`` takes all GPUs of a node, so there the domain must hold them all.
     """
     assert level.domains is not None  # noqa: S101 - callers have asked
     parts: MaskArray = masks[:, None] & level.domains
     fine = supply.cluster.indexed[:, None]
     if supply.request.whole_node:
         fine = fine & (parts == masks[:, None])
-    elif supply.cluster.indexed.all():
-        return parts
+    else:
+        if per_node == 1:
+            parts[:, 0] |= masks & ~np.bitwise_or.reduce(level.domains, axis=1)
+        if supply.cluster.indexed.all():
+            return parts
     found: MaskArray = np.where(fine, parts, parts.dtype.type(0))
     if per_node == 1 and not supply.request.whole_node:
         found[:, 0] = np.where(supply.cluster.indexed, found[:, 0], masks)

@@ -207,3 +207,17 @@ def test_topo_aware_says_what_it_did_not_compare():
     assert alone.why["cut"] == "the 32 fullest of 40 groups compared"
     few = make_policy("topo-aware").place(request, switched(4, 4))
     assert "cut" not in few.why
+
+
+@pytest.mark.parametrize("policy", ["pal", "pal+mapa"])
+def test_one_gpu_in_no_known_domain_counts_as_in_one(policy):
+    """As the account says it: the tightest level holds any one GPU."""
+    cluster = Cluster.uniform(1, 4, scores={"A": np.array([[1.0, 1.0, 1.0, 0.95]])})
+    domain = LocalityLevel("nvlink", 1.0, np.array([[0, 0, 1, -1]]))
+    node = replace(cluster.levels[0], penalty=1.1)
+    cluster = replace(cluster, levels=(domain, node, *cluster.levels[1:]))
+    got = make_policy(policy).place(Request("1", 1, app_class="A"), cluster)
+    assert got.slots == ((3,),)
+    assert got.level == "nvlink"
+    two = make_policy(policy).place(Request("1", 2, app_class="A"), cluster)
+    assert two.slots == ((0, 1),)
