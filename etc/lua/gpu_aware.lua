@@ -66,7 +66,6 @@ local GUARDED = {
     { "thread_spec", "ThreadSpec", U16 },
     { "contiguous", "Contiguous", U16 },
     { "req_switch", "Switches", U32 },
-    { "segment_size", "SegmentSize", U16 },
     { "shared", "OverSubscribe", U16 },
     { "partition", "Partition" },
     { "features", "Features" },

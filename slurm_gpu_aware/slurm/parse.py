@@ -185,6 +185,8 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
     raw_id = int(fields["JobId"])
     array_id = int(fields["ArrayJobId"]) if "ArrayJobId" in fields else None
     task = fields.get("ArrayTaskId")
+    if task is not None:  # the last task of a throttled array: 6%3 (26.05)
+        task = task.partition("%")[0]
     single = task is not None and task.isascii() and task.isdigit()
     state = fields["JobState"]
     least, most = _node_range(fields["NumNodes"])
@@ -209,7 +211,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         batch=fields["BatchFlag"] != "0",
         time_min_s=shortest if math.isfinite(shortest) else None,
         array_id=array_id,
-        array_tasks=None if task is None or single else task.partition("%")[0],
+        array_tasks=None if single else task,
         array_limit=int(fields["ArrayTaskThrottle"]) if "ArrayTaskThrottle" in fields else None,
         het="HetJobId" in fields,
         account=_word(fields, "Account"),

@@ -94,8 +94,8 @@ def _fields(job: Mapping[str, Any]) -> dict[str, str]:
         "shares": _shares(job),
     }
     for key, name in (("CoreSpec", "core_spec"), ("ThreadSpec", "thread_spec")):
-        special = _number(job.get(name))  # 0 is a choice, 65534 is none
-        fields[key] = "N/A" if special is None or special >= 65534 else str(special)
+        special = _number(job.get(name))  # none is 0, 32766 or 65534; 0 is a choice in text only
+        fields[key] = str(special) if special and special < 32766 else "N/A"
     segment = _number(job.get("segment_size"))
     fields["SegmentSize"] = str(segment) if segment and segment < 65534 else "N/A"
     shortest = _number(job.get("time_minimum"))

@@ -59,7 +59,6 @@ GUARDED: list[dict[str, Any]] = [
     {"ntasks_per_socket": 1},
     {"ntasks_per_tres": 1},
     {"pn_min_tmp_disk": 65534},
-    {"segment_size": 2},
     {"prefer": "big"},
     {"batch_features": "big"},
     {"burst_buffer": ""},

@@ -90,6 +90,14 @@ def test_every_job_is_read_or_doubted(release: str) -> None:
     assert set(truth) <= read_or_doubted
 
 
+def test_the_last_task_of_a_throttled_array_is_a_task() -> None:
+    """26.05 leaves it in the array's own record and shows it with the limit."""
+    text = read("slurm-24.11", "jobs.txt")
+    line = next(line for line in text.splitlines() if "ArrayTaskId=0,3,6,9%2" in line)
+    (job,) = parse_jobs(line.replace("ArrayTaskId=0,3,6,9%2", "ArrayTaskId=6%2")).jobs
+    assert (job.id, job.array_tasks, job.array_limit) == (f"{job.raw_id}_6", None, 2)
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_a_request_says(release: str) -> None:
     jobs, _, _ = recorded(release)

@@ -59,7 +59,7 @@ def test_text_and_json_say_the_same() -> None:
     text = text.replace("Socks/Node=*", "Socks/Node=1")
     text = text.replace("NtasksPerN:B:S:C=0:0:*:*", "NtasksPerN:B:S:C=0:0:*:1")
     text = text.replace("MinTmpDiskNode=0", "MinTmpDiskNode=1024M")
-    text = re.sub(r"CoreSpec=\S+", "CoreSpec=0", text)
+    text = re.sub(r"CoreSpec=\S+", "CoreSpec=2", text)
     (read,) = parse_jobs(text).jobs
     record = json.loads((DATA / "jobs.json").read_text())["jobs"][0]
 
@@ -74,8 +74,8 @@ def test_text_and_json_say_the_same() -> None:
         "threads_per_core": number(1),
         "tasks_per_core": number(1),
         "minimum_tmp_disk_per_node": number(1024),
-        "core_spec": 0,
-        "thread_spec": 65534,
+        "core_spec": 2,
+        "thread_spec": 32766,
     }
     (found,) = parse_jobs_json(json.dumps({"jobs": [record]}))
     assert (
