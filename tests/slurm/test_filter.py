@@ -51,6 +51,17 @@ ALLOWED = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def gate_again(cluster: Cluster) -> Iterator[None]:
+    """The next file finds a gate that the selector holds."""
+    yield
+    cluster.service_up("ctl", "selectd")
+    show = ["scontrol", "-o", "show", "reservation", GATE]
+    cluster.wait_until(
+        lambda: b"State=ACTIVE" in cluster.run("ctl", show).stdout, 30, "the selector's gate"
+    )
+
+
 @pytest.fixture(autouse=True)
 def closed_gate(cluster: Cluster, clean: None) -> Iterator[None]:
     """A gate that does not need the heartbeat, and nobody who opens it."""

@@ -78,7 +78,10 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
     third_s = running_after(cluster, third, asked)
     cluster.wait(first, "RUNNING", 30)
     cluster.wait_until(lambda: is_parked(cluster, second), 15, lambda: str(cluster.job(second)[""]))
-    assert cluster.job(second)["Reason"] in ("QOSMaxGRESPerUser", "Licenses", "Priority")
+    reasons = ("QOSMaxGRESPerUser", "Licenses", "Priority")  # None: Slurm has not looked yet
+    cluster.wait_until(
+        lambda: cluster.job(second)["Reason"] in reasons, 15, lambda: cluster.job(second)["Reason"]
+    )
 
     # The rest of the node is taken: the second waits for the limit and for GPUs, the first's.
     let_go(cluster, "alice", first)
