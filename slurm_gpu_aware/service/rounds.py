@@ -167,10 +167,10 @@ class Rounds:
             by_id = {job.id: job for job in jobs}
             outcome.parked_again = self._recovery.park_again(by_id, due, now)
             outcome.released -= outcome.parked_again
-        self.starting = [job.id for job in released if job.id not in due]
+        waiting = [job for job in released if job.id not in due]
+        self.starting = [job.id for job in waiting]
         slurm = self._static()
         partitions = {p.name: p for p in self._gateway.partitions()}
-        waiting = [job for job in released if job.id not in due]
         holds = [h for h in (self._hold(j, partitions, now) for j in waiting) if h]
         rules = PreemptionRules(slurm, partitions, self._qos)
         self._recovery.grace_s = rules.grace_s

@@ -14,13 +14,6 @@ from slurm_gpu_aware.slurm.gateway import JobUpdate
 FORGED = "x JobState=RUNNING"
 
 
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
-    return fake
-
-
 def saying(folder: Path, text: str) -> CliGateway:
     """A gateway whose ``scontrol`` reads what it is told and complains."""
     script = folder / "scontrol"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ RUNNING = {
     "StartTime": "1000",
     "slots": [2, 3],
 }
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
-    return fake
 
 
 def release(slurm: FakeSlurm, *job_ids: str) -> list[str]:

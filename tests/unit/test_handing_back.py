@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +20,6 @@ from slurm_gpu_aware.slurm.gateway import JobUpdate
 
 PINS = {"ReqNodeList": "n1", "TresPerNode": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
-    return fake
 
 
 def back(slurm: FakeSlurm) -> HandedBack:

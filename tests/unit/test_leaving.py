@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.config import Config
@@ -17,13 +14,6 @@ from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
-    return fake
 
 
 class Bench:

@@ -16,13 +16,6 @@ from slurm_gpu_aware.service.selectd import Selector
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 
 
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
-    return fake
-
-
 class Bench:
     """Rounds over the fake Slurm; ``wall`` may be set, ``steady`` runs on."""
 

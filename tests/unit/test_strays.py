@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ from slurm_gpu_aware.store.ledger import Ledger
 
 STATS = "JS1:H4sIAAAAAAAA"
 """What a site's accounting leaves there at a job's end."""
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
-    return fake
 
 
 class Bench:
