@@ -34,10 +34,13 @@ class Chooser:
         options: Mapping[str, Mapping[str, Any]],
         timer: Callable[[], float] | None,
         now: float | None = None,
+        between: Callable[[], object] | None = None,
     ) -> None:
         self.settings = settings
         self.options = options
         self.timer = timer
+        self.between = between
+        """Called before each question to a policy."""
         self.now = now
         """Time of the round, on the clock of ``Request.submit_s``; None: waiting times unknown."""
         self.took_s: dict[str, float] = {}
@@ -46,6 +49,8 @@ class Chooser:
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Ask the request's policy; raise PlacementFailedError with the reason if it fails."""
+        if self.between is not None:
+            self.between()
         start = self.timer() if self.timer is not None else 0.0
         try:
             found = self._policy(request).place(request, cluster)

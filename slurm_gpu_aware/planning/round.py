@@ -53,6 +53,7 @@ def plan_round(
     *,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
     timer: Callable[[], float] | None = None,
+    between: Callable[[], object] | None = None,
 ) -> Plan:
     """Plan one round.
 
@@ -63,6 +64,8 @@ def plan_round(
     now : time in seconds, on the clock of ``RunningJob.end_s``.
     policy_options : options per policy name; a request's own options go before them.
     timer : seconds of some monotonic clock; if given, ``Plan.took_s`` is measured with it.
+    between : called before each question to a policy, some milliseconds apart, for what cannot wait
+        for the end of a long round. What it changes is not seen by this round.
 
     Returns
     -------
@@ -74,7 +77,7 @@ def plan_round(
     A policy that fails on a job (unknown name, bad option, a bug) makes that job wait with the
     error as its reason; the others are planned as if it were not there.
     """
-    chooser = Chooser(settings, policy_options or {}, timer, now)
+    chooser = Chooser(settings, policy_options or {}, timer, now, between)
     return _Round(cluster, settings, now, chooser).plan(in_slurm_order(queue))
 
 

@@ -101,7 +101,8 @@ class Books:
             yield
         finally:
             self._later -= 1
-            self.flush()
+            if not self._later:
+                self.flush()
 
     def decide(self, decision: Decision) -> Entry:
         """Write a decision."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,9 +48,18 @@ class Candidates:
     """Jobs that something other than the gate holds."""
     _order: TaskOrder = field(default_factory=TaskOrder)
 
-    def sort_out(self, parked: Sequence[SlurmJob], jobs: Sequence[SlurmJob]) -> None:
-        """Look at every parked job. Raises SourceError if Slurm does not answer."""
+    def sort_out(
+        self,
+        parked: Sequence[SlurmJob],
+        jobs: Sequence[SlurmJob],
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Look at every parked job. Raises SourceError if Slurm does not answer.
+
+        ``between``: called before each job; there may be thousands.
+        """
         for job in sorted(parked, key=queue_order):
+            between()
             original = parse(job.admin_comment)
             assert original is not None  # noqa: S101 - is_parked said so
             if job.reason not in _PLANNABLE:

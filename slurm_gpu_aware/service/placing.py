@@ -17,6 +17,8 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.books import Books, Entry
+from slurm_gpu_aware.service.looks import Looks
+from slurm_gpu_aware.service.recovery import in_parts
 from slurm_gpu_aware.service.strays import RECORD
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
@@ -75,12 +77,14 @@ class Placer:
         config: Config,
         books: Books,
         watch: Watch,
+        looks: Looks,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gateway = gateway
         self._config = config
         self._books = books
         self._watch = watch
+        self._looks = looks
         self._timer = timer
 
     def place(
@@ -99,6 +103,7 @@ class Placer:
         failed: dict[str, str] = {}
         steps: list[_Step] = []
         for assignment in assignments:
+            self._looks.if_due()
             candidate = candidates[assignment.job_id]
             try:
                 steps.append(self._step(candidate, assignment, node_names, took_s, now))
@@ -110,8 +115,12 @@ class Placer:
     def _prepare_and_open(
         self, steps: Sequence[_Step], failed: dict[str, str], now: float
     ) -> list[str]:
-        refused = self._gateway.update_jobs([u for s in steps for u in s.updates()])
-        seen = {job.id: job for job in self._gateway.jobs()} if steps else {}
+        refused: dict[str, str] = {}
+        for part in in_parts([u for s in steps for u in s.updates()]):
+            self._looks.if_due()
+            refused |= self._gateway.update_jobs(part)
+        self._looks.if_due()
+        seen = {job.id: job for job in self._looks.read_all()} if steps else {}
         ready: list[_Step] = []
         broken_arrays: set[int] = set()
         for step in sorted(steps, key=lambda s: _task_number(s.candidate.id)):
@@ -263,7 +272,25 @@ class Placer:
                 ("Licenses", open_licences(step.candidate.original)),
             )
             updates.append(JobUpdate(step.candidate.id, fields))
-        refused = self._gateway.update_jobs(updates)
+        opened: list[str] = []
+        place = 0
+        for part in in_parts(updates):
+            self._looks.if_due()
+            refused = self._gateway.update_jobs(part)
+            now_open = self._opened(steps[place : place + len(part)], refused, failed, now)
+            self._looks.opened(now_open)
+            opened += now_open
+            place += len(part)
+        return opened
+
+    def _opened(
+        self,
+        steps: Sequence[_Step],
+        refused: Mapping[str, str],
+        failed: dict[str, str],
+        now: float,
+    ) -> list[str]:
+        """Write down which gates were opened, before a look may park one of these jobs again."""
         opened: list[str] = []
         for step in steps:
             job_id = step.candidate.id

@@ -8,7 +8,7 @@ then unpinned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
@@ -22,12 +22,14 @@ from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.rewrite import is_pinned
 from slurm_gpu_aware.slurm.undo import undo_fields
 
-__all__ = ["FEW", "Recovery", "is_released"]
+__all__ = ["FEW", "Recovery", "in_parts", "is_released"]
 
 log = logging.getLogger(__name__)
 
 FEW = 20
 """So many jobs are read one by one; for more, reading all takes less."""
+_AT_ONCE = 100
+"""Updates, 2 to 5 ms each, that are sent without a look in between."""
 
 _STARTING = frozenset(
     {
@@ -40,6 +42,12 @@ _STARTING = frozenset(
     }
 )
 """Reasons of a placed job that is about to start."""
+
+
+def in_parts(updates: Sequence[JobUpdate]) -> Iterator[Sequence[JobUpdate]]:
+    """Updates in their order, in parts that take no longer than a look at others may wait."""
+    for start in range(0, len(updates), _AT_ONCE):
+        yield updates[start : start + _AT_ONCE]
 
 
 def is_released(job: SlurmJob, config: Config) -> bool:
@@ -152,10 +160,16 @@ class Recovery:
         self.unpin(parked)
         return len(parked)
 
-    def unpin(self, jobs: Sequence[SlurmJob], split: Set[int] = frozenset()) -> None:
+    def unpin(
+        self,
+        jobs: Sequence[SlurmJob],
+        split: Set[int] = frozenset(),
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
         """Give parked jobs back their original request; nothing is sent for those that have it.
 
         ``split``: arrays of which tasks stand in records of their own; see `update_ids`.
+        ``between``: called before each part of what is sent.
         """
         updates = []
         for job in jobs:
@@ -166,10 +180,12 @@ class Recovery:
                     updates += [JobUpdate(job_id, fields) for job_id in update_ids(job, split)]
             except (SourceError, ValueError) as exc:
                 log.warning("job %s cannot be given back its request: %s", job.id, exc)
-        for job_id, why in self._gateway.update_jobs(updates).items():
-            log.warning(
-                "job %s could not be unpinned, tried again in the next round: %s", job_id, why
-            )
+        for part in in_parts(updates):
+            between()
+            for job_id, why in self._gateway.update_jobs(part).items():
+                log.warning(
+                    "job %s could not be unpinned, tried again in the next round: %s", job_id, why
+                )
 
     def _give_back(self, jobs: Sequence[SlurmJob], now: float) -> None:
         """A job that started while its gate was being closed does not need the licence."""

@@ -17,10 +17,11 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.candidates import Candidates, waiting_entry
 from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.licences import Licences
+from slurm_gpu_aware.service.looks import Looks
 from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
-from slurm_gpu_aware.service.recovery import FEW, Recovery, is_released
+from slurm_gpu_aware.service.recovery import Recovery, is_released
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
@@ -94,18 +95,19 @@ class Rounds:
         self._gate_held_until = gate_held_until
         self.watch = Watch(books, config)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
-        self._placer = Placer(gateway, config, books, self.watch, timer)
         self._leaver = Leaver(gateway, config, books, self._backoff)
         self._strays = Strays(gateway, config, books, self.watch, self._backoff, self._leaver)
         self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
+        self.looks = Looks(
+            gateway, config, self._recovery, self._gate_held, clock=clock, timer=timer
+        )
+        self._placer = Placer(gateway, config, books, self.watch, self.looks, timer)
         self._policy_options = policy_options(config)
         self._network = Network(gateway, NETWORK_LEVELS, config.placement.levels)
         self._slurm: SlurmConfig | None = None
         self._qos: dict[str, SlurmQos] = {}
         self._read_at = -float("inf")
         self._completing: dict[str, float] = {}
-        self.starting: list[str] = []
-        """Jobs whose gate is open and that have not started, as of the last round or look."""
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, of the last reading."""
 
@@ -113,16 +115,17 @@ class Rounds:
         """Run a round. Raises SourceError if Slurm does not answer."""
         started = self._timer()
         outcome = Outcome()
-        self.starting = []
         now = self._clock()
         self._books.private = self._static().private_jobs
-        jobs = self._gateway.jobs()
+        self.looks.if_due()
+        jobs = self.looks.read_all()
         unread = self._gateway.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
         self.watch.observe(jobs, now, unread)
         parked = [job for job in jobs if is_parked(job, self._config.gate)]
         released = [job for job in jobs if is_released(job, self._config)]
+        self.looks.seen(job.id for job in released)
         self._strays.open(jobs, now, split_arrays(jobs), gate_held=self._gate_held(now))
         outcome.queued = len(parked)
         outcome.released = len(released)
@@ -130,27 +133,9 @@ class Rounds:
             self._plan_and_place(jobs, parked, released, outcome)
         if len(still) == len(unread):  # else somebody is there of whom we know no id
             self._backoff.forget(set(self.ids.values()))
+        outcome.parked_again += self.looks.freed
         outcome.took_s = self._timer() - started
         return outcome
-
-    def look(self) -> int:
-        """Look at placed jobs that have not started, and at nothing else.
-
-        One that cannot start keeps its GPUs and its node from others: it does not have to wait for
-        the next round, which on a large cluster is seconds away. At most `FEW` at a time, those
-        that were looked at longest ago first. Returns how many were parked again. Raises
-        SourceError.
-        """
-        now = self._clock()
-        if not self._gate_held(now):
-            return 0
-        ids, others = self.starting[:FEW], self.starting[FEW:]
-        self.starting = others
-        jobs = {job.id: job for job in self._gateway.jobs_of(ids)}
-        waiting = [job for job in jobs.values() if is_released(job, self._config)]
-        due = self._recovery.due(waiting, frozenset(), some=True)
-        self.starting += [job.id for job in waiting if job.id not in due]
-        return self._recovery.park_again(jobs, due, now)
 
     def _plan_and_place(
         self,
@@ -159,16 +144,20 @@ class Rounds:
         released: Sequence[SlurmJob],
         outcome: Outcome,
     ) -> None:
+        between = self.looks.if_due
         nodes = {node.name: node for node in self._gateway.nodes()}
+        between()
         now = self._clock()
         lost = frozenset(name for name, node in nodes.items() if not is_usable(node))
-        due = self._recovery.due(released, lost)
+        # Of whom a look has parked again by now we know old records only.
+        seen = [job for job in released if job.id not in self.looks.parked]
+        due = self._recovery.due(seen, lost)
         if due and self._gate_held(now):
             by_id = {job.id: job for job in jobs}
             outcome.parked_again = self._recovery.park_again(by_id, due, now)
             outcome.released -= outcome.parked_again
         waiting = [job for job in released if job.id not in due]
-        self.starting = [job.id for job in waiting]
+        self.looks.starting = [job.id for job in seen if job.id not in due]
         slurm = self._static()
         partitions = {p.name: p for p in self._gateway.partitions()}
         holds = [h for h in (self._hold(j, partitions, now) for j in waiting) if h]
@@ -189,10 +178,11 @@ class Rounds:
             applications=self._config.applications,
             rules=rules,
         )
+        between()
         reservations = self._gateway.reservations()
         site = Site(self._config, slurm, nodes, partitions, reservations, cluster, now, rules)
         sorted_out = Candidates(site, self._backoff, Licences(self._gateway))
-        sorted_out.sort_out(parked, jobs)
+        sorted_out.sort_out(parked, jobs, between)
         candidates, leave = sorted_out.found, sorted_out.leave
         outcome.held += sorted_out.held
         outcome.waiting += sorted_out.waiting
@@ -215,7 +205,8 @@ class Rounds:
         chosen = {assignment.job_id for assignment in plan.assignments}
         # Whatever an interrupted round left pinned and this one does not place.
         # Not what has just been left to Slurm: it may run by now.
-        self._recovery.unpin([job for job in parked if job.id not in chosen | left], split)
+        pinned = [job for job in parked if job.id not in chosen | left]
+        self._recovery.unpin(pinned, split, between)
         if plan.assignments and not self._gate_held(self._clock()):
             log.warning("the gate is about to open: nothing is placed until it is held again")
         elif plan.assignments:
@@ -223,7 +214,6 @@ class Rounds:
                 plan.assignments, candidates, cluster.nodes, plan.took_s, self._clock()
             )
             outcome.placed, outcome.planned = placed, planned
-            self.starting += placed
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
                 outcome.waiting.append(waiting_entry(job_id, why))
@@ -303,6 +293,12 @@ class Rounds:
         queue = [candidate.request for candidate in candidates.values()]
         options = self._policy_options
         plan = plan_round(
-            queue, site.cluster, settings, site.now, policy_options=options, timer=self._timer
+            queue,
+            site.cluster,
+            settings,
+            site.now,
+            policy_options=options,
+            timer=self._timer,
+            between=self.looks.if_due,
         )
         return plan, partial(record_round, queue, site.cluster, settings, site.now, plan, options)

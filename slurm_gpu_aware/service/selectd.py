@@ -44,9 +44,7 @@ that the limit is free when its scheduler has run."""
 _HELD_S = 1.0
 """Between two of these looks."""
 _STARTING_S = 0.5
-"""Between two rounds, or looks, while placed jobs have not started; longer if these take long."""
-_LOOK_S = 1.0
-"""Between two looks at placed jobs, however long they take."""
+"""Between two rounds while placed jobs have not started; longer if these take long."""
 _PUBLISH_S = 0.5
 """What is due is published behind a round; none is started only for that sooner than this."""
 _RECORD_S = 5.0
@@ -102,7 +100,6 @@ class Selector:
         self._stopping = False
         self._echo = False
         self._slept_badly = False
-        self._look_took_s = 0.0
         self._recorded = -float("inf")
         self._pruned = -float("inf")
         self._freed = -float("inf")
@@ -167,35 +164,18 @@ class Selector:
         until = time.monotonic() + wait_s
         while not self._stopping:
             left_s = until - time.monotonic()
-            look_in_s = self._look_in_s()
+            looks = self._rounds.looks
+            look_in_s = math.inf if self._slept_badly else looks.due_in_s()
             happened = wait(min(left_s, look_in_s))
-            if happened != "timer" or look_in_s >= left_s or self._look():
+            if happened != "timer" or look_in_s >= left_s or looks.try_look():
                 return happened
         return "signal"
-
-    def _look_in_s(self) -> float:
-        """Looks are a second apart at most; quick ones take a quarter of the time at most."""
-        if not self._rounds.starting or self._slept_badly:
-            return math.inf
-        return min(_LOOK_S, max(_STARTING_S, 3 * self._look_took_s))
-
-    def _look(self) -> bool:
-        """Whether there is something to plan anew."""
-        started = time.monotonic()
-        try:
-            return self._rounds.look() > 0
-        except SourceError as exc:
-            log.warning("placed jobs are looked at in the next round: %s", exc)
-        except Exception:
-            log.exception("placed jobs are looked at in the next round")
-        finally:
-            self._look_took_s = time.monotonic() - started
-        self._rounds.starting = []
-        return False
 
     def _wait_s(self) -> float:
         if self._slept_badly:
             return 2.0
+        if self._rounds.looks.freed:
+            return 0.0
         wait_s = self._config.selector.round_s
         if self._outcome.released or self._outcome.placed:
             # A round costs slurmctld something: never more than a quarter of the time.
@@ -265,6 +245,7 @@ class Selector:
                 )
             )
         if outcome.planned is not None:
+            self._rounds.looks.if_due()
             self._books.snapshot(started, outcome.planned)
         days = self._config.store.ledger_days
         if time.monotonic() - self._pruned > _PRUNE_S:

@@ -1,0 +1,69 @@
+"""Rounds over the fake Slurm, with clocks of the test's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from fake_slurm import FakeSlurm, parked
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.rounds import Rounds
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gateway import JobUpdate
+
+__all__ = ["RoundsBench", "placed_and_stuck", "reads"]
+
+
+class RoundsBench:
+    """Rounds over the fake Slurm; ``wall`` may be set, ``steady`` runs on.
+
+    ``told``: the updates that were sent, each with the steady time; each takes ``update_s``.
+    """
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        self.wall, self.steady = 1_790_000_000.0, 5000.0
+        self.update_s = 0.0
+        self.told: list[tuple[float, JobUpdate]] = []
+        gateway = CliGateway(scontrol=slurm.scontrol)
+        send = gateway.update_jobs
+
+        def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
+            self.told += [(self.steady, update) for update in updates]
+            self.steady += self.update_s * len(updates)
+            return send(updates)
+
+        gateway.update_jobs = update_jobs  # type: ignore[method-assign]
+        self.books = Books(slurm.store)
+        self.rounds = Rounds(
+            gateway,
+            Config(),
+            self.books,
+            gate_held_until=lambda: self.wall + 60.0,
+            clock=lambda: self.wall,
+            timer=lambda: self.steady,
+        )
+
+    def closed(self, job_id: str) -> list[float]:
+        """Steady times at which the job's gate was closed."""
+        return [
+            at
+            for at, update in self.told
+            if update.job_id == job_id and dict(update.fields).get("Licenses") == "gpuaware:1"
+        ]
+
+
+def placed_and_stuck(slurm: FakeSlurm) -> RoundsBench:
+    """Jobs 7 and 8 have been placed and cannot start yet."""
+    slurm.write([parked(stuck="1"), parked("8", stuck="1")], ["n1"])
+    bench = RoundsBench(slurm)
+    assert sorted(bench.rounds.run().placed) == ["7", "8"]
+    (slurm.home / "log").unlink()
+    return bench
+
+
+def reads(slurm: FakeSlurm) -> list[str]:
+    """What was shown since the last round, in order."""
+    commands = [json.loads(text)[0] for text in (slurm.home / "log").read_text().splitlines()]
+    return [" ".join(words) for words in commands if "show" in words]
