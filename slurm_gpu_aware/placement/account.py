@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from slurm_gpu_aware.assignment import Assignment
@@ -14,6 +16,12 @@ __all__ = ["assignment", "cells_tried", "set_words"]
 
 MOST_CELLS = 24  # cells listed in an account; the number tried is always told
 MOST_NODES = 16  # nodes whose scores are listed
+
+
+@lru_cache(maxsize=1 << 12)
+def _short(value: float) -> float:
+    """To four decimals. Scores are binned, so that the same few come again and again."""
+    return round(value, 4)
 
 
 def assignment(
@@ -52,7 +60,7 @@ def assignment(
             {
                 "node": cluster.nodes[node],
                 "slots": list(slots),
-                "scores": [round(scores.item(node, s), 4) for s in slots],
+                "scores": [_short(scores.item(node, s)) for s in slots],
                 "left_free": int(supply.free[node]).bit_count() - len(slots),
             }
             for node, slots in listed
@@ -65,7 +73,7 @@ def assignment(
         account["cut"] = choice.cut
     if choice.considered:
         account["considered"] = [
-            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: round(c.value, 4)}
+            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
             for c in choice.considered
         ]
     account["summary"] = (
@@ -104,19 +112,20 @@ def cells_tried(cell: Cell) -> dict[str, Any]:
     is missing if a larger one of its level holds no set or a smaller one does. Lists at most
     ``MOST_CELLS``, those up to the chosen one first.
     """
-    asked = cell.tried
     value = cell.supply.table.values.item
-    products = [one.level.penalty * value(one.bound_index) for one in asked]
-    order = sorted(range(len(asked)), key=products.__getitem__)  # asked tighter level first
-    chosen = next(place for place, at in enumerate(order) if asked[at].found)
-    start = max(0, chosen + 1 - MOST_CELLS)
+    tried = [(one.level.penalty * value(one.bound_index), one) for one in cell.tried]
+    tried.sort(key=itemgetter(0))  # they were asked tighter level first
+    if len(tried) > MOST_CELLS:
+        chosen = next(place for place, (_, one) in enumerate(tried) if one.found)
+        start = max(0, chosen + 1 - MOST_CELLS)
+        tried = tried[start : start + MOST_CELLS]
     listed = [
         {
-            "level": asked[at].level.name,
-            "V": round(value(asked[at].bound_index), 4),
-            "LxV": round(products[at], 4),
-            "found": asked[at].found,
+            "level": one.level.name,
+            "V": _short(value(one.bound_index)),
+            "LxV": _short(product),
+            "found": one.found,
         }
-        for at in order[start : start + MOST_CELLS]
+        for product, one in tried
     ]
-    return {"cells": listed, "cells_tried": len(asked)}
+    return {"cells": listed, "cells_tried": len(cell.tried)}

@@ -17,9 +17,9 @@ from slurm_gpu_aware.placement.pm_first import best_anywhere
 from slurm_gpu_aware.placement.tables import (
     LevelView,
     ScoreTable,
-    anywhere,
     flat_table,
     level_views,
+    two_levels,
 )
 from slurm_gpu_aware.request import Request
 
@@ -50,7 +50,7 @@ class BestFit:
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
         rule = "fewest GPUs left on the node"
-        return _place_flat(self.name, request, cluster, _nodes_only(cluster), True, rule)
+        return _place_flat(self.name, request, cluster, two_levels(cluster), True, rule)
 
 
 class FirstFit:
@@ -64,7 +64,7 @@ class FirstFit:
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
         rule = "first node that has room, lowest free slots"
-        return _place_flat(self.name, request, cluster, _nodes_only(cluster), False, rule)
+        return _place_flat(self.name, request, cluster, two_levels(cluster), False, rule)
 
 
 class Random:
@@ -114,10 +114,3 @@ def _place_flat(
         return None
     choice = choose(cell, best_fit=best_fit)
     return assignment(name, cell, choice, why={"level": cell.level.name}, rule=rule)
-
-
-def _nodes_only(cluster: Cluster) -> tuple[LevelView, ...]:
-    """One node before several, nothing else."""
-    whole = anywhere(cluster)
-    one = LevelView("node", 1.0, whole.group, 1, None, one_node=True)
-    return one, LevelView("cluster", 1.0, whole.group, 1, None, one_node=False)

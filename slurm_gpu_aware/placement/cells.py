@@ -8,9 +8,9 @@ all cells; the first cell of the walk is then the one with the smallest product 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from slurm_gpu_aware.placement.index_sets import (
     some_support,
     supports,
 )
-from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, unpack
+from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, some, unpack
 
 __all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_of"]
 
@@ -59,6 +59,10 @@ class Cell:
     split: Split
     tried: tuple[Tried, ...] = ()
     """What the search asked on the way here, in its order."""
+    units: IntArray = field(init=False)
+    """(C,) node index of each candidate row; a node has a row per socket at such levels."""
+    masks: MaskArray = field(init=False)
+    """(C,) candidate GPUs of each row as bit masks."""
 
     @property
     def score(self) -> float:
@@ -70,19 +74,10 @@ class Cell:
         """L x V."""
         return self.level.penalty * self.score
 
-    @cached_property
-    def _rows(self) -> tuple[IntArray, MaskArray]:
-        return _rows(self.supply, self.level, self.split, self.bound_index)
-
-    @property
-    def units(self) -> IntArray:
-        """(C,) node index of each candidate row; a node has a row per socket at such levels."""
-        return self._rows[0]
-
-    @property
-    def masks(self) -> MaskArray:
-        """(C,) candidate GPUs of each row as bit masks."""
-        return self._rows[1]
+    def __post_init__(self) -> None:
+        units, masks = _rows(self.supply, self.level, self.split, self.bound_index)
+        object.__setattr__(self, "units", units)
+        object.__setattr__(self, "masks", masks)
 
     @property
     def allowed(self) -> BoolArray:
@@ -104,15 +99,18 @@ def first_cell(
     taken: a packed set needs no more nodes than it must.
     """
     best: tuple[LevelView, int, Split] | None = None
-    least = np.inf
+    least = math.inf
     values = supply.table.values
+    smallest = values.item(0)
     tried: list[Tried] = []
     for level in levels:
+        if level.penalty * smallest >= least:
+            continue  # only a strictly smaller product beats a tighter level
         fitting = [s for s in choices if _spans(level, s)]
         if not fitting:
             continue
         limit = len(values)
-        if best is not None:  # only a strictly smaller product beats a tighter level
+        if best is not None:
             limit = int((level.penalty * values).searchsorted(least, side="left"))
         fits: dict[int, Split] = {}
 
@@ -122,15 +120,16 @@ def first_cell(
             own: list[Split] = fitting,
             fits: dict[int, Split] = fits,
         ) -> bool:
-            found = next((split for split in own if holds(supply, level, split, index)), None)
-            tried.append(Tried(level, index, found is not None))
-            if found is not None:
-                fits[index] = found
-            return found is not None
+            for split in own:
+                if holds(supply, level, split, index):
+                    fits[index] = split
+                    break
+            tried.append(Tried(level, index, index in fits))
+            return index in fits
 
         index = smallest_bound(feasible, limit)
         if index is not None:
-            best, least = (level, index, fits[index]), level.penalty * float(values[index])
+            best, least = (level, index, fits[index]), level.penalty * values.item(index)
     if best is None:
         return None
     return Cell(supply, *best, tried=tuple(tried))
@@ -172,18 +171,13 @@ def holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
 
 
 def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
-    masks = supply.at_most(split, index)
-    if split.nodes == 1:
-        if level.domains is None:
-            return bool((popcount(masks) >= split.per_node).any())
-        return bool(
-            (popcount(_parts(supply, level, masks, split.per_node)) >= split.per_node).any()
-        )
     nodes, rows = _rows(supply, level, split, index)
+    if split.nodes == 1:
+        return len(nodes) > 0
     if split.uneven:
-        return bool(uneven_groups(supply, level, nodes, rows).any())
+        return some(uneven_groups(supply, level, nodes, rows))
     if not split.same_slots:
-        return bool(even_groups(supply, level, split, nodes).any())
+        return some(even_groups(supply, level, split, nodes))
     if level.groups > 1 or supply.cluster.shape[1] > EXACT_WIDTH:
         return some_support(supply, level, split, nodes, rows)
     found = list(supports(supply, level, split, nodes, rows))
@@ -245,9 +239,9 @@ def _find_rows(
         node, domain = np.nonzero(popcount(parts) >= split.per_node)
         return node, parts[node, domain]
     enough = popcount(masks) >= max(split.per_node, 1)
-    if not level.one_node and not level.any_span:
-        enough &= level.group >= 0
-    nodes = np.flatnonzero(enough)
+    if not level.one_node and not level.any_span and level.known is not None:
+        enough &= level.known
+    nodes = enough.nonzero()[0]
     return nodes, masks[nodes]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.tables import popcount, unpack
+from slurm_gpu_aware.placement.tables import every, popcount, unpack
+from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = [
     "SUM_WEIGHT",
@@ -54,12 +55,12 @@ class Considered(NamedTuple):
     """What it was compared by: the mean score, or a bandwidth in GB/s."""
 
 
-def fixed_scores(cell: Cell, rows: IntArray | slice = slice(None)) -> IntArray:
+def fixed_scores(cell: Cell, rows: IntArray | list[int] | slice = slice(None)) -> IntArray:
     """(C, W) scores of the rows; on plain nodes every free GPU counts as the worst of them."""
     supply = cell.supply
     nodes = cell.units[rows]
     fixed = supply.table.fixed[nodes]
-    if not supply.cluster.indexed.all() and not supply.request.whole_node:
+    if not every(supply.cluster.indexed) and not supply.request.whole_node:
         plain = ~supply.cluster.indexed[nodes]
         bits = unpack(cell.masks[rows], fixed.shape[1])
         worst = np.where(bits, fixed, 0).max(axis=1)
@@ -67,24 +68,28 @@ def fixed_scores(cell: Cell, rows: IntArray | slice = slice(None)) -> IntArray:
     return fixed
 
 
-def best_slots(cell: Cell, row: int, count: int) -> tuple[tuple[int, ...], int]:
-    """The ``count`` best slots of a row (lowest index on ties) and their sum."""
-    mask = int(cell.masks[row])
-    slots = [s for s in range(mask.bit_length()) if mask >> s & 1]
-    if cell.supply.request.whole_node:
-        count = len(slots)
-    if cell.bound_index == 0 and not cell.supply.request.whole_node:
-        return tuple(slots[:count]), count * cell.supply.table.fixed_value(0)
-    fixed = fixed_scores(cell, slice(row, row + 1))[0].tolist()
-    slots = sorted(slots, key=fixed.__getitem__)[:count]
-    return tuple(sorted(slots)), sum(fixed[s] for s in slots)
+def best_slots(cell: Cell, rows: list[int], count: int) -> list[tuple[tuple[int, ...], int]]:
+    """The ``count`` best slots of each row (lowest index on ties) and their sum."""
+    supply = cell.supply
+    able = [slots_of(mask) for mask in cell.masks[rows].tolist()]
+    if supply.request.whole_node:
+        count = supply.cluster.shape[1]
+    elif cell.bound_index == 0:
+        total = count * supply.table.fixed_value(0)
+        return [(slots[:count], total) for slots in able]
+    found = []
+    for slots, fixed in zip(able, fixed_scores(cell, rows).tolist(), strict=True):
+        best = sorted(slots, key=fixed.__getitem__)[:count]
+        found.append((tuple(sorted(best)), sum(map(fixed.__getitem__, best))))
+    return found
 
 
 def left_beside(cell: Cell) -> IntArray:
     """(C,) GPUs that stay free on each row's node."""
+    if cell.supply.request.whole_node:
+        return np.zeros(len(cell.units), dtype=np.int64)
     free = popcount(cell.supply.free[cell.units]).astype(np.int64)
-    given = cell.split.per_node
-    return np.zeros_like(free) if cell.supply.request.whole_node else free - given
+    return np.asarray(free - cell.split.per_node)
 
 
 def least_totals(cell: Cell) -> IntArray | int:

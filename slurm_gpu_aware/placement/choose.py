@@ -45,50 +45,56 @@ def choose(cell: Cell, *, best_fit: bool = True) -> Choice:
 
 def _choose_one(cell: Cell, best_fit: bool) -> Choice:
     units = cell.units
+    sizes = popcount(cell.masks).astype(np.int64)
     if len(units) == 1 or not best_fit:
         row, ties = 0, len(units)
         rows = [row]
     else:
         # After the GPUs left on the node, those left that are as good, so that these stay together.
-        key = least_totals(cell) * SUM_WEIGHT + (left_beside(cell) * 128 + popcount(cell.masks))
+        key = least_totals(cell) * SUM_WEIGHT + (left_beside(cell) * 128 + sizes)
         rows = _least(key, MOST_CONSIDERED)
         row = rows[0]
-        ties = int(np.count_nonzero(key == key[row]))
-    taken = [best_slots(cell, each, cell.split.per_node) for each in rows]
+        ties = int(np.count_nonzero(key == key.item(row)))
+    taken = best_slots(cell, rows, cell.split.per_node)
     slots, total = taken[0]
     return Choice(
         nodes=(units.item(row),),
         slots=(slots,),
         total=total,
         candidates=len(units),
-        sets=_count_sets(cell),
+        sets=_count_sets(cell, sizes),
         ties=ties,
         considered=tuple(
-            Considered(units.item(each), chosen, 1e-5 * summed / max(len(chosen), 1))
-            for each, (chosen, summed) in zip(rows, taken, strict=True)
+            [
+                Considered(node, chosen, 1e-5 * summed / max(len(chosen), 1))
+                for node, (chosen, summed) in zip(units[rows].tolist(), taken, strict=True)
+            ]
         ),
     )
 
 
 def _least(key: IntArray, count: int) -> list[int]:
     """Positions of the ``count`` least keys in ascending order, the lowest position on ties."""
-    if len(key) > 64:
+    if len(key) <= 64:
+        order = key.argsort(kind="stable")[:count]
+    else:
         bound = np.partition(key, count - 1)[count - 1]
         inside = np.flatnonzero(key < bound)
         near = np.concatenate([inside, np.flatnonzero(key == bound)[: count - len(inside)]])
         near.sort()
-        return [int(i) for i in near[key[near].argsort(kind="stable")]]
-    return [int(i) for i in key.argsort(kind="stable")[:count]]
+        order = near[key[near].argsort(kind="stable")]
+    least: list[int] = order.tolist()
+    return least
 
 
-def _count_sets(cell: Cell) -> int:
-    """Number of one-node sets in the cell."""
+def _count_sets(cell: Cell, sizes: IntArray) -> int:
+    """Number of one-node sets in the cell; ``sizes`` are the GPUs of each row."""
     if cell.supply.request.whole_node:
         return len(cell.units)
     per_node, width = cell.split.per_node, cell.supply.cluster.shape[1]
     if comb(width, per_node) * len(cell.units) >= 1 << 62:
-        return sum(comb(size, per_node) for size in popcount(cell.masks).tolist())
-    return int(_combinations(width, per_node)[popcount(cell.masks)].sum())
+        return sum(comb(size, per_node) for size in sizes.tolist())
+    return int(_combinations(width, per_node)[sizes].sum())
 
 
 @cache
@@ -114,7 +120,7 @@ def _choose_even(cell: Cell, best_fit: bool) -> Choice:
         which = int(np.lexsort((fine, load_of_groups(cell)[fine], key[top].sum(axis=1)))[0])
     last = key[top[which, -1]]
     chosen = np.sort(top[which])
-    picked = [best_slots(cell, int(row), cell.split.per_node) for row in chosen]
+    picked = best_slots(cell, chosen.tolist(), cell.split.per_node)
     return Choice(
         nodes=tuple(int(cell.units[row]) for row in chosen),
         slots=tuple(slots for slots, _ in picked),

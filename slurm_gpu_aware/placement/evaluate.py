@@ -43,14 +43,12 @@ def worst_score(
     On a plain node any free GPU may come: the worst of the named and the free ones counts.
     """
     scores = cluster.score(app_class)
-    worst = 0.0
+    values = [0.0]
     for node, chosen in zip(nodes, slots, strict=True):
-        row = scores[node]
-        values = [float(row[slot]) for slot in chosen]
-        if not cluster.indexed[node]:
-            values += row[cluster.free[node]].tolist()
-        worst = max(worst, *(v if isfinite(v) else 1.0 for v in values))
-    return worst
+        values += [scores.item(node, slot) for slot in chosen]
+        if not cluster.indexed.item(node):
+            values += scores[node][cluster.free[node]].tolist()
+    return float(max(v if isfinite(v) else 1.0 for v in values))
 
 
 def predicted_slowdown(

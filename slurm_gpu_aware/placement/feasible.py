@@ -19,7 +19,14 @@ from typing import Any, Literal
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
-from slurm_gpu_aware.placement.tables import MaskArray, ScoreTable, model_nodes, pack, popcount
+from slurm_gpu_aware.placement.tables import (
+    MaskArray,
+    ScoreTable,
+    every,
+    model_nodes,
+    pack,
+    popcount,
+)
 from slurm_gpu_aware.request import Request
 
 __all__ = ["Split", "Supply", "allowed_nodes", "node_demand", "splits", "why_not"]
@@ -56,7 +63,7 @@ def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
         cluster.shape[1],
         request.whole_node,
         cluster.same_indices,
-        not cluster.indexed.all(),
+        not every(cluster.indexed),
     )
 
 
@@ -137,16 +144,16 @@ class Supply:
         self.sets_cut = False
         """A search for common index sets ended before it was through."""
         self._whole = pack(cluster.exists) if request.whole_node else None
-        self._plain: BoolArray | None = None
-        if not request.whole_node and not bool(cluster.indexed.all()):
-            self._plain = ~cluster.indexed
+        self._indexed: BoolArray | None = None
+        """(N,) where a GPU can be chosen; None: wherever it matters."""
+        if not request.whole_node and not every(cluster.indexed):
+            self._indexed = cluster.indexed
 
     def usable(self, split: Split) -> MaskArray:
         """(N,) masks of the free GPUs on nodes that can carry the split's share, 0 elsewhere."""
         found = self._usable.get(split)
         if found is None:
-            found = np.where(self._carrying(split), self.free, self.free.dtype.type(0))
-            self._usable[split] = found
+            found = self._usable[split] = self.free * self._carrying(split)
         return found
 
     def at_most(self, split: Split, index: int) -> MaskArray:
@@ -159,11 +166,10 @@ class Supply:
     def _bounded(self, split: Split, index: int) -> MaskArray:
         usable = self.usable(split)
         masks: MaskArray = usable & self.table.at_most(index)
-        nothing = masks.dtype.type(0)
         if self._whole is not None:
-            return np.where(masks == self._whole, masks, nothing)
-        if self._plain is not None:
-            masks = np.where(self._plain & (masks != usable), nothing, masks)
+            return np.asarray(masks * (masks == self._whole))
+        if self._indexed is not None:
+            masks = masks * (self._indexed | (masks == usable))
         return masks
 
     def capacity(self, masks: MaskArray) -> IntArray:

@@ -6,6 +6,7 @@ Up to 20 slots per node every index set is counted; beyond, ``wide_sets`` search
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 import numpy as np
 
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
+_TABLE_WIDTH = 8  # slots up to which one product with a small table counts all index sets
 _FEW_PAIRS = 1 << 12  # index sets x nodes that are compared one by one rather than counted
 EXACT_WIDTH = 20  # slots up to which all index sets are counted
 
@@ -74,11 +76,13 @@ def supports(
     if supply.request.required:
         sets = sets[(sets & _common_slots(supply, nodes, masks)) == sets]
     if level.groups == 1:
-        if len(sets) * len(masks) <= _FEW_PAIRS:
-            counts = np.count_nonzero((sets & ~masks.astype(np.int64)[:, None]) == 0, axis=0)
+        if width <= _TABLE_WIDTH and not supply.request.required:
+            counts = np.bincount(masks, minlength=1 << width) @ _subset_table(width, split.per_node)
+        elif len(sets) * len(masks) <= _FEW_PAIRS:
+            counts = ((sets & ~masks.astype(np.int64)[:, None]) == 0).sum(axis=0)
         else:
             counts = _superset_counts(0, masks, 1, width)[0][sets]
-        found = np.flatnonzero(counts >= split.nodes)
+        found = (counts >= split.nodes).nonzero()[0]
         if len(found):
             yield 0, sets[found], counts[found]
         return
@@ -134,6 +138,13 @@ def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
     for node in supply.request.required:
         common &= int(masks[np.searchsorted(nodes, node)])
     return common
+
+
+@cache
+def _subset_table(width: int, size: int) -> IntArray:
+    """(2^width, sets) 1 where the mask contains the set; sets in the order of :func:`sets_of`."""
+    masks = np.arange(1 << width)[:, None]
+    return np.where(sets_of(width, size) & ~masks == 0, 1, 0)
 
 
 def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:

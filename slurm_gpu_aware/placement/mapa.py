@@ -27,7 +27,7 @@ from slurm_gpu_aware.placement.choose import Choice, choose
 from slurm_gpu_aware.placement.feasible import Supply, splits
 from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
 from slurm_gpu_aware.placement.links import choose_by_links, promised_set
-from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table
+from slurm_gpu_aware.placement.tables import flat_table, two_levels
 from slurm_gpu_aware.placement.topo_split import choose_by_sockets
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.bandwidth import (
@@ -186,13 +186,8 @@ def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
 
 def one_node_first(request: Request, cluster: Cluster) -> Cell | None:
     """All GPUs equal, fewest nodes: MAPA knows neither scores nor network levels."""
-    whole = anywhere(cluster)
-    levels = (
-        LevelView("node", 1.0, whole.group, 1, None, one_node=True),
-        LevelView("cluster", 1.0, whole.group, 1, None, one_node=False),
-    )
     supply = Supply(request, cluster, flat_table(cluster))
-    return first_cell(supply, levels, splits(request, cluster))
+    return first_cell(supply, two_levels(cluster), splits(request, cluster))
 
 
 class _ByLinks:

@@ -127,12 +127,13 @@ def _best_set(
         key = same_keys(cell, part, rows, left)
         values = least_sums(key, count, must)
         which = int(values.argmin()) if best_fit else first_nodes(key, count, must)
-        value = float(values[which])
+        value = values.item(which)
         ties = int(np.count_nonzero(values == value))
         if best is not None and value == best.value:
             best = best._replace(ties=best.ties + ties)
         by_key = key[which] if must is None else np.where(must, -1.0, key[which])
-        order = np.sort(by_key.argsort(kind="stable")[:count])
+        order = by_key.argsort(kind="stable")[:count]
+        order.sort()
         chosen = order if rows is None else rows[order]
         earlier = not best_fit and best is not None and tuple(chosen) < tuple(best.rows)
         if best is None or value < best.value or earlier:
@@ -161,14 +162,12 @@ def first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
 
 def least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:
     """(F,) least sum of ``count`` keys of each row of ``key``, those in ``must`` among them."""
-    others = count
-    sums = np.zeros(len(key))
-    if must is not None:
-        others -= int(np.count_nonzero(must))
-        sums, key = key[:, must].sum(axis=1), key[:, ~must]
-    if others:
-        sums = sums + np.partition(key, others - 1, axis=1)[:, :others].sum(axis=1)
-    return sums
+    if must is None:
+        if count < key.shape[1]:
+            key = np.partition(key, count - 1, axis=1)[:, :count]
+        return np.asarray(key.sum(axis=1))
+    sums, others = key[:, must].sum(axis=1), count - int(np.count_nonzero(must))
+    return sums + least_sums(key[:, ~must], others, None) if others else np.asarray(sums)
 
 
 def same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> FloatArray:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ __all__ = [
     "MaskArray",
     "ScoreTable",
     "anywhere",
+    "every",
     "flat_table",
     "level_views",
     "model_nodes",
@@ -34,6 +35,8 @@ __all__ = [
     "popcount",
     "score_table",
     "sets_of",
+    "some",
+    "two_levels",
     "unpack",
 ]
 
@@ -73,24 +76,40 @@ class _IdentityCache:
 _cache = _IdentityCache()
 
 
-def _mask_type(width: int) -> type[np.unsignedinteger[Any]]:
-    for kind, bits in ((np.uint8, 8), (np.uint16, 16), (np.uint32, 32), (np.uint64, 64)):
-        if width <= bits:
-            return kind
+def every(bits: BoolArray) -> bool:
+    """``bits.all()``, in a third of its time on few nodes: NumPy wraps that method in Python."""
+    return int(np.count_nonzero(bits)) == bits.size
+
+
+def some(bits: BoolArray) -> bool:
+    """``bits.any()``, likewise."""
+    return int(np.count_nonzero(bits)) > 0
+
+
+@cache
+def _mask_type(width: int) -> np.dtype[Any]:
+    for size in (8, 16, 32, 64):
+        if width <= size:
+            return np.dtype(f"u{size // 8}")
     raise ValueError(f"a node has at most 64 GPUs, not {width}")
+
+
+@cache
+def _packed_type(width: int) -> np.dtype[Any]:
+    return _mask_type(width).newbyteorder("<")
 
 
 def pack(bits: BoolArray) -> MaskArray:
     """One integer per row: (N, W) truth values to (N,) masks. W <= 64."""
     n, width = bits.shape
     kind = _mask_type(width)
-    size = np.dtype(kind).itemsize * 8
+    size = kind.itemsize * 8
     if width != size:
         padded = np.zeros((n, size), dtype=np.bool_)
         padded[:, :width] = bits
         bits = padded
     raw = np.packbits(bits.reshape(-1), bitorder="little")
-    return raw.view(np.dtype(kind).newbyteorder("<")).astype(kind, copy=False)
+    return raw if size == 8 else raw.view(_packed_type(width)).astype(kind, copy=False)
 
 
 def unpack(masks: MaskArray, width: int) -> BoolArray:
@@ -145,6 +164,7 @@ class ScoreTable:
         clipped = np.minimum(self._scores, _LARGEST_SCORE)
         self.fixed: IntArray = np.rint(clipped * _FIXED_POINT).astype(np.int64)
         self._masks: dict[int, MaskArray] = {}
+        self._fixed_values: dict[int, int] = {}
 
     @property
     def scores(self) -> FloatArray:
@@ -153,7 +173,11 @@ class ScoreTable:
 
     def fixed_value(self, index: int) -> int:
         """``values[index]`` in the unit of ``fixed``."""
-        return round(min(float(self.values[index]), _LARGEST_SCORE) * _FIXED_POINT)
+        found = self._fixed_values.get(index)
+        if found is None:
+            found = round(min(float(self.values[index]), _LARGEST_SCORE) * _FIXED_POINT)
+            self._fixed_values[index] = found
+        return found
 
     def at_most(self, index: int) -> MaskArray:
         """(N,) masks of the GPUs whose score is at most ``values[index]``."""
@@ -204,6 +228,12 @@ class LevelView:
     any_span: bool = False
     """Neither this nor the other: sets of any span belong to it (PM-First)."""
 
+    @cached_property
+    def known(self) -> BoolArray | None:
+        """(N,) nodes that lie in a group; None: all of them."""
+        inside = self.group >= 0
+        return None if every(inside) else inside
+
 
 def level_views(cluster: Cluster) -> tuple[LevelView, ...]:
     """Return the cluster's levels, tightest first, remembered by identity."""
@@ -213,9 +243,25 @@ def level_views(cluster: Cluster) -> tuple[LevelView, ...]:
 
 def anywhere(cluster: Cluster) -> LevelView:
     """One level that holds every set: locality does not count."""
-    n = cluster.shape[0]
-    group = _cache.get("zeros", (cluster.exists,), lambda: np.zeros(n, dtype=np.int64))
-    return LevelView("anywhere", 1.0, group, 1, None, one_node=False, any_span=True)
+
+    def build() -> LevelView:
+        group = np.zeros(cluster.shape[0], dtype=np.int64)
+        return LevelView("anywhere", 1.0, group, 1, None, one_node=False, any_span=True)
+
+    return _cache.get("anywhere", (cluster.exists,), build)
+
+
+def two_levels(cluster: Cluster) -> tuple[LevelView, LevelView]:
+    """One node before several, and no other difference."""
+
+    def build() -> tuple[LevelView, LevelView]:
+        group = anywhere(cluster).group
+        return (
+            LevelView("node", 1.0, group, 1, None, one_node=True),
+            LevelView("cluster", 1.0, group, 1, None, one_node=False),
+        )
+
+    return _cache.get("two levels", (cluster.exists,), build)
 
 
 def model_nodes(cluster: Cluster, model: str) -> BoolArray:

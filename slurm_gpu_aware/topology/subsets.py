@@ -30,6 +30,7 @@ def mask_of(slots: tuple[int, ...] | list[int]) -> int:
     return mask
 
 
+@lru_cache(maxsize=1 << 16)
 def slots_of(mask: int) -> tuple[int, ...]:
     """Slots of a bit mask, ascending."""
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
