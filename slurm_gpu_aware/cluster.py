@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from slurm_gpu_aware.penalties import Penalty
+
 if TYPE_CHECKING:
     from slurm_gpu_aware.topology.graph import HardwareGraph
 
@@ -37,6 +39,14 @@ class LocalityLevel:
     """L >= 1.0: factor on the iteration time of a job that needs this level (PAL, eq. 1)."""
     group: IntArray
     """Group number of each node, shape (N,); for a level below the node of each GPU, (N, W)."""
+    source: str = ""
+    """Where ``penalty`` comes from, as in `Penalty`."""
+    by_class: Mapping[str, Penalty] = field(default_factory=dict)
+    """L for classes that have their own."""
+
+    def of(self, app_class: str) -> Penalty:
+        """L for jobs of a class."""
+        return self.by_class.get(app_class) or Penalty(self.penalty, self.source)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from slurm_gpu_aware.config_checks import LEVELS, NETWORK_LEVELS, check
+from slurm_gpu_aware.config_checks import check
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.penalties import LEVELS, NETWORK_LEVELS, LevelPenalties, combine
 
 __all__ = [
     "DEFAULT_PATH",
@@ -82,16 +83,31 @@ class PlacementConfig:
     """PAL's L_across, >= 1: factor on the iteration time of a job that spans nodes, where no
     tighter network level holds it. The short form of ``levels.cluster``."""
     levels: Mapping[str, float] = field(default_factory=dict)
-    """Penalties of more levels, names out of `LEVELS`; without ``cluster``."""
+    """Penalties that the site gives, names out of `LEVELS`; ``cluster`` is among them if the file
+    gives it, in either form."""
     backfill: bool = True
     max_clock_mhz: int | None = None
     """What ``freq=max`` locks; absent: the default clock."""
 
     @property
     def penalties(self) -> dict[str, float]:
-        """L of every level in use, tightest first; always with ``node`` and ``cluster``."""
-        given = {"node": 1.0, **self.levels, "cluster": self.locality_penalty}
+        """L of every level in use, tightest first, where nothing was measured; always with
+        ``node`` and ``cluster``."""
+        given = {"node": 1.0, "cluster": self.locality_penalty, **self.levels}
         return {name: given[name] for name in LEVELS if name in given}
+
+    def penalties_with(self, measured: Mapping[str, Mapping[str, float]]) -> LevelPenalties:
+        """L of every level for every class, by what was measured, too (`penalties.combine`).
+
+        ``measured``: class -> level -> time over that of the innermost level, as a profile has it
+        in ``level_ratios``. What the file gives wins over it; it wins over the defaults.
+        """
+        return combine(self.levels, measured, across=self.locality_penalty)
+
+    def with_across(self, penalty: float) -> PlacementConfig:
+        """The same with another L of ``cluster``, as if the file gave it."""
+        levels = {**self.levels, "cluster": penalty}
+        return replace(self, locality_penalty=penalty, levels=levels)
 
 
 @dataclass(frozen=True)
@@ -248,19 +264,19 @@ def _build(raw: Mapping[str, Any], file: Path) -> Config:
 def _short_form(
     placement: PlacementConfig | None, raw: Mapping[str, Any], file: Path
 ) -> PlacementConfig:
-    """``levels.cluster`` as ``locality_penalty``, so that it stands in one place."""
+    """``levels.cluster`` and ``locality_penalty`` made one, whichever the file gives."""
     if placement is None:
         return PlacementConfig()
-    cluster = placement.levels.get("cluster")
+    short = placement.locality_penalty if "locality_penalty" in raw["placement"] else None
+    cluster = placement.levels.get("cluster", short)
     if cluster is None:
         return placement
-    if "locality_penalty" in raw["placement"] and placement.locality_penalty != cluster:
+    if short is not None and short != cluster:
         raise ConfigError(
             f"{file}: placement.levels.cluster: {cluster:g} is not placement.locality_penalty "
-            f"({placement.locality_penalty:g}), its short form; give one of them"
+            f"({short:g}), its short form; give one of them"
         )
-    others = {name: value for name, value in placement.levels.items() if name != "cluster"}
-    return replace(placement, locality_penalty=cluster, levels=others)
+    return placement.with_across(cluster)
 
 
 def _section(kind: type, raw: Any, name: str, file: Path) -> Any:

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.penalties import LEVELS
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config, PlacementConfig
 
-__all__ = ["LEVELS", "NETWORK_LEVELS", "check"]
+__all__ = ["check"]
 
-NETWORK_LEVELS = ("switch", "rack", "row")
-"""Levels of Slurm's topology, tightest first: leaf switches or blocks, and those above them."""
-LEVELS = ("nvlink", "socket", "node", *NETWORK_LEVELS, "cluster")
-"""Locality levels that a site can give a penalty, tightest first."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 
 

@@ -87,6 +87,7 @@ def cli() -> None:
     help="Best GPU first, or by node and GPU.",
 )
 @click.option("--summary", "only_summary", is_flag=True, help="Only the spread per class.")
+@click.option("--levels", "only_levels", is_flag=True, help="Only the locality penalties.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
 def show(
@@ -96,6 +97,7 @@ def show(
     nodes: tuple[str, ...],
     sort: str,
     only_summary: bool,
+    only_levels: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -105,24 +107,38 @@ def show(
     same after binning, which is what placement uses. The spread is the geometric mean of time
     over best time, minus 1.
 
+    Locality penalties are shown where they were measured; --levels shows those of all classes. L is
+    what placement uses, "from" where it comes from: a value of the configuration wins over a
+    measured one, which wins over the default.
+
     \b
       gpu-aware-profile show
       gpu-aware-profile show --class A --node n1 --json
+      gpu-aware-profile show --levels
     """
     if as_json and as_csv:
         raise click.UsageError("give one of --json and --csv, not both")
     if only_summary and as_csv:
         raise click.UsageError("--summary has no CSV form; use --json")
-    from gpu_aware_profile import tables
+    if only_levels and (only_summary or nodes):
+        raise click.UsageError("--levels goes with neither --summary nor --node")
+    from gpu_aware_profile import level_tables, tables
+    from gpu_aware_profile.level_work import penalties_of, show_levels
     from slurm_gpu_aware.store.profiles import load_profile, score_rows
 
+    config = _config(config_path)
     with _open(store_path, config_path) as store:
+        penalties = penalties_of(store, config, classes if only_levels else ())
+        if only_levels:
+            show_levels(store.path, penalties, as_json=as_json, as_csv=as_csv)
+            return
         rows = _selected(score_rows(store), classes, nodes)
         faults = {
             node: found
             for node, found in load_profile(store).faults.items()
             if not nodes or node in nodes
         }
+        penalties = [row for row in penalties if not classes or row.app_class in classes]
         path = store.path
     if sort == "node":
         rows = sorted(rows, key=lambda r: (r.node, r.slot, r.app_class))
@@ -131,6 +147,7 @@ def show(
         answer: dict[str, Any] = {
             "store": str(path),
             "summary": tables.summary_records(summaries),
+            "penalties": level_tables.penalty_records(penalties),
             "faults": [
                 {"node": node, "gpu": f.slot, "call": f.call, "error": f.error}
                 for node, found in faults.items()
@@ -147,6 +164,10 @@ def show(
             say("no scores yet: 'gpu-aware-profile sweep', then 'gpu-aware-profile import FILE'")
         now = time.time()
         parts = [tables.summary_table(summaries, now)]
+        timed = {r.app_class for r in penalties if r.runs}
+        if timed:
+            shown = [r for r in penalties if r.app_class in timed]
+            parts.append("Locality penalties:\n" + level_tables.penalty_table(shown))
         if not only_summary:
             parts.append(tables.score_table(rows, now))
         if faults:
@@ -179,32 +200,42 @@ def import_command(
     rows of one GPU and class are repeated runs: their median counts. If any row is bad, each is
     named with its line number and nothing is imported, unless --skip-bad is given.
 
+    A file with the columns class,level,value_ms has times per locality level: one program on the
+    same number of GPUs, once inside a node (nvlink, socket, node) and once at each looser level
+    (switch, rack, row, cluster). L of a level is the median time there over that at the innermost
+    level. A column model (GPU model) keeps models apart. What was stored of these classes is
+    replaced.
+
     \b
       gpu-aware-profile import timings.csv
       gpu-aware-profile import resnet.csv --class A --skip-bad
+      gpu-aware-profile import levels.csv
     """
+    from gpu_aware_profile.csv_file import header_of
+    from gpu_aware_profile.level_tables import holds_levels
+    from gpu_aware_profile.level_work import checked_levels, store_levels
     from gpu_aware_profile.opening import written
     from gpu_aware_profile.tables import read_csv
     from slurm_gpu_aware.store.profiles import check_timings, import_timings, recompute_scores
 
     config = _config(config_path)
-    rows, bad = read_csv(file, app_class=app_class)
-    with written(store_path or config.store.path, config) as store:
+    taken_at = time.time() if taken_at is None else taken_at
+    header, lines = header_of(file)
+    path = store_path or config.store.path
+    if holds_levels(header):
+        times, bad = checked_levels(lines, app_class, config)
+        _refuse_bad(file.name, bad, skip_bad, some=bool(times))
+        store_levels(path, config, times, taken_at)
+        if bad:
+            raise click.exceptions.Exit(SKIPPED)
+        return
+    rows, bad = read_csv(lines, app_class=app_class)
+    with written(path, config) as store:
         good, unknown = check_timings(store, rows, config.site.classes)
         bad = sorted([*bad, *unknown])
-        _report_bad(file.name, bad)
-        if bad and not skip_bad:
-            raise StoreError(
-                f"{len(bad)} bad row{_s(bad)}, nothing was imported; correct the file or give"
-                " --skip-bad"
-            )
-        if not good:
-            raise StoreError(f"{file.name}: no row to import")
+        _refuse_bad(file.name, bad, skip_bad, some=bool(good))
         count = import_timings(
-            store,
-            [row for row, _ in good],
-            taken_at=time.time() if taken_at is None else taken_at,
-            classes=config.site.classes,
+            store, [row for row, _ in good], taken_at=taken_at, classes=config.site.classes
         )
         recompute_scores(store, config.site.classes)
         path = store.path
@@ -217,24 +248,39 @@ def import_command(
 @cli.command()
 @store_options
 @click.argument("file", type=click.File("w", encoding="utf-8", lazy=True), default="-")
+@click.option("--levels", "only_levels", is_flag=True, help="Times per locality level instead.")
 @json_option
-def export(store_path: Path | None, config_path: str | None, file: IO[str], as_json: bool) -> None:
+def export(
+    store_path: Path | None,
+    config_path: str | None,
+    file: IO[str],
+    only_levels: bool,
+    as_json: bool,
+) -> None:
     """Export the newest timings as CSV that import reads (default: to stdout).
 
-    --json exports the whole profile instead: GPUs, links, timings and scores.
+    --levels exports the times per locality level, which import reads, too. --json exports the whole
+    profile instead: GPUs, links, timings, scores and times per level.
 
     \b
       gpu-aware-profile export timings.csv
+      gpu-aware-profile export --levels levels.csv
       gpu-aware-profile export --json > profile.json
     """
-    from gpu_aware_profile import tables
+    if only_levels and as_json:
+        raise click.UsageError("--json exports everything; leave --levels out")
+    from gpu_aware_profile import level_tables, tables
+    from slurm_gpu_aware.store.levels import level_times
     from slurm_gpu_aware.store.profiles import newest_timings
 
     with _open(store_path, config_path) as store:
-        if as_json:
+        if only_levels:
+            level_tables.write_levels_csv(file, level_times(store))
+        elif as_json:
             import json
 
-            file.write(json.dumps(_everything(store), indent=2, ensure_ascii=False) + "\n")
+            whole = tables.everything(store)
+            file.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
         else:
             tables.write_timings_csv(file, newest_timings(store))
 
@@ -299,41 +345,23 @@ def _selected(rows: list[ScoreRow], classes: Sequence[str], nodes: Sequence[str]
     ]
 
 
+def _refuse_bad(name: str, bad: Sequence[tuple[int, str]], skip_bad: bool, *, some: bool) -> None:
+    """Name the bad rows. Raises StoreError unless there are none or they may be skipped."""
+    _report_bad(name, bad)
+    if bad and not skip_bad:
+        raise StoreError(
+            f"{len(bad)} bad row{_s(bad)}, nothing was imported; correct the file or give"
+            " --skip-bad"
+        )
+    if not some:
+        raise StoreError(f"{name}: no row to import")
+
+
 def _report_bad(name: str, bad: Sequence[tuple[int, str]]) -> None:
     for line, reason in bad[:BAD_SHOWN]:
         say(f"{name}: line {line}: {reason}")
     if len(bad) > BAD_SHOWN:
         say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
-
-
-def _everything(store: Store) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from gpu_aware_profile.tables import score_records
-    from slurm_gpu_aware.store.profiles import load_profile, newest_timings, score_rows
-
-    profile = load_profile(store)
-    return {
-        "schema": "gpu-aware-profile/1",
-        "nodes": [{"node": n, "taken_at": at} for n, at in profile.taken_at.items()],
-        "gpus": [{"node": n, "gpu": i, **asdict(g)} for (n, i), g in profile.gpus.items()],
-        "links": [
-            {"node": n, "a": k.a, "b": k.b, "class": k.link_class, "gbps": k.gbps}
-            for n, links in profile.links.items()
-            for k in links
-        ],
-        "timings": [
-            {
-                "node": t.node,
-                "gpu": t.slot,
-                "class": t.app_class,
-                "value_ms": t.value_ms,
-                "taken_at": t.taken_at,
-            }
-            for t in newest_timings(store)
-        ],
-        "scores": score_records(score_rows(store)),
-    }
 
 
 def _s(things: Sequence[object]) -> str:

@@ -8,13 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from gpu_aware_profile.csv_file import read_number, read_rows
 from slurm_gpu_aware.cli.output import age, table
-from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.store.profiles import Fault, NewestTiming, ScoreRow, TimingRow
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.levels import level_times
+from slurm_gpu_aware.store.profiles import (
+    Fault,
+    NewestTiming,
+    ScoreRow,
+    TimingRow,
+    load_profile,
+    newest_timings,
+    score_rows,
+)
 
 __all__ = [
     "COLUMNS",
     "ClassSummary",
+    "everything",
     "fault_table",
     "read_csv",
     "score_records",
@@ -28,7 +39,6 @@ __all__ = [
 
 COLUMNS = ("gpu", "node", "class", "value_ms")
 """What ``import`` needs; further columns are ignored."""
-MAX_FIELD = 256
 OUTLIER_WORDS = ("", "outlier", "own score")
 
 
@@ -64,24 +74,8 @@ def read_csv(
     Raises SourceError if a column is missing or doubled, or the file is not CSV: then no row can
     be trusted.
     """
-    reader = csv.reader(_without_mark(stream), strict=True)
-    rows: list[TimingRow] = []
-    bad: list[tuple[int, str]] = []
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        place = _columns(header, app_class)
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            try:
-                rows.append(_row(cells, len(header), place, app_class, reader.line_num))
-            except ValueError as exc:
-                bad.append((reader.line_num, str(exc)))
-    except csv.Error as exc:
-        raise SourceError(f"line {reader.line_num}: not CSV: {exc}") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"line {reader.line_num + 1}: not UTF-8 text") from None
-    return rows, bad
+    otherwise = " (or class,level,value_ms: times per locality level)"
+    return read_rows(stream, COLUMNS, _timing, app_class=app_class, otherwise=otherwise)
 
 
 def write_timings_csv(stream: IO[str], timings: Sequence[NewestTiming]) -> None:
@@ -119,6 +113,36 @@ def score_records(rows: Sequence[ScoreRow]) -> list[dict[str, Any]]:
         }
         for r in rows
     ]
+
+
+def everything(store: Store) -> dict[str, Any]:
+    """The whole profile, JSON-able: GPUs, links, timings, scores, times per level."""
+    profile = load_profile(store)
+    return {
+        "schema": "gpu-aware-profile/1",
+        "nodes": [{"node": n, "taken_at": at} for n, at in profile.taken_at.items()],
+        "gpus": [{"node": n, "gpu": i, **asdict(g)} for (n, i), g in profile.gpus.items()],
+        "links": [
+            {"node": n, "a": k.a, "b": k.b, "class": k.link_class, "gbps": k.gbps}
+            for n, links in profile.links.items()
+            for k in links
+        ],
+        "timings": [
+            {
+                "node": t.node,
+                "gpu": t.slot,
+                "class": t.app_class,
+                "value_ms": t.value_ms,
+                "taken_at": t.taken_at,
+            }
+            for t in newest_timings(store)
+        ],
+        "scores": score_records(score_rows(store)),
+        "level_times": [
+            {"class": t.app_class, "level": t.level, "value_ms": t.value_ms, "model": t.model}
+            for t in level_times(store)
+        ],
+    }
 
 
 def summarise(rows: Sequence[ScoreRow]) -> list[ClassSummary]:
@@ -206,45 +230,6 @@ def _summary(app_class: str, model: str, rows: Sequence[ScoreRow]) -> ClassSumma
     )
 
 
-def _without_mark(stream: Iterable[str]) -> Iterable[str]:
-    """Drop the byte order mark that spreadsheets write; refuse NULs, which csv would keep."""
-    for i, line in enumerate(stream):
-        if "\0" in line:
-            raise csv.Error("NUL byte")
-        yield line.removeprefix("\ufeff") if i == 0 else line
-
-
-def _columns(header: Sequence[str], app_class: str | None) -> dict[str, int]:
-    wanted = [c for c in COLUMNS if c != "class" or app_class is None]
-    missing = [c for c in wanted if c not in header]
-    if missing:
-        hint = "; give it with --class NAME" if missing == ["class"] else ""
-        raise SourceError(
-            f"line 1: column {', '.join(missing)} is missing; expected {','.join(COLUMNS)}{hint}"
-        )
-    doubled = [c for c in COLUMNS if header.count(c) > 1]
-    if doubled:
-        raise SourceError(f"line 1: column {doubled[0]} occurs twice")
-    if app_class is not None and "class" in header:
-        raise SourceError("line 1: the file has a column class; leave --class out")
-    return {c: header.index(c) for c in wanted}
-
-
-def _row(
-    cells: Sequence[str], columns: int, place: Mapping[str, int], app_class: str | None, line: int
-) -> TimingRow:
-    if len(cells) != columns:
-        raise ValueError(f"{len(cells)} fields, expected {columns}")
-    values = {name: cells[i].strip() for name, i in place.items()}
-    for name, value in values.items():
-        if not value:
-            raise ValueError(f"{name} is empty")
-        if len(value) > MAX_FIELD:
-            raise ValueError(f"{name} is longer than {MAX_FIELD} characters")
-    text = values["value_ms"]
-    try:
-        value_ms = float(text)
-    except ValueError:
-        raise ValueError(f"value_ms is not a number: {text!r}") from None
-    name = values["class"] if app_class is None else app_class
-    return TimingRow(values["gpu"], values["node"], name, value_ms, line)
+def _timing(values: Mapping[str, str], line: int) -> TimingRow:
+    value_ms = read_number(values, "value_ms")
+    return TimingRow(values["gpu"], values["node"], values["class"], value_ms, line)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cli.live import network_groups_of
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
@@ -76,10 +77,8 @@ class Answer:
         }
 
 
-def stored_cluster(
-    profile: Profile, config: Config, network: Mapping[str, Mapping[str, str]] | None = None
-) -> Cluster:
-    """The profiled nodes, all idle. ``network``: level -> node -> group, as Slurm tells it.
+def stored_cluster(profile: Profile, config: Config) -> Cluster:
+    """The profiled nodes, all idle, with the levels of Slurm's network that are in use.
 
     Raises RequestError if nothing was ever profiled.
     """
@@ -107,14 +106,14 @@ def stored_cluster(
         models.append(kinds.pop() if len(kinds) == 1 else None)
         graphs.append(_graph(profile, name, width))
     n = len(names)
+    penalties = config.placement.penalties_with(profile.level_ratios)
+    network = network_groups_of(config, penalties.general)
     return Cluster(
         nodes=tuple(names),
         exists=exists,
         free=exists.copy(),
         scores=scores,
-        levels=build_levels(
-            config.placement.penalties, names, width, numa=numa, graphs=graphs, network=network
-        ),
+        levels=build_levels(penalties, names, width, numa=numa, graphs=graphs, network=network),
         free_cpus=np.full(n, 1 << 20, dtype=np.int64),
         free_memory_mb=np.full(n, 1 << 40, dtype=np.int64),
         indexed=np.ones(n, dtype=np.bool_),

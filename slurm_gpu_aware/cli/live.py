@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config
     from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob
 
-__all__ = ["GateState", "LiveJob", "find_job", "gate_state", "open_gateway", "parked_jobs"]
+__all__ = [
+    "GateState",
+    "LiveJob",
+    "find_job",
+    "gate_state",
+    "network_groups_of",
+    "open_gateway",
+    "parked_jobs",
+]
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,29 @@ def open_gateway(config: Config) -> Gateway:
     from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 
     return CliGateway(timeout_s=config.selector.command_timeout_s)
+
+
+def network_groups_of(config: Config, used: Collection[str]) -> dict[str, dict[str, str]]:
+    """Level -> node -> group of Slurm's network, if one of its levels is among ``used``.
+
+    Without an answer none, and a word about it.
+    """
+    from slurm_gpu_aware.penalties import NETWORK_LEVELS
+
+    wanted = [name for name in NETWORK_LEVELS if name in used]
+    if not wanted:
+        return {}
+    from slurm_gpu_aware.slurm.topology import network_groups
+
+    try:
+        found = network_groups(open_gateway(config).topology(), NETWORK_LEVELS)
+    except SourceError as exc:
+        say(paragraph(f"The network's levels are left out: {exc}."))
+        return {}
+    lacking = [name for name in wanted if name not in found]
+    if lacking:
+        say(f"Slurm's topology has no level {', '.join(lacking)}; locality counts without it.")
+    return found
 
 
 def parked_jobs(config: Config) -> list[LiveJob] | None:

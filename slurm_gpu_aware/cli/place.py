@@ -10,7 +10,7 @@ import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json, say, table
-from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.given import Answer
@@ -112,24 +112,7 @@ def _cluster(config: Config, machine: str | None, count: int) -> Cluster:
     if machine is not None:
         return given_cluster(machine, count, config)
     with open_store(config.store.path, readonly=True) as store:
-        return stored_cluster(load_profile(store), config, _network(config))
-
-
-def _network(config: Config) -> dict[str, dict[str, str]]:
-    """Slurm's network, if the site uses it; without an answer none, and a word about it."""
-    from slurm_gpu_aware.config import NETWORK_LEVELS
-
-    if not config.placement.levels.keys() & set(NETWORK_LEVELS):
-        return {}
-    from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-    from slurm_gpu_aware.slurm.topology import network_groups
-
-    try:
-        switches = CliGateway(config.selector.command_timeout_s).topology()
-        return network_groups(switches, NETWORK_LEVELS)
-    except SourceError as exc:
-        say(paragraph(f"The network's levels are left out: {exc}."))
-        return {}
+        return stored_cluster(load_profile(store), config)
 
 
 def _request(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.config import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.placement.policy import make_policy, option_names
@@ -185,21 +185,21 @@ def _live_history(days: int) -> str:
 
 
 def _site(config: Config, given: Given) -> SimCluster:
-    penalty = given["locality_penalty"] or config.placement.locality_penalty
+    config = replace(config, placement=_placement(config, given["locality_penalty"]))
+    penalties = config.placement.penalties
     if given["nodes"] is not None:
         site = synthetic_cluster(
             given["nodes"],
             given["gpus_per_node"],
             machine_name=given["machine"],
-            locality_penalty=penalty,
+            locality_penalty=penalties["cluster"],
             same_indices=not given["any_indices"],
         )
-        placement = replace(config.placement, locality_penalty=penalty)
-        site = replace(site, cluster=with_levels(site.cluster, placement.penalties))
+        site = replace(site, cluster=with_levels(site.cluster, penalties))
     elif given["machine"] or given["gpus_per_node"]:
         raise RequestError("--machine and --gpus-per-node need --nodes N")
     else:
-        site = _stored(config, penalty, same_indices=not given["any_indices"])
+        site = _stored(config, same_indices=not given["any_indices"])
     files = _variability(given["variability"])
     if not files:
         return site
@@ -215,15 +215,31 @@ def _site(config: Config, given: Given) -> SimCluster:
     return with_scores(site, draw)
 
 
-def _stored(config: Config, penalty: float, *, same_indices: bool) -> SimCluster:
+def _placement(config: Config, penalty: float | None) -> PlacementConfig:
+    """The site's, with ``--locality-penalty`` in place of what the site gives or has measured.
+
+    Raises RequestError if a tighter level costs more.
+    """
+    placement = config.placement
+    if penalty is None:
+        return placement
+    for name, value in placement.levels.items():
+        if name != "cluster" and value > penalty:
+            raise RequestError(
+                f"--locality-penalty {penalty:g} is less than placement.levels.{name} ({value:g}), "
+                "a tighter level"
+            )
+    return placement.with_across(penalty)
+
+
+def _stored(config: Config, *, same_indices: bool) -> SimCluster:
     from slurm_gpu_aware.cli.given import stored_cluster
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.profiles import load_profile
 
     with open_store(config.store.path, readonly=True) as store:
         profile = load_profile(store)
-    placement = replace(config.placement, locality_penalty=penalty)
-    cluster = stored_cluster(profile, replace(config, placement=placement))
+    cluster = stored_cluster(profile, config)
     return store_cluster(replace(cluster, same_indices=same_indices), profile.raw_scores)
 
 

@@ -49,7 +49,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--locality-penalty",
     type=click.FloatRange(1),
     metavar="L",
-    help="Slowdown of a job that spans nodes. Default: the site's.",
+    help="Slowdown of a job that spans nodes, of any class. Default: the site's; on the store's"
+    " cluster what was measured, unless the configuration gives it.",
 )
 @click.option(
     "--migration",

@@ -50,9 +50,11 @@ def assignment(
     scores = cluster.score(request.app_class)
     exact = not request.whole_node and all(map(cluster.indexed.item, choice.nodes))
     listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
-    slowdown = level.penalty * score
+    penalty, source = level.of(request.app_class)
+    slowdown = penalty * score
     account: dict[str, Any] = {
         "class": request.app_class,
+        **({"penalty_from": source} if source else {}),
         **(why or {}),
         "candidate_nodes": choice.candidates,
         "ties": choice.ties,
@@ -76,9 +78,10 @@ def assignment(
             {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
             for c in choice.considered
         ]
+    where = f"{level.name}, {source}" if source and penalty > 1.0 else level.name
     account["summary"] = (
         f"{set_words(cluster.nodes, choice.nodes, choice.slots)}: "
-        f"L {level.penalty:g} ({level.name}) x V {score:.3g} = {slowdown:.3g}; {rule}"
+        f"L {penalty:.4g} ({where}) x V {score:.3g} = {slowdown:.3g}; {rule}"
     )
     return Assignment(
         job_id=request.job_id,

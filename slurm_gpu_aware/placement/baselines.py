@@ -38,7 +38,8 @@ class Packed:
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
         rule = "tightest level, then fewest GPUs left on the node"
-        return _place_flat(self.name, request, cluster, level_views(cluster), True, rule)
+        levels = level_views(cluster, request.app_class)
+        return _place_flat(self.name, request, cluster, levels, True, rule)
 
 
 class BestFit:

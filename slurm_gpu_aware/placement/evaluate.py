@@ -73,4 +73,4 @@ def predicted_slowdown(
     """
     score = worst_score(cluster, app_class, nodes, slots)
     level = level_of(cluster, nodes, slots)
-    return score, level.name, level.penalty * score
+    return score, level.name, level.of(app_class).value * score

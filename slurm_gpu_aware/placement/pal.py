@@ -22,7 +22,7 @@ def traversal(cluster: Cluster, app_class: str) -> list[tuple[str, float, float]
     table = score_table(cluster, app_class)
     cells = [
         (level.penalty * float(value), position, level.name, float(value))
-        for position, level in enumerate(level_views(cluster))
+        for position, level in enumerate(level_views(cluster, app_class))
         for value in table.values
     ]
     return [(name, value, product) for product, _, name, value in sorted(cells)]
@@ -43,7 +43,8 @@ def best_cell(request: Request, cluster: Cluster) -> Cell | None:
     Algorithm 2 as printed returns without testing that a set was found; here the walk goes on.
     """
     supply = Supply(request, cluster, score_table(cluster, request.app_class))
-    return first_cell(supply, level_views(cluster), splits(request, cluster))
+    levels = level_views(cluster, request.app_class)
+    return first_cell(supply, levels, splits(request, cluster))
 
 
 class Pal:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations
 from typing import Any, TypeVar
@@ -235,10 +235,18 @@ class LevelView:
         return None if every(inside) else inside
 
 
-def level_views(cluster: Cluster) -> tuple[LevelView, ...]:
-    """Return the cluster's levels, tightest first, remembered by identity."""
+def level_views(cluster: Cluster, app_class: str = "") -> tuple[LevelView, ...]:
+    """Return the cluster's levels with L for a class, tightest first, remembered by identity."""
     levels = cluster.levels
-    return _cache.get("levels", (levels,), lambda: tuple(_view(level) for level in levels))
+    views = _cache.get("levels", (levels,), lambda: tuple(_view(level) for level in levels))
+    if not any(app_class in level.by_class for level in levels):
+        return views
+
+    def build() -> tuple[LevelView, ...]:
+        pairs = zip(views, levels, strict=True)
+        return tuple(replace(view, penalty=level.of(app_class).value) for view, level in pairs)
+
+    return _cache.get(f"levels of {app_class}", (levels,), build)
 
 
 def anywhere(cluster: Cluster) -> LevelView:

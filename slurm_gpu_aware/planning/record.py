@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, LocalityLevel, RunningJob
+from slurm_gpu_aware.penalties import Penalty
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.request import Request
@@ -159,7 +160,16 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "exists": cluster.exists.astype(int).tolist(),
         "free": cluster.free.astype(int).tolist(),
         "scores": {name: values.tolist() for name, values in cluster.scores.items()},
-        "levels": [[v.name, v.penalty, v.group.tolist()] for v in cluster.levels],
+        "levels": [
+            [
+                v.name,
+                v.penalty,
+                v.group.tolist(),
+                v.source,
+                {c: [*p] for c, p in v.by_class.items()},
+            ]
+            for v in cluster.levels
+        ],
         "free_cpus": cluster.free_cpus.tolist(),
         "free_memory_mb": cluster.free_memory_mb.tolist(),
         "indexed": cluster.indexed.astype(int).tolist(),
@@ -186,6 +196,18 @@ def _read_running(row: Mapping[str, Any]) -> RunningJob:
     return RunningJob(**values)
 
 
+def _read_level(
+    name: str,
+    penalty: float,
+    group: Sequence[Any],
+    source: str = "",
+    by_class: Mapping[str, Sequence[Any]] | None = None,
+) -> LocalityLevel:
+    """Rounds that were recorded before penalties had a source have neither of the last two."""
+    own = {c: Penalty(float(value), str(word)) for c, (value, word) in (by_class or {}).items()}
+    return LocalityLevel(name, float(penalty), np.array(group, dtype=np.int64), source, own)
+
+
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:
     kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
     return Cluster(
@@ -193,10 +215,7 @@ def _read_cluster(row: Mapping[str, Any]) -> Cluster:
         exists=np.array(row["exists"], dtype=np.bool_),
         free=np.array(row["free"], dtype=np.bool_),
         scores={name: np.array(v, dtype=np.float64) for name, v in row["scores"].items()},
-        levels=tuple(
-            LocalityLevel(name, float(penalty), np.array(group, dtype=np.int64))
-            for name, penalty, group in row["levels"]
-        ),
+        levels=tuple(_read_level(*level) for level in row["levels"]),
         free_cpus=np.array(row["free_cpus"], dtype=np.int64),
         free_memory_mb=np.array(row["free_memory_mb"], dtype=np.int64),
         indexed=np.array(row["indexed"], dtype=np.bool_),

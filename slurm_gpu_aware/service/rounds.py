@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from slurm_gpu_aware.config import NETWORK_LEVELS, Config
+from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
@@ -103,7 +104,7 @@ class Rounds:
         )
         self._placer = Placer(gateway, config, books, self.watch, self.looks, timer)
         self._policy_options = policy_options(config)
-        self._network = Network(gateway, NETWORK_LEVELS, config.placement.levels)
+        self._network = Network(gateway, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
         self._qos: dict[str, SlurmQos] = {}
         self._read_at = -float("inf")
@@ -163,14 +164,17 @@ class Rounds:
         holds = [h for h in (self._hold(j, partitions, now) for j in waiting) if h]
         rules = PreemptionRules(slurm, partitions, self._qos)
         self._recovery.grace_s = rules.grace_s
+        profile = self._books.profile()
+        measured = profile.level_ratios if profile is not None else {}
+        penalties = self._config.placement.penalties_with(measured)
         cluster = build_cluster(
             list(nodes.values()),
             jobs,
-            self._books.profile(),
+            profile,
             slurm,
             classes=self._config.site.classes,
-            penalties=self._config.placement.penalties,
-            network=self._network.groups(self._timer),
+            penalties=penalties,
+            network=self._network.groups(penalties.general, self._timer),
             holds=holds,
             busy_nodes=self._busy(nodes.values(), self._timer()),
             now=now,

@@ -41,6 +41,10 @@ class SimCluster:
             "nodes": len(self.cluster.nodes),
             "gpus": int(there.sum()),
             "levels": {level.name: level.penalty for level in self.cluster.levels},
+            "levels_by_class": {
+                name: {level.name: level.of(name).value for level in self.cluster.levels}
+                for name in self.cluster.levels[0].by_class
+            },
             "same_indices": self.cluster.same_indices,
             "links_known": any(graph is not None for graph in self.cluster.graphs),
             "variability": self.variability,

@@ -64,7 +64,8 @@ class Physics:
         each = -(-job.gpus // len(nodes))
         scores = self.cluster.score(job.app_class)
         worst = expected_worst([scores[n][self.cluster.exists[n]] for n in nodes], each)
-        locality = level_of(self._plain, nodes, [()] * len(nodes)).penalty
+        level = level_of(self._plain, nodes, [()] * len(nodes))
+        locality = level.of(job.app_class).value
         ratios = [
             _mean_ratio(graph, each, job.pattern)
             for node in nodes

@@ -106,7 +106,8 @@ def _recorded_slowdown(
     nodes = sorted(row[name] for name in job.recorded_nodes if name in row)
     if not nodes or len(nodes) < len(job.recorded_nodes):
         several = len(job.recorded_nodes) > 1 and physics.settings.locality
-        return "unknown", physics.cluster.levels[-1].penalty if several else 1.0
+        loosest = physics.cluster.levels[-1].of(job.app_class).value
+        return "unknown", loosest if several else 1.0
     slots, exists = job.recorded_slots, physics.cluster.exists
     if slots and max(slots) < exists.shape[1] and exists[np.ix_(nodes, slots)].all():
         return "exact", physics.on(job, nodes, [slots] * len(nodes))

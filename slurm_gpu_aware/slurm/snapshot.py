@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, RunningJob
+from slurm_gpu_aware.penalties import LevelPenalties
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.measured import measured
@@ -91,7 +92,7 @@ def build_cluster(
     slurm: SlurmConfig,
     *,
     classes: Sequence[str],
-    penalties: Mapping[str, float],
+    penalties: Mapping[str, float] | LevelPenalties,
     network: Mapping[str, Mapping[str, str]] | None = None,
     holds: Sequence[Hold] = (),
     busy_nodes: Set[str] = frozenset(),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import Gateway, SlurmSwitch
@@ -88,24 +88,26 @@ def network_groups(
 class Network:
     """The network's groups as they were last read; without an answer, none."""
 
-    def __init__(self, gateway: Gateway, names: Sequence[str], wanted: Mapping[str, float]) -> None:
+    def __init__(self, gateway: Gateway, names: Sequence[str]) -> None:
         self._gateway = gateway
         self._names = names
-        self._wanted = [name for name in names if name in wanted]
         self._groups: dict[str, dict[str, str]] = {}
         self._read_at = -float("inf")
         self._said: str | None = None
 
-    def groups(self, timer: Callable[[], float]) -> Mapping[str, Mapping[str, str]]:
-        """Level name -> node -> group of the levels that the site uses; read now and then.
+    def groups(
+        self, used: Collection[str], timer: Callable[[], float]
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Level name -> node -> group; read now and then, if one of them is ``used``.
 
         A network that cannot be read stays as it was; each new complaint is logged once.
         """
-        if self._wanted and timer() - self._read_at > _AGAIN_S:
+        wanted = [name for name in self._names if name in used]
+        if wanted and timer() - self._read_at > _AGAIN_S:
             self._read_at = timer()
             try:
                 self._groups = network_groups(self._gateway.topology(), self._names)
-                lacking = [name for name in self._wanted if name not in self._groups]
+                lacking = [name for name in wanted if name not in self._groups]
                 self._say(
                     f"Slurm's topology has no level {', '.join(lacking)}" if lacking else None
                 )
@@ -115,7 +117,7 @@ class Network:
 
     def _say(self, complaint: str | None) -> None:
         if complaint is not None and complaint != self._said:
-            log.warning("%s; placement.levels counts without it", complaint)
+            log.warning("%s; locality counts without it", complaint)
         self._said = complaint
 
 

@@ -10,6 +10,8 @@
     Probe reports in.
 ``timings``
     Imported timings in; the newest timing of each GPU and class out.
+``levels``
+    Imported times per locality level in and out.
 ``profiles``
     PM scores, link graphs, GPU records out.
 ``ledger``

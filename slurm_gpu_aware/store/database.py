@@ -30,7 +30,7 @@ __all__ = [
     "republish",
 ]
 
-SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger", "m003_snapshots")
+SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger", "m003_snapshots", "m004_level_times")
 """Names of all migrations, in order; never renamed, only appended to."""
 
 MIGRATION_SET = "slurm-gpu-aware"

@@ -152,6 +152,25 @@ def m003_snapshots(db: Database) -> None:
     )
 
 
+@migrations()
+def m004_level_times(db: Database) -> None:
+    """Times of a class at each locality level."""
+    _run(
+        db,
+        """
+        CREATE TABLE level_times (
+          class TEXT NOT NULL,
+          model TEXT NOT NULL,          -- GPU model; '': the site has one
+          level TEXT NOT NULL,
+          run INTEGER NOT NULL,         -- several values of one level are counted from 0
+          value_ms REAL NOT NULL CHECK (value_ms > 0),
+          taken_at_unix REAL NOT NULL,
+          PRIMARY KEY (class, model, level, run)
+        ) STRICT
+        """,
+    )
+
+
 def _run(db: Database, *statements: str) -> None:
     for statement in statements:
         db.execute(statement)

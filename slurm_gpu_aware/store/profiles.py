@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.penalties import level_ratios
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.levels import level_times
 from slurm_gpu_aware.store.merging import merge_report
 from slurm_gpu_aware.store.report import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.timings import (
@@ -61,6 +63,8 @@ class Profile:
     """Node -> Unix time of its newest measurement."""
     faults: Mapping[str, tuple[Fault, ...]]
     """Node -> what failed in its newest probe; a node without faults is absent."""
+    level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Class -> locality level -> time over that of the innermost level (`penalties`)."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,7 @@ def load_profile(store: Store) -> Profile:
             for row in store.query("SELECT node, taken_at_unix FROM nodes ORDER BY node")
         },
         faults={node: tuple(found) for node, found in faults.items()},
+        level_ratios=level_ratios(level_times(store)),
     )
 
 

@@ -96,8 +96,8 @@ class ProbeReport:
 
 
 def check_name(kind: str, value: str) -> str:
-    """Return a node or class name (``kind``: ``node``, ``class``) or raise ValueError."""
-    grammar = _NODE if kind == "node" else _CLASS
+    """Return a node, class or model name (``kind``: one of these words) or raise ValueError."""
+    grammar = _CLASS if kind == "class" else _NODE
     if not grammar.match(value):
         raise ValueError(f"{value!r} is not a {kind} name")
     return value

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray, LocalityLevel
+from slurm_gpu_aware.penalties import LevelPenalties, Penalty
 from slurm_gpu_aware.topology.graph import HardwareGraph, nvlinks
 
 __all__ = ["build_levels", "with_levels"]
@@ -24,7 +25,7 @@ _SAME_SOCKET = frozenset({"PIX", "PXB", "PHB", "NODE"})
 
 
 def build_levels(
-    penalties: Mapping[str, float],
+    penalties: Mapping[str, float] | LevelPenalties,
     nodes: Sequence[str],
     slots: int,
     *,
@@ -36,7 +37,8 @@ def build_levels(
 
     Parameters
     ----------
-    penalties : level name -> L >= 1, tightest first; ``node`` and ``cluster`` are among them.
+    penalties : level name -> L >= 1, tightest first; ``node`` and ``cluster`` are among them. Or
+        the same with L of single classes.
     nodes : names of the N nodes; each has at most ``slots`` GPUs (W).
     numa : (N, W) NUMA node of each GPU, -1 where not known; None: nowhere known.
     graphs : link graph per node; empty: no link is known.
@@ -57,8 +59,10 @@ def build_levels(
     [('node', 1, [0, 1, 2]), ('rack', 1.2, [0, 0, 1]), ('cluster', 1.5, [0, 0, 0])]
     """
     n, groups = len(nodes), network or {}
+    if not isinstance(penalties, LevelPenalties):
+        penalties = LevelPenalties({name: Penalty(value) for name, value in penalties.items()})
     levels = []
-    for name, penalty in penalties.items():
+    for name, (penalty, source) in penalties.general.items():
         if name in _INSIDE:
             group = _inside(name, n, slots, numa, graphs)
         elif name == "node":
@@ -69,11 +73,12 @@ def build_levels(
             group = _numbered(groups[name], nodes)
         else:
             continue
-        levels.append(LocalityLevel(name, penalty, group))
+        own = {app_class: row[name] for app_class, row in penalties.by_class.items()}
+        levels.append(LocalityLevel(name, penalty, group, source, own))
     return tuple(levels)
 
 
-def with_levels(cluster: Cluster, penalties: Mapping[str, float]) -> Cluster:
+def with_levels(cluster: Cluster, penalties: Mapping[str, float] | LevelPenalties) -> Cluster:
     """The cluster with the levels that its link graphs tell, and no network."""
     numa = np.full(cluster.shape, -1, dtype=np.int64)
     for row, graph in enumerate(cluster.graphs):

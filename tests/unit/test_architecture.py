@@ -6,15 +6,16 @@ from pathlib import Path
 import slurm_gpu_aware
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-BASE = {"cluster", "request", "assignment", "errors"}
+BASE = {"cluster", "request", "assignment", "errors", "penalties"}
 MODEL = BASE | {"variability", "topology", "energy"}
 ALLOWED = {
     "errors": set(),
     "assignment": {"errors"},
-    "cluster": {"errors", "topology"},  # a type annotation only
+    "penalties": {"errors"},
+    "cluster": {"errors", "penalties", "topology"},  # topology: a type annotation only
     "request": {"cluster", "errors"},
-    "config": {"config_checks", "errors"},
-    "config_checks": {"config", "errors"},  # a type annotation only
+    "config": {"config_checks", "errors", "penalties"},
+    "config_checks": {"config", "errors", "penalties"},  # config: a type annotation only
     "nvml": {"errors"},
     "variability": BASE,
     "topology": BASE,
@@ -27,7 +28,16 @@ ALLOWED = {
     "simulator": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm"},
     "service": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm", "nvml"},
 }
-CORE = ("cluster", "request", "assignment", "variability", "topology", "placement", "planning")
+CORE = (
+    "penalties",
+    "cluster",
+    "request",
+    "assignment",
+    "variability",
+    "topology",
+    "placement",
+    "planning",
+)
 FOREIGN = {"sqlite3", "sqlite_utils", "subprocess", "time", "datetime", "os", "socket", "click"}
 
 

@@ -125,3 +125,15 @@ def test_levels_stand_from_tight_to_loose(tmp_path):
 def test_without_levels_there_are_node_and_cluster(tmp_path):
     placement = load_config(write(tmp_path, "[placement]\nlocality_penalty = 1.4\n")).placement
     assert placement.penalties == {"node": 1.0, "cluster": 1.4}
+
+
+@pytest.mark.parametrize("text", ["locality_penalty = 1.5", "levels = {cluster = 1.5}"])
+def test_a_penalty_in_the_file_wins_over_a_measured_one_and_a_default_does_not(tmp_path, text):
+    """Also where it is the number that would be the default."""
+    measured = {"A": {"node": 1.0, "cluster": 1.6}}
+    given = load_config(write(tmp_path, f"[placement]\n{text}\n")).placement
+    assert given.penalties_with(measured).of("A")["cluster"] == (1.5, "configured")
+    silent = load_config(write(tmp_path, "[placement]\n")).placement
+    assert silent.penalties_with(measured).of("A")["cluster"] == (1.6, "measured")
+    assert silent.penalties_with(measured).of("B")["cluster"] == (1.5, "default")
+    assert silent.with_across(1.7).penalties_with(measured).of("A")["cluster"].value == 1.7

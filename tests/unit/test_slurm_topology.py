@@ -104,33 +104,35 @@ def scontrol(tmp_path):
 
 def test_it_is_read_now_and_then_and_kept_when_it_fails(scontrol, caplog):
     home, gateway = scontrol
-    network = Network(gateway, NAMES, {"switch": 1.2})
+    network, used = Network(gateway, NAMES), ("switch",)
     with caplog.at_level(logging.WARNING):
-        assert network.groups(lambda: 0.0) == {}
-        assert network.groups(lambda: 700.0) == {}
+        assert network.groups(used, lambda: 0.0) == {}
+        assert network.groups(used, lambda: 700.0) == {}
     assert len(caplog.messages) == 1
     assert "the network is not known anew" in caplog.messages[0]
     (home / "answer").write_text(YAML)
-    assert network.groups(lambda: 730.0) == {}, "asked again only after a while"
-    assert network.groups(lambda: 1400.0)["switch"]["n6"] == "s2"
+    assert network.groups(used, lambda: 730.0) == {}, "asked again only after a while"
+    assert network.groups(used, lambda: 1400.0)["switch"]["n6"] == "s2"
     (home / "answer").unlink()
-    assert network.groups(lambda: 2100.0)["switch"]["n6"] == "s2"
+    assert network.groups(used, lambda: 2100.0)["switch"]["n6"] == "s2"
     assert len((home / "log").read_text().splitlines()) == 4
 
 
 def test_a_site_that_uses_no_level_of_it_does_not_ask(scontrol):
     home, gateway = scontrol
-    assert Network(gateway, NAMES, {"socket": 1.0, "node": 1.1}).groups(lambda: 0.0) == {}
+    network = Network(gateway, NAMES)
+    assert network.groups(("socket", "node"), lambda: 0.0) == {}
     assert not (home / "log").exists()
+    (home / "answer").write_text(YAML)
+    found = network.groups(("node", "switch"), lambda: 1.0)
+    assert found["switch"]["n6"] == "s2", "asked as soon as a level is used: one was measured"
 
 
 def test_a_level_that_slurm_lacks_is_told_once(scontrol, caplog):
     home, gateway = scontrol
     (home / "answer").write_text(YAML)
-    network = Network(gateway, NAMES, {"switch": 1.2, "row": 1.3})
+    network = Network(gateway, NAMES)
     with caplog.at_level(logging.WARNING):
-        network.groups(lambda: 0.0)
-        network.groups(lambda: 700.0)
-    assert caplog.messages == [
-        "Slurm's topology has no level row; placement.levels counts without it"
-    ]
+        network.groups(("switch", "row"), lambda: 0.0)
+        network.groups(("switch", "row"), lambda: 700.0)
+    assert caplog.messages == ["Slurm's topology has no level row; locality counts without it"]

@@ -1,0 +1,75 @@
+"""What ``show`` and ``import`` do about locality levels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from gpu_aware_profile.level_tables import (
+    PenaltyRow,
+    hidden,
+    penalty_records,
+    penalty_rows,
+    penalty_table,
+    read_levels,
+    write_penalties_csv,
+)
+from gpu_aware_profile.opening import written
+from slurm_gpu_aware.cli.output import print_json, say
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.penalties import level_ratios
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.levels import LevelRow, check_levels, import_levels, level_times
+
+__all__ = ["checked_levels", "penalties_of", "show_levels", "store_levels"]
+
+
+def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list[PenaltyRow]:
+    """L of the site's classes (of ``only`` these), and what was measured of them.
+
+    Raises StoreError naming the known classes if one is not.
+    """
+    known = config.site.classes
+    for name in only:
+        if name not in known:
+            raise StoreError(f"class {name!r} is not one of {', '.join(known)}")
+    times = level_times(store)
+    penalties = config.placement.penalties_with(level_ratios(times))
+    return penalty_rows(times, penalties, [name for name in known if not only or name in only])
+
+
+def show_levels(
+    path: Path, rows: Sequence[PenaltyRow], *, as_json: bool = False, as_csv: bool = False
+) -> None:
+    """``show --levels``."""
+    if as_json:
+        print_json({"store": str(path), "penalties": penalty_records(rows)})
+    elif as_csv:
+        write_penalties_csv(sys.stdout, rows)
+    else:
+        click.echo(penalty_table(rows))
+
+
+def checked_levels(
+    lines: Iterable[str], app_class: str | None, config: Config
+) -> tuple[list[LevelRow], list[tuple[int, str]]]:
+    """Rows of a file that can be imported, and the others as (line, what is wrong)."""
+    rows, bad = read_levels(lines, app_class=app_class)
+    good, unfit = check_levels(rows, config.site.classes)
+    return good, sorted([*bad, *unfit])
+
+
+def store_levels(path: Path, config: Config, rows: Sequence[LevelRow], taken_at: float) -> None:
+    """Import checked rows; say what was, and where it does not count as it was measured."""
+    with written(path, config) as store:
+        count = import_levels(store, rows, taken_at=taken_at, classes=config.site.classes)
+    times = [row.time for row in rows]
+    listed = ", ".join(dict.fromkeys(time.app_class for time in times))
+    plural = "" if count == 1 else "s"
+    say(f"imported {count} time{plural} per locality level of class {listed} into {path}")
+    for sentence in hidden(times, config.placement.penalties_with(level_ratios(times))):
+        say(sentence)

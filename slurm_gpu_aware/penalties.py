@@ -1,0 +1,204 @@
+"""Locality penalties: what the site has configured and what it has measured, put together.
+
+L of a level is how many times longer an iteration takes on GPUs that need this level than on GPUs
+that the tightest level holds (PAL, eq. 1, ``L_within`` = 1). PAL takes 1.7 as a first estimate and
+measured values per application elsewhere; here they are measured per class: the same program on
+the same number of GPUs, once at each level.
+
+What is configured wins over what was measured: it is the site's last word, in one file, taken back
+by taking out a line; a measurement that nobody trusts any more cannot hold against it. What is
+measured wins over the defaults, which know nothing of the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+__all__ = [
+    "INSIDE_NODE",
+    "LEVELS",
+    "NETWORK_LEVELS",
+    "LevelPenalties",
+    "LevelTime",
+    "Penalty",
+    "combine",
+    "level_medians",
+    "level_ratios",
+    "reference_of",
+]
+
+NETWORK_LEVELS = ("switch", "rack", "row")
+"""Levels of Slurm's topology, tightest first: leaf switches or blocks, and those above them."""
+INSIDE_NODE = ("nvlink", "socket", "node")
+"""Levels of sets that lie on one node, tightest first."""
+LEVELS = (*INSIDE_NODE, *NETWORK_LEVELS, "cluster")
+"""Locality levels that can have a penalty, tightest first."""
+
+
+class Penalty(NamedTuple):
+    """L of a level."""
+
+    value: float
+    """>= 1."""
+    source: str = ""
+    """``configured``, ``measured``, ``default``, or ``as LEVEL`` for a level of which nothing is
+    told; behind a comma the bound it was moved to: ``not below LEVEL``, ``not above LEVEL``. Empty:
+    1 by definition, or not known."""
+
+
+class LevelTime(NamedTuple):
+    """One run of a class at a level."""
+
+    app_class: str
+    level: str
+    """Tightest level that holds the GPUs that it ran on."""
+    value_ms: float
+    """Time of an iteration, or of any fixed amount of work; > 0."""
+    model: str = ""
+    """GPU model; empty: the site has one."""
+
+
+@dataclass(frozen=True)
+class LevelPenalties:
+    """L of every level in use, tightest first, for every class."""
+
+    general: Mapping[str, Penalty]
+    """Level -> L for classes that were not measured."""
+    by_class: Mapping[str, Mapping[str, Penalty]] = field(default_factory=dict)
+    """Class -> the same for it, of the same levels; classes that were measured."""
+
+    def of(self, app_class: str) -> Mapping[str, Penalty]:
+        """Level -> L of a class."""
+        return self.by_class.get(app_class, self.general)
+
+
+def reference_of(levels: Iterable[str]) -> str | None:
+    """The innermost of ``levels`` that lies inside a node; None: there is none.
+
+    Times are compared with that of this level. One that spans nodes is no reference: it says
+    nothing of what a set inside a node would gain.
+    """
+    there = set(levels)
+    return next((name for name in INSIDE_NODE if name in there), None)
+
+
+def level_medians(times: Iterable[LevelTime]) -> dict[tuple[str, str], dict[str, float]]:
+    """(class, model) -> level -> median time in ms, tightest level first."""
+    runs: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for time in times:
+        levels = runs.setdefault((time.app_class, time.model), {})
+        levels.setdefault(time.level, []).append(time.value_ms)
+    return {
+        key: {name: median(levels[name]) for name in LEVELS if name in levels}
+        for key, levels in sorted(runs.items())
+    }
+
+
+def level_ratios(times: Iterable[LevelTime]) -> dict[str, dict[str, float]]:
+    """Class -> level -> median time / median time at the innermost level, tightest first.
+
+    Times of different GPU models are not compared: ratios are formed per model, and the class gets
+    their median. Models that were not timed at the innermost level of the class are left out, and
+    so are classes without a level inside a node.
+
+    Examples
+    --------
+    >>> runs = [("node", 100.0), ("node", 104.0), ("switch", 122.4), ("cluster", 163.2)]
+    >>> level_ratios(LevelTime("A", level, ms) for level, ms in runs)
+    {'A': {'node': 1.0, 'switch': 1.2, 'cluster': 1.6}}
+    """
+    of_class: dict[str, list[dict[str, float]]] = {}
+    for (app_class, _), medians in level_medians(times).items():
+        of_class.setdefault(app_class, []).append(medians)
+    found = {}
+    for app_class, models in of_class.items():
+        inner = reference_of(name for medians in models for name in medians)
+        if inner is None:
+            continue
+        ratios: dict[str, list[float]] = {}
+        for medians in models:
+            for name, value in medians.items() if inner in medians else ():
+                ratios.setdefault(name, []).append(value / medians[inner])
+        found[app_class] = {name: median(ratios[name]) for name in LEVELS if name in ratios}
+    return found
+
+
+def combine(
+    configured: Mapping[str, float],
+    measured: Mapping[str, Mapping[str, float]],
+    *,
+    across: float,
+) -> LevelPenalties:
+    """L of every level that is configured or was measured, and of ``node`` and ``cluster``.
+
+    Parameters
+    ----------
+    configured : level -> L, ascending from tight to loose, >= 1.
+    measured : class -> level -> :func:`level_ratios`.
+    across : L of ``cluster`` where it is neither; that of ``node`` is 1.
+
+    Notes
+    -----
+    Per class and level the first of these counts: configured; measured, times the configured L of
+    the level that was the reference (1 without one); the default; else the L of the next looser
+    level, as if the level were not there.
+
+    No L is below that of the level inside it: the GPUs of an inner group lie in the outer group,
+    too, so whoever may use the outer one loses nothing; a time that says otherwise is noise, and
+    taken at its word it would spread jobs for nothing. Nor is a measured L above that of a looser
+    level that is configured. Whatever does not keep to this is moved to the bound.
+
+    Examples
+    --------
+    >>> measured = {"A": {"node": 1.0, "switch": 1.2, "cluster": 1.6}}
+    >>> found = combine({"switch": 1.3}, measured, across=1.5)
+    >>> [(name, *penalty) for name, penalty in found.of("A").items()]
+    [('node', 1.0, 'measured'), ('switch', 1.3, 'configured'), ('cluster', 1.6, 'measured')]
+    >>> [(name, *penalty) for name, penalty in found.of("B").items()]
+    [('node', 1.0, ''), ('switch', 1.3, 'configured'), ('cluster', 1.5, 'default')]
+    """
+    told = {"node", "cluster", *configured}.union(*measured.values())
+    used = [name for name in LEVELS if name in told]
+    default = {"node": Penalty(1.0), "cluster": Penalty(across, "default")}
+
+    def of(ratios: Mapping[str, float]) -> dict[str, Penalty]:
+        base = configured.get(reference_of(ratios) or "", 1.0)
+        row = dict(default)
+        row |= {name: Penalty(base * ratio, "measured") for name, ratio in ratios.items()}
+        row |= {name: Penalty(value, "configured") for name, value in configured.items()}
+        return _ordered(row, used)
+
+    return LevelPenalties(of({}), {name: of(ratios) for name, ratios in measured.items()})
+
+
+def _ordered(row: Mapping[str, Penalty], used: Iterable[str]) -> dict[str, Penalty]:
+    """The row in the order of ``used``, complete and ascending."""
+    names = list(used)
+    most: dict[str, tuple[float, str]] = {}
+    ceiling = (float("inf"), "")
+    for name in reversed(names):
+        if name in row and row[name].source == "configured":
+            ceiling = min(ceiling, (row[name].value, name))
+        most[name] = ceiling
+    found: dict[str, Penalty] = {}
+    floor = (1.0, names[0])
+    for name in names:
+        if name not in row:
+            continue
+        value, source = row[name]
+        if value > most[name][0]:
+            value, source = most[name][0], f"{source}, not above {most[name][1]}"
+        if value < floor[0]:
+            value, source = floor[0], f"{source}, not below {floor[1]}"
+        found[name] = Penalty(value, source)
+        floor = (value, name)
+    looser = names[-1]
+    for name in reversed(names):
+        if name in row:
+            looser = name
+        else:
+            found[name] = Penalty(found[looser].value, f"as {looser}")
+    return {name: found[name] for name in names}

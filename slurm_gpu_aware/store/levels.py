@@ -1,0 +1,130 @@
+"""Times per locality level: what ``gpu-aware-profile import`` reads of them, in and out.
+
+One measurement of a class is one import: it replaces all that was stored of the class, so that
+times of before and after a change of the site or of the program are never compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.report import check_name
+
+__all__ = ["LevelRow", "check_levels", "import_levels", "level_times"]
+
+
+class LevelRow(NamedTuple):
+    """One time to import, as typed by a person."""
+
+    time: LevelTime
+    line: int = 0
+    """Where it stands in the file; 0: unknown."""
+
+
+def check_levels(
+    rows: Iterable[LevelRow], classes: Sequence[str] = ()
+) -> tuple[list[LevelRow], list[tuple[int, str]]]:
+    """Sort rows into good and bad ones; bad ones as (line, what is wrong).
+
+    ``classes`` are the site's; empty: any well-formed name. A class whose good rows cannot be
+    compared with each other is bad as a whole, told at the first of them.
+    """
+    by_class: dict[str, list[LevelRow]] = {}
+    bad: list[tuple[int, str]] = []
+    for row in rows:
+        try:
+            _check(row.time, classes)
+        except ValueError as exc:
+            bad.append((row.line, str(exc)))
+        else:
+            by_class.setdefault(row.time.app_class, []).append(row)
+    good: list[LevelRow] = []
+    for app_class, own in by_class.items():
+        try:
+            _check_class(app_class, [row.time for row in own])
+        except ValueError as exc:
+            bad.append((own[0].line, str(exc)))
+        else:
+            good += own
+    return good, bad
+
+
+def import_levels(
+    store: Store, rows: Iterable[LevelRow], *, taken_at: float, classes: Sequence[str] = ()
+) -> int:
+    """Replace what the store has of the classes of ``rows``; all or none. Returns their number.
+
+    ``taken_at``: Unix s. Raises StoreError naming the first bad row, with nothing imported.
+    """
+    good, bad = check_levels(rows, classes)
+    if bad:
+        line, reason = bad[0]
+        raise StoreError(f"line {line}: {reason}" if line else reason)
+    runs: dict[tuple[str, str, str], int] = {}
+    values = []
+    for time, _ in good:
+        key = (time.app_class, time.model, time.level)
+        runs[key] = runs.get(key, -1) + 1
+        values.append((*key, runs[key], float(time.value_ms), float(taken_at)))
+    with store.write():
+        names = sorted({time.app_class for time, _ in good})
+        store.executemany("DELETE FROM level_times WHERE class = ?", [(name,) for name in names])
+        store.executemany(
+            "INSERT INTO level_times (class, model, level, run, value_ms, taken_at_unix)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            values,
+        )
+    return len(values)
+
+
+def level_times(store: Store) -> list[LevelTime]:
+    """All times, by class and model, tightest level first, in the order of the import."""
+    rows = store.query(
+        "SELECT class, model, level, value_ms FROM level_times ORDER BY class, model, run"
+    )
+    times = [LevelTime(r["class"], r["level"], r["value_ms"], r["model"]) for r in rows]
+    known = [time for time in times if time.level in LEVELS]
+    return sorted(known, key=lambda t: (t.app_class, t.model, LEVELS.index(t.level)))
+
+
+def _check(time: LevelTime, classes: Sequence[str]) -> None:
+    check_name("class", time.app_class)
+    if classes and time.app_class not in classes:
+        raise ValueError(f"class {time.app_class!r} is not one of {', '.join(classes)}")
+    if time.level not in LEVELS:
+        raise ValueError(f"level {time.level!r} is not one of {', '.join(LEVELS)}")
+    if time.model:
+        check_name("model", time.model)
+    if not math.isfinite(time.value_ms) or time.value_ms <= 0.0:
+        raise ValueError(f"value_ms must be a time of more than 0 ms, not {time.value_ms!r}")
+
+
+def _check_class(app_class: str, times: Sequence[LevelTime]) -> None:
+    """There is a level inside a node to compare with, for every model the same, and another."""
+    of_model: dict[str, set[str]] = {}
+    for time in times:
+        of_model.setdefault(time.model, set()).add(time.level)
+    inner = reference_of(time.level for time in times)
+    for model, levels in of_model.items():
+        who = f"class {app_class}" + (f" on {model}" if model else "")
+        there = ", ".join(name for name in LEVELS if name in levels)
+        if reference_of(levels) is None:
+            raise ValueError(
+                f"{who} was timed at {there} only; time it inside a node, too "
+                f"({', '.join(INSIDE_NODE)}), on as many GPUs: the others are compared with that"
+            )
+        if reference_of(levels) != inner:
+            raise ValueError(
+                f"{who} was timed at {there}, and at {inner} on another model only; the innermost "
+                "level must be the same for all models of a class"
+            )
+        if len(levels) == 1:
+            raise ValueError(
+                f"{who} was timed at {there} only; time it at a looser level, too: "
+                f"{', '.join(LEVELS[LEVELS.index(there) + 1 :])}"
+            )
