@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from cluster import ENDED, GATE, Cluster, CommandFailed
-from test_way_of_a_job import decisions, expect_kinds, started
+from test_way_of_a_job import decisions, expect_kinds, ledger_of, started
 
 # Of what is lost or runs twice an assertion tells: never tried again. A missed deadline is, once.
 pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
@@ -118,8 +118,8 @@ def check_ledger(cluster: Cluster, job_ids: list[str]) -> None:
         )
 
     cluster.wait_until(told, 40, "the ledger knows the last ends")
-    for job_id in job_ids:
-        found = decisions(cluster, job_id)
+    for job_id, told_of in ledger_of(cluster, job_ids).items():
+        found = told_of["decisions"]
         assert found, f"job {job_id} is not in the ledger"
         assert found[-1]["state"] == "ended", (job_id, found)
 

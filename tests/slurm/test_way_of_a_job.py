@@ -46,30 +46,35 @@ FORMS: dict[str, tuple[list[str], int, int]] = {
 }
 
 
-def decisions(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
-    """Decisions about a job, oldest first, from the daemon's own store."""
+def ledger_of(cluster: Cluster, job_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Decisions and events of each job, oldest first, from the daemon's own store."""
     code = (
         "import json,sys\n"
         "from slurm_gpu_aware.store.database import open_store\n"
         "from slurm_gpu_aware.store.ledger import Ledger\n"
         "with open_store('/var/lib/slurm-gpu-aware/store.db', readonly=True) as store:\n"
         "    ledger = Ledger(store)\n"
-        "    print(json.dumps({'decisions': [\n"
+        "    print(json.dumps({job: {'decisions': [\n"
         "        dict(state=d.state, nodes=list(d.nodes), slots=list(d.slots), score=d.score,\n"
         "             clock=d.clock_mhz, outcome=d.outcome, exact=d.exact)\n"
-        "        for d in ledger.decisions(sys.argv[1])],\n"
-        "        'events': [[e.kind, e.detail] for e in ledger.events(sys.argv[1])]}))\n"
+        "        for d in ledger.decisions(job)],\n"
+        "        'events': [[e.kind, e.detail] for e in ledger.events(job)]}\n"
+        "        for job in sys.argv[1:]}))\n"
     )
-    out = cluster.sh("ctl", ["python3", "-c", code, job_id])
-    found = json.loads(out)
-    cluster.last_events = found["events"]  # type: ignore[attr-defined]
-    return list(found["decisions"])
+    found: dict[str, dict[str, Any]] = json.loads(
+        cluster.sh("ctl", ["python3", "-c", code, *job_ids])
+    )
+    return found
+
+
+def decisions(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
+    """Decisions about a job, oldest first."""
+    return list(ledger_of(cluster, [job_id])[job_id]["decisions"])
 
 
 def events(cluster: Cluster, job_id: str) -> list[tuple[str, dict[str, Any]]]:
     """(kind, detail) of a job's events, oldest first."""
-    decisions(cluster, job_id)
-    return [(kind, detail) for kind, detail in cluster.last_events]  # type: ignore[attr-defined]
+    return [(kind, detail) for kind, detail in ledger_of(cluster, [job_id])[job_id]["events"]]
 
 
 def started(cluster: Cluster, job_id: str) -> dict[str, Any]:
