@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpu_aware_profile.level_tables import penalty_rows, read_levels
 from slurm_gpu_aware.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.penalties import combine, level_ratios
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.pal import traversal
 from slurm_gpu_aware.placement.policy import make_policy
@@ -62,6 +64,18 @@ def test_pal_on_two_sockets():
         assert got.slowdown == pytest.approx(float(product))
     got = make_policy("pal").place(Request("1", 2, app_class="A"), cluster)
     assert (got.level, got.slots[0]) == (rows[0][0], numbers(rows[0][3]))
+
+
+def test_pal_measured_penalties():
+    """The file on the page, read as ``gpu-aware-profile import`` reads it, gives its table."""
+    page = (POLICIES / "pal.md").read_text()
+    lines = [line.strip() + "\n" for line in re.findall(r"^    (class,level.*|A,.*)$", page, re.M)]
+    read, bad = read_levels(lines)
+    assert (len(read), bad) == (5, [])
+    times = [row.time for row in read]
+    rows = penalty_rows(times, combine({}, level_ratios(times), across=1.5), ["A"])
+    wanted = [(row[0], *map(float, row[1:])) for row in table("pal.md", "measured at")]
+    assert [(r.level, r.value_ms, r.ratio, r.penalty) for r in rows] == wanted
 
 
 @pytest.mark.parametrize("row", table("pm-first.md", "set"), ids=lambda row: row[3])
