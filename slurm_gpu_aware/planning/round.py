@@ -40,6 +40,7 @@ from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
+from slurm_gpu_aware.planning.trial import Known, Trial
 from slurm_gpu_aware.request import Request
 
 __all__ = ["plan_round"]
@@ -97,6 +98,8 @@ class _Round:
         self.waiting: list[Waiting] = []
         self._settled: set[str] = set()
         """Jobs whose waiting is already explained, whatever else this round finds."""
+        self._known = Known()
+        """What the tries of the prefix have found."""
         self._empty: Cluster | None = None
         self._never: dict[object, Reason | None] = {}
 
@@ -131,18 +134,17 @@ class _Round:
 
         Passed over: jobs that can never start, and those on which their policy fails.
         """
-        trial = self.here.copy()
+        trial = Trial(self.here, self.chooser, self._known)
         placed: list[tuple[Request, Assignment]] = []
         for position, request in enumerate(requests):
             if request.job_id in self._settled:
                 continue
             try:
-                found = self.chooser.place(request, trial)
+                found = trial.place(request)
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
                 continue
             if found is not None:
-                take(trial, request, found)
                 placed.append((request, found))
             elif not self._cannot_ever(request):
                 return placed, position
@@ -166,16 +168,15 @@ class _Round:
         self, requests: list[Request]
     ) -> tuple[list[tuple[Request, Assignment]], Request | None]:
         """Place one after the other on a copy; also the first that found no place."""
-        trial = self.here.copy()
+        trial = Trial(self.here, self.chooser, self._known)
         placed: list[tuple[Request, Assignment]] = []
         for request in requests:
             try:
-                found = self.chooser.place(request, trial)
+                found = trial.place(request)
             except PlacementFailedError:
                 return placed, request
             if found is None:
                 return placed, request
-            take(trial, request, found)
             placed.append((request, found))
         return placed, None
 

@@ -26,7 +26,7 @@ from slurm_gpu_aware.service.recovery import Recovery, is_released
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
-from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.admin_comment import is_ours, parse
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import (
     Gateway,
@@ -111,6 +111,8 @@ class Rounds:
         self._completing: dict[str, float] = {}
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, of the last reading."""
+        self.quiet = False
+        """Nothing that Slurm showed at the last reading is parked, placed or running for us."""
 
     def run(self) -> Outcome:
         """Run a round. Raises SourceError if Slurm does not answer."""
@@ -124,10 +126,16 @@ class Rounds:
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
         self.watch.observe(jobs, now, unread)
-        parked = [job for job in jobs if is_parked(job, self._config.gate)]
-        released = [job for job in jobs if is_released(job, self._config)]
+        pending = [job for job in jobs if job.state == "PENDING"]  # most others have ended
+        parked = [job for job in pending if is_parked(job, self._config.gate)]
+        released = [job for job in pending if is_released(job, self._config)]
         self.looks.seen(job.id for job in released)
-        self._strays.open(jobs, now, split_arrays(jobs), gate_held=self._gate_held(now))
+        self.quiet = not (
+            unread
+            or self.watch.placed
+            or any(is_ours(j.admin_comment) or self._strays.looks_ours(j) for j in pending)
+        )
+        self._strays.open(pending, now, split_arrays(jobs), gate_held=self._gate_held(now))
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:

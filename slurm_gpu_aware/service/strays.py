@@ -79,7 +79,7 @@ class Strays:
         plain: dict[str, list[JobUpdate]] = {}
         pinned: list[Pinned] = []
         for job in jobs:
-            if not self._looks_ours(job) or self._backoff.wait_s(job.id, "Licenses") is not None:
+            if not self.looks_ours(job) or self._backoff.wait_s(job.id, "Licenses") is not None:
                 continue
             bound = pinned_stray(job, self._books.decisions)
             if bound is not None:
@@ -90,7 +90,8 @@ class Strays:
         if gate_held and pinned:
             self._reopen(pinned, now)
 
-    def _looks_ours(self, job: SlurmJob) -> bool:
+    def looks_ours(self, job: SlurmJob) -> bool:
+        """Pending without a record of ours, but with our licence or pins, or placed by us."""
         return (
             job.state == "PENDING"
             and parse(job.admin_comment) is None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 __all__ = ["PREFIX", "OriginalRequest", "encode", "is_ours", "parse"]
@@ -103,6 +104,7 @@ def is_ours(text: str | None) -> bool:
     return text is not None and text.startswith("gpuaware/")
 
 
+@lru_cache(maxsize=1 << 14)  # of each job several steps of each round ask
 def parse(text: str | None) -> OriginalRequest | None:
     """Read an AdminComment; None if it is not ours or does not follow the grammar.
 

@@ -64,7 +64,19 @@ def check_not_too_large(
 
     Raises CannotPlanError.
     """
-    if not fits(request, site.cluster, idle=True):
+    key = (
+        request.gpus,
+        request.gpus_per_node,
+        request.min_nodes,
+        request.max_nodes,
+        request.required,
+        request.whole_node,
+        request.total_cpus,
+        id(request.eligible),  # one of site.eligible, which keeps it
+    )
+    if key not in site.idle:
+        site.idle[key] = fits(request, site.cluster, idle=True)
+    if not site.idle[key]:
         _leave_if_shared(_may_use(original, site, partition), site)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from slurm_gpu_aware.slurm.gateway import SlurmNode
 from slurm_gpu_aware.slurm.gres_line import slot_of
@@ -76,11 +77,17 @@ def _normal(text: str | None) -> list[str]:
 
 def gpu_slots(node: SlurmNode) -> tuple[tuple[int, ...], bool]:
     """(GPU indices that Slurm knows on a node, whether exact ones can be chosen)."""
-    found = [slot_of(kind) for kind, count in node.gpus if count == 1]
+    slots, exact = _slots(node.gpus)
+    return slots, exact and not node.shared_gres
+
+
+@lru_cache(maxsize=256)  # a site has few kinds of nodes
+def _slots(gpus: tuple[tuple[str | None, int], ...]) -> tuple[tuple[int, ...], bool]:
+    found = [slot_of(kind) for kind, count in gpus if count == 1]
     slots = tuple(sorted(slot for slot in found if slot is not None))
-    if slots and len(set(slots)) == len(node.gpus):
-        return slots, not node.shared_gres
-    return tuple(range(sum(count for _, count in node.gpus))), False
+    if slots and len(set(slots)) == len(gpus):
+        return slots, True
+    return tuple(range(sum(count for _, count in gpus))), False
 
 
 def placed_slots(text: str | None) -> tuple[int, ...] | None:

@@ -48,6 +48,8 @@ class Site:
     eligible: dict[object, BoolArray] = field(default_factory=dict)
     """Node masks of this round by what they follow from; jobs that share one share the array, by
     which the planner sees that they fit alike."""
+    idle: dict[object, bool] = field(default_factory=dict)
+    """What fits the idle cluster, by all that decides it."""
 
     @cached_property
     def usable(self) -> BoolArray:

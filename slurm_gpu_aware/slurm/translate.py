@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.config import Config
@@ -34,8 +35,13 @@ _TIER = 2.0**32
 
 def wishes_of(job: SlurmJob, config: Config) -> Wishes:
     """The user's comment; one that is wrong by now (the site changed) counts as none."""
+    return _wishes(job.comment, tuple(config.site.classes), tuple(config.placement.allowed))
+
+
+@lru_cache(maxsize=1 << 12)  # users type few different ones
+def _wishes(comment: str | None, classes: tuple[str, ...], allowed: tuple[str, ...]) -> Wishes:
     try:
-        found = parse_comment(job.comment, config.site.classes, config.placement.allowed)
+        found = parse_comment(comment, classes, allowed)
     except RequestError:
         found = None
     return found if found is not None else Wishes()

@@ -1,0 +1,46 @@
+"""Placing one job after the other on a copy of the cluster, which a round may try several times.
+
+Where a job goes follows from what was placed before it, in which order. So a try that begins like
+an earlier one of the same round does not search anew until they part: mostly the prefix placed by
+class again without the last job, which found no place.
+"""
+
+from __future__ import annotations
+
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.planning.chooser import Chooser
+from slurm_gpu_aware.planning.timeline import take
+from slurm_gpu_aware.request import Request
+
+__all__ = ["Known", "Trial"]
+
+
+class Known:
+    """What was found after some placements: a tree, its root the cluster at the start."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, tuple[Assignment | None, Known]] = {}
+        """Request, by identity -> its assignment, and what is known behind that. A request
+        without a place changes nothing."""
+
+
+class Trial:
+    """One try, from ``start``, which is not changed. ``known`` must be of the same start."""
+
+    def __init__(self, start: Cluster, chooser: Chooser, known: Known) -> None:
+        self._cluster = start.copy()
+        self._chooser = chooser
+        self._known = known
+
+    def place(self, request: Request) -> Assignment | None:
+        """Place the next job; None if it finds no place. Raises PlacementFailedError."""
+        before = self._known.found.get(id(request))
+        if before is None:
+            found = self._chooser.place(request, self._cluster)
+            before = (found, self._known if found is None else Known())
+            self._known.found[id(request)] = before
+        found, self._known = before
+        if found is not None:
+            take(self._cluster, request, found)
+        return found

@@ -1,0 +1,152 @@
+"""Timer rounds that ask Slurm nothing, because nothing there is ours and nothing happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm, parked
+from rounds_bench import RoundsBench
+
+from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
+from slurm_gpu_aware.service.rest import Rest
+from slurm_gpu_aware.service.rounds import Outcome
+from slurm_gpu_aware.service.selectd import Selector
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+
+OURS = "gpuaware/1;tn=gres/gpu:2;mc=1"
+ELSEWHERE = {"JobState": "RUNNING", "Licenses": "(null)", "NodeList": "n1", "slots": [0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "quiet"),
+    [
+        ({"JobState": "COMPLETED", "Licenses": "(null)"}, True),
+        ({**ELSEWHERE, "AdminComment": "site"}, True),
+        ({"AdminComment": "site", "Licenses": "matlab:1"}, True),
+        ({"Reason": "BeginTime"}, False),
+        ({"Reason": "Dependency"}, False),
+        ({**ELSEWHERE, "AdminComment": f"{OURS};sel=released:0:1"}, False),
+        ({"AdminComment": f"{OURS};sel=hand:0:1", "Licenses": "(null)"}, False),
+        ({"AdminComment": "overwritten"}, False),
+    ],
+    ids=["ended", "foreign runs", "foreign waits", "begin", "after", "runs", "by hand", "stray"],
+)
+def test_a_reading_is_quiet_if_nothing_in_it_is_ours(
+    slurm: FakeSlurm, change: dict[str, str], quiet: bool
+) -> None:
+    slurm.write([parked()], ["n1"])
+    slurm.change("7", stuck="1", **change)
+    bench = RoundsBench(slurm)
+    bench.rounds.run()
+    assert bench.rounds.quiet is quiet
+
+
+def test_a_job_that_cannot_be_read_is_not_quiet(slurm: FakeSlurm) -> None:
+    slurm.write([parked(JobName="x JobState=RUNNING")], ["n1"])
+    bench = RoundsBench(slurm)
+    bench.rounds.run()
+    assert bench.rounds.quiet is False
+
+
+class Day:
+    """A selector whose rounds are counted, and its clock."""
+
+    def __init__(self, selector: Selector, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.selector, self.now, self.asked = selector, 0.0, []
+        selector._rest = Rest(lambda: self.now)
+        selector._rest.told()
+        monkeypatch.setattr(selector._rounds, "run", self._run)
+        self.quiet = True
+        selector._events.wait(0.0)
+
+    def _run(self) -> Outcome:
+        self.asked.append(self.now)
+        self.selector._rounds.quiet = self.quiet
+        return Outcome()
+
+    def pass_by(self, seconds: float, step_s: float = 5.0) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += step_s
+            self.selector._round("timer")
+
+
+@pytest.fixture
+def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
+    config = Config(
+        store=StoreConfig(path=tmp_path / "store.db"),
+        events=EventsConfig(submit_file=tmp_path / "submitted"),
+    )
+    (tmp_path / "submitted").touch()
+    selector = Selector(config, CliGateway(scontrol="/bin/false"))
+    yield Day(selector, monkeypatch)
+    selector.close()
+
+
+def test_an_idle_selector_asks_every_half_minute(day: Day) -> None:
+    day.pass_by(30)
+    day.asked.clear()
+    day.pass_by(300)
+    assert len(day.asked) == 10
+
+
+def test_as_long_as_something_is_ours_every_round_asks(day: Day) -> None:
+    day.quiet = False
+    day.pass_by(300)
+    assert len(day.asked) == 60
+
+
+def test_after_an_event_every_round_asks_for_a_while(day: Day) -> None:
+    """The filter speaks before the job exists: the rounds at the event may not see it yet."""
+    day.pass_by(100)
+    day.asked.clear()
+    day.selector._round("submit")
+    day.pass_by(25)
+    assert len(day.asked) == 6
+
+
+def test_a_file_that_cannot_be_watched_leaves_no_round_out(day: Day, tmp_path: Path) -> None:
+    day.pass_by(60)
+    (tmp_path / "submitted").unlink()
+    day.selector._events.wait(0.0)
+    day.asked.clear()
+    day.pass_by(60)
+    assert len(day.asked) == 12
+
+
+def test_a_job_that_no_event_told_of_ends_the_rest_for_minutes(day: Day) -> None:
+    """The filter may not be able to write: then the timer is all there is."""
+    day.pass_by(60)
+    day.quiet = False
+    day.pass_by(30)
+    day.quiet = True
+    day.asked.clear()
+    day.pass_by(300)
+    assert len(day.asked) == 60
+    day.pass_by(600)
+    day.asked.clear()
+    day.pass_by(300)
+    assert len(day.asked) == 10
+
+
+def test_a_job_whose_event_is_on_its_way_is_no_surprise(day: Day, tmp_path: Path) -> None:
+    day.pass_by(60)
+    (tmp_path / "submitted").write_text(".")
+    day.quiet = False
+    day.pass_by(30)
+    day.quiet = True
+    day.pass_by(10)
+    day.asked.clear()
+    day.pass_by(300)
+    assert len(day.asked) == 10
+
+
+def test_after_a_failure_the_next_round_asks(day: Day) -> None:
+    day.pass_by(61)
+    day.selector._slept_badly = True
+    day.asked.clear()
+    day.selector._round("timer")
+    assert len(day.asked) == 1
