@@ -101,8 +101,10 @@ def roll(
         if undo:
             _hand_back(config)
         with _signals() as stopping:
-            work = Rolling(control, site, state, undo=undo, say=say, stopping=stopping)
-            work.REGISTER_S = config.setup.register_timeout_s
+            register_s = config.setup.register_timeout_s
+            work = Rolling(
+                control, site, state, undo=undo, say=say, stopping=stopping, register_s=register_s
+            )
             summary = work.run(scope)
     _report(summary, as_json)
     if undo:  # what ran on these nodes may have been requeued

@@ -173,8 +173,8 @@ class Books:
     def last_event(self, job_id: str) -> Event | None:
         """The newest event of a job; None: none, or the store cannot be used."""
         nothing: list[Event] = []
-        found = self._do(lambda ledger: ledger.events(job_id), nothing)
-        return found[-1] if found else None
+        found = self._do(lambda ledger: ledger.events(job_id, last=1), nothing)
+        return found[0] if found else None
 
     def forget_waiting(self, before: float) -> None:
         """Drop who waited in rounds that are too old to ask about."""

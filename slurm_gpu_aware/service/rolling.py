@@ -14,32 +14,14 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.service.roll_node import (
-    DRAINED,
-    REASON,
-    ours_now,
-    registration_problem,
-    unusable,
-)
+from slurm_gpu_aware.service.roll_node import DRAINED, REASON, ours_now, unusable
 from slurm_gpu_aware.service.roll_state import Outcome, RollState, StateFile, Summary
+from slurm_gpu_aware.service.roll_waits import Control, Waits
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.indexing import SiteFiles
-from slurm_gpu_aware.slurm.node_control import NodeView
 from slurm_gpu_aware.slurm.render import feature_of
 
 __all__ = ["Control", "Rolling", "Site"]
-
-
-class Control(Protocol):
-    """What is asked of Slurm; see `slurm_gpu_aware.slurm.node_control.NodeControl`."""
-
-    def nodes(self) -> dict[str, NodeView]: ...
-    def jobs_on(self, node: str) -> tuple[str, ...]: ...
-    def drain(self, node: str, reason: str) -> None: ...
-    def resume(self, node: str) -> None: ...
-    def reconfigure(self) -> None: ...
-    def jobs_with_feature(self, features: frozenset[str]) -> list[str]: ...
-    def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]: ...
 
 
 class Site(Protocol):
@@ -62,10 +44,6 @@ class ResumedError(SourceError):
     """The node is not drained any more."""
 
 
-class RegistrationError(SourceError):
-    """The node did not register with what the files say."""
-
-
 class Rolling:
     """One run over a scope of nodes.
 
@@ -75,16 +53,9 @@ class Rolling:
     undo : back to the plain form.
     say : takes a line of progress.
     stopping : asked often; True ends the run at the next safe moment.
+    register_s : how long a node may take to register after a reconfigure.
     now, pause : seconds of a monotonic clock; wait for seconds.
     """
-
-    POLL_S = 1.0
-    REGISTER_S = 120.0
-    """How long a node may take to register after a reconfigure."""
-    SETTLE_S = 30.0
-    """How long a silent node is waited for before it is skipped."""
-    REPEAT_S = 60.0
-    """How often an unchanged wait is reported."""
 
     def __init__(
         self,
@@ -95,6 +66,7 @@ class Rolling:
         undo: bool = False,
         say: Callable[[str], None] = lambda text: None,
         stopping: Callable[[], bool] = lambda: False,
+        register_s: float = 120.0,
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -105,7 +77,7 @@ class Rolling:
         self._say = say
         self._stopping = stopping
         self._now = now
-        self._pause = pause
+        self._waits = Waits(control, say, stopping, register_s, now, pause)
 
     def run(self, scope: Collection[str]) -> Summary:
         """Move all nodes of the scope; stop after the first that fails.
@@ -170,7 +142,7 @@ class Rolling:
             self._say("adding the features of GPU models to slurm.conf")
             self._write(changes)
             self._control.reconfigure()
-            self._await_answer()
+            self._waits.answer()
         models = _models(files)
         self._site.filter_models(models)
         self._untype(models, summary)
@@ -206,7 +178,7 @@ class Rolling:
         self._say("taking the features out of slurm.conf")
         self._write(changes)
         self._control.reconfigure()
-        self._await_answer()
+        self._waits.answer()
 
     # -- one node ------------------------------------------------------------------------------
 
@@ -225,7 +197,7 @@ class Rolling:
         return min(order, key=key)
 
     def _one(self, name: str, in_hand: str | None, memory: RollState, summary: Summary) -> Outcome:
-        view = self._settled(name)
+        view = self._waits.settled(name)
         files = self._site.read()
         node = files.nodes.get(name)
         if view is None or node is None:
@@ -245,7 +217,7 @@ class Rolling:
         if not ours:
             self._control.drain(name, REASON)
         started = self._now()
-        why = self._await_empty(name)
+        why = self._waits.empty(name)
         waited = round(self._now() - started, 1)
         if why is not None:
             return self._abandon(name, why, waited)
@@ -307,96 +279,13 @@ class Rolling:
         self._control.reconfigure()
         node = files.nodes[name]
         types = {index_type(i) for i in node.indices} if name in wanted else set()
-        self._await_registration(name, types, node.count)
+        self._waits.registration(name, types, node.count)
 
     def _write(self, changes: Mapping[Path, str]) -> None:
         for path, text in changes.items():  # slurm.conf is last: it says what is done
             self._site.write(path, text)
         if changes:
             self._site.distribute()
-
-    # -- waiting -------------------------------------------------------------------------------
-
-    def _await_empty(self, name: str) -> str | None:
-        """Wait for the node's jobs; why it was given up, or None."""
-        told: tuple[str, ...] | None = None
-        told_at = started = self._now()
-        while True:
-            view = self._look(name)
-            if view is not None and not view.states & DRAINED:
-                return "somebody resumed it"
-            if view is not None and not ours_now(view, name):
-                return f"somebody else drained it ({view.reason})"
-            if view is not None and "DOWN" in view.states:
-                return "it went down; it stays drained for the next run"
-            jobs = self._jobs_on(name)
-            if view is not None and "NOT_RESPONDING" not in view.states and jobs == ():
-                return None
-            now = self._now()
-            if jobs is None:
-                jobs = told or ()
-            if jobs != told or now - told_at >= self.REPEAT_S:
-                listed = ", ".join(jobs[:6]) + (", ..." if len(jobs) > 6 else "")
-                noun = "job" if len(jobs) == 1 else "jobs"
-                self._say(
-                    f"{name}: drained, waiting for {len(jobs)} {noun} ({listed}),"
-                    f" {now - started:.0f} s so far"
-                )
-                told, told_at = jobs, now
-            if self._stopping():
-                return "interrupted"
-            self._pause(self.POLL_S)
-
-    def _await_registration(self, name: str, types: set[str], count: int) -> None:
-        """Raises RegistrationError. ``types`` empty: any but those of indices."""
-        end = self._now() + self.REGISTER_S
-        last = "Slurm does not answer"
-        while True:
-            view = self._look(name)
-            if view is not None:
-                problem = registration_problem(view, types, count)
-                if problem is None:
-                    return
-                last = problem
-            if self._now() >= end:
-                raise RegistrationError(
-                    f"not registered as configured within {self.REGISTER_S:g} s: {last}"
-                )
-            self._pause(self.POLL_S / 4)
-
-    def _await_answer(self) -> None:
-        end = self._now() + self.REGISTER_S
-        while True:
-            try:
-                self._control.nodes()
-                return
-            except SourceError:
-                if self._now() >= end:
-                    raise
-            self._pause(self.POLL_S)
-
-    def _settled(self, name: str) -> NodeView | None:
-        """The node once it answers: after a reconfigure all nodes have to register again."""
-        end = self._now() + self.SETTLE_S
-        while True:
-            view = self._look(name)
-            silent = view is None or view.states & {"NOT_RESPONDING", "UNKNOWN"}
-            if not silent or self._now() >= end or self._stopping():
-                return view
-            self._pause(self.POLL_S)
-
-    def _look(self, name: str) -> NodeView | None:
-        """None while slurmctld does not answer: it restarts when it is reconfigured."""
-        try:
-            return self._control.nodes().get(name)
-        except SourceError:
-            return None
-
-    def _jobs_on(self, name: str) -> tuple[str, ...] | None:
-        try:
-            return self._control.jobs_on(name)
-        except SourceError:
-            return None
 
     def _give_back(self, name: str, in_hand: str | None) -> None:
         """Resume a node, unless its drain belongs to somebody else by now."""

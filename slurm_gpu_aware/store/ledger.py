@@ -228,19 +228,18 @@ class Ledger:
             (node, limit),
         )
 
-    def events(self, job_id: str) -> list[Event]:
-        """All events of a job, oldest first; ``""`` gives those of the gate.
+    def events(self, job_id: str, *, last: int | None = None) -> list[Event]:
+        """Events of a job, all or the ``last`` ones, oldest first; ``""`` gives those of the gate.
 
         Those of one second come in the order in which they were told: Slurm's own times are whole
         seconds.
         """
-        return [
-            _event(row)
-            for row in self._store.query(
-                "SELECT * FROM events WHERE job_id = ? ORDER BY CAST(at_unix AS INTEGER), id",
-                (job_id,),
-            )
-        ]
+        rows = self._store.query(
+            "SELECT * FROM events WHERE job_id = ?"
+            " ORDER BY CAST(at_unix AS INTEGER) DESC, id DESC LIMIT ?",
+            (job_id, -1 if last is None else last),
+        )
+        return [_event(row) for row in reversed(rows)]
 
     def gpus_given(self) -> dict[str, dict[str, list[int]]]:
         """Job id -> node -> GPU indices, of every job whose start was seen; the last one counts."""

@@ -6,12 +6,12 @@ import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_slurm import FakeSlurm, parked
+from store_samples import decision
 
 from slurm_gpu_aware.config import Config, EventsConfig, SelectorConfig, StoreConfig
 from slurm_gpu_aware.service.books import Books
@@ -115,27 +115,11 @@ def busy(tmp_path: Path) -> Iterator[tuple[Books, list[float], sqlite3.Connectio
     books.close()
 
 
-def decision(job_id: str = "7") -> Decision:
-    return Decision(
-        job_id=job_id,
-        user="alice",
-        submitted_at=1.0,
-        decided_at=2.0,
-        asked={},
-        policy="pal",
-        nodes=["n1"],
-        slots=[[1]],
-        score=1.0,
-        level="node",
-        slowdown=1.0,
-    )
-
-
 def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
     busy: tuple[Books, list[float], sqlite3.Connection],
 ) -> None:
     books, now, other = busy
-    entry = books.decide(decision())
+    entry = books.decide(decision("7"))
     books.outcome(entry, "released", 3.0)
     books.event("7", "released", {}, 3.0)
     assert entry.number is None
@@ -173,7 +157,7 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
 
 def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -> None:
     books = Books(tmp_path / "store.db")
-    entry = books.decide(replace(decision(), score=float("nan")))
+    entry = books.decide(decision("7", score=float("nan")))
     assert entry.number is None
     books.event("7", "parked", {("a", "b"): 1}, 1.0)  # type: ignore[dict-item]
     books.event("7", "released", {}, 1.0)
@@ -206,7 +190,7 @@ def test_what_was_kept_waits_for_no_other_event(
     busy: tuple[Books, list[float], sqlite3.Connection],
 ) -> None:
     books, now, other = busy
-    books.decide(decision())
+    books.decide(decision("7"))
     other.execute("COMMIT")
     now[0] += 6.0
     books.publish()  # each round does
@@ -217,7 +201,7 @@ def test_at_the_end_a_busy_store_is_tried_once_more(
     busy: tuple[Books, list[float], sqlite3.Connection], tmp_path: Path
 ) -> None:
     books, _, other = busy
-    books.decide(decision())
+    books.decide(decision("7"))
     other.execute("COMMIT")
     books.close()
     with open_store(tmp_path / "store.db", readonly=True) as store:

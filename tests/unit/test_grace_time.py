@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sample_jobs import slurm_job
+from store_samples import decision
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
@@ -18,7 +19,6 @@ from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmPartition, SlurmQos
 from slurm_gpu_aware.slurm.parse_cluster import parse_partitions, parse_qos
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
-from slurm_gpu_aware.store.ledger import Decision
 
 SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
 RELEASED_AT = 1000.0
@@ -83,22 +83,6 @@ def test_only_a_job_with_victims_is_given_the_time(
 
 @pytest.mark.parametrize("victims", [[], ["5"]])
 def test_a_selector_that_starts_anew_knows_who_has_victims(watch: Watch, victims: list[str]):
-    watch.books.decide(
-        Decision(
-            job_id="7",
-            user="alice",
-            submitted_at=1.0,
-            decided_at=RELEASED_AT,
-            asked={},
-            policy="pal",
-            nodes=["n1"],
-            slots=[[1]],
-            score=1.0,
-            level="node",
-            slowdown=1.0,
-            victims=victims,
-            state="released",
-        )
-    )
+    watch.books.decide(decision("7", victims=victims, state="released"))
     watch.load()
     assert watch.placed["7"].preempts is bool(victims)
