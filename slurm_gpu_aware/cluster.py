@@ -17,6 +17,7 @@ import numpy.typing as npt
 from slurm_gpu_aware.penalties import Penalty
 
 if TYPE_CHECKING:
+    from slurm_gpu_aware.sockets import Sockets
     from slurm_gpu_aware.topology.graph import HardwareGraph
 
 __all__ = ["BoolArray", "Cluster", "FloatArray", "IntArray", "LocalityLevel", "RunningJob"]
@@ -70,6 +71,8 @@ class RunningJob:
     """Jobs that name this group may preempt it; then ``preemptable_by`` is only what it costs."""
     application: str | None = None
     """Application by its name in an interference profile (``topo-aware``); None: not known."""
+    socket_cpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """CPUs held on each socket per node index, where the cluster's sockets are known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +106,8 @@ class Cluster:
     cpus: IntArray | None = None
     """(N,) schedulable CPUs, held or not; a job that wants whole nodes needs all of them free.
     None: not known, its GPUs alone count."""
+    sockets: Sockets | None = None
+    """Free cores beside each GPU; None: no job asks for them."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -116,7 +121,7 @@ class Cluster:
         return known if known is not None else np.ones(self.exists.shape)
 
     def copy(self) -> Cluster:
-        """Same cluster with its own ``free``, ``free_cpus`` and ``free_memory_mb``.
+        """Same cluster with its own ``free``, ``free_cpus``, ``free_memory_mb`` and ``sockets``.
 
         A round works on such a copy and marks what it gives away with :meth:`take`.
         """
@@ -125,9 +130,17 @@ class Cluster:
             free=self.free.copy(),
             free_cpus=self.free_cpus.copy(),
             free_memory_mb=self.free_memory_mb.copy(),
+            sockets=None if self.sockets is None else self.sockets.copy(),
         )
 
-    def take(self, node: int, slots: Sequence[int], cpus: int = 0, memory_mb: int = 0) -> None:
+    def take(
+        self,
+        node: int,
+        slots: Sequence[int],
+        cpus: int = 0,
+        memory_mb: int = 0,
+        socket_cpus: Sequence[int] = (),
+    ) -> None:
         """Mark GPUs, CPUs and memory of a node as held, in place.
 
         Raises ValueError if a GPU is not free: a policy that gives one GPU to two jobs is a bug.
@@ -138,6 +151,9 @@ class Cluster:
         self.free[node, chosen] = False
         self.free_cpus[node] -= cpus
         self.free_memory_mb[node] -= memory_mb
+        if self.sockets is not None and socket_cpus:
+            self.sockets.free_cpus[node] -= np.asarray(socket_cpus)
+            self.sockets.quiet[node] = False
 
     def give_back(self, node: int, slots: Sequence[int], cpus: int = 0, memory_mb: int = 0) -> None:
         """Mark GPUs (those that exist), CPUs and memory of a node as free, in place."""

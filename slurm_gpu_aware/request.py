@@ -49,6 +49,12 @@ class Request:
     """Node indices that must be part of the allocation (``-w``)."""
     whole_node: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the node is chosen."""
+    bound: bool = False
+    """``--gres-flags=enforce-binding``: on each node its GPUs lie on one socket with its CPUs."""
+    several_sockets: bool = False
+    """Bound, but where no socket has enough, Slurm may choose GPUs of several (`sockets`)."""
+    fills_sockets: bool = False
+    """Bound, and Slurm gives it every free core of the socket."""
     cpus: int = 1
     """Total CPUs that Slurm will count for the job, spread evenly over its nodes."""
     cpus_per_gpu: int = 0

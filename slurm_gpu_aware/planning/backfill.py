@@ -10,15 +10,14 @@ start, or it needs nothing that the reservation needs (Lifka, "The ANL/IBM SP sc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster
-from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.timeline import Timeline, take
+from slurm_gpu_aware.planning.timeline import Held, Timeline, take
 from slurm_gpu_aware.request import Request
 
 __all__ = ["Beside", "Shadow", "reserve"]
@@ -33,6 +32,8 @@ class Shadow:
     assignment: Assignment
     rest: Cluster
     """The cluster at ``start_s`` with the reservation taken out."""
+    bound: bool = False
+    """The head needs cores of certain sockets."""
 
 
 def reserve(
@@ -65,7 +66,7 @@ def reserve(
             high, found = middle, (assignment, later)
     assignment, rest = found
     take(rest, head, assignment)
-    return Shadow(timeline.ends[high], assignment, rest)
+    return Shadow(timeline.ends[high], assignment, rest, head.bound)
 
 
 class Beside:
@@ -86,6 +87,9 @@ class Beside:
                 free_cpus=np.minimum(cluster.free_cpus, rest.free_cpus),
                 free_memory_mb=np.minimum(cluster.free_memory_mb, rest.free_memory_mb),
             )
+            if cluster.sockets is not None and rest.sockets is not None:
+                both = cluster.sockets.least(rest.sockets)
+                self.outside = replace(self.outside, sockets=both)
 
     def ends_before(self, request: Request, now_s: float) -> bool:
         """Say whether the job is over, by its time limit, when the head starts.
@@ -99,21 +103,48 @@ class Beside:
 
     def view(self, request: Request, now_s: float) -> Cluster:
         """Return the cluster that the job may choose from."""
-        return self.now if self.ends_before(request, now_s) else self.outside
+        if self.ends_before(request, now_s):
+            return self.now
+        if self.shadow is not None and self.shadow.bound and not request.bound:
+            return _keeping_cores(self.outside, request, self.shadow.assignment)
+        return self.outside
 
-    def take(self, request: Request, assignment: Assignment, now_s: float) -> None:
-        """Mark an assignment as held, in place."""
-        take(self.now, request, assignment)
+    def take(self, request: Request, assignment: Assignment, now_s: float) -> Mapping[int, Held]:
+        """Mark an assignment as held, in place; return what is held beside its GPUs."""
+        held = take(self.now, request, assignment)
         if self.shadow is None:
-            return
+            return held
         past = not self.ends_before(request, now_s)
-        rest, count = self.shadow.rest, len(assignment.nodes)
+        rest = self.shadow.rest
         for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+            share = held[node]
             if past:
-                cpus, memory_mb = node_demand(request, count, len(slots))
-                rest.take(node, slots, cpus, memory_mb)
-            self.outside.free[node, list(slots)] = False
+                rest.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
+            self.outside.free[node, [*slots, *share.unsure]] = False
             self.outside.free_cpus[node] = min(self.now.free_cpus[node], rest.free_cpus[node])
             self.outside.free_memory_mb[node] = min(
                 self.now.free_memory_mb[node], rest.free_memory_mb[node]
             )
+            if self.outside.sockets and self.now.sockets and rest.sockets:
+                self.outside.sockets.free_cpus[node] = np.minimum(
+                    self.now.sockets.free_cpus[node], rest.sockets.free_cpus[node]
+                )
+                self.outside.sockets.quiet[node] = False
+        return held
+
+
+def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Cluster:
+    """The cluster for a job that does not care for sockets and outlasts the start of one that does.
+
+    On the nodes of ``head`` it is shown only GPUs with its CPUs free beside each of them: so Slurm,
+    which takes cores beside the GPUs first, takes none that are reserved.
+    """
+    sockets = cluster.sockets
+    if sockets is None:
+        return cluster
+    most = max((request.cpus_on_node(n) for n in request.node_counts(cluster.shape[1])), default=0)
+    free = cluster.free.copy()
+    for node in head.nodes:
+        socket = sockets.gpu[node]
+        free[node] &= (socket >= 0) & (sockets.free_cpus[node, np.maximum(socket, 0)] >= most)
+    return replace(cluster, free=free)

@@ -10,9 +10,10 @@ from typing import Any
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.binding import place_bound, reason_bound
 from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
-from slurm_gpu_aware.placement.reasons import Reason, reason_for
+from slurm_gpu_aware.placement.reasons import Reason
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.request import Request
 
@@ -53,7 +54,7 @@ class Chooser:
             self.between()
         start = self.timer() if self.timer is not None else 0.0
         try:
-            found = self._policy(request).place(request, cluster)
+            found = place_bound(self._policy(request), request, cluster)
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
         except Exception as exc:  # one job must not stop the round for all
@@ -88,7 +89,7 @@ class Chooser:
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
         """Why the job's policy gives it no place here."""
         try:
-            return reason_for(self._policy(request), request, cluster)
+            return reason_bound(self._policy(request), request, cluster)
         except Exception:  # a reason that cannot be found must not stop the round
             log.exception("job %s: its policy cannot say why it has no place", request.job_id)
             return Reason(why_not(request, cluster))
@@ -141,6 +142,9 @@ def shape_of(request: Request) -> object:
         None if request.eligible is None else id(request.eligible),
         request.required,
         request.whole_node,
+        request.bound,
+        request.several_sockets,
+        request.fills_sockets,
         request.cpus,
         request.cpus_per_gpu,
         request.memory_mb_per_node,

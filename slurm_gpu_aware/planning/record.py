@@ -18,6 +18,7 @@ from slurm_gpu_aware.penalties import Penalty
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.sockets import Sockets
 from slurm_gpu_aware.topology.graph import HardwareGraph
 
 __all__ = ["RecordedRound", "read_round", "record_round"]
@@ -178,12 +179,30 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "graphs": [None if g is None else number[g] for g in cluster.graphs],
         "running": [_running(job) for job in cluster.running],
         "same_indices": cluster.same_indices,
+        "sockets": _sockets(cluster.sockets),
     }
+
+
+def _sockets(sockets: Sockets | None) -> dict[str, Any] | None:
+    if sockets is None:
+        return None
+    return {f.name: getattr(sockets, f.name).astype(int).tolist() for f in fields(Sockets)}
+
+
+def _read_sockets(row: Mapping[str, Any] | None) -> Sockets | None:
+    if row is None:
+        return None
+    return Sockets(
+        **{
+            name: np.array(row[name], np.int64) for name in ("gpu", "cpus", "free_cpus", "per_core")
+        },
+        quiet=np.array(row["quiet"], dtype=np.bool_),
+    )
 
 
 def _running(job: RunningJob) -> dict[str, Any]:
     row = asdict(job)
-    for name in ("cpus", "memory_mb"):
+    for name in ("cpus", "memory_mb", "socket_cpus"):
         row[name] = [[node, amount] for node, amount in row[name].items()]
     return row
 
@@ -193,6 +212,7 @@ def _read_running(row: Mapping[str, Any]) -> RunningJob:
     values["gpus"] = tuple((node, tuple(slots)) for node, slots in values["gpus"])
     for name in ("cpus", "memory_mb"):
         values[name] = {int(node): int(amount) for node, amount in values[name]}
+    values["socket_cpus"] = {node: tuple(cpus) for node, cpus in values.get("socket_cpus", ())}
     return RunningJob(**values)
 
 
@@ -224,4 +244,5 @@ def _read_cluster(row: Mapping[str, Any]) -> Cluster:
         running=tuple(_read_running(job) for job in row["running"]),
         same_indices=bool(row["same_indices"]),
         cpus=None if row["cpus"] is None else np.array(row["cpus"], dtype=np.int64),
+        sockets=_read_sockets(row.get("sockets")),
     )

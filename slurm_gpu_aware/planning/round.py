@@ -39,7 +39,7 @@ from slurm_gpu_aware.planning.clock import clock_mhz
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
-from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
+from slurm_gpu_aware.planning.timeline import Held, Timeline, as_running, take, unsure
 from slurm_gpu_aware.planning.trial import Known, Trial
 from slurm_gpu_aware.request import Request
 
@@ -202,7 +202,9 @@ class _Round:
             return False
         mine = {assignment.job_id for assignment in self.assignments}
         others = [job for job in self.running if job.job_id not in mine]
-        found = plan_preemption(request, self.here, others, self.chooser.could_place)
+        # Whom Slurm would push out for GPUs that it chooses itself, nobody knows.
+        named = replace(request, several_sockets=False) if request.bound else request
+        found = plan_preemption(named, self.here, others, self.chooser.could_place)
         if found is None:
             return False
         names = tuple(sorted(job.job_id for job in found.victims))
@@ -210,15 +212,17 @@ class _Round:
         why = {**found.assignment.why, "victims": list(names), "summary": text}
         chosen = replace(found.assignment, victims=names, why=why)
         after = found.after
-        take(after, request, chosen)
+        held = take(after, request, chosen)
         # Until the victims are gone nobody else gets what they leave: this round only books it.
         here = self.here
         np.logical_and(here.free, after.free, out=here.free)
         np.minimum(here.free_cpus, after.free_cpus, out=here.free_cpus)
         np.minimum(here.free_memory_mb, after.free_memory_mb, out=here.free_memory_mb)
+        if here.sockets is not None and after.sockets is not None:
+            here = self.here = replace(here, sockets=here.sockets.least(after.sockets))
         self.running = [job for job in self.running if job not in found.victims]
         self.running.append(self._left_by_victims(after))
-        self._book(request, chosen)
+        self._book(request, chosen, held)
         return True
 
     def _left_by_victims(self, after: Cluster) -> RunningJob:
@@ -232,14 +236,15 @@ class _Round:
             end_s=self.now,
             cpus={int(n): int(cpus[n]) for n in np.flatnonzero(cpus)},
             memory_mb={int(n): int(memory[n]) for n in np.flatnonzero(memory)},
+            socket_cpus=_more_on_sockets(after, self.here),
         )
 
     def _give(self, request: Request, found: Assignment) -> None:
-        take(self.here, request, found)
-        self._book(request, found)
+        self._book(request, found, take(self.here, request, found))
 
-    def _book(self, request: Request, found: Assignment) -> None:
-        self.running.append(as_running(request, found, self.now))
+    def _book(self, request: Request, found: Assignment, held: Mapping[int, Held]) -> None:
+        self.running.append(as_running(request, found, self.now, held))
+        self.running += unsure(held, self.now)
         self.assignments.append(replace(found, clock_mhz=clock_mhz(request, self.settings)))
 
     def _wait(
@@ -264,7 +269,8 @@ class _Round:
         if key not in self._never:
             if self._empty is None:
                 ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
-                self._empty = replace(ended, free=ended.exists.copy())
+                idle = None if ended.sockets is None else ended.sockets.idle()
+                self._empty = replace(ended, free=ended.exists.copy(), sockets=idle)
             found = self.chooser.could_place(request, self._empty)
             reason = self.chooser.why_not(request, self._empty) if found is None else None
             self._never[key] = reason
@@ -315,8 +321,7 @@ class _Round:
             try:
                 found = self.chooser.place(request, beside.view(request, self.now))
                 if found is not None:
-                    beside.take(request, found, self.now)
-                    self._book(request, found)
+                    self._book(request, found, beside.take(request, found, self.now))
                 elif not self._cannot_ever(request):
                     reason = self._why_behind(head, beside, request, short)
                     self._wait(request, reason)
@@ -332,6 +337,14 @@ class _Round:
                 "which comes first and has these GPUs reserved"
             )
         return f"behind job {head.job_id}: {self.chooser.why_not(request, beside.now).text}"
+
+
+def _more_on_sockets(after: Cluster, here: Cluster) -> dict[int, tuple[int, ...]]:
+    """Free CPUs of each socket that one cluster has more than the other, by node."""
+    if after.sockets is None or here.sockets is None:
+        return {}
+    more = after.sockets.free_cpus - here.sockets.free_cpus
+    return {int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))}
 
 
 def _duration(seconds: float) -> str:

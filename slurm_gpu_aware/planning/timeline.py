@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,31 +12,92 @@ from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.request import Request
 
-__all__ = ["Timeline", "as_running", "take"]
+__all__ = ["Held", "Timeline", "as_running", "take", "unsure"]
 
 
-def take(cluster: Cluster, request: Request, assignment: Assignment) -> None:
-    """Mark an assignment's GPUs, CPUs and memory as held, in place.
+class Held(NamedTuple):
+    """What a job takes on one node beside its GPUs."""
+
+    cpus: int
+    memory_mb: int
+    socket_cpus: tuple[int, ...] = ()
+    """Of each socket; empty where sockets are not known."""
+    unsure: tuple[int, ...] = ()
+    """GPUs that it may get instead of those it counts with: Slurm chooses when it starts it."""
+
+
+def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[int, Held]:
+    """Mark an assignment's GPUs, CPUs and memory as held, in place; return them by node.
 
     Raises ValueError if a GPU is not free.
     """
-    count = len(assignment.nodes)
+    held = _beside(cluster, request, assignment)
     for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
-        cpus, memory_mb = node_demand(request, count, len(slots))
-        cluster.take(node, slots, cpus, memory_mb)
+        share = held[node]
+        cluster.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
+        cluster.free[node, list(share.unsure)] = False
+    return held
 
 
-def as_running(request: Request, assignment: Assignment, now: float) -> RunningJob:
-    """Return an assignment made now as the running job that it becomes."""
+def _beside(cluster: Cluster, request: Request, assignment: Assignment) -> dict[int, Held]:
+    """What an assignment takes beside its GPUs, by node, as long as nothing is marked as held."""
+    count = len(assignment.nodes)
+    found = {}
+    for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+        held = Held(*node_demand(request, count, len(slots)))
+        if cluster.sockets is not None:
+            chosen = set(slots)
+            if not assignment.exact and cluster.indexed[node]:
+                # Others are sent there by name: none of the free ones is safe until it has started.
+                slots = tuple(np.flatnonzero(cluster.free[node]).tolist())
+                held = held._replace(unsure=tuple(s for s in slots if s not in chosen))
+            held = _on_sockets(cluster, request, held, node, slots)
+        found[node] = held
+    return found
+
+
+def _on_sockets(
+    cluster: Cluster, request: Request, held: Held, node: int, slots: Sequence[int]
+) -> Held:
+    """The same with the sockets, and with all CPUs that Slurm gives beside the GPUs."""
+    assert cluster.sockets is not None  # noqa: S101 - the caller has looked
+    fills = request.bound and request.fills_sockets
+    taken = cluster.sockets.share(node, slots, held.cpus, all_free=fills)
+    if not fills:
+        return held._replace(socket_cpus=taken)
+    cpus = max(held.cpus, sum(taken))
+    # Slurm takes no more CPUs than there is memory for.
+    memory_mb = min(request.memory_mb_per_cpu * cpus, int(cluster.free_memory_mb[node]))
+    return held._replace(cpus=cpus, memory_mb=max(held.memory_mb, memory_mb), socket_cpus=taken)
+
+
+def unsure(held: Mapping[int, Held], now: float) -> list[RunningJob]:
+    """GPUs that a job may get instead of others, as a job that ends when it has started."""
+    gpus = tuple((node, share.unsure) for node, share in held.items() if share.unsure)
+    return [RunningJob("(by Slurm)", gpus, now)] if gpus else []
+
+
+def as_running(
+    request: Request,
+    assignment: Assignment,
+    now: float,
+    held: Mapping[int, Held] | None = None,
+) -> RunningJob:
+    """Return an assignment made now as the running job that it becomes.
+
+    ``held``: what `take` has marked as held for it; None: what it asks for.
+    """
     count = len(assignment.nodes)
     gpus = tuple(zip(assignment.nodes, assignment.slots, strict=True))
-    shares = {node: node_demand(request, count, len(slots)) for node, slots in gpus}
+    if held is None:
+        held = {node: Held(*node_demand(request, count, len(slots))) for node, slots in gpus}
     return RunningJob(
         job_id=request.job_id,
         gpus=gpus,
         end_s=now + request.time_limit_s,
-        cpus={node: cpus for node, (cpus, _) in shares.items()},
-        memory_mb={node: memory for node, (_, memory) in shares.items()},
+        cpus={node: share.cpus for node, share in held.items()},
+        memory_mb={node: share.memory_mb for node, share in held.items()},
+        socket_cpus={n: share.socket_cpus for n, share in held.items() if share.socket_cpus},
         app_class=request.app_class,
         application=request.options.get("application", request.application),
     )
@@ -63,6 +125,11 @@ class Timeline:
         self._cpus = np.array([s[1] for s in shares], dtype=np.int64)
         self._memory = np.array([s[2] for s in shares], dtype=np.int64)
         self._share_end = np.maximum(np.array([s[3] for s in shares], dtype=np.float64), now)
+        self._sockets = [
+            (node, np.array(cpus, dtype=np.int64), max(job.end_s, now))
+            for job in jobs
+            for node, cpus in job.socket_cpus.items()
+        ]
         ends = {max(job.end_s, now) for job in jobs}
         self.ends: list[float] = sorted(ends)
         """Distinct ends, ascending; inf last if a job has no limit."""
@@ -76,4 +143,8 @@ class Timeline:
         over = self._share_end <= time_s
         np.add.at(later.free_cpus, self._share_node[over], self._cpus[over])
         np.add.at(later.free_memory_mb, self._share_node[over], self._memory[over])
+        if later.sockets is not None:
+            for held_on, cpus, end_s in self._sockets:
+                if end_s <= time_s:
+                    later.sockets.free_cpus[held_on] += cpus
         return later

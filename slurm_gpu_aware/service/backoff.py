@@ -40,6 +40,10 @@ class Backoff:
     """How often a job was held while pinned without having shown by what while parked."""
     _punished: dict[str, float] = field(default_factory=dict)
 
+    def tried(self, job_id: str) -> bool:
+        """Whether the job could not start before."""
+        return job_id in self._count
+
     def punish(self, job_id: str, *, held: bool = False) -> float:
         """Hold a job back once more; return for how many seconds. ``held``: Slurm showed why."""
         now = self.timer()

@@ -27,6 +27,8 @@ from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import is_ours, parse
+from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
+from slurm_gpu_aware.slurm.free_cores import with_sockets
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import (
     Gateway,
@@ -190,6 +192,8 @@ class Rounds:
             applications=self._config.applications,
             rules=rules,
         )
+        if any(is_bound(job, slurm) for job in (*parked, *waiting)):
+            cluster = with_sockets(cluster, nodes, jobs, holds, now)
         between()
         reservations = self._gateway.reservations()
         site = Site(self._config, slurm, nodes, partitions, reservations, cluster, now, rules)
@@ -282,6 +286,8 @@ class Rounds:
             end_s=now + job.time_limit_s,
             app_class=self._class_of(job),
             whole_node=original.exclusive or job.exclusive,
+            fills_sockets=is_bound(job, self._static()) and fills_sockets(original, nodes),
+            memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
         )
 
     def _plan(

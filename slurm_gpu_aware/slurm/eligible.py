@@ -71,6 +71,8 @@ def check_not_too_large(
         request.max_nodes,
         request.required,
         request.whole_node,
+        request.bound,
+        request.several_sockets,
         request.total_cpus,
         id(request.eligible),  # one of site.eligible, which keeps it
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster
 from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.sockets import views
 
 __all__ = ["fits", "needs_both_kinds"]
 
@@ -19,6 +20,8 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
     On several indexed nodes the same GPU indices must be free; that there are enough indices which
     are free on enough nodes is looked at, not that it is the same nodes each time.
     """
+    if request.bound and cluster.sockets is not None:
+        return any(fits(r, view, idle=idle) for r, view in views(request, cluster, idle=idle))
     gpus = cluster.exists if idle else cluster.free
     counts = gpus.sum(axis=1)
     allowed = np.ones(len(counts), np.bool_) if request.eligible is None else request.eligible

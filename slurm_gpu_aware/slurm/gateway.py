@@ -17,6 +17,7 @@ __all__ = [
     "Gateway",
     "GpuDefaults",
     "JobUpdate",
+    "NodeCores",
     "NodeShare",
     "SlurmConfig",
     "SlurmJob",
@@ -48,6 +49,8 @@ class NodeShare:
     """Slurm's GPU indices (IDX), ascending."""
     types: Mapping[int, str] = field(default_factory=dict)
     """GRES type of each index, where the GPU has one."""
+    cpu_ids: tuple[int, ...] | None = None
+    """Its CPUs by Slurm's own count, over sockets and cores (`NodeCores`); None: not told."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class SlurmJob:
     """``--ntasks-per-core``; None: not given."""
     unchecked: tuple[str, ...] = ()
     """Options that bound its nodes in ways that the planner does not check, as users type them."""
+    enforce_binding: bool | None = None
+    """``--gres-flags=enforce-binding`` or ``disable-binding``; None: neither."""
     memory_mb_per_node: int | None = None
     """``--mem``; None: given in another way. 0: all memory of the node."""
     memory_mb_per_cpu: int | None = None
@@ -183,6 +188,21 @@ def update_ids(job: SlurmJob, split: Set[int], most: int | None = None) -> list[
 
 
 @dataclass(frozen=True)
+class NodeCores:
+    """How a node's CPUs lie: CPU ids count threads of a core, cores of a socket, sockets."""
+
+    sockets: int
+    cores: int
+    """Of each socket."""
+    threads: int
+    """CPU ids of a core."""
+    cpus: int
+    """CPUs that a core counts as: ``threads``, or 1 where slurm.conf counts cores."""
+    special: frozenset[int] = frozenset()
+    """CPU ids that are kept for the system (CPUSpecList)."""
+
+
+@dataclass(frozen=True)
 class SlurmNode:
     """One node."""
 
@@ -206,6 +226,10 @@ class SlurmNode:
     partitions: tuple[str, ...] = ()
     shared_gres: bool = False
     """Has MPS, shards or MIG slices: its GPUs are left to Slurm."""
+    cores: NodeCores | None = None
+    """None: not told, or not such that free cores of a socket could be counted."""
+    gpu_sockets: tuple[tuple[int, ...] | None, ...] = ()
+    """Sockets of the GPUs of each entry of ``gpus``; None: not told."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +305,10 @@ class SlurmConfig:
     counts_memory: bool
     """Memory is a consumable resource."""
     counts_cpus: bool
+    counts_cores: bool = False
+    """CPUs are given out by cores or threads, not by whole sockets."""
+    enforce_binding: bool = False
+    """``enforce-binding`` is every job's default (ENFORCE_BINDING_GRES)."""
     preempt_type: str = ""
     """``partition_prio``, ``qos``; empty: no job may preempt another."""
     preempt_mode: frozenset[str] = frozenset({"OFF"})

@@ -23,7 +23,7 @@ _ITEMS = re.compile(r",(?![^()]*\))")
 _GPU = re.compile(
     r"gpu(?::(?!no_consume[:(]|[0-9]+[KMGTP]?(?:\(|\Z))([A-Za-z0-9._+-]+))?"
     r"(?::no_consume)?(?::([0-9]+))?"
-    r"(?:\((?:IDX:([0-9,-]*|N/A)|S:[0-9,-]+|CNT:([0-9]+))\))?\Z"
+    r"(?:\((?:IDX:([0-9,-]*|N/A)|S:([0-9,-]+)|CNT:([0-9]+))\))?\Z"
 )
 _INDEX_TYPE = re.compile(r"g(0|[1-9][0-9]{0,3})\Z")
 _SLICE = re.compile(
@@ -43,6 +43,8 @@ class GresItem:
     """0 for what shares GPUs: how many there are does not matter."""
     indices: tuple[int, ...] | None
     """Slurm's GPU indices; None: the entry does not say which."""
+    sockets: tuple[int, ...] | None = None
+    """Sockets that the GPUs are bound to (``S:0-1``); None: the entry does not say."""
 
 
 def is_slice(kind: str | None) -> bool:
@@ -87,7 +89,7 @@ def _gpus(item: str) -> GresItem:
     match = _GPU.match(item)
     if match is None:
         raise SourceError(f"{item[:80]!r} is not a GRES of GPUs; expected gpu[:type]:count")
-    kind, number, listed, held = match.groups()
+    kind, number, listed, bound, held = match.groups()
     count = int(number or held or 1)
     slot = slot_of(kind)
     indices = None
@@ -98,4 +100,5 @@ def _gpus(item: str) -> GresItem:
             indices = (slot,)
     elif held is not None and slot is not None and count == 1:
         indices = (slot,)
-    return GresItem("gpu", kind, count, indices)
+    sockets = parse_indices(bound) if bound is not None else None
+    return GresItem("gpu", kind, count, indices, sockets)

@@ -58,8 +58,8 @@ _TAIL = (
     " FedOrigin FedSiblings SELinuxContext StdErr StdIn StdOut Power Switches"
     " CpusPerTres MailUser MailType MemPerTres TresBind TresFreq"
     " TresPerJob TresPerNode TresPerSocket TresPerTask TresPerStep NtasksPerTRES GresEnforceBind"
-    " KillOInInvalidDependent KillOnInvalidDependent StateDescription SegmentSize StepMgrEnabled"
-    " OOMKillStep SubmitLine"
+    " GresAllowTaskSharing GresOneTaskPerSharing SpreadJob KillOInInvalidDependent"
+    " KillOnInvalidDependent StateDescription SegmentSize StepMgrEnabled OOMKillStep SubmitLine"
 )
 _ZONE = (
     dict.fromkeys(_HEAD.split(), 0)
@@ -229,6 +229,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         threads_per_core=threads,
         tasks_per_core=tasks_per_core,
         unchecked=unchecked_options(fields),
+        enforce_binding=_enforce_binding(fields),
         memory_mb_per_node=_memory(fields, "MinMemoryNode"),
         memory_mb_per_cpu=_memory(fields, "MinMemoryCPU"),
         req_tres=_tres(fields["ReqTRES"]),
@@ -260,8 +261,20 @@ def _exclusive(fields: Mapping[str, str]) -> bool:
     return fields["OverSubscribe"] in ("NO", "EXCLUSIVE", *kinds)
 
 
+def _enforce_binding(fields: Mapping[str, str]) -> bool | None:
+    """Flags of a job are one word: ``GresAllowTaskSharing=Yes,GresEnforceBind=Yes``."""
+    for key in ("GresEnforceBind", "GresAllowTaskSharing"):
+        for item in f"{key}={fields[key].rstrip()}".split(",") if key in fields else ():
+            if item in ("GresEnforceBind=Yes", "GresEnforceBind=No"):
+                return item.endswith("Yes")
+    return None
+
+
 def _shares(text: str) -> tuple[NodeShare, ...]:
-    """Shares of a running job: ``nodes TAB cpu ids TAB memory TAB gres`` separated by blanks."""
+    """Shares of a running job: ``nodes TAB cpu ids TAB memory TAB gres`` separated by blanks.
+
+    ``*2`` as CPU ids: two, not told which.
+    """
     shares: list[NodeShare] = []
     for item in filter(None, text.split(" ")):
         nodes, cpu_ids, memory, *rest = item.split("\t")
@@ -275,9 +288,11 @@ def _shares(text: str) -> tuple[NodeShare, ...]:
             held.extend(gres.indices)
             if gres.kind is not None:
                 types.update(dict.fromkeys(gres.indices, gres.kind))
-        cpus, gpus = len(parse_indices(cpu_ids)), tuple(sorted(held))
+        gpus = tuple(sorted(held))
+        ids = None if cpu_ids.startswith("*") else parse_indices(cpu_ids)
+        cpus = int(cpu_ids[1:]) if ids is None else len(ids)
         shares.extend(
-            NodeShare(node, cpus, int(memory), gpus, types) for node in expand_hostlist(nodes)
+            NodeShare(node, cpus, int(memory), gpus, types, ids) for node in expand_hostlist(nodes)
         )
     return tuple(shares)
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import (
     GpuDefaults,
+    NodeCores,
     SlurmConfig,
     SlurmNode,
     SlurmPartition,
@@ -23,7 +24,12 @@ from slurm_gpu_aware.slurm.gateway import (
 )
 from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres, slot_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.values import parse_count, parse_duration, parse_licenses
+from slurm_gpu_aware.slurm.values import (
+    parse_count,
+    parse_duration,
+    parse_indices,
+    parse_licenses,
+)
 
 __all__ = [
     "parse_config",
@@ -78,7 +84,21 @@ def _node(line: str) -> SlurmNode:
         memory_used_mb=int(fields.get("AllocMem") or 0),
         partitions=tuple(filter(None, _value(fields, "Partitions").split(","))),
         shared_gres=any(item.name != "gpu" or is_slice(item.kind) for item in gres),
+        cores=_cores(fields),
+        gpu_sockets=tuple(item.sockets for item in gres if item.name == "gpu"),
     )
+
+
+def _cores(fields: dict[str, str]) -> NodeCores | None:
+    """None where the CPUs are no whole cores, or it is not told which are kept for the system."""
+    sockets, cores = int(fields.get("Sockets") or 0), int(fields.get("CoresPerSocket") or 0)
+    threads, total = int(fields.get("ThreadsPerCore") or 1), int(fields.get("CPUTot") or 0)
+    special = _value(fields, "CPUSpecList")
+    kept = bool(special) or fields.get("CPUEfctv", str(total)) == str(total)
+    if not sockets * cores or total not in (sockets * cores, sockets * cores * threads) or not kept:
+        return None
+    per_core = total // (sockets * cores)
+    return NodeCores(sockets, cores, threads, per_core, frozenset(parse_indices(special)))
 
 
 def _gpu_indices(text: str) -> frozenset[int]:
@@ -231,6 +251,9 @@ def parse_config(text: str) -> SlurmConfig:
         cluster=settings.get("ClusterName", ""),
         counts_memory="MEMORY" in resources,
         counts_cpus=any(word in resources for word in ("CR_CPU", "CR_CORE", "CR_SOCKET")),
+        counts_cores=("CR_CPU" in resources or "CR_CORE" in resources)
+        and "CR_SOCKET" not in resources,
+        enforce_binding="ENFORCE_BINDING_GRES" in resources,
         preempt_type=_value(settings, "PreemptType").removeprefix("preempt/").replace("none", ""),
         preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
         per_gpu=_gpu_defaults(settings.get("JobDefaults", "")),

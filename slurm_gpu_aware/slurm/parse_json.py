@@ -6,7 +6,7 @@ Ten times slower than text, but nothing that a user typed can pose as another fi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
@@ -92,6 +92,7 @@ def _fields(job: Mapping[str, Any]) -> dict[str, str]:
         "NtasksPerN:B:S:C": _bounds(job, "tasks_per_node", "", "", "tasks_per_core"),
         "OverSubscribe": "NO" if "none" in [str(s) for s in job.get("shared", [])] else "OK",
         "shares": _shares(job),
+        **_flags(job),
     }
     for key, name in (("CoreSpec", "core_spec"), ("ThreadSpec", "thread_spec")):
         special = _number(job.get(name))  # none is 0, 32766 or 65534; 0 is a choice in text only
@@ -133,9 +134,37 @@ def _shares(job: Mapping[str, Any]) -> str:
         cpus = int(node["cpus"]["count"])
         gres = str(details[i]) if i < len(details) else ""
         memory = int(node["memory"]["allocated"])
-        ids = f"0-{cpus - 1}" if cpus else ""
+        ids = _cpu_ids(node.get("sockets") or (), cpus)
         shares.append(f"{node['name']}\t{ids}\t{memory}\t{gres}")
     return " ".join(shares)
+
+
+def _cpu_ids(sockets: Sequence[Mapping[str, Any]], cpus: int) -> str:
+    """CPU ids of the allocated cores; ``*2``: two, not told which."""
+    held: list[int] = []
+    before = 0
+    for socket in sockets:
+        cores = socket["cores"]
+        held += [before + i for i, core in enumerate(cores) if "ALLOCATED" in core["status"]]
+        before += len(cores)
+    if not cpus:
+        return ""
+    if not held or cpus % len(held):
+        return f"*{cpus}"
+    threads = cpus // len(held)
+    return ",".join(str(core * threads + k) for core in held for k in range(threads))
+
+
+def _flags(job: Mapping[str, Any]) -> dict[str, str]:
+    """``GresEnforceBind`` as text has it; its flag has another name in each parser's version."""
+    flags = {str(flag) for flag in job.get("flags") or ()}
+    for value, names in (
+        ("Yes", {"GRES_BINDING_ENFORCED", "GRES_ENFORCE_BIND"}),
+        ("No", {"GRES_BINDING_DISABLED", "GRES_DISABLE_BIND"}),
+    ):
+        if flags & names:
+            return {"GresEnforceBind": value}
+    return {}
 
 
 def _number(value: Any) -> int | None:

@@ -72,6 +72,9 @@ class Hold:
     app_class: str | None = None
     whole_node: bool = False
     """It gets all GPUs and CPUs of its nodes, whatever it asked for."""
+    fills_sockets: bool = False
+    """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
+    memory_mb_per_cpu: int = 0
 
 
 def is_usable(node: SlurmNode) -> bool:

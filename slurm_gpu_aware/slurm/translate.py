@@ -11,6 +11,7 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.binding import bind, check_binding, is_bound
 from slurm_gpu_aware.slurm.comment import Wishes, parse_comment
 from slurm_gpu_aware.slurm.eligible import (
     allowed_nodes,
@@ -148,6 +149,9 @@ def _in_partition(
         preemption_tier=site.rules.tier(partition),
         preempts=site.rules.preempts(job),
     )
+    if is_bound(job, site.slurm):
+        request = bind(request, original, form)
+        check_binding(request, site)
     if needs_both_kinds(request, site.cluster):
         raise CannotPlanError(
             "it needs indexed and plain nodes together, which no typed request can name",

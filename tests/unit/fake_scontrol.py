@@ -36,7 +36,8 @@ ORDER = """
     EligibleTime StartTime EndTime Deadline Partition ReqNodeList ExcNodeList NodeList NumNodes
     NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES NtasksPerN:B:S:C CoreSpec JOB_GRES MinCPUsNode
     MinMemoryCPU Features Reservation OverSubscribe Licenses Network Command WorkDir AdminComment
-    Comment Extra StdErr CpusPerTres MemPerTres TresBind TresFreq TresPerJob TresPerNode TresPerTask
+    Comment Extra StdErr GresEnforceBind CpusPerTres MemPerTres TresBind TresFreq TresPerJob
+    TresPerNode TresPerTask
 """
 CLEARED = {"ReqNodeList", "ExcNodeList", "Licenses", "Features"}
 
@@ -59,7 +60,8 @@ def line(job: dict) -> str:
         if key == "JOB_GRES" and job["JobState"] == "RUNNING":
             for node in job["NodeList"].split(","):
                 gres = ",".join(f"gpu:g{i}:1(IDX:{i})" for i in job["slots"])
-                parts.append(f"  Nodes={node} CPU_IDs=0 Mem=500 GRES={gres}")
+                cpus = job.get("cpu_ids", "0")
+                parts.append(f"  Nodes={node} CPU_IDs={cpus} Mem=500 GRES={gres}")
     return " ".join(parts) + " "
 
 
@@ -160,7 +162,8 @@ def nodes_text(state: dict) -> str:
         drained = state.get("drained", {}).get(name, [])
         drain = ",".join(f"gpu:g{i}:1(IDX:{i})" for i in drained) or "N/A"
         lines.append(
-            f"NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 ActiveFeatures=gpu_v100"
+            f"NodeName={name} Arch=x86_64 CoresPerSocket=8  CPUAlloc=0 CPUEfctv=16 CPUTot=16"
+            f" ActiveFeatures=gpu_v100 Sockets=2 Boards=1 ThreadsPerCore=1"
             f" Gres=gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1) GresDrain={drain}"
             f" GresUsed={gres} RealMemory=64000 AllocMem=0 State={state['nodes'][name]}"
             f" Partitions=gpu OS=Linux 6.1 #1 SMP"

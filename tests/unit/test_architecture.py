@@ -6,13 +6,14 @@ from pathlib import Path
 import slurm_gpu_aware
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-BASE = {"cluster", "request", "assignment", "errors", "penalties"}
+BASE = {"cluster", "request", "assignment", "sockets", "errors", "penalties"}
 MODEL = BASE | {"variability", "topology", "energy"}
 ALLOWED = {
     "errors": set(),
     "assignment": {"errors"},
     "penalties": {"errors"},
-    "cluster": {"errors", "penalties", "topology"},  # topology: a type annotation only
+    "cluster": {"errors", "penalties", "sockets", "topology"},  # the last two: type annotations
+    "sockets": {"cluster", "request"},
     "request": {"cluster", "errors"},
     "config": {"config_checks", "errors", "penalties"},
     "config_checks": {"config", "errors", "penalties"},  # config: a type annotation only
@@ -33,6 +34,7 @@ CORE = (
     "cluster",
     "request",
     "assignment",
+    "sockets",
     "variability",
     "topology",
     "placement",

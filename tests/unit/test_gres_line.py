@@ -12,7 +12,7 @@ from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
 
 
 def read(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]:
-    return [astuple(item) for item in parse_gres(text)]
+    return [astuple(item)[:4] for item in parse_gres(text)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,164 @@
+"""Free cores by socket: what the planner is told where a waiting job wants CPUs beside its GPUs.
+
+Which socket a GPU is bound to stands in a node's ``Gres`` (``gpu:g0:1(S:0)``), which CPUs a job
+holds in its record (``CPU_IDs=0-3,8``). Nothing of this is looked at where no job asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.cluster import Cluster, IntArray, RunningJob
+from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.gres_line import slot_of
+from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold
+from slurm_gpu_aware.sockets import Sockets
+
+__all__ = ["with_sockets"]
+
+_KEEPING = HOLDING - {"SUSPENDED"}
+"""Job states in which cores are held; a suspended job gives them to others."""
+
+
+def with_sockets(
+    cluster: Cluster,
+    nodes: Mapping[str, SlurmNode],
+    jobs: Sequence[SlurmJob],
+    holds: Sequence[Hold],
+    now: float,
+) -> Cluster:
+    """The cluster with the free cores beside each GPU.
+
+    ``holds`` are those that the cluster was made with. One without slots on a node whose GPUs have
+    names (where Slurm chooses) keeps all others from there until it has started: it may get any.
+    """
+    here = [nodes[name] for name in cluster.nodes]
+    places = {name: i for i, name in enumerate(cluster.nodes)}
+    keeping = {job.id: job for job in jobs if job.state in _KEEPING and job.shares}
+    sockets = _read(here, keeping.values(), cluster.shape[1])
+    many = sockets.cpus.shape[1]
+    running = {
+        job.job_id: replace(job, socket_cpus=_held(keeping[job.job_id], places, here, many))
+        if job.job_id in keeping
+        else job
+        for job in cluster.running
+    }
+    found = replace(cluster.copy(), sockets=sockets)
+    unsure: list[RunningJob] = []
+    for hold in holds:
+        held = running.get(hold.job_id)
+        if held is not None:
+            running[hold.job_id] = _promise(found, hold, held)
+            unsure += _unsure(found, hold, held, now)
+    return replace(found, running=(*running.values(), *unsure))
+
+
+def _read(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob], width: int) -> Sockets:
+    """Sockets as the jobs leave them.
+
+    CPUs that the node counts as allocated and that no job is known to hold are missing on each of
+    its sockets.
+    """
+    many = max((node.cores.sockets for node in nodes if node.cores), default=1)
+    gpu = np.full((len(nodes), width), -1, dtype=np.int64)
+    cpus = np.zeros((len(nodes), many), dtype=np.int64)
+    free = cpus.copy()
+    held: dict[str, set[int]] = {}
+    for job in jobs:
+        for share in job.shares:
+            held.setdefault(share.node, set()).update(share.cpu_ids or ())
+    for i, node in enumerate(nodes):
+        if node.cores is None:
+            continue
+        for slot, socket in _bound_to(node):
+            gpu[i, slot] = socket
+        special = _by_socket(node.cores.special, node, many)
+        busy = _by_socket(held.get(node.name, set()) - node.cores.special, node, many)
+        cpus[i, : node.cores.sockets] = node.cores.cpus * node.cores.cores
+        cpus[i] -= special
+        free[i] = cpus[i] - busy - max(0, node.cpus_used - int(busy.sum()))
+    return Sockets(
+        gpu=gpu,
+        cpus=cpus,
+        free_cpus=np.maximum(free, 0),
+        per_core=np.array([node.cores.cpus if node.cores else 1 for node in nodes], np.int64),
+        quiet=np.ones(len(nodes), dtype=np.bool_),
+    )
+
+
+def _bound_to(node: SlurmNode) -> list[tuple[int, int]]:
+    """(GPU index, socket) where a GPU is bound to one socket, or there is only one."""
+    assert node.cores is not None  # noqa: S101 - the caller has looked
+    found: list[tuple[int, int]] = []
+    first = 0
+    for (kind, count), bound in zip(node.gpus, node.gpu_sockets, strict=True):
+        slot = slot_of(kind) if count == 1 else None
+        slots = range(first, first + count) if slot is None else [slot]
+        first += count
+        if node.cores.sockets == 1:
+            bound = (0,)
+        if bound is not None and len(bound) == 1 and bound[0] < node.cores.sockets:
+            found += [(each, bound[0]) for each in slots]
+    return found
+
+
+def _by_socket(cpu_ids: Iterable[int], node: SlurmNode, many: int) -> IntArray:
+    """(S,) CPUs of the cores that these belong to, on each of ``many`` sockets."""
+    assert node.cores is not None  # noqa: S101 - the caller has looked
+    cores = {cpu // node.cores.threads for cpu in cpu_ids}
+    sockets = [core // node.cores.cores for core in cores]
+    inside = [socket for socket in sockets if socket < node.cores.sockets]
+    return node.cores.cpus * np.bincount(inside, minlength=many).astype(np.int64)
+
+
+def _held(
+    job: SlurmJob, places: Mapping[str, int], nodes: Sequence[SlurmNode], many: int
+) -> dict[int, tuple[int, ...]]:
+    """CPUs of each socket that a job holds, by place of the node; what is not told is left out."""
+    found = {}
+    for share in job.shares:
+        i = places.get(share.node)
+        if i is not None and nodes[i].cores is not None and share.cpu_ids:
+            found[i] = tuple(_by_socket(share.cpu_ids, nodes[i], many).tolist())
+    return found
+
+
+def _promise(cluster: Cluster, hold: Hold, held: RunningJob) -> RunningJob:
+    """Take the cores of a placed job that Slurm has not started, in place."""
+    sockets = cluster.sockets
+    assert sockets is not None  # noqa: S101 - it was just made
+    cpus, memory_mb, on_sockets = dict(held.cpus), dict(held.memory_mb), {}
+    for i, slots in held.gpus:
+        if hold.whole_node:
+            share = tuple(sockets.free_cpus[i].tolist())
+        else:
+            if not hold.slots:  # Slurm chooses
+                slots = (*slots, *np.flatnonzero(cluster.free[i]).tolist())
+            cpus_here, fills = hold.cpus_per_node, hold.fills_sockets
+            share = sockets.share(i, slots, cpus_here, all_free=fills)
+        more = sum(share) - hold.cpus_per_node
+        if hold.fills_sockets and not hold.whole_node and more > 0:
+            also_mb = min(more * hold.memory_mb_per_cpu, int(cluster.free_memory_mb[i]))
+            cluster.free_cpus[i] = max(0, cluster.free_cpus[i] - more)
+            cluster.free_memory_mb[i] -= also_mb
+            cpus[i] += more
+            memory_mb[i] += also_mb
+        sockets.free_cpus[i] -= np.array(share, dtype=np.int64)
+        sockets.quiet[i] = False
+        on_sockets[i] = share
+    return replace(held, cpus=cpus, memory_mb=memory_mb, socket_cpus=on_sockets)
+
+
+def _unsure(cluster: Cluster, hold: Hold, held: RunningJob, now: float) -> list[RunningJob]:
+    """Keep back what Slurm may choose for a hold, as what a job holds that ends at once."""
+    if hold.slots or hold.whole_node:
+        return []
+    gpus = []
+    for i, _ in held.gpus:
+        if cluster.indexed[i]:
+            gpus.append((i, tuple(np.flatnonzero(cluster.free[i]).tolist())))
+            cluster.free[i] = False
+    return [RunningJob("(by Slurm)", tuple(gpus), now)] if gpus else []
