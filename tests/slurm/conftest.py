@@ -59,6 +59,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Show the logs of the cluster with a test that failed."""
     report = yield
     found = getattr(item, "funcargs", {}).get("cluster")
-    if report.failed and isinstance(found, Cluster):
+    if report.failed and isinstance(found, Cluster) and found.running():  # it ends with the last
         report.sections.append(("logs of the cluster", found.logs()))
     return report
