@@ -106,9 +106,9 @@ def level_ratios(times: Iterable[LevelTime]) -> dict[str, dict[str, float]]:
 
     Examples
     --------
-    >>> runs = [("node", 100.0), ("node", 104.0), ("switch", 122.4), ("cluster", 163.2)]
+    >>> runs = [("node", 100.0), ("node", 104.0), ("switch", 127.5), ("cluster", 153.0)]
     >>> level_ratios(LevelTime("A", level, ms) for level, ms in runs)
-    {'A': {'node': 1.0, 'switch': 1.2, 'cluster': 1.6}}
+    {'A': {'node': 1.0, 'switch': 1.25, 'cluster': 1.5}}
     """
     of_class: dict[str, list[dict[str, float]]] = {}
     for (app_class, _), medians in level_medians(times).items():
