@@ -29,13 +29,14 @@ from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.placement import link_kinds, links, mapa, topo_split
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.request import Request
-from slurm_gpu_aware.topology import general, matching, orders, rings, subsets, trees
+from slurm_gpu_aware.topology import general, matching, orders, patterns, rings, subsets, trees
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
 
 MACHINES = ("dgx-1-v100", "dgx-1-p100", "dgx-a100", "mapa-torus-2d", "mapa-cubemesh-16")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all")
-MODULES = (subsets, rings, trees, orders, general, matching, links, link_kinds, mapa, topo_split)
+MODULES = (subsets, patterns, rings, trees, orders, general, matching)
+MODULES += (links, link_kinds, mapa, topo_split)
 
 
 def target_ms(gpus: int, k: int) -> float:
@@ -47,8 +48,9 @@ def target_ms(gpus: int, k: int) -> float:
 
 def forget(*, everything: bool) -> None:
     """Empty the caches: of machines, or also of what depends on n and k alone."""
-    by_size = {"_by_size", "members_of_size", "_extensions", "_splits", "_steps", "_unmeasured"}
-    by_size |= {"_way", "orders_of"}
+    by_size = {"_by_size", "members_of_size", "without_each", "slots_of", "_pairs", "_closing"}
+    by_size |= {"_shorter", "_splits", "_steps", "_unmeasured", "_way", "orders_of"}
+    by_size |= {"_edges_for", "heap_children"}
     for module in MODULES:
         for name, value in vars(module).items():
             if (

@@ -64,6 +64,11 @@ class Cell:
     masks: MaskArray = field(init=False)
     """(C,) candidate GPUs of each row as bit masks."""
 
+    def __post_init__(self) -> None:
+        units, masks = _rows(self.supply, self.level, self.split, self.bound_index)
+        object.__setattr__(self, "units", units)
+        object.__setattr__(self, "masks", masks)
+
     @property
     def score(self) -> float:
         """V of the cell: the largest score that a GPU in it may have."""
@@ -73,11 +78,6 @@ class Cell:
     def product(self) -> float:
         """L x V."""
         return self.level.penalty * self.score
-
-    def __post_init__(self) -> None:
-        units, masks = _rows(self.supply, self.level, self.split, self.bound_index)
-        object.__setattr__(self, "units", units)
-        object.__setattr__(self, "masks", masks)
 
     @property
     def allowed(self) -> BoolArray:

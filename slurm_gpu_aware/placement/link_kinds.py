@@ -35,6 +35,7 @@ __all__ = [
 Objective = Literal["effbw", "aggbw", "preserved"]
 
 _ALL = (1 << 64) - 1  # masks of 64 slots come back from numpy with a sign
+_FEW_ROWS = 32  # rows up to which a dictionary is quicker than a sort of arrays
 _MOST_GROUPS = 32  # groups (switches, racks) that are compared, fullest first
 
 
@@ -91,7 +92,7 @@ def kinds_of(cell: Cell) -> Kinds:
     if 2 * width + 1 + len(graphs).bit_length() <= 62:
         # One integer per row sorts many times faster than rows do.
         code = ((columns[0] << width | columns[1]) << width | columns[2]) << 1 | columns[3]
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        first, inverse = _first_of_each(code)
     else:
         table = np.stack(columns, axis=1)
         _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
@@ -105,6 +106,20 @@ def kinds_of(cell: Cell) -> Kinds:
         allowed=tuple(a & _ALL for a in allowed),
         plain=tuple(bool(p) for p in plain),
     )
+
+
+def _first_of_each(code: IntArray) -> tuple[IntArray, IntArray]:
+    """First place of each distinct number, the least number first, and the number of each place."""
+    if len(code) > _FEW_ROWS:
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return first, inverse
+    known: dict[int, int] = {}
+    for at, one in enumerate(code.tolist()):
+        known.setdefault(one, at)
+    ordered = sorted(known)
+    number = dict(zip(ordered, range(len(ordered)), strict=True))
+    inverse = np.array([number[one] for one in code.tolist()], dtype=np.int64)
+    return np.array([known[one] for one in ordered], dtype=np.int64), inverse
 
 
 _numbers: tuple[object, IntArray, tuple[HardwareGraph, ...]] | None = None
@@ -157,6 +172,6 @@ def choice_of(
     """Build the choice of these masks on these rows."""
     slots = tuple(slots_of(mask) for mask in masks)
     nodes = tuple(int(node) for node in cell.units[rows])
-    fixed = cell.supply.table.fixed
-    total = sum(int(fixed[node, list(part)].sum()) for node, part in zip(nodes, slots, strict=True))
+    fixed = cell.supply.table.fixed.item
+    total = sum(fixed(node, slot) for node, part in zip(nodes, slots, strict=True) for slot in part)
     return Choice(nodes, slots, total, len(cell.units), sets, ties, considered, cut)

@@ -186,6 +186,8 @@ def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Cho
     """One node, or several that each give their own best set."""
     count = cell.split.nodes
     considered: tuple[Considered, ...] = ()
+    if count == 1 and len(cell.units) == 1:
+        return _only_row(cell, best[0], goal, kinds)
     values = np.array([b.values for b in best])
     left, own = gpus_left(cell), popcount(cell.masks).astype(np.int64)
     if count == 1:
@@ -214,6 +216,20 @@ def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Cho
         sets=sum(int(n) * b.sets for n, b in zip(per_kind, best, strict=True)),
         ties=sum(int(n) * b.ties for n, b in zip(tied, best, strict=True)),
         considered=considered,
+        cut=_cut(kinds, goal),
+    )
+
+
+def _only_row(cell: Cell, best: _Best, goal: Goal, kinds: Kinds) -> Choice:
+    """One node, and only one that can be it: a machine on its own."""
+    considered = Considered(cell.units.item(0), slots_of(best.mask), best.values[0])
+    return choice_of(
+        cell,
+        np.zeros(1, dtype=np.int64),
+        [best.mask],
+        sets=best.sets,
+        ties=best.ties,
+        considered=(considered,),
         cut=_cut(kinds, goal),
     )
 

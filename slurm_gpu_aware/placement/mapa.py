@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
@@ -35,7 +37,6 @@ from slurm_gpu_aware.topology.bandwidth import (
     PAPER,
     EffBwModel,
     eq2_model,
-    preserved_bw,
 )
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.matching import complete_search, match
@@ -108,8 +109,9 @@ COMPARED_BY: dict[str, str] = {
 
 @lru_cache(maxsize=1 << 14)
 def _kept(graph: HardwareGraph, gpus: int) -> float:
-    """Sum of the links among the GPUs of a mask (eq. 3)."""
-    return float(preserved_bw(graph, gpus, 0))
+    """Sum of the links among the GPUs of a mask (eq. 3), exact in any order of the sum."""
+    slots = slots_of(gpus)
+    return float(graph.gbps[np.ix_(slots, slots)].sum()) / 2
 
 
 def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 
@@ -19,15 +20,22 @@ from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds, preserved_bw
 from slurm_gpu_aware.topology.general import best_mapping, complete, mapping_values
 from slurm_gpu_aware.topology.graph import HardwareGraph
-from slurm_gpu_aware.topology.patterns import Edges, Pattern
-from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values, ring_with_counts
+from slurm_gpu_aware.topology.patterns import Pattern
+from slurm_gpu_aware.topology.rings import (
+    Rings,
+    best_ring,
+    ring_counts,
+    ring_values,
+    ring_with_counts,
+)
 from slurm_gpu_aware.topology.subsets import (
+    MAX_EXACT,
     mask_of,
     masks_of_size,
     members_of_size,
     rank_of_mask,
 )
-from slurm_gpu_aware.topology.trees import best_tree, tree_values
+from slurm_gpu_aware.topology.trees import Trees, best_tree, tree_values
 
 __all__ = [
     "Match",
@@ -40,6 +48,14 @@ __all__ = [
 ]
 
 _RING, _TREE = Pattern("ring"), Pattern("tree")
+_SMALL = 8  # GPUs of a machine up to which the search behind a table is kept: some kilobytes
+
+
+@lru_cache(maxsize=MAX_EXACT + 1)
+def _pairs(k: int) -> tuple[IntArray, IntArray]:
+    """Positions (a, b) of all pairs a < b."""
+    first, second = np.array(list(combinations(range(k), 2)), dtype=np.int64).reshape(-1, 2).T
+    return first, second
 
 
 def _frozen(*arrays: FloatArray) -> tuple[FloatArray, ...]:
@@ -79,6 +95,13 @@ _Key = tuple[HardwareGraph, Pattern, int]
 _link_tables = _Tables()
 
 
+@lru_cache(maxsize=_Tables.SIZE)
+def _search(graph: HardwareGraph, pattern: Pattern, k: int) -> Rings | Trees:
+    """The search for the rings or trees of a small machine."""
+    kind = Rings if pattern.name == "ring" else Trees
+    return kind(graph.gbps, k, np.add, np.minimum)
+
+
 def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, ...]:
     """Best sum and best bottleneck of the pattern over every ``k``-set, in tie order."""
     sets = masks_of_size(graph.n, k).size
@@ -89,17 +112,23 @@ def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, 
         link = float(graph.gbps.max())
         return _frozen(np.full(sets, link * len(edges)), np.full(sets, link))
     if pattern.name == "ring":
-        return _frozen(*ring_values(graph.gbps, k))
+        small = graph.n <= _SMALL
+        return _frozen(
+            *(_search(graph, pattern, k).values() if small else ring_values(graph.gbps, k))
+        )
     if pattern.name == "ring+tree":
         ring, tree = _link_tables(graph, _RING, k), _link_tables(graph, _TREE, k)
         return _frozen(ring[0] + tree[0], np.minimum(ring[1], tree[1]))
     if pattern.name == "all-to-all":
         members = members_of_size(graph.n, k)
-        first, second = np.triu_indices(k, 1)
+        first, second = _pairs(k)
         links = graph.gbps[members[first], members[second]]
         return _frozen(links.sum(axis=0), links.min(axis=0))
     if pattern.name == "tree":
-        return _frozen(*tree_values(graph.gbps, k))
+        small = graph.n <= _SMALL
+        return _frozen(
+            *(_search(graph, pattern, k).values() if small else tree_values(graph.gbps, k))
+        )
     return _frozen(*mapping_values(graph.gbps, edges, k))
 
 
@@ -232,7 +261,7 @@ def match(
     the bottleneck model, the largest sum among those. Where the search is in part
     (:func:`complete_search`) the values are those of the embedding that is returned.
     """
-    k, index = len(gpus), np.ix_(gpus, gpus)
+    k = len(gpus)
     agg, eff = _values(graph, gpus, pattern)
     by_eq2 = model.coefficients is not None and not by_sum
     if model.coefficients is not None:
@@ -240,24 +269,20 @@ def match(
     orders: list[tuple[int, ...]] = []
     links: list[float] = []
     for piece in _pieces(pattern):
-        weights, edges = graph.gbps[index], piece.edges_for(k)
+        edges = piece.edges_for(k)
         if piece.name == "ring" and by_eq2 and not model.of_fitted_ring:
-            kinds = link_kinds(graph)[index]
-            order = ring_with_counts(kinds, lambda x, y: float(eq2(x, y, k - x - y, model)))
+            kinds = link_kinds(graph)[np.ix_(gpus, gpus)]
+            ring = ring_with_counts(kinds, lambda x, y: float(eq2(x, y, k - x - y, model)))
+            order = tuple(gpus[i] for i in ring)
         else:
-            allowed = weights
-            if not by_sum and edges:
-                slowest = _values(graph, gpus, piece)[1]
-                told = by_eq2 and piece.name == "ring"
-                links_of = _told_weights(graph)[index] if told else weights
-                allowed = np.where(weights >= slowest, links_of, -np.inf)
-            order = _layout(allowed, piece, edges)
+            slowest = 0.0 if by_sum else _values(graph, gpus, piece)[1]
+            told = by_eq2 and piece.name == "ring"
+            order = _layout(graph, gpus, piece, slowest, told)
         orders.append(order)
-        links += [float(weights[order[a], order[b]]) for a, b in edges]
-    named = tuple(tuple(gpus[i] for i in order) for order in orders)
+        links += [graph.gbps.item(order[a], order[b]) for a, b in edges]
     if links and not complete_search(graph, pattern, k):
         agg, eff = sum(links), (eff if by_eq2 else min(links))  # of the one that is shown
-    return Match(gpus, named, tuple(links), agg, eff)
+    return Match(gpus, tuple(orders), tuple(links), agg, eff)
 
 
 def _pieces(pattern: Pattern) -> tuple[Pattern, ...]:
@@ -267,20 +292,40 @@ def _pieces(pattern: Pattern) -> tuple[Pattern, ...]:
 def _values(graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern) -> tuple[float, float]:
     """AggBW and bottleneck of one set: looked up if the machine has a table, else computed."""
     k, at = len(gpus), 0
+    if not pattern.has_edges(k):
+        return 0.0, 0.0
     if (graph, pattern, k) in _link_tables:
-        at = int(rank_of_mask(graph.n)[mask_of(gpus)])
+        at = rank_of_mask(graph.n, k).item(mask_of(gpus))
         total, slowest = _link_tables(graph, pattern, k)
     else:
         total, slowest = _link_tables(graph.subgraph(gpus), pattern, k)
-    return float(total[at]), float(slowest[at])
+    return total.item(at), slowest.item(at)
 
 
-def _layout(weights: FloatArray, piece: Pattern, edges: Edges) -> tuple[int, ...]:
-    """Order of the embedding of one pattern with the largest sum on all GPUs of ``weights``."""
-    n = weights.shape[0]
-    links = weights[np.triu_indices(n, 1)]
-    if not edges or piece.name == "all-to-all" or links.min() == links.max():
-        return tuple(range(n))
+def _layout(
+    graph: HardwareGraph, gpus: tuple[int, ...], piece: Pattern, slowest: float, told: bool
+) -> tuple[int, ...]:
+    """GPU of each position of the embedding with the largest sum and no link below ``slowest``.
+
+    ``told``: with the largest sum of :func:`_told_weights`.
+    """
+    k, edges = len(gpus), piece.edges_for(len(gpus))
+    if not edges or piece.name == "all-to-all":
+        return gpus
+    index = np.ix_(gpus, gpus)
+    gbps = graph.gbps[index]
+    weights = _told_weights(graph)[index] if told else gbps
+    links = weights[_pairs(k)]
+    if links.min() == links.max():
+        return gpus
+    # The table's search has mostly found it: its own answer is ours if no link of it is too slow.
+    if not told and graph.n <= _SMALL and piece.name in ("ring", "tree"):
+        order = _search(graph, piece, k).best(mask_of(gpus))
+        if min(graph.gbps.item(order[a], order[b]) for a, b in edges) >= slowest:
+            return order
+    allowed = np.where(gbps >= slowest, weights, -np.inf)
     if piece.name == "tree":
-        return best_tree(weights)
-    return best_ring(weights) if piece.name == "ring" else best_mapping(weights, edges)
+        order = best_tree(allowed)
+    else:
+        order = best_ring(allowed) if piece.name == "ring" else best_mapping(allowed, edges)
+    return tuple(gpus[i] for i in order)

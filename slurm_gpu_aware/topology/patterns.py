@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from slurm_gpu_aware.errors import RequestError
 
@@ -41,23 +42,29 @@ class Pattern:
         For ``ring+tree`` the two parts stand one behind the other on the same positions; the
         matcher lays them separately. An edge list is cut to the positions that the job has.
         """
-        ring = tuple((i, (i + 1) % k) for i in range(k)) if k > 1 else ()
-        tree = tuple(((i - 1) // 2, i) for i in range(1, k))
-        if self.name == "ring":
-            return ring
-        if self.name == "tree":
-            return tree
-        if self.name == "ring+tree":
-            return ring + tree
-        if self.name == "all-to-all":
-            return tuple((a, b) for a in range(k) for b in range(a + 1, k))
-        return tuple((a, b) for a, b in self.edges if b < k)
+        return _edges_for(self.name, self.edges, k)
 
     def has_edges(self, k: int) -> bool:
         """False if ``k`` GPUs do not talk at all: then no link can help them."""
         return bool(self.edges_for(k))
 
 
+@lru_cache(maxsize=1024)
+def _edges_for(name: str, edges: Edges, k: int) -> Edges:
+    ring = tuple((i, (i + 1) % k) for i in range(k)) if k > 1 else ()
+    tree = tuple(((i - 1) // 2, i) for i in range(1, k))
+    if name == "ring":
+        return ring
+    if name == "tree":
+        return tree
+    if name == "ring+tree":
+        return ring + tree
+    if name == "all-to-all":
+        return tuple((a, b) for a in range(k) for b in range(a + 1, k))
+    return tuple((a, b) for a, b in edges if b < k)
+
+
+@cache
 def heap_children(k: int) -> tuple[int, int]:
     """Sizes of the two subtrees below the root of the balanced binary tree on ``k`` nodes."""
     left = right = 0

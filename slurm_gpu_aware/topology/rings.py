@@ -18,36 +18,33 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.topology.extend import Rows, exact_type, extended
-from slurm_gpu_aware.topology.subsets import masks_of_size, members_of_size, rank_of_mask
+from slurm_gpu_aware.topology.subsets import members_of_size, rank_of_mask, slots_of, without_each
 
-__all__ = ["best_ring", "ring_counts", "ring_values", "ring_with_counts"]
+__all__ = ["Rings", "best_ring", "ring_counts", "ring_values", "ring_with_counts"]
 
 Kinds = npt.NDArray[np.int8]
 Reach = npt.NDArray[np.uint32]
 
 
 @lru_cache(maxsize=256)
-def _extensions(n: int, size: int) -> tuple[IntArray, IntArray, IntArray]:
-    """How paths over ``size`` GPUs come from paths over ``size - 1``.
+def _shorter(n: int, size: int) -> IntArray:
+    """(size-1, M) column of each set without each of its members but the start.
 
     A path over a set (column r of ``members_of_size``) that ends at the set's p-th member is
     state (p - 1, r); the start is member 0.
-
-    Returns
-    -------
-    shorter : (size-1, M) column of the set without its p-th member.
-    reached : (size-1, M) flat index ``shorter * n + v`` of the path over that set, on to v.
-    closing : (size-1, M) flat index ``v * n + u`` of the link from the end v back to the start u.
     """
+    columns: IntArray = without_each(n, size)[1:] // n
+    columns.setflags(write=False)
+    return columns
+
+
+@lru_cache(maxsize=256)
+def _closing(n: int, size: int) -> IntArray:
+    """(size-1, M) flat index ``v * n + u`` of the link from each end v back to the start u."""
     members = members_of_size(n, size)
-    masks = masks_of_size(n, size)
-    ends = members[1:]
-    shorter = rank_of_mask(n)[masks ^ (1 << ends)]
-    reached = shorter * n + ends
-    closing = ends * n + members[0]
-    for array in (shorter, reached, closing):
-        array.setflags(write=False)
-    return shorter, reached, closing
+    closing: IntArray = members[1:] * n + members[0]
+    closing.setflags(write=False)
+    return closing
 
 
 def _path_layers(weights: FloatArray, k: int, *ways: np.ufunc) -> Iterator[Rows]:
@@ -58,13 +55,13 @@ def _path_layers(weights: FloatArray, k: int, *ways: np.ufunc) -> Iterator[Rows]
     """
     n = weights.shape[0]
     gbps: Rows = np.ascontiguousarray(weights, dtype=exact_type(weights, k))
-    links = gbps.ravel().take(_extensions(n, 2)[2])
+    links = gbps.ravel().take(_closing(n, 2))
     best: Rows = np.empty((len(ways), *links.shape), links.dtype)
     best[:] = links
     yield best
     for size in range(3, k + 1):
         longer = extended(gbps, members_of_size(n, size - 1)[1:], best, ways)
-        best = longer.reshape(len(ways), -1).take(_extensions(n, size)[1], axis=1)
+        best = longer.reshape(len(ways), -1).take(without_each(n, size)[1:], axis=1)
         yield best
 
 
@@ -84,49 +81,71 @@ def ring_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
     -----
     Exact. O(2^n n^2) additions for k near n; C(n, k) sets times n k at the last size.
     """
-    *_, (best_sum, best_min) = _path_layers(weights, k, np.add, np.minimum)
-    back = weights.ravel().take(_extensions(weights.shape[0], k)[2])
+    *_, last = _path_layers(weights, k, np.add, np.minimum)
+    return _closed(weights, k, last)
+
+
+def _closed(weights: FloatArray, k: int, last: Rows) -> tuple[FloatArray, FloatArray]:
+    best_sum, best_min = last
+    back = weights.ravel().take(_closing(weights.shape[0], k))
     return (best_sum + back).max(axis=0), np.minimum(best_min, back).max(axis=0)
 
 
-def best_ring(weights: FloatArray) -> tuple[int, ...]:
-    """Order of the ring with the largest sum over all ``n >= 1`` GPUs, starting at GPU 0.
+class Rings:
+    """The best paths over all sets of up to ``k >= 2`` GPUs, kept: they tell the rings, too."""
 
-    Links of weight ``-inf`` are not used as long as a ring without them exists. The second GPU
-    has a lower index than the last one. Deterministic.
-    """
+    def __init__(self, weights: FloatArray, k: int, *ways: np.ufunc) -> None:
+        self.weights, self.k = weights, k
+        self._layers = list(_path_layers(weights, k, *ways))
+
+    def values(self) -> tuple[FloatArray, FloatArray]:
+        """As :func:`ring_values`; the ways are ``np.add`` and ``np.minimum``."""
+        return _closed(self.weights, self.k, self._layers[-1])
+
+    def best(self, mask: int) -> tuple[int, ...]:
+        """Order of the ring with the largest sum over the GPUs of a mask, from the lowest on.
+
+        The first of the ways is ``np.add``. Links of weight ``-inf`` are not used as long as a
+        ring without them exists. The second GPU has a lower index than the last one.
+
+        Deterministic: of all such rings the one whose last GPU is the lowest, then the one before
+        it, and so on. So if it also fits a condition, it is the answer among those that do.
+        """
+        n, weights, start = self.weights.shape[0], self.weights, slots_of(mask)[0]
+        rank = rank_of_mask(n, self.k).item(mask)
+        value = self._layers[-1][0][:, rank] + weights.ravel()[_closing(n, self.k)[:, rank]]
+        position = int(value.argmax())
+        order: list[int] = []
+        for size in range(self.k, 1, -1):
+            rank = rank_of_mask(n, size).item(mask)
+            end = members_of_size(n, size).item(position + 1, rank)
+            order.append(end)
+            mask ^= 1 << end
+            if size > 2:
+                shorter = without_each(n, size).item(position + 1, rank) // n
+                previous = members_of_size(n, size - 1)[1:, shorter]
+                sums = self._layers[size - 3][0][:, shorter]
+                position = int((sums + weights[previous, end]).argmax())
+        return (start, *reversed(order)) if order[-1] < order[0] else (start, *order)
+
+
+def best_ring(weights: FloatArray) -> tuple[int, ...]:
+    """Order of the ring with the largest sum over all ``n >= 1`` GPUs, as :meth:`Rings.best`."""
     n = weights.shape[0]
-    if n <= 2:
-        return tuple(range(n))
-    sums = [layer[0] for layer in _path_layers(weights, n, np.add)]
-    mask, closing = (1 << n) - 1, _extensions(n, n)[2]
-    value = sums[-1][:, 0] + weights.ravel()[closing[:, 0]]
-    position = int(value.argmax())
-    order: list[int] = []
-    for size in range(n, 1, -1):
-        rank = int(rank_of_mask(n)[mask])
-        end = int(members_of_size(n, size)[position + 1, rank])
-        order.append(end)
-        mask ^= 1 << end
-        if size > 2:
-            shorter = int(_extensions(n, size)[0][position, rank])
-            previous = members_of_size(n, size - 1)[1:, shorter]
-            position = int((sums[size - 3][:, shorter] + weights[previous, end]).argmax())
-    ring = (0, *reversed(order))
-    return ring if ring[1] < ring[-1] else (0, *order)
+    return tuple(range(n)) if n <= 2 else Rings(weights, n, np.add).best((1 << n) - 1)
 
 
 def _reach_layers(kinds: Kinds, k: int) -> Iterator[Reach]:
     """Reachable (x, y) pairs of paths for sizes 2..k, each (k+1, size-1, M)."""
     n = kinds.shape[0]
     flat = np.ascontiguousarray(kinds).ravel()
-    closing = _extensions(n, 2)[2]
+    closing = _closing(n, 2)
     start = np.zeros((k + 1, *closing.shape), dtype=np.uint32)
     start[0] = 1
     reach = _add_link(start, flat[closing])
     yield reach
     for size in range(3, k + 1):
-        shorter, members = _extensions(n, size)[0], members_of_size(n, size)
+        shorter, members = _shorter(n, size), members_of_size(n, size)
         longer = np.zeros((k + 1, *shorter.shape), dtype=np.uint32)
         before = members_of_size(n, size - 1)[1:] * n
         for previous in range(size - 2):
@@ -152,7 +171,7 @@ def ring_counts(kinds: Kinds, k: int) -> Reach:
     k - x - y other links). Tie order. ``k >= 2``.
     """
     *_, reach = _reach_layers(kinds, k)
-    closed = _add_link(reach, kinds.ravel()[_extensions(kinds.shape[0], k)[2]])
+    closed = _add_link(reach, kinds.ravel()[_closing(kinds.shape[0], k)])
     return np.asarray(np.bitwise_or.reduce(closed, axis=1))
 
 
@@ -176,7 +195,7 @@ def ring_with_counts(kinds: Kinds, value: Callable[[int, int], float]) -> tuple[
     order: list[int] = []
     mask, following = (1 << n) - 1, 0
     for size in range(n, 1, -1):
-        rank = int(rank_of_mask(n)[mask])
+        rank = rank_of_mask(n, size).item(mask)
         for position in range(size - 1):
             end = int(members_of_size(n, size)[position + 1, rank])
             kind = int(kinds[end, following])

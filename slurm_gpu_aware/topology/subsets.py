@@ -10,16 +10,21 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from slurm_gpu_aware.cluster import IntArray
 
-__all__ = ["MAX_EXACT", "mask_of", "masks_of_size", "members_of_size", "rank_of_mask", "slots_of"]
+__all__ = [
+    "MAX_EXACT",
+    "mask_of",
+    "masks_of_size",
+    "members_of_size",
+    "rank_of_mask",
+    "slots_of",
+    "without_each",
+]
 
 MAX_EXACT = 16
 """Largest machine for which tables over all subsets are built."""
-
-BitArray = npt.NDArray[np.int64]
 
 
 def mask_of(slots: tuple[int, ...] | list[int]) -> int:
@@ -36,41 +41,75 @@ def slots_of(mask: int) -> tuple[int, ...]:
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
 
 
+class _Subsets:
+    """The subsets of n GPUs. Sorted by size as sizes are asked for: small jobs need few of them."""
+
+    def __init__(self, n: int) -> None:
+        # Counting the masks with GPU 0 as the highest bit downwards is lexicographic order.
+        mask = np.zeros(1, dtype=np.uint16)
+        size = np.zeros(1, dtype=np.uint8)
+        for bit in reversed(range(n)):
+            mask = np.concatenate([mask | np.uint16(1 << bit), mask])
+            size = np.concatenate([size + np.uint8(1), size])
+        self._mask, self._size = mask, size
+        self._by_size: dict[int, IntArray] = {}
+        self._rank = np.zeros(mask.size, dtype=np.int64)
+        self.rank = self._rank.view()
+        """Rank of each mask in its size, of those sizes that were asked for. Read-only."""
+        self.rank.setflags(write=False)
+
+    def of_size(self, k: int) -> IntArray:
+        found = self._by_size.get(k)
+        if found is None:
+            found = self._mask[self._size == k].astype(np.int64)
+            self._rank[found] = np.arange(found.size)
+            found.setflags(write=False)
+            self._by_size[k] = found
+        return found
+
+
 @lru_cache(maxsize=32)
-def _by_size(n: int) -> tuple[tuple[IntArray, ...], IntArray]:
-    """Masks of each size 0..n in tie order, and the rank of each mask within its size."""
+def _by_size(n: int) -> _Subsets:
     if n > MAX_EXACT:
         raise ValueError(f"at most {MAX_EXACT} GPUs can be searched completely, not {n}")
-    # Counting the masks with GPU 0 as the highest bit downwards is lexicographic order.
-    mask = np.zeros(1, dtype=np.int64)
-    size = np.zeros(1, dtype=np.int64)
-    for bit in reversed(range(n)):
-        mask = np.concatenate([mask | (1 << bit), mask])
-        size = np.concatenate([size + 1, size])
-    masks = tuple(mask[size == k] for k in range(n + 1))
-    rank = np.empty(1 << n, dtype=np.int64)
-    for group in masks:
-        rank[group] = np.arange(group.size)
-        group.setflags(write=False)
-    rank.setflags(write=False)
-    return masks, rank
+    return _Subsets(n)
 
 
 def masks_of_size(n: int, k: int) -> IntArray:
     """All C(n, k) masks of ``k`` of ``n`` GPUs in tie order. Read-only."""
-    return _by_size(n)[0][k]
+    return _by_size(n).of_size(k)
 
 
-def rank_of_mask(n: int) -> IntArray:
-    """(2^n,) position of each mask in :func:`masks_of_size` of its size. Read-only."""
-    return _by_size(n)[1]
+def rank_of_mask(n: int, *sizes: int) -> IntArray:
+    """(2^n,) position of each mask in :func:`masks_of_size` of its size. Read-only.
+
+    Of these ``sizes`` at least; none given: of all.
+    """
+    subsets = _by_size(n)
+    for k in sizes or range(n + 1):
+        subsets.of_size(k)
+    return subsets.rank
 
 
 @lru_cache(maxsize=256)
 def members_of_size(n: int, k: int) -> IntArray:
     """(k, C(n, k)) members of each mask, ascending down a column. Read-only."""
     masks = masks_of_size(n, k)
-    bits = (masks[:, None] >> np.arange(n)) & 1
-    members = np.ascontiguousarray(np.nonzero(bits)[1].reshape(masks.size, k).T)
+    bits = np.unpackbits(masks.astype("<u2").view(np.uint8), bitorder="little").view(np.bool_)
+    slots = bits.nonzero()[0] & (MAX_EXACT - 1)
+    members = np.ascontiguousarray(slots.reshape(masks.size, k).T)
     members.setflags(write=False)
     return members
+
+
+@lru_cache(maxsize=256)
+def without_each(n: int, k: int) -> IntArray:
+    """(k, C(n, k)) for each member of each set: rank of the set without it, times n, plus it.
+
+    The place of that member in rows of all ``n`` GPUs, one row per set of ``k - 1``. Read-only.
+    """
+    members = members_of_size(n, k)
+    shorter = rank_of_mask(n, k - 1)[masks_of_size(n, k) ^ (1 << members)]
+    places = np.asarray(shorter * n + members)
+    places.setflags(write=False)
+    return places

@@ -18,14 +18,14 @@ from slurm_gpu_aware.cluster import FloatArray, IntArray
 from slurm_gpu_aware.topology.extend import Rows, exact_type, extended
 from slurm_gpu_aware.topology.patterns import heap_children
 from slurm_gpu_aware.topology.subsets import (
-    mask_of,
     masks_of_size,
     members_of_size,
     rank_of_mask,
     slots_of,
+    without_each,
 )
 
-__all__ = ["best_tree", "tree_values"]
+__all__ = ["Trees", "best_tree", "tree_values"]
 
 _MOST_AT_ONCE = 1 << 14  # splits in one expression: stays within the caches
 
@@ -44,16 +44,15 @@ def _splits(n: int, left: int, right: int) -> tuple[IntArray, IntArray]:
     if left == right:
         chosen = [c for c in chosen if 0 in c]
     pick = np.zeros((len(chosen), size))
-    for row, columns in enumerate(chosen):
-        pick[row, list(columns)] = 1.0
+    pick[np.arange(len(chosen))[:, None], chosen] = 1.0
     # Float products of powers of two below 2^16 are exact, and BLAS makes them quick.
     part = (pick @ (1 << members_of_size(n, size)).astype(np.float64)).astype(np.int64)
-    rank = rank_of_mask(n)
+    rank = rank_of_mask(n, left, right)
     other = masks_of_size(n, size) ^ part
     return rank[part], rank[other]
 
 
-class _Trees:
+class Trees:
     """Tables of one machine: one per way to combine links (sum, minimum), all in one pass.
 
     A row of a table holds all GPUs that a tree can hang onto, so a split reads two rows and
@@ -64,10 +63,30 @@ class _Trees:
 
     def __init__(self, weights: FloatArray, k: int, *ways: np.ufunc) -> None:
         self.weights = weights.astype(exact_type(weights, k))
-        self.n = weights.shape[0]
+        self.n, self.k = weights.shape[0], k
         self.ways = ways
         self._hung: dict[int, Rows] = {}
         self._rooted: dict[int, Rows] = {}
+
+    def values(self) -> tuple[FloatArray, FloatArray]:
+        """As :func:`tree_values`; the ways are ``np.add`` and ``np.minimum``."""
+        total, slowest = self.rooted(self.k).max(axis=1)
+        return total.astype(np.float64), slowest.astype(np.float64)
+
+    def best(self, mask: int) -> tuple[int, ...]:
+        """GPUs of a mask in heap order of their best tree by the first of the ways.
+
+        Position i is the parent of 2i+1 and 2i+2. Links of weight ``-inf`` are not used as long
+        as a tree without them exists.
+
+        Deterministic: the first of the best at each step, so if the tree also fits a condition,
+        it is the answer among those that do.
+        """
+        out = [0] * self.k
+        rank = rank_of_mask(self.n, self.k).item(mask)
+        root = int(self.rooted(self.k)[0][:, rank].argmax())
+        self._layout(slots_of(mask)[root], mask, self.k, 0, out)
+        return tuple(out)
 
     def rooted(self, size: int) -> Rows:
         """(ways, size, M) best tree over each set rooted at each of its members."""
@@ -90,8 +109,8 @@ class _Trees:
             for at, way in enumerate(self.ways):
                 leaves[at] = self.NEUTRAL[way]
             return leaves
-        rest = rank_of_mask(self.n)[masks_of_size(self.n, size) ^ (1 << members)]
-        return self._children(left, right)[:, rest, members]
+        below = self._children(left, right).reshape(len(self.ways), -1)
+        return below.take(without_each(self.n, size), axis=1)
 
     def _children(self, left: int, right: int) -> Rows:
         """(ways, M, n) best two trees over each set of ``left + right``, below each root."""
@@ -115,29 +134,32 @@ class _Trees:
                 here.reshape(splits, end - start, self.n).max(axis=0, out=best[at, start:end])
         return best
 
-    def layout(self, root: int, mask: int, size: int, at: int, out: list[int]) -> None:
+    def _layout(self, root: int, mask: int, size: int, at: int, out: list[int]) -> None:
         """Write the best tree over ``mask`` rooted at ``root`` into heap positions of ``out``.
 
         By the first of the ways.
         """
         out[at] = root
         left, right = heap_children(size)
-        rank, rest, way = rank_of_mask(self.n), mask ^ (1 << root), self.ways[0]
+        rest, way = mask ^ (1 << root), self.ways[0]
         if left == 0:
             return
         if right == 0:
             part, other = rest, 0
         else:
-            a, b = (ranks[:, rank[rest]] for ranks in _splits(self.n, left, right))
+            rank = rank_of_mask(self.n, size - 1).item(rest)
+            a, b = (ranks[:, rank] for ranks in _splits(self.n, left, right))
             split = int(way(self.hung(left)[0, a, root], self.hung(right)[0, b, root]).argmax())
-            part = int(masks_of_size(self.n, left)[a[split]])
+            part = masks_of_size(self.n, left).item(a[split])
             other = rest ^ part
         for child, length, place in ((part, left, 2 * at + 1), (other, right, 2 * at + 2)):
-            if length:
+            if length == 1:
+                out[place] = child.bit_length() - 1
+            elif length:
                 gpus = list(slots_of(child))
-                below = self.rooted(length)[0][:, rank[child]]
+                below = self.rooted(length)[0][:, rank_of_mask(self.n, length).item(child)]
                 best = int(way(self.weights[root, gpus], below).argmax())
-                self.layout(gpus[best], child, length, place, out)
+                self._layout(gpus[best], child, length, place, out)
 
 
 def tree_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
@@ -155,19 +177,10 @@ def tree_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
     -----
     Exact. At most about 7 million splits on 16 GPUs (k = 12).
     """
-    total, slowest = _Trees(weights, k, np.add, np.minimum).rooted(k).max(axis=1)
-    return total.astype(np.float64), slowest.astype(np.float64)
+    return Trees(weights, k, np.add, np.minimum).values()
 
 
 def best_tree(weights: FloatArray) -> tuple[int, ...]:
-    """GPUs in heap order of the tree with the largest sum over all ``n >= 1`` GPUs.
-
-    Position i is the parent of 2i+1 and 2i+2. Links of weight ``-inf`` are not used as long as a
-    tree without them exists. Deterministic.
-    """
+    """GPUs in heap order of the tree with the largest sum over all ``n >= 1``: `Trees.best`."""
     n = weights.shape[0]
-    trees = _Trees(weights, n, np.add)
-    out = [0] * n
-    full = mask_of(list(range(n)))
-    trees.layout(int(trees.rooted(n)[0][:, 0].argmax()), full, n, 0, out)
-    return tuple(out)
+    return Trees(weights, n, np.add).best((1 << n) - 1)

@@ -40,6 +40,7 @@ from slurm_gpu_aware.topology.orders import order_values
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values
 from slurm_gpu_aware.topology.subsets import mask_of, masks_of_size, rank_of_mask, slots_of
+from slurm_gpu_aware.topology.trees import best_tree
 
 MANY = settings(max_examples=150, deadline=None)
 RING = Pattern("ring")
@@ -239,6 +240,22 @@ def test_ring_counts_are_the_bits_of_every_ring():
     assert [hex(int(word)) for word in ring_counts(kinds, 2)[:, 0]] == ["0x0", "0x0", "0x1"]
     assert [int(word) for word in ring_counts(kinds, 2)[:, 1]] == [1 << 2, 0, 0]
     assert [int(word) for word in ring_counts(kinds, 3)[:, 0]] == [0, 1 << 1, 0, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(machines(8), st.sampled_from(["ring", "tree"]), st.data())
+def test_a_search_of_the_whole_machine_finds_what_one_of_the_set_alone_finds(graph, name, data):
+    """A small machine's own search answers for its sets, ties included, where that is allowed."""
+    k = data.draw(st.integers(min(3, graph.n), graph.n))
+    gpus = tuple(sorted(data.draw(st.permutations(range(graph.n)))[:k]))
+    inside = graph.gbps[np.ix_(gpus, gpus)]
+    best = best_ring if name == "ring" else best_tree
+    for by_sum in (False, True):
+        found = match(graph, gpus, Pattern(name), BOTTLENECK, by_sum=by_sum)
+        least = 0.0 if by_sum else found.eff_gbps
+        if len(set(inside[np.triu_indices(k, 1)].tolist())) > 1:  # else any order will do
+            alone = best(np.where(inside >= least, inside, -np.inf))
+            assert found.order == (tuple(gpus[i] for i in alone),)
 
 
 def test_same_input_same_answer_whatever_was_asked_before():
