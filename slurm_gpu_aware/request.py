@@ -51,8 +51,9 @@ class Request:
     """``--exclusive``: the job gets every GPU of its nodes; only the node is chosen."""
     bound: bool = False
     """``--gres-flags=enforce-binding``: on each node its GPUs lie on one socket with its CPUs."""
-    several_sockets: bool = False
-    """Bound, but where no socket has enough, Slurm may choose GPUs of several (`sockets`)."""
+    several_sockets: int | None = None
+    """Bound, but where no socket has enough, Slurm may choose GPUs of several (`sockets`) for a job
+    with at least so many CPUs on each node; None: it never does."""
     fills_sockets: bool = False
     """Bound, and Slurm gives it every free core of the socket."""
     cpus: int = 1

@@ -97,12 +97,13 @@ def views(
             max_nodes=nodes,
             gpus_per_node=each,
             bound=False,
-            several_sockets=False,
+            several_sockets=None,
         )
         for mask in _one_socket(sockets, there, each, cpus):
             if _enough(mask, each, nodes):
                 yield asked, _showing(cluster, mask, idle)
-        if request.several_sockets and each > 1:
+        least = request.several_sockets
+        if least is not None and request.total_cpus // nodes >= least and each > 1:
             mask = there & _several_sockets(sockets, there, each, cpus)[:, None]
             if _enough(mask, each, nodes):
                 by_slurm = np.zeros_like(cluster.indexed)

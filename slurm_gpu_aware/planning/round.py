@@ -203,7 +203,7 @@ class _Round:
         mine = {assignment.job_id for assignment in self.assignments}
         others = [job for job in self.running if job.job_id not in mine]
         # Whom Slurm would push out for GPUs that it chooses itself, nobody knows.
-        named = replace(request, several_sockets=False) if request.bound else request
+        named = replace(request, several_sockets=None) if request.bound else request
         found = plan_preemption(named, self.here, others, self.chooser.could_place)
         if found is None:
             return False

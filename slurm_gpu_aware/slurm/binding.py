@@ -41,7 +41,7 @@ def bind(request: Request, original: OriginalRequest, form: Form) -> Request:
     most = max(request.min_nodes, request.max_nodes or request.gpus)
     fills = any(fills_sockets(original, n) for n in {request.min_nodes, most})
     # With --gpus and one CPU per node Slurm looks at one socket only (_socks_per_node).
-    several = form.kind != "job" or request.total_cpus > most
+    several = 2 if form.kind == "job" else 0
     return replace(request, bound=True, fills_sockets=fills, several_sockets=several)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import Cluster, IntArray, RunningJob
-from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmNode
+from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.slurm.gateway import NodeCores, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres_line import slot_of
 from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold
 from slurm_gpu_aware.sockets import Sockets
@@ -66,19 +67,22 @@ def _read(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob], width: int) -> S
     gpu = np.full((len(nodes), width), -1, dtype=np.int64)
     cpus = np.zeros((len(nodes), many), dtype=np.int64)
     free = cpus.copy()
-    held: dict[str, set[int]] = {}
+    places = {node.name: i for i, node in enumerate(nodes)}
+    held = [0] * len(nodes)
     for job in jobs:
         for share in job.shares:
-            held.setdefault(share.node, set()).update(share.cpu_ids or ())
+            i = places.get(share.node)
+            if i is not None and (cores := nodes[i].cores) is not None:
+                held[i] |= _core_bits(share.cpu_ids or (), cores.threads)
     for i, node in enumerate(nodes):
         if node.cores is None:
             continue
-        for slot, socket in _bound_to(node):
+        for slot, socket in _bound_to(node.gpus, node.gpu_sockets, node.cores.sockets):
             gpu[i, slot] = socket
-        special = _by_socket(node.cores.special, node, many)
-        busy = _by_socket(held.get(node.name, set()) - node.cores.special, node, many)
+        kept = _core_bits(tuple(node.cores.special), node.cores.threads)
+        busy = np.array(_by_socket(held[i] & ~kept, node.cores, many))
         cpus[i, : node.cores.sockets] = node.cores.cpus * node.cores.cores
-        cpus[i] -= special
+        cpus[i] -= _by_socket(kept, node.cores, many)
         free[i] = cpus[i] - busy - max(0, node.cpus_used - int(busy.sum()))
     return Sockets(
         gpu=gpu,
@@ -89,29 +93,44 @@ def _read(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob], width: int) -> S
     )
 
 
-def _bound_to(node: SlurmNode) -> list[tuple[int, int]]:
+@lru_cache(maxsize=256)  # a site has few kinds of nodes
+def _bound_to(
+    gpus: tuple[tuple[str | None, int], ...],
+    gpu_sockets: tuple[tuple[int, ...] | None, ...],
+    sockets: int,
+) -> tuple[tuple[int, int], ...]:
     """(GPU index, socket) where a GPU is bound to one socket, or there is only one."""
-    assert node.cores is not None  # noqa: S101 - the caller has looked
     found: list[tuple[int, int]] = []
     first = 0
-    for (kind, count), bound in zip(node.gpus, node.gpu_sockets, strict=True):
+    for (kind, count), bound in zip(gpus, gpu_sockets, strict=True):
         slot = slot_of(kind) if count == 1 else None
         slots = range(first, first + count) if slot is None else [slot]
         first += count
-        if node.cores.sockets == 1:
+        if sockets == 1:
             bound = (0,)
-        if bound is not None and len(bound) == 1 and bound[0] < node.cores.sockets:
+        if bound is not None and len(bound) == 1 and bound[0] < sockets:
             found += [(each, bound[0]) for each in slots]
-    return found
+    return tuple(found)
 
 
-def _by_socket(cpu_ids: Iterable[int], node: SlurmNode, many: int) -> IntArray:
-    """(S,) CPUs of the cores that these belong to, on each of ``many`` sockets."""
-    assert node.cores is not None  # noqa: S101 - the caller has looked
-    cores = {cpu // node.cores.threads for cpu in cpu_ids}
-    sockets = [core // node.cores.cores for core in cores]
-    inside = [socket for socket in sockets if socket < node.cores.sockets]
-    return node.cores.cpus * np.bincount(inside, minlength=many).astype(np.int64)
+@lru_cache(maxsize=1 << 14)
+def _core_bits(cpu_ids: tuple[int, ...], threads: int) -> int:
+    """The cores that CPUs belong to: bit N stands for core N of the node."""
+    bits = 0
+    for cpu in cpu_ids:
+        bits |= 1 << (cpu // threads)
+    return bits
+
+
+def _by_socket(core_bits: int, cores: NodeCores, many: int) -> tuple[int, ...]:
+    """(S,) CPUs of these cores, on each of ``many`` sockets."""
+    whole = (1 << cores.cores) - 1
+    return tuple(
+        cores.cpus * (core_bits >> socket * cores.cores & whole).bit_count()
+        if socket < cores.sockets
+        else 0
+        for socket in range(many)
+    )
 
 
 def _held(
@@ -121,8 +140,8 @@ def _held(
     found = {}
     for share in job.shares:
         i = places.get(share.node)
-        if i is not None and nodes[i].cores is not None and share.cpu_ids:
-            found[i] = tuple(_by_socket(share.cpu_ids, nodes[i], many).tolist())
+        if i is not None and (cores := nodes[i].cores) is not None and share.cpu_ids:
+            found[i] = _by_socket(_core_bits(share.cpu_ids, cores.threads), cores, many)
     return found
 
 

@@ -62,7 +62,7 @@ def busy(
 
 
 def bound(number: int, gpus: int, cpus: int = 1, **fields: Any) -> Request:
-    usual = {"max_nodes": 1, "bound": True, "several_sockets": True}
+    usual = {"max_nodes": 1, "bound": True, "several_sockets": 0}
     return Request(str(number), gpus, cpus=cpus, **{**usual, **fields})
 
 

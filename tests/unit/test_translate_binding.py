@@ -16,6 +16,7 @@ from slurm_gpu_aware.service.candidates import Candidates
 from slurm_gpu_aware.service.licences import Licences
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
+from slurm_gpu_aware.slurm.fitting import fits
 from slurm_gpu_aware.slurm.free_cores import with_sockets
 from slurm_gpu_aware.slurm.gateway import (
     NodeCores,
@@ -120,11 +121,14 @@ def test_who_gets_all_cores_beside_his_gpus(
 
 
 def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
-    here = site(node("n1"))
-    two = OriginalRequest(tres_per_job="gres/gpu:2", nodes=(1, 1))
-    assert not to_request(job(), two, here).several_sockets
-    assert to_request(job(cpus=2), two, here).several_sockets
-    assert to_request(job(), asked("gpu:2"), here).several_sockets
+    """--gpus=2 where each socket has one GPU left: with one CPU a node it waits, as in Slurm."""
+    held = NodeShare("n1", 2, 500, (0, 2), {}, (0, 8))
+    running = slurm_job(3, state="RUNNING", shares=(held,))
+    here = site(node("n1", gpus_used=frozenset({0, 2}), cpus_used=2), running=(running,))
+    two = OriginalRequest(tres_per_job="gres/gpu:2")
+    assert not fits(to_request(job(), two, here), here.cluster, idle=False)
+    assert fits(to_request(job(cpus=2), two, here), here.cluster, idle=False)
+    assert fits(to_request(job(), asked("gpu:2"), here), here.cluster, idle=False)
 
 
 @pytest.mark.parametrize(
