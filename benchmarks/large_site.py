@@ -16,6 +16,7 @@ Times are medians of CPU time of this process, so that other load disturbs them 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -33,7 +34,7 @@ from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
-from slurm_gpu_aware.service.selectd import Selector
+from slurm_gpu_aware.service.selectd import GC_OBJECTS, Selector
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 
 REPEATS = 5
@@ -299,6 +300,7 @@ def main() -> None:
     if unknown := [name for name in given.parts if name not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}")
     logging.disable(logging.CRITICAL)
+    gc.set_threshold(GC_OBJECTS, 20, 20)  # as the daemon does
     for name in given.parts or PARTS:
         PARTS[name](given)
 

@@ -6,6 +6,7 @@ held), and sends updates that change nothing.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from slurm_gpu_aware.config import load_config
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.service import rounds as service
 from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.selectd import GC_OBJECTS
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import JobUpdate
 
@@ -64,6 +66,7 @@ class Timed:
 
 def main() -> None:
     logging.disable(logging.CRITICAL)
+    gc.set_threshold(GC_OBJECTS, 20, 20)  # as the daemon does
     config = load_config()
     gateway = Timed(CliGateway(60.0))
     planned: list[float] = []

@@ -7,11 +7,12 @@ tried again later, not in every round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
+from slurm_gpu_aware.service.recovery import in_parts
 from slurm_gpu_aware.slurm.gate import hand_over
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 
@@ -33,11 +34,16 @@ class Leaver:
         self._backoff = backoff
 
     def leave(
-        self, jobs: Sequence[tuple[SlurmJob, str]], now: float, split: Set[int] = frozenset()
+        self,
+        jobs: Sequence[tuple[SlurmJob, str]],
+        now: float,
+        split: Set[int] = frozenset(),
+        between: Callable[[], object] = lambda: None,
     ) -> tuple[set[str], dict[str, str]]:
         """Open the gate for jobs that we never can place, each with the reason why.
 
-        ``split``: arrays of which tasks stand in records of their own; see `update_ids`. Returns
+        ``split``: arrays of which tasks stand in records of their own; see `update_ids`.
+        ``between``: called before each part of what is sent. Returns
         (ids of the jobs that Slurm was told about, why each job stays parked that does).
         """
         updates: dict[str, list[JobUpdate]] = {}
@@ -53,14 +59,21 @@ class Leaver:
                 log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
                 self._backoff.punish(job.id)
                 stays[job.id] = "its gate cannot be opened, it must be released by hand"
-        stays |= self.send(updates, {job.id: reason for job, reason in jobs}, now)
+        stays |= self.send(updates, {job.id: reason for job, reason in jobs}, now, between)
         return set(updates), stays
 
     def send(
-        self, updates: Mapping[str, Sequence[JobUpdate]], reasons: Mapping[str, str], now: float
+        self,
+        updates: Mapping[str, Sequence[JobUpdate]],
+        reasons: Mapping[str, str],
+        now: float,
+        between: Callable[[], object] = lambda: None,
     ) -> dict[str, str]:
         """Send updates, by the job that they are for; why each stays that Slurm refused."""
-        refused = self._gateway.update_jobs([u for sent in updates.values() for u in sent])
+        refused: dict[str, str] = {}
+        for part in in_parts([u for sent in updates.values() for u in sent]):
+            between()
+            refused |= self._gateway.update_jobs(part)
         stays: dict[str, str] = {}
         for job_id, sent in updates.items():
             complaints = [refused[u.job_id] for u in sent if u.job_id in refused]

@@ -216,7 +216,7 @@ class Rounds:
             log.warning("the gate is not held: nothing is placed until it is")
             return
         split = split_arrays(jobs)
-        left, stays = self._leaver.leave(leave, now, split)
+        left, stays = self._leaver.leave(leave, now, split, between)
         outcome.waiting += [waiting_entry(job_id, why) for job_id, why in stays.items()]
         chosen = {assignment.job_id for assignment in plan.assignments}
         # Whatever an interrupted round left pinned and this one does not place.

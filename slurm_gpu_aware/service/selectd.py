@@ -32,7 +32,7 @@ from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import Gateway
 
-__all__ = ["Selector", "run"]
+__all__ = ["GC_OBJECTS", "Selector", "run"]
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _RECORD_S = 5.0
 """Rounds that place nothing are written down at most this often."""
 _SHOWN_WAITING = 200
 _PRUNE_S = 3600.0
-_GC_OBJECTS = 50_000
+GC_OBJECTS = 50_000
 """A round makes some hundred thousand objects and next to no cycles among them: looking for these
 after every 700 took a tenth of its time."""
 
@@ -67,7 +67,7 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
         logging.basicConfig(
             level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
-    gc.set_threshold(_GC_OBJECTS, 20, 20)
+    gc.set_threshold(GC_OBJECTS, 20, 20)
     settings = config if isinstance(config, Config) else load_config(config)
     gateway = CliGateway(settings.selector.command_timeout_s)
     try:
