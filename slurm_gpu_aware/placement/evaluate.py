@@ -48,7 +48,7 @@ def worst_score(
         values += [scores.item(node, slot) for slot in chosen]
         if not cluster.indexed.item(node):
             values += scores[node][cluster.free[node]].tolist()
-    return float(max(v if isfinite(v) else 1.0 for v in values))
+    return float(max([v if isfinite(v) else 1.0 for v in values]))
 
 
 def predicted_slowdown(

@@ -8,6 +8,7 @@ nodes have, a column per node.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = ["choose_same", "first_nodes", "least_sums", "same_keys"]
 
 _AT_ONCE = 1 << 22  # index sets x nodes in one array
 _MOST_WORK = 1 << 26  # index sets x nodes compared in one group; beyond, the account says so
+_FEW = 1 << 9  # index sets x nodes up to which plain Python is quicker than arrays
 _MANY = 1 << 16  # index sets x nodes from which on equal nodes are worth finding
 
 
@@ -78,7 +80,7 @@ def choose_same(cell: Cell, best_fit: bool) -> Choice:
         slots=(slots,) * count,
         total=total,
         candidates=len(cell.units),
-        sets=sum(len(s) for s in found.values()),
+        sets=sum(map(len, found.values())),
         ties=chosen.ties,
         cut=cut,
     )
@@ -120,6 +122,9 @@ def _best_set(
     if cell.supply.request.required:
         units = cell.units if rows is None else cell.units[rows]
         must = np.isin(units, list(cell.supply.request.required))
+    pairs = len(sets) * (len(left) if rows is None else len(rows))
+    if pairs <= _FEW and best_fit and must is None and cell.bound_index == 0:
+        return _best_of_few(cell, sets, rows, left)
     best: _Best | None = None
     step = max(1, _AT_ONCE // (len(left) if rows is None else len(rows)))
     for start in range(0, len(sets), step):
@@ -137,9 +142,26 @@ def _best_set(
         chosen = order if rows is None else rows[order]
         earlier = not best_fit and best is not None and tuple(chosen) < tuple(best.rows)
         if best is None or value < best.value or earlier:
-            best = _Best(value, int(part[which]), chosen, ties)
+            best = _Best(value, part.item(which), chosen, ties)
     assert best is not None  # noqa: S101 - a group that was found has sets
     return best
+
+
+def _best_of_few(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> _Best:
+    """:func:`_best_set` where all scores are equal: of each set the nodes with the fewest left."""
+    masks = cell.masks if rows is None else cell.masks[rows]
+    spare = left if rows is None else left[rows]
+    order = spare.argsort(kind="stable")
+    ranked = list(zip(masks[order].tolist(), spare[order].tolist(), order.tolist(), strict=True))
+    found: list[tuple[int, int, list[int]]] = []
+    for one in sets.tolist():
+        having = [(less, row) for mask, less, row in ranked if mask & one == one]
+        having = having[: cell.split.nodes]
+        found.append((sum([less for less, _ in having]), one, [row for _, row in having]))
+    value = min(found, key=itemgetter(0))[0]
+    ties = [each for each in found if each[0] == value]
+    chosen = np.array(sorted(ties[0][2]), dtype=np.int64)
+    return _Best(value, ties[0][1], chosen if rows is None else rows[chosen], len(ties))
 
 
 def first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
@@ -178,12 +200,10 @@ def same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray)
     masks, units = cell.masks, cell.units
     if rows is not None:
         masks, units, left = masks[rows], units[rows], left[rows]
-    key = np.empty((len(sets), len(units)))
-    key[:] = left
+    key: IntArray | FloatArray = left
     if cell.bound_index > 0:
         width = cell.supply.cluster.shape[1]
         member = unpack(sets.astype(np.uint64), width).astype(np.float64)
         fixed = cell.supply.table.fixed[units].astype(np.float64)
-        key += (member @ fixed.T) * SUM_WEIGHT
-    key[sets[:, None] & ~masks.astype(np.int64) != 0] = np.inf
-    return key
+        key = left + (member @ fixed.T) * SUM_WEIGHT
+    return np.where(sets[:, None] & ~masks.astype(np.int64), np.inf, key)

@@ -46,14 +46,14 @@ class _Subsets:
 
     def __init__(self, n: int) -> None:
         # Counting the masks with GPU 0 as the highest bit downwards is lexicographic order.
-        mask = np.zeros(1, dtype=np.uint16)
-        size = np.zeros(1, dtype=np.uint8)
-        for bit in reversed(range(n)):
-            mask = np.concatenate([mask | np.uint16(1 << bit), mask])
-            size = np.concatenate([size + np.uint8(1), size])
-        self._mask, self._size = mask, size
+        highest = np.arange((1 << n) - 1, -1, -1, dtype=">u2") << (16 - n)
+        bits = np.unpackbits(highest.astype(">u2").view(np.uint8))
+        self._mask = np.packbits(bits, bitorder="little").view("<u2")
+        self._size = np.zeros(1, dtype=np.uint8)
+        for _ in range(n):
+            self._size = np.concatenate([self._size + np.uint8(1), self._size])
         self._by_size: dict[int, IntArray] = {}
-        self._rank = np.zeros(mask.size, dtype=np.int64)
+        self._rank = np.zeros(1 << n, dtype=np.int64)
         self.rank = self._rank.view()
         """Rank of each mask in its size, of those sizes that were asked for. Read-only."""
         self.rank.setflags(write=False)
