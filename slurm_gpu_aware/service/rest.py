@@ -39,13 +39,13 @@ class Rest:
         """An event has come, or the selector has just started."""
         self._awake_until = self.timer() + _AWAKE_S
 
-    def asked(self, *, quiet: bool, told: bool) -> bool:
+    def asked(self, *, quiet: bool) -> bool:
         """All was read. Returns whether something came of which nobody had told.
 
-        ``quiet``: nothing there is ours. ``told``: by an event just now.
+        ``quiet``: nothing there is ours.
         """
         now = self.timer()
-        surprised = self._quiet and not quiet and not told and now >= self._awake_until
+        surprised = self._quiet and not quiet and now >= self._awake_until
         if surprised:
             self._awake_until = now + _SURPRISED_S
         self._quiet, self._asked = quiet, now

@@ -203,14 +203,16 @@ class Selector:
     def _round(self, trigger: str) -> None:
         """One round and what belongs to it; whatever fails, the daemon goes on."""
         self._echo = trigger == "submit"
-        if trigger != "timer":
-            self._rest.told()
         if trigger == "end":
             self._freed = time.monotonic()
+        told = trigger != "timer"
+        if told:
+            self._rest.told()
         started = time.time()
         try:
-            if self._slept_badly or not (self._events.watching and self._rest.allowed()):
-                self._ask()
+            rests = self._events.watching and self._rest.allowed() and not self._slept_badly
+            if told or not rests:
+                self._ask(told=told)
         except SourceError as exc:
             log.warning("round given up: %s", exc)
             self._slept_badly = True
@@ -224,13 +226,15 @@ class Selector:
         except Exception:
             log.exception("the round could not be written down; the selector goes on")
 
-    def _ask(self) -> None:
-        """A round. Raises SourceError."""
+    def _ask(self, *, told: bool) -> None:
+        """A round; ``told``: an event has started it. Raises SourceError."""
         self._outcome = self._rounds.run()
         self._slept_badly = False
         self._finished = time.monotonic()
         self._heartbeat.round_done()
-        if self._rest.asked(quiet=self._rounds.quiet, told=self._events.pending):
+        if told or self._events.pending:
+            self._rest.told()  # however long the round took
+        if self._rest.asked(quiet=self._rounds.quiet):
             log.info("a job came of which no event told: Slurm is asked in every round for a while")
 
     def _write_down(self, trigger: str, started: float) -> None:

@@ -108,6 +108,25 @@ def test_after_an_event_every_round_asks_for_a_while(day: Day) -> None:
     assert len(day.asked) == 6
 
 
+def test_an_event_is_no_surprise_however_long_its_round_takes(day: Day) -> None:
+    day.pass_by(100)
+    run = day.selector._rounds.run
+
+    def slow() -> Outcome:
+        day.quiet = False
+        day.now += 60.0
+        return run()
+
+    day.selector._rounds.run = slow  # type: ignore[method-assign]
+    day.selector._round("submit")
+    day.selector._rounds.run = run  # type: ignore[method-assign]
+    day.quiet = True
+    day.pass_by(35)
+    day.asked.clear()
+    day.pass_by(300)
+    assert len(day.asked) == 10
+
+
 def test_a_file_that_cannot_be_watched_leaves_no_round_out(day: Day, tmp_path: Path) -> None:
     day.pass_by(60)
     (tmp_path / "submitted").unlink()
@@ -137,8 +156,9 @@ def test_a_job_whose_event_is_on_its_way_is_no_surprise(day: Day, tmp_path: Path
     (tmp_path / "submitted").write_text(".")
     day.quiet = False
     day.pass_by(30)
+    day.selector._events.drain()
     day.quiet = True
-    day.pass_by(10)
+    day.pass_by(35)
     day.asked.clear()
     day.pass_by(300)
     assert len(day.asked) == 10
