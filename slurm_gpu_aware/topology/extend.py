@@ -42,13 +42,13 @@ def extended(weights: Rows, ends: IntArray, values: Rows, ways: Sequence[np.ufun
     GPUs, those of the set among them: the caller picks, and nothing has to be gathered here.
     """
     n = weights.shape[0]
-    best = np.empty((len(ways), ends.shape[1], n), weights.dtype)
     if ends.size * n <= _AT_ONCE:
         links = weights.take(ends, axis=0)
+        longer = np.empty((len(ways), *links.shape), weights.dtype)
         for at, way in enumerate(ways):
-            way(links, values[at, :, :, None]).max(axis=0, out=best[at])
-        return best
-    best[:] = -np.inf
+            way(links, values[at, :, :, None], out=longer[at])
+        return np.asarray(longer.max(axis=1))
+    best = np.full((len(ways), ends.shape[1], n), -np.inf, weights.dtype)
     room = np.empty_like(best[0])
     for place, end in enumerate(ends):
         links = weights.take(end, axis=0)

@@ -120,18 +120,20 @@ class Trees:
         other = self.hung(right)
         a, b = _splits(self.n, left, right)
         splits, sets = a.shape
-        best = np.empty((len(self.ways), sets, self.n), one.dtype)
-        step = max(1, _MOST_AT_ONCE // splits)
-        first, second = (np.empty((splits * step, self.n), one.dtype) for _ in range(2))
+        ways = len(self.ways)
+        best = np.empty((ways, sets, self.n), one.dtype)
+        step = min(sets, max(1, _MOST_AT_ONCE // (ways * splits)))
+        room = [np.empty(ways * splits * step * self.n, one.dtype) for _ in range(2)]
         for start in range(0, sets, step):
-            end = min(start + step, sets)
-            lefts, rights = a[:, start:end].ravel(), b[:, start:end].ravel()
-            here, there = first[: lefts.size], second[: lefts.size]
+            lefts, rights = a[:, start : start + step].ravel(), b[:, start : start + step].ravel()
+            shape = (ways, lefts.size, self.n)
+            here, there = (part[: ways * lefts.size * self.n].reshape(shape) for part in room)
+            one.take(lefts, axis=1, out=here, mode="clip")
+            other.take(rights, axis=1, out=there, mode="clip")
             for at, way in enumerate(self.ways):
-                one[at].take(lefts, axis=0, out=here, mode="clip")
-                other[at].take(rights, axis=0, out=there, mode="clip")
-                way(here, there, out=here)
-                here.reshape(splits, end - start, self.n).max(axis=0, out=best[at, start:end])
+                way(here[at], there[at], out=here[at])
+            by_split = here.reshape(ways, splits, -1, self.n)
+            by_split.max(axis=1, out=best[:, start : start + step])
         return best
 
     def _layout(self, root: int, mask: int, size: int, at: int, out: list[int]) -> None:
