@@ -28,7 +28,7 @@ from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.choose import Choice, choose
 from slurm_gpu_aware.placement.feasible import Supply, splits
 from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
-from slurm_gpu_aware.placement.links import choose_by_links, promised_set
+from slurm_gpu_aware.placement.links import choose_by_links, compared_in_part, promised_set
 from slurm_gpu_aware.placement.tables import flat_table, two_levels
 from slurm_gpu_aware.placement.topo_split import choose_by_sockets
 from slurm_gpu_aware.request import Request
@@ -39,7 +39,7 @@ from slurm_gpu_aware.topology.bandwidth import (
     eq2_model,
 )
 from slurm_gpu_aware.topology.graph import HardwareGraph
-from slurm_gpu_aware.topology.matching import complete_search, match
+from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
@@ -114,15 +114,17 @@ def _kept(graph: HardwareGraph, gpus: int) -> float:
     return float(graph.gbps[np.ix_(slots, slots)].sum()) / 2
 
 
-def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:
+def links_account(
+    cell: Cell, choice: Choice, goal: Goal, *, by_links: bool = True
+) -> dict[str, Any]:
     """MAPA's part of the account: the three bandwidths of the chosen set. GB/s.
 
     On a plain node those of the worst set that Slurm may pick (``worst``), as it was compared. The
-    totals stand only if the links of every node were measured.
+    totals stand only if the links of every node were measured. ``by_links``: they decided.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
     nodes: list[dict[str, Any]] = []
-    in_part = False
+    in_part = by_links and compared_in_part(cell, choice, goal)
     for node, slots in zip(choice.nodes, choice.slots, strict=True):
         graph, free = graph_of(cluster, node), int(cell.supply.free[node])
         entry: dict[str, Any] = {
@@ -143,7 +145,7 @@ def links_account(cell: Cell, choice: Choice, goal: Goal) -> dict[str, Any]:
                 "order": [list(order) for order in found.order],
                 "links_gbps": [round(link, 3) for link in found.links_gbps],
             }
-        in_part |= not complete_search(graph, goal.pattern, len(slots))
+            in_part |= not found.complete
         nodes.append(entry)
     account: dict[str, Any] = {
         "objective": goal.objective,
@@ -258,5 +260,5 @@ def _without_values(
     if cell is None:
         return None
     choice = choose_by_sockets(cell) if sockets else choose(cell, best_fit=False)
-    why = {**links_account(cell, choice, goal), "objective": "none"}
+    why = {**links_account(cell, choice, goal, by_links=False), "objective": "none"}
     return assignment(name, cell, choice, why=why, rule=rule)

@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 
 from slurm_gpu_aware.cluster import FloatArray, IntArray
-from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds, preserved_bw
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, EffBwModel, eq2, link_kinds, preserved_bw
 from slurm_gpu_aware.topology.general import best_mapping, complete, mapping_values
 from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.patterns import Pattern
@@ -36,10 +36,13 @@ from slurm_gpu_aware.topology.subsets import (
     rank_of_mask,
 )
 from slurm_gpu_aware.topology.trees import Trees, best_tree, tree_values
+from slurm_gpu_aware.topology.wide import best_by_bottleneck, best_by_sum, best_layout
 
 __all__ = [
+    "BestSets",
     "Match",
     "agg_table",
+    "best_sets",
     "complete_search",
     "eff_table",
     "fitted_ring",
@@ -222,6 +225,42 @@ def complete_search(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
     return complete(pattern.edges_for(k), k, graph.n)
 
 
+@dataclass(frozen=True)
+class BestSets:
+    """The best sets of a machine for a pattern that is too wide for tables."""
+
+    masks: IntArray
+    """In tie order."""
+    eff_gbps: float | None
+    """Their EffBW; None: the sum alone counts."""
+    agg_gbps: float
+    complete: bool
+    """False: the search was given up, and better sets may exist (see ``wide``)."""
+
+
+@lru_cache(maxsize=512)
+def best_sets(
+    graph: HardwareGraph, pattern: Pattern, k: int, model: EffBwModel, *, by_sum: bool
+) -> BestSets:
+    """Sets of ``k`` with the largest EffBW and, among those, the largest AggBW.
+
+    ``by_sum``: with the largest AggBW. For edge lists, on machines of at most 16 GPUs, where
+    :func:`complete_search` says that tables would not do. Takes up to a few seconds, once.
+    """
+    edges, among, eff, known = pattern.edges_for(k), None, None, True
+    if not by_sum:
+        if model.coefficients is None:
+            found = best_by_bottleneck(graph.gbps, edges, k)
+            among, eff, known = found.sets, found.gbps, found.complete
+        else:
+            table = _eq2_table(graph, k, model)
+            eff = float(table.max())
+            among = table == eff
+    total = best_by_sum(graph.gbps, edges, k, among)
+    masks = masks_of_size(graph.n, k)[total.sets]
+    return BestSets(masks, eff, total.gbps, known and total.complete)
+
+
 def preserved_table(graph: HardwareGraph, free: int, k: int) -> FloatArray:
     """(C(n, k),) PreservedBW (eq. 3) on the free GPUs for every set, tie order. GB/s.
 
@@ -244,6 +283,8 @@ class Match:
     """AggBW: the largest sum of any embedding on the set."""
     eff_gbps: float
     """EffBW: the largest of any embedding on the set."""
+    complete: bool = True
+    """False: the search was given up; the values are those of the embedding that is shown."""
 
 
 @lru_cache(maxsize=4096)
@@ -258,11 +299,10 @@ def match(
     """The best embedding on one given set of at most 16 GPUs.
 
     ``by_sum``: the one with the largest AggBW. Otherwise the one with the largest EffBW and, under
-    the bottleneck model, the largest sum among those. Where the search is in part
-    (:func:`complete_search`) the values are those of the embedding that is returned.
+    the bottleneck model, the largest sum among those.
     """
     k = len(gpus)
-    agg, eff = _values(graph, gpus, pattern)
+    agg, eff, known = _values(graph, gpus, pattern)
     by_eq2 = model.coefficients is not None and not by_sum
     if model.coefficients is not None:
         eff = float(_eq2_table(graph.subgraph(gpus), k, model)[0])
@@ -277,55 +317,80 @@ def match(
         else:
             slowest = 0.0 if by_sum else _values(graph, gpus, piece)[1]
             told = by_eq2 and piece.name == "ring"
-            order = _layout(graph, gpus, piece, slowest, told)
+            order, found = _layout(graph, gpus, piece, slowest, told, agg if known else None)
+            known &= found
         orders.append(order)
         links += [graph.gbps.item(order[a], order[b]) for a, b in edges]
-    if links and not complete_search(graph, pattern, k):
+    if links and not known:
         agg, eff = sum(links), (eff if by_eq2 else min(links))  # of the one that is shown
-    return Match(gpus, tuple(orders), tuple(links), agg, eff)
+    return Match(gpus, tuple(orders), tuple(links), agg, eff, known)
 
 
 def _pieces(pattern: Pattern) -> tuple[Pattern, ...]:
     return (_RING, _TREE) if pattern.name == "ring+tree" else (pattern,)
 
 
-def _values(graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern) -> tuple[float, float]:
-    """AggBW and bottleneck of one set: looked up if the machine has a table, else computed."""
+def _values(
+    graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern
+) -> tuple[float, float, bool]:
+    """AggBW and bottleneck of one set: looked up if the machine has a table, else computed.
+
+    Last: all embeddings were searched.
+    """
     k, at = len(gpus), 0
     if not pattern.has_edges(k):
-        return 0.0, 0.0
-    if (graph, pattern, k) in _link_tables:
+        return 0.0, 0.0, True
+    if not complete_search(graph, pattern, k):
+        part = graph.subgraph(gpus)
+        if complete_search(part, pattern, k):
+            total, slowest = _link_tables(part, pattern, k)
+        else:
+            found = best_sets(part, pattern, k, BOTTLENECK, by_sum=False)
+            return found.agg_gbps, found.eff_gbps or 0.0, found.complete
+    elif (graph, pattern, k) in _link_tables:
         at = rank_of_mask(graph.n, k).item(mask_of(gpus))
         total, slowest = _link_tables(graph, pattern, k)
     else:
         total, slowest = _link_tables(graph.subgraph(gpus), pattern, k)
-    return total.item(at), slowest.item(at)
+    return total.item(at), slowest.item(at), True
 
 
 def _layout(
-    graph: HardwareGraph, gpus: tuple[int, ...], piece: Pattern, slowest: float, told: bool
-) -> tuple[int, ...]:
+    graph: HardwareGraph,
+    gpus: tuple[int, ...],
+    piece: Pattern,
+    slowest: float,
+    told: bool,
+    most: float | None = None,
+) -> tuple[tuple[int, ...], bool]:
     """GPU of each position of the embedding with the largest sum and no link below ``slowest``.
 
-    ``told``: with the largest sum of :func:`_told_weights`.
+    ``told``: with the largest sum of :func:`_told_weights`. ``most``: the largest sum of any one,
+    if known. Returns also whether the embedding is known to be what it is to be.
     """
     k, edges = len(gpus), piece.edges_for(len(gpus))
     if not edges or piece.name == "all-to-all":
-        return gpus
+        return gpus, True
     index = np.ix_(gpus, gpus)
     gbps = graph.gbps[index]
     weights = _told_weights(graph)[index] if told else gbps
     links = weights[_pairs(k)]
     if links.min() == links.max():
-        return gpus
+        return gpus, True
     # The table's search has mostly found it: its own answer is ours if no link of it is too slow.
     if not told and graph.n <= _SMALL and piece.name in ("ring", "tree"):
         order = _search(graph, piece, k).best(mask_of(gpus))
         if min(graph.gbps.item(order[a], order[b]) for a, b in edges) >= slowest:
-            return order
+            return order, True
     allowed = np.where(gbps >= slowest, weights, -np.inf)
+    found = True
     if piece.name == "tree":
         order = best_tree(allowed)
+    elif piece.name == "ring":
+        order = best_ring(allowed)
+    elif complete(edges, k, k):
+        order = best_mapping(allowed, edges)
     else:
-        order = best_ring(allowed) if piece.name == "ring" else best_mapping(allowed, edges)
-    return tuple(gpus[i] for i in order)
+        layout = best_layout(allowed, edges, most)
+        order, found = layout.order, layout.complete
+    return tuple(gpus[i] for i in order), found
