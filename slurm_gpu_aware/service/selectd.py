@@ -27,7 +27,7 @@ from slurm_gpu_aware.service.clock_settings import read_config as read_clock_con
 from slurm_gpu_aware.service.clock_spool import ClockSpool
 from slurm_gpu_aware.service.events import Events
 from slurm_gpu_aware.service.heartbeat import Heartbeat
-from slurm_gpu_aware.service.rest import Rest
+from slurm_gpu_aware.service.rest import Rest, spent_s
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import Gateway
@@ -228,13 +228,15 @@ class Selector:
 
     def _ask(self, *, told: bool) -> None:
         """A round; ``told``: an event has started it. Raises SourceError."""
+        before_s = spent_s()
         self._outcome = self._rounds.run()
+        cost_s = spent_s() - before_s
         self._slept_badly = False
         self._finished = time.monotonic()
         self._heartbeat.round_done()
         if told or self._events.pending:
             self._rest.told()  # however long the round took
-        if self._rest.asked(quiet=self._rounds.quiet):
+        if self._rest.asked(quiet=self._rounds.quiet, cost_s=cost_s):
             log.info("a job came of which no event told: Slurm is asked in every round for a while")
 
     def _write_down(self, trigger: str, started: float) -> None:

@@ -10,6 +10,7 @@ from fake_slurm import FakeSlurm, parked
 from rounds_bench import RoundsBench
 
 from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
+from slurm_gpu_aware.service import selectd
 from slurm_gpu_aware.service.rest import Rest
 from slurm_gpu_aware.service.rounds import Outcome
 from slurm_gpu_aware.service.selectd import Selector
@@ -59,10 +60,13 @@ class Day:
         selector._rest.told()
         monkeypatch.setattr(selector._rounds, "run", self._run)
         self.quiet = True
+        self.cost_s, self.spent_s = 1.0, 0.0
+        monkeypatch.setattr(selectd, "spent_s", lambda: self.spent_s)
         selector._events.wait(0.0)
 
     def _run(self) -> Outcome:
         self.asked.append(self.now)
+        self.spent_s += self.cost_s
         self.selector._rounds.quiet = self.quiet
         return Outcome()
 
@@ -86,11 +90,23 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
     selector.close()
 
 
-def test_an_idle_selector_asks_every_half_minute(day: Day) -> None:
+def test_an_idle_selector_that_asks_dearly_asks_every_half_minute(day: Day) -> None:
     day.pass_by(30)
     day.asked.clear()
     day.pass_by(300)
     assert len(day.asked) == 10
+
+
+@pytest.mark.parametrize(("cost_s", "times"), [(0.03, 60), (0.1, 20), (0.19, 12), (9.0, 10)])
+def test_an_idle_selector_asks_as_often_as_a_per_cent_of_a_core_allows(
+    day: Day, cost_s: float, times: int
+) -> None:
+    day.cost_s = cost_s
+    day.pass_by(90)
+    day.asked.clear()
+    day.pass_by(300)
+    assert len(day.asked) == times
+    assert len(day.asked) * cost_s / 300 < 0.01 or times == 10
 
 
 def test_as_long_as_something_is_ours_every_round_asks(day: Day) -> None:
