@@ -14,14 +14,14 @@ from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.per_gpu import default_cpus
-from slurm_gpu_aware.slurm.snapshot import HOLDING
+from slurm_gpu_aware.slurm.snapshot import HOLDING, NODE_TAKEN
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
 __all__ = ["Candidates", "waiting_entry"]
 
 log = logging.getLogger(__name__)
 
-_PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None"})
+_PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
 """Reasons that say that nothing but our gate holds a parked job."""
 _MOST_TASKS = 500
 """Array tasks of one array that one round plans."""

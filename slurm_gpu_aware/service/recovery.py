@@ -20,6 +20,7 @@ from slurm_gpu_aware.slurm.gate import closed_licences, is_parked, open_licences
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.rewrite import is_pinned
+from slurm_gpu_aware.slurm.snapshot import NODE_TAKEN
 from slurm_gpu_aware.slurm.undo import undo_fields
 
 __all__ = ["FEW", "Recovery", "in_parts", "is_released"]
@@ -37,8 +38,7 @@ _STARTING = frozenset(
         "Priority",
         "Resources",
         "Cleaning",
-        # Another job that is placed on the node goes first.
-        "ReqNodeNotAvail,_May_be_reserved_for_other_job",
+        NODE_TAKEN,  # by another job that is placed there and goes first
     }
 )
 """Reasons of a placed job that is about to start."""

@@ -20,10 +20,12 @@ from slurm_gpu_aware.topology.locality import build_levels
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["HOLDING", "Hold", "build_cluster", "is_usable"]
+__all__ = ["HOLDING", "NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
 
 HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"})
 """Job states in which resources are held."""
+NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
+"""Reason of a job for whose node (-w) another one waits, too: it says nothing about the job."""
 
 _BASE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING"})
 _BLOCKING = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fake_slurm import FakeSlurm, parked
 from rounds_bench import RoundsBench
 
@@ -22,3 +23,19 @@ def test_a_clock_that_is_set_back_keeps_no_job_pinned(slurm: FakeSlurm) -> None:
     assert bench.rounds.run().placed == []
     bench.steady += 2.0
     assert bench.rounds.run().placed == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "placed"),
+    [
+        ("ReqNodeNotAvail,_May_be_reserved_for_other_job", ["7"]),
+        ("ReqNodeNotAvail,_Reserved_for_maintenance", []),
+        ("Dependency", []),
+    ],
+)
+def test_a_node_that_another_job_waits_for_holds_nobody(
+    slurm: FakeSlurm, reason: str, placed: list[str]
+) -> None:
+    """Slurm gives the reason at submission and looks again only after a while."""
+    slurm.write([parked(Reason=reason)], ["n1"])
+    assert RoundsBench(slurm).rounds.run().placed == placed
