@@ -7,9 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_gpu_aware.cluster import BoolArray
+from slurm_gpu_aware.cluster import BoolArray, IntArray
 
-__all__ = ["Request"]
+__all__ = ["NodeGroups", "Request"]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeGroups:
+    """Groups of nodes; a job that has them gets nodes of one group only. Compared by identity."""
+
+    of: IntArray
+    """(N,) number of each node's group; -1: in none, such a node is not used."""
+    name: str = "group"
+    """What one group is called in sentences."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +57,8 @@ class Request:
     """(N,) nodes that partition, features, reservations, -w and -x leave; None: all."""
     required: tuple[int, ...] = ()
     """Node indices that must be part of the allocation (``-w``)."""
+    together: NodeGroups | None = None
+    """All its nodes must be of one of these groups; None: any nodes will do."""
     whole_node: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the node is chosen."""
     bound: bool = False

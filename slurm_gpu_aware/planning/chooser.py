@@ -10,10 +10,10 @@ from typing import Any
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.placement.binding import place_bound, reason_bound
 from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
 from slurm_gpu_aware.placement.reasons import Reason
+from slurm_gpu_aware.placement.together import place_together, reason_together
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.request import Request
 
@@ -54,7 +54,7 @@ class Chooser:
             self.between()
         start = self.timer() if self.timer is not None else 0.0
         try:
-            found = place_bound(self._policy(request), request, cluster)
+            found = place_together(self._policy(request), request, cluster, self.between)
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
         except Exception as exc:  # one job must not stop the round for all
@@ -89,7 +89,7 @@ class Chooser:
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
         """Why the job's policy gives it no place here."""
         try:
-            return reason_bound(self._policy(request), request, cluster)
+            return reason_together(self._policy(request), request, cluster)
         except Exception:  # a reason that cannot be found must not stop the round
             log.exception("job %s: its policy cannot say why it has no place", request.job_id)
             return Reason(why_not(request, cluster))
@@ -141,6 +141,7 @@ def shape_of(request: Request) -> object:
         request.gpu_model,
         None if request.eligible is None else id(request.eligible),
         request.required,
+        None if request.together is None else id(request.together),
         request.whole_node,
         request.bound,
         request.several_sockets,

@@ -17,7 +17,7 @@ from slurm_gpu_aware.cluster import BoolArray, Cluster, LocalityLevel, RunningJo
 from slurm_gpu_aware.penalties import Penalty
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.request import NodeGroups, Request
 from slurm_gpu_aware.sockets import Sockets
 from slurm_gpu_aware.topology.graph import HardwareGraph
 
@@ -54,13 +54,15 @@ def record_round(
     used = {request.policy or settings.policy for request in queue}
     given = (policy_options or {}).items()
     masks: dict[bytes, int] = {}
-    rows = [_request(request, masks) for request in queue]
+    groups: dict[NodeGroups, int] = {}
+    rows = [_request(request, masks, groups) for request in queue]
     return {
         "now": now,
         "settings": asdict(settings),
         "policy_options": {name: _options(options) for name, options in given if name in used},
         "queue": rows,
         "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
+        "together": [[kept.name, kept.of.tolist()] for kept in groups],
         "cluster": _cluster(cluster),
         "placed": {
             a.job_id: [[cluster.nodes[n] for n in a.nodes], [list(s) for s in a.slots]]
@@ -76,8 +78,12 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
         settings["classes"] = tuple(settings["classes"])
         cluster = _read_cluster(content["cluster"])
         masks = [_mask(nodes, cluster) for nodes in content["eligible"]]
+        groups = [
+            NodeGroups(np.array(of, dtype=np.int64), str(name))
+            for name, of in content.get("together", ())
+        ]
         return RecordedRound(
-            queue=tuple(_read_request(row, masks) for row in content["queue"]),
+            queue=tuple(_read_request(row, masks, groups) for row in content["queue"]),
             cluster=cluster,
             settings=PlanSettings(**settings),
             now=float(content["now"]),
@@ -116,14 +122,18 @@ def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _request(request: Request, masks: dict[bytes, int]) -> dict[str, Any]:
-    """Fields that differ from their default; eligible nodes as the number of their mask."""
+def _request(
+    request: Request, masks: dict[bytes, int], groups: dict[NodeGroups, int]
+) -> dict[str, Any]:
+    """Fields that differ from their default; eligible nodes and groups by their number."""
     plain = {f.name: getattr(request, f.name) for f in fields(request)}
     plain["options"] = dict(request.options)
     plain["preempts"] = sorted(request.preempts)
     if request.eligible is not None:
         mask = request.eligible.astype(np.bool_).tobytes()
         plain["eligible"] = masks.setdefault(mask, len(masks))
+    if request.together is not None:
+        plain["together"] = groups.setdefault(request.together, len(groups))
     default = {**_DEFAULT, "preempts": []}
     return {
         name: value
@@ -141,10 +151,14 @@ def _mask(nodes: Sequence[int], cluster: Cluster) -> BoolArray:
     return mask
 
 
-def _read_request(row: Mapping[str, Any], masks: Sequence[BoolArray]) -> Request:
+def _read_request(
+    row: Mapping[str, Any], masks: Sequence[BoolArray], groups: Sequence[NodeGroups]
+) -> Request:
     values = dict(row)
     if "eligible" in values:
         values["eligible"] = masks[values["eligible"]]
+    if "together" in values:
+        values["together"] = groups[values["together"]]
     if "required" in values:
         values["required"] = tuple(values["required"])
     if "preempts" in values:

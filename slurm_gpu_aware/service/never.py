@@ -11,6 +11,7 @@ the reason, which the policy states itself, names the option.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,6 +48,17 @@ def fits_by_counts(request: Request, cluster: Cluster) -> bool:
 
     Where the request does not fix the count per node the GPUs may be spread unevenly.
     """
+    if (kept := request.together) is not None:
+        # What Slurm would not start either stays with us.
+        inside = request.eligible
+        parts = [kept.of == group for group in np.unique(kept.of[kept.of >= 0])]
+        return any(
+            fits_by_counts(
+                replace(request, together=None, eligible=p if inside is None else p & inside),
+                cluster,
+            )
+            for p in parts
+        )
     counts = cluster.exists.sum(axis=1)
     if request.eligible is not None:
         counts = np.where(request.eligible, counts, 0)

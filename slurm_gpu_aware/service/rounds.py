@@ -196,7 +196,17 @@ class Rounds:
             cluster = with_sockets(cluster, nodes, jobs, holds, now)
         between()
         reservations = self._gateway.reservations()
-        site = Site(self._config, slurm, nodes, partitions, reservations, cluster, now, rules)
+        site = Site(
+            self._config,
+            slurm,
+            nodes,
+            partitions,
+            reservations,
+            cluster,
+            now,
+            rules,
+            fabric=self._network.fabric,
+        )
         sorted_out = Candidates(site, self._backoff, Licences(self._gateway))
         sorted_out.sort_out(parked, jobs, between)
         candidates, leave = sorted_out.found, sorted_out.leave

@@ -12,9 +12,11 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.fabric import default_topology
 from slurm_gpu_aware.slurm.gateway import (
     JOB_ID,
     JobUpdate,
@@ -122,9 +124,11 @@ class CliGateway:
     def config(self) -> SlurmConfig:
         """Read Slurm's configuration."""
         found = parse_config(self._ask("show", "config"))
-        if found.conf_file:
-            self._sliced.beside(Path(found.conf_file))
-        return found
+        if not found.conf_file:
+            return found
+        path = Path(found.conf_file)
+        self._sliced.beside(path)
+        return replace(found, default_topology=default_topology(path.with_name("topology.yaml")))
 
     def jobs(self) -> list[SlurmJob]:
         """All job records; those whose text is doubtful are read again as JSON.

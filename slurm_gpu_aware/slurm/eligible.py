@@ -75,6 +75,7 @@ def check_not_too_large(
         request.several_sockets,
         request.total_cpus,
         id(request.eligible),  # one of site.eligible, which keeps it
+        request.together is not None,  # then those of the site
     )
     if key not in site.idle:
         site.idle[key] = fits(request, site.cluster, idle=True)

@@ -5,6 +5,8 @@ No GPU is chosen here; that is the planner's, which may still find that a job ha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster
@@ -34,14 +36,27 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
             kinds = [np.ones(len(counts), np.bool_)]
         for kind in kinds:
             here = able & kind
-            if int(here.sum()) < nodes or not all(here[i] for i in request.required):
-                continue
-            picked_by_slurm = request.whole_node or not cluster.indexed[here].all()
-            if nodes == 1 or picked_by_slurm or not cluster.same_indices:
-                return True
-            if int((gpus[here].sum(axis=0) >= nodes).sum()) >= each:
-                return True
+            for inside in _by_group(here, request, nodes):
+                if not all(inside[i] for i in request.required):
+                    continue
+                picked_by_slurm = request.whole_node or not cluster.indexed[inside].all()
+                if nodes == 1 or picked_by_slurm or not cluster.same_indices:
+                    return True
+                if int((gpus[inside].sum(axis=0) >= nodes).sum()) >= each:
+                    return True
     return False
+
+
+def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:
+    """Sets of which a job on so many nodes may have any, none of them too small."""
+    if request.together is None:
+        if int(here.sum()) >= nodes:
+            yield here
+        return
+    of = request.together.of
+    sizes = np.bincount(of[here & (of >= 0)])
+    for group in np.flatnonzero(sizes >= nodes):
+        yield here & (of == group)
 
 
 def _has_rest(request: Request, cluster: Cluster, nodes: int, idle: bool) -> BoolArray:

@@ -250,6 +250,8 @@ class SlurmPartition:
     grace_s: float = 0.0
     """How long its jobs go on after they were told that they are preempted (GraceTime)."""
     per_gpu: GpuDefaults = GpuDefaults()
+    topology: str = ""
+    """Topology of topology.yaml that its jobs are placed by; empty: the default one."""
 
 
 @dataclass(frozen=True)
@@ -294,6 +296,8 @@ class SlurmSwitch:
     """0: a leaf switch or a block."""
     nodes: frozenset[str]
     """All nodes below it."""
+    block_size: int | None = None
+    """Nodes that Slurm counts with in a block of this level (BlockSize); None: a switch."""
 
 
 @dataclass(frozen=True)
@@ -320,6 +324,10 @@ class SlurmConfig:
     """Users do not see each other's jobs (PrivateData)."""
     conf_file: str = ""
     """Path of the slurm.conf in use; empty: not told."""
+    topology_optional: bool = False
+    """Only jobs with --switches are placed by topology/tree (TopologyParam=TopoOptional)."""
+    default_topology: str = "default"
+    """Topology of the partitions that name none; without topology.yaml Slurm calls it so."""
 
 
 @dataclass(frozen=True)

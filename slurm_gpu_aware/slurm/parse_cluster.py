@@ -139,6 +139,7 @@ def parse_partitions(text: str) -> list[SlurmPartition]:
                 exclusive=fields.get("OverSubscribe") == "EXCLUSIVE",
                 grace_s=_grace(fields.get("GraceTime", "")),
                 per_gpu=_gpu_defaults(fields.get("JobDefaults", "")),
+                topology=_value(fields, "Topology"),
             )
         )
     return found
@@ -260,6 +261,7 @@ def parse_config(text: str) -> SlurmConfig:
         preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,
         private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
         conf_file=_value(settings, "SLURM_CONF"),
+        topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
     )
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.request import NodeGroups
+from slurm_gpu_aware.slurm.fabric import TREE, Fabric
 from slurm_gpu_aware.slurm.gateway import (
     SlurmConfig,
     SlurmNode,
@@ -50,6 +52,15 @@ class Site:
     which the planner sees that they fit alike."""
     idle: dict[object, bool] = field(default_factory=dict)
     """What fits the idle cluster, by all that decides it."""
+    fabric: Fabric = field(default_factory=Fabric)
+    """What Slurm's default topology asks of the nodes of one job."""
+
+    @cached_property
+    def groups(self) -> NodeGroups | None:
+        """Groups of nodes of which a job must not leave one; None: no job is bound by them."""
+        if self.fabric.kind == TREE and self.slurm.topology_optional:
+            return None  # with --switches, which is left to Slurm
+        return self.fabric.of(self.cluster.nodes)
 
     @cached_property
     def usable(self) -> BoolArray:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.fabric import Fabric, fabric_of
 from slurm_gpu_aware.slurm.gateway import Gateway, SlurmSwitch
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 
@@ -43,14 +44,16 @@ def parse_topology(text: str) -> list[SlurmSwitch]:
     sizes = sorted({_number(r, "BlockSize") for r in records if "AggregatedBlock" in r})
     found = []
     for record in records:
+        nodes = frozenset(expand_hostlist(record.get("Nodes", "")))
         if "SwitchName" in record:
-            name, level = record["SwitchName"], _number(record, "Level")
-        elif "BlockName" in record:
-            name, level = record["BlockName"], 0
+            found.append(SlurmSwitch(record["SwitchName"], _number(record, "Level"), nodes))
+            continue
+        size = _number(record, "BlockSize")
+        if "BlockName" in record:
+            found.append(SlurmSwitch(record["BlockName"], 0, nodes, size))
         else:
-            name = record["AggregatedBlock"]
-            level = 1 + sizes.index(_number(record, "BlockSize"))
-        found.append(SlurmSwitch(name, level, frozenset(expand_hostlist(record.get("Nodes", "")))))
+            level = 1 + sizes.index(size)
+            found.append(SlurmSwitch(record["AggregatedBlock"], level, nodes, size))
     return found
 
 
@@ -86,38 +89,47 @@ def network_groups(
 
 
 class Network:
-    """The network's groups as they were last read; without an answer, none."""
+    """The network as it was last read; without an answer, none."""
 
     def __init__(self, gateway: Gateway, names: Sequence[str]) -> None:
         self._gateway = gateway
         self._names = names
         self._groups: dict[str, dict[str, str]] = {}
+        self.fabric = Fabric()
+        """What it asks of jobs on several nodes."""
         self._read_at = -float("inf")
         self._said: str | None = None
 
     def groups(
         self, used: Collection[str], timer: Callable[[], float]
     ) -> Mapping[str, Mapping[str, str]]:
-        """Level name -> node -> group; read now and then, if one of them is ``used``.
+        """Level name -> node -> group; read now and then, like ``fabric``.
 
-        A network that cannot be read stays as it was; each new complaint is logged once.
+        A network that cannot be read stays as it was; each new complaint is logged once. That a
+        level is not there is one only if it is ``used``.
         """
         wanted = [name for name in self._names if name in used]
-        if wanted and timer() - self._read_at > _AGAIN_S:
+        if timer() - self._read_at > _AGAIN_S:
             self._read_at = timer()
-            try:
-                self._groups = network_groups(self._gateway.topology(), self._names)
-                lacking = [name for name in wanted if name not in self._groups]
-                self._say(
-                    f"Slurm's topology has no level {', '.join(lacking)}" if lacking else None
-                )
-            except SourceError as exc:
-                self._say(f"the network is not known anew: {exc}")
+            self._say(self._read(wanted))
         return self._groups
+
+    def _read(self, wanted: Collection[str]) -> str | None:
+        """Read it; the complaint, if there is one."""
+        try:
+            switches = self._gateway.topology()
+            self.fabric = fabric_of(switches)
+            self._groups = network_groups(switches, self._names)
+        except SourceError as exc:
+            return f"the network is not known anew: {exc}; what was known last counts"
+        lacking = [name for name in wanted if name not in self._groups]
+        if not lacking:
+            return None
+        return f"Slurm's topology has no level {', '.join(lacking)}; locality counts without it"
 
     def _say(self, complaint: str | None) -> None:
         if complaint is not None and complaint != self._said:
-            log.warning("%s; locality counts without it", complaint)
+            log.warning("%s", complaint)
         self._said = complaint
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.request import NodeGroups, Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.binding import bind, check_binding, is_bound
 from slurm_gpu_aware.slurm.comment import Wishes, parse_comment
@@ -27,6 +27,7 @@ from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.per_gpu import check_default_cpus, default_cpus, per_gpu_of
 from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
+from slurm_gpu_aware.slurm.together import groups_of, most_together, together
 
 __all__ = ["CannotPlanError", "Site", "class_of", "to_request", "wishes_of"]
 
@@ -117,7 +118,9 @@ def _in_partition(
     _check_threads(job, allowed, site)
     check_not_shut_out(job, eligible, allowed, required, site)
     least, most = _node_bounds(job, original, partition, eligible, site)
-    gpus, per_node, least, most = _size(original, form, least, most, eligible, site.cluster)
+    gpus, per_node, least, most = _size(
+        original, form, least, most, eligible, site.cluster, groups_of(partition, site)
+    )
     defaults = site.config.for_class(app_class)
     memory = _memory(job, per_gpu, eligible, site)
     request = Request(
@@ -149,6 +152,9 @@ def _in_partition(
         preemption_tier=site.rules.tier(partition),
         preempts=site.rules.preempts(job),
     )
+    asked = original.nodes if form.kind == "node" else None
+    if (kept := together(request, asked, partition, site)) is not None:
+        request = replace(request, together=kept)
     if is_bound(job, site.slurm):
         request = bind(request, original, form)
         check_binding(request, site)
@@ -286,11 +292,12 @@ def _size(
     most: int | None,
     eligible: BoolArray,
     cluster: Cluster,
+    groups: NodeGroups | None,
 ) -> tuple[int, int | None, int, int | None]:
     """(GPUs in total, per node or None, fewest nodes, most nodes)."""
     count = form.item.count
     if form.kind == "node":
-        nodes = _most_nodes(count, least, original.nodes, eligible, cluster)
+        nodes = _most_nodes(count, least, original.nodes, eligible, cluster, groups)
         return count * nodes, count, nodes, nodes
     if form.kind == "job":
         return count, None, least, most
@@ -313,12 +320,13 @@ def _most_nodes(
     asked: tuple[int, int | None] | None,
     eligible: BoolArray,
     cluster: Cluster,
+    groups: NodeGroups | None,
 ) -> int:
     """``--nodes=2-4``: as many as can start now, as Slurm does, but at least the fewest."""
     most = asked[1] if asked is not None else None
     if most is None or most <= least:
         return least
-    ready = int((cluster.free.sum(axis=1)[eligible] >= count).sum())
+    ready = most_together(eligible & (cluster.free.sum(axis=1) >= count), groups)
     return max(least, min(most, ready))
 
 

@@ -11,6 +11,7 @@ Put on PATH as an executable named ``scontrol``; the code under test runs it lik
 - ``reservations``: reservations as ``scontrol`` shows them; ``licence-total``: how many licences
   one can hold;
 - ``private-data``: Slurm's PrivateData;
+- ``topology``: what ``show topology`` prints; without it nothing;
 - ``kill-at``: a number N: the N-th command kills the process that asked, with SIGKILL, before
   (``kill-before``) or after doing its work;
 - ``refuse``: job ids whose updates are refused, one a line; those of array tasks (``98_3``) as
@@ -187,6 +188,8 @@ def own_answer(state: dict, what: str) -> str:
         return "No reservations in the system\n"
     if what == "license":
         return "LicenseName=matlab Total=10 Used=0 Free=10 Reserved=0 Remote=no\n"
+    if what == "topology":
+        return (HOME / "topology").read_text() if (HOME / "topology").exists() else ""
     private = HOME / "private-data"
     return f"PrivateData = {private.read_text() if private.exists() else 'none'}\n" + (
         "ClusterName             = fake\nSLURM_VERSION           = 24.11.5\n"

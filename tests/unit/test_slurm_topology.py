@@ -110,6 +110,7 @@ def test_it_is_read_now_and_then_and_kept_when_it_fails(scontrol, caplog):
         assert network.groups(used, lambda: 700.0) == {}
     assert len(caplog.messages) == 1
     assert "the network is not known anew" in caplog.messages[0]
+    assert network.fabric.kind == ""
     (home / "answer").write_text(YAML)
     assert network.groups(used, lambda: 730.0) == {}, "asked again only after a while"
     assert network.groups(used, lambda: 1400.0)["switch"]["n6"] == "s2"
@@ -118,14 +119,18 @@ def test_it_is_read_now_and_then_and_kept_when_it_fails(scontrol, caplog):
     assert len((home / "log").read_text().splitlines()) == 4
 
 
-def test_a_site_that_uses_no_level_of_it_does_not_ask(scontrol):
+def test_a_site_that_uses_no_level_asks_too_but_misses_none(scontrol, caplog):
+    """What the network asks of jobs on several nodes holds whatever locality costs."""
     home, gateway = scontrol
-    network = Network(gateway, NAMES)
-    assert network.groups(("socket", "node"), lambda: 0.0) == {}
-    assert not (home / "log").exists()
-    (home / "answer").write_text(YAML)
-    found = network.groups(("node", "switch"), lambda: 1.0)
-    assert found["switch"]["n6"] == "s2", "asked as soon as a level is used: one was measured"
+    (home / "answer").write_text(BLOCKS)
+    network = Network(gateway, (*NAMES, "hall"))
+    with caplog.at_level(logging.WARNING):
+        network.groups(("socket", "node"), lambda: 0.0)
+    assert not caplog.messages
+    assert network.fabric.kind == "block"
+    assert network.fabric.block_size == 2
+    assert network.groups(("node", "switch"), lambda: 1.0)["switch"]["n6"] == "b2"
+    assert len((home / "log").read_text().splitlines()) == 1
 
 
 def test_a_level_that_slurm_lacks_is_told_once(scontrol, caplog):
