@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.placement import links_same, wide_sets
+from slurm_gpu_aware.placement import links_same, same_slots, wide_sets
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.wide_sets import common_sets, lowest_common
 from slurm_gpu_aware.request import Request
@@ -59,6 +59,32 @@ def test_the_least_sum_of_scores_is_found_in_whatever_switch_it_is(last, same):
         got = make_policy("pal").place(asked, cluster)
         assert got.nodes == (2 * last, 2 * last + 1)
         assert [slots[0] for slots in got.slots] == [0, 0]
+
+
+@pytest.mark.parametrize("switches", [False, True])
+def test_few_nodes_are_compared_as_many_are(monkeypatch, switches):
+    """A few nodes are walked, many are one array: the same choice, sums and ties."""
+    rng = np.random.default_rng(5)
+    request = Request("1", 4, gpus_per_node=2, min_nodes=2)
+    walked = []
+    monkeypatch.setattr(same_slots, "_best_of_few", _counting(same_slots._best_of_few, walked))
+    for _ in range(60):
+        cluster = switched(8, 4) if switches else Cluster.uniform(8, 4)
+        cluster.free[:] = rng.random((8, 4)) < 0.6
+        both = []
+        for few in (1 << 9, 0):
+            monkeypatch.setattr(same_slots, "_FEW", few)
+            both.append(make_policy("pal").place(request, cluster))
+        assert both[0] == both[1]
+    assert len(walked) > 30
+
+
+def _counting(function, calls):
+    def counted(*args):
+        calls.append(args)
+        return function(*args)
+
+    return counted
 
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed"])
