@@ -24,6 +24,7 @@ import numpy as np
 from placement_mapa import mapa_matching
 from placement_profile import show_profile
 from placement_topo import topology_aware
+from placement_wide import wide_patterns
 
 from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.policy import make_policy
@@ -177,6 +178,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "decision": one_decision,
     "round": full_round,
     "mapa": mapa_matching,
+    "wide": wide_patterns,
     "topo-aware": topology_aware,
 }
 

@@ -174,7 +174,8 @@ def _best_of_allowed(graph: HardwareGraph, allowed: int, k: int, goal: Goal) -> 
     slots = slots_of(allowed)
     part = graph.subgraph(slots)
     full = (1 << part.n) - 1
-    if complete_search(part, goal.pattern, k):
+    narrow = complete_search(part, goal.pattern, k)
+    if narrow and graph.n > MAX_EXACT:
         best = _best_set(part, full, full, k, goal)
     else:
         by_sum = goal.objective == "aggbw"
@@ -187,6 +188,8 @@ def _best_of_allowed(graph: HardwareGraph, allowed: int, k: int, goal: Goal) -> 
             len(found.masks),
             in_part=not found.complete,
         )
+        if narrow and best.in_part:
+            best = _best_set(part, full, full, k, goal)
     return replace(best, mask=mask_of([slots[i] for i in slots_of(best.mask)]))
 
 
@@ -212,11 +215,11 @@ def compared_in_part(cell: Cell, choice: Choice, goal: Goal) -> bool:
         together = cell.split.nodes > 1 and cell.split.same_slots
         if not (plain or together):
             in_part = _best_of_kind(cell, kinds, kind, goal).in_part
-        elif graph.n > MAX_EXACT:
-            in_part = not together  # sets are compared by their links: nothing was embedded
+        elif together and graph.n > MAX_EXACT:
+            in_part = False  # sets are compared by their links: nothing is embedded
         else:
-            size = kinds.allowed[kind].bit_count() if supply.request.whole_node else None
-            size = cell.split.per_node if size is None else size
+            whole = supply.request.whole_node
+            size = kinds.allowed[kind].bit_count() if whole else cell.split.per_node
             in_part = not complete_search(graph, goal.pattern, size)
         if in_part:
             return True

@@ -8,7 +8,8 @@ neighbours are interchangeable and take GPUs in ascending order.
 
 Graphs of up to eight job GPUs whose frontier is too wide for that go order by order (``orders``).
 What is too wide for both is searched in part: per set of GPUs the best few partial placements are
-kept (a beam), and :func:`complete` says so.
+kept (a beam), and :func:`complete` says so. Where the best sets are enough, not the value of every
+set, ``wide`` finds them exactly.
 """
 
 from __future__ import annotations

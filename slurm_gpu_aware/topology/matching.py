@@ -342,11 +342,10 @@ def _values(
         return 0.0, 0.0, True
     if not complete_search(graph, pattern, k):
         part = graph.subgraph(gpus)
-        if complete_search(part, pattern, k):
-            total, slowest = _link_tables(part, pattern, k)
-        else:
-            found = best_sets(part, pattern, k, BOTTLENECK, by_sum=False)
+        found = best_sets(part, pattern, k, BOTTLENECK, by_sum=False)
+        if found.complete or not complete_search(part, pattern, k):
             return found.agg_gbps, found.eff_gbps or 0.0, found.complete
+        total, slowest = _link_tables(part, pattern, k)
     elif (graph, pattern, k) in _link_tables:
         at = rank_of_mask(graph.n, k).item(mask_of(gpus))
         total, slowest = _link_tables(graph, pattern, k)
@@ -388,7 +387,7 @@ def _layout(
         order = best_tree(allowed)
     elif piece.name == "ring":
         order = best_ring(allowed)
-    elif complete(edges, k, k):
+    elif complete_search(graph, piece, k):
         order = best_mapping(allowed, edges)
     else:
         layout = best_layout(allowed, edges, most)

@@ -231,7 +231,7 @@ def best_layout(weights: FloatArray, edges: Edges, most_gbps: float | None = Non
 
     ``weights`` as in :func:`best_by_sum`, or ``-inf``: such links are used only where no mapping
     without them is found. ``most_gbps``: the largest sum with all links, if known: then a mapping
-    is only to be found, not to be proven the best.
+    is only to be found, not to be proven the best; if it is not, no long search is made.
     """
     n = weights.shape[0]
     gains, least, unit = _whole(weights)
@@ -249,7 +249,7 @@ def best_layout(weights: FloatArray, edges: Edges, most_gbps: float | None = Non
             known, order = max(int(value[0]), -1), tuple(int(gpu) for gpu in mapping[0])
         if known >= reach:
             return Layout(order, complete=True)
-        if work.left <= 0:
+        if work.left <= 0 or (most_gbps is None and seed == len(_ROUNDS)):
             break
         found = work.search(gains, edges, n, np.array([reach - 1 if sure else known]), most)
         if found is not None:
