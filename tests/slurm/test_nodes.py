@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import NODES, Cluster, CommandFailed
 from test_limits import WAIT, fill, is_parked
-from test_way_of_a_job import decisions, let_go
+from test_way_of_a_job import GATE_LICENCE, decisions, let_go
 
 
 def node_of(cluster: Cluster, job_id: str) -> str:
@@ -40,6 +40,26 @@ def test_cpus_that_others_hold(cluster: Cluster) -> None:
     assert is_parked(cluster, waits)
     assert not decisions(cluster, waits)
     let_go(cluster, "bob", cpu_jobs[0])
+    cluster.wait(waits, "COMPLETED", 60)
+
+
+def test_cpus_beside_the_gpus(cluster: Cluster) -> None:
+    """--gres-flags=enforce-binding: CPUs on the socket of the GPUs, of which the first has two."""
+    bound = ["-w", "n1", "--gres-flags=enforce-binding", "-t", "5"]
+    cpu_job = cluster.submit("bob", ["-w", "n1", "-n6", "-m", "block:block"], WAIT)
+    cluster.wait(cpu_job, "RUNNING", 40)
+    first = cluster.submit("alice", [*bound, "-n1", "-c4", "--gres=gpu:1"], WAIT)
+    cluster.wait(first, "RUNNING", 40)
+    (slots,) = cluster.gpus(first).values()
+    assert set(slots) <= {2, 3}
+    assert re.search(r"CPU_IDs=(8-11|12-15) ", cluster.job(first)[""])
+    # Four CPUs are left on the second socket, two on the first.
+    waits = cluster.submit("alice", [*bound, "-n1", "-c6", "--gres=gpu:1"], "true")
+    small = cluster.submit("alice", [*bound, "-n1", "-c2", "--gres=gpu:1", "-t1"], "true")
+    cluster.wait(small, "COMPLETED", 40)
+    assert GATE_LICENCE in cluster.job(waits)["Licenses"]
+    assert not decisions(cluster, waits)
+    let_go(cluster, "bob", cpu_job)
     cluster.wait(waits, "COMPLETED", 60)
 
 
