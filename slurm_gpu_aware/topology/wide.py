@@ -28,7 +28,8 @@ _MOST_STATES = 1 << 22  # of one question: a few seconds
 _ROUNDS = ((1 << 12, 128, 4), (1 << 16, 1024, 8), (1 << 20, 1024, 16))
 """States of one search, then mappings that swaps improve and how often they are shaken. What is
 hard waits for the next round."""
-_MANY, _TOGETHER = 32, 8  # so many undecided sets are first searched at once, with more states
+_MANY = 32  # so many undecided sets are first searched at once
+_EACH, _TOGETHER = 1 << 12, 1 << 20  # with so many states for each of them, at most
 _FIRST = 256  # sets of the largest bounds, which are looked at first
 _STARTS, _FEW_STARTS = 4, 2  # mappings that swaps improve, of these sets and of the others
 _STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
@@ -122,7 +123,7 @@ def _settle(
             each = -(-starts // some.size)
             held, _ = swapped(gains, edges, members[:, some], each, shakes, seed)
             lower[some] = np.maximum(lower[some], held)
-        tried, together = np.zeros(lower.size, dtype=np.bool_), True
+        tried, together = np.zeros(lower.size, dtype=np.bool_), 8 * most
         while True:
             best = max(int(lower.max()), 0)
             # Asked of a set that has the best: more? Of another one: as much?
@@ -130,10 +131,11 @@ def _settle(
             undecided = (upper > floor) & ~tried
             if not undecided.any():
                 break
-            if together and undecided.sum() >= _MANY:
-                together = False
+            count = int(undecided.sum())
+            if count >= _MANY and together:
+                together, states = 0, min(_TOGETHER, max(count * _EACH, together))
                 asked = np.where(undecided, floor, NEVER)
-                found = work.search(gains, edges, k, asked, _TOGETHER * most)
+                found = work.search(gains, edges, k, asked, states)
                 if found is not None:
                     lower[:] = np.maximum(lower, found.value)
                     upper[undecided] = np.maximum(lower, floor)[undecided]
