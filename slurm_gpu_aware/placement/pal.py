@@ -61,6 +61,7 @@ class Pal:
     """
 
     name = "pal"
+    by_levels = True
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""

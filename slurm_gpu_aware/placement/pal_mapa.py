@@ -34,6 +34,7 @@ class PalMapa:
     """
 
     name = "pal+mapa"
+    by_levels = True
 
     def __init__(self, effbw: EffBwOption = "bottleneck") -> None:
         self.model = read_model(self.name, effbw)

@@ -20,7 +20,8 @@ class Policy(Protocol):
 
     ``place`` is a pure function of its arguments (and of the policy's own seed): it never changes
     the cluster, and the same input gives the same answer. It returns None if the request cannot
-    be placed on what is free now.
+    be placed on what is free now. A class attribute ``by_levels`` says that it takes only sets
+    that some level of the cluster holds, and the one of the least predicted slowdown.
     """
 
     @property

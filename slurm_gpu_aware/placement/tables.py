@@ -29,6 +29,7 @@ __all__ = [
     "anywhere",
     "every",
     "flat_table",
+    "inside_groups",
     "level_views",
     "model_nodes",
     "pack",
@@ -247,6 +248,29 @@ def level_views(cluster: Cluster, app_class: str = "") -> tuple[LevelView, ...]:
         return tuple(replace(view, penalty=level.of(app_class).value) for view, level in pairs)
 
     return _cache.get(f"levels of {app_class}", (levels,), build)
+
+
+def inside_groups(cluster: Cluster, of: IntArray) -> Cluster:
+    """The same cluster, of whose levels none holds nodes of two groups.
+
+    ``of``: (N,) group of each node, -1: in none. Remembered by identity, like all that follows
+    from the levels.
+    """
+
+    def build() -> tuple[LocalityLevel, ...]:
+        return tuple(
+            level if level.group.ndim == 2 else replace(level, group=_both(level.group, of))
+            for level in cluster.levels
+        )
+
+    return replace(cluster, levels=_cache.get("inside", (cluster.levels, of), build))
+
+
+def _both(group: IntArray, of: IntArray) -> IntArray:
+    """(N,) numbers of the pairs; -1 where one of the two is."""
+    pairs = np.stack([group, of], axis=1)
+    inverse = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.where((group >= 0) & (of >= 0), inverse, -1).astype(np.int64)
 
 
 def anywhere(cluster: Cluster) -> LevelView:

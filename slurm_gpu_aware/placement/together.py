@@ -1,9 +1,11 @@
 """Policies for requests whose nodes must all be of one group (`NodeGroups`).
 
-A policy knows nothing of groups: it is first asked as if there were none. If its nodes are of one
-group, that is the answer. Otherwise it is asked for each group that could hold the request by
-numbers, the one with the fewest free GPUs first; the least predicted slowdown wins, then the lower
-score, then the earlier group. A group where the job is as fast as without the rule ends the search.
+A policy knows nothing of groups. One that walks the cluster's locality levels (``by_levels``) is
+shown levels of which none reaches beyond a group: it compares all groups at once. Any other is
+first asked as if there were no groups. If its nodes are of one group, that is the answer. Otherwise
+it is asked for each group that could hold the request by numbers, the one with the fewest free GPUs
+first; the least predicted slowdown wins, then the lower score, then the earlier group. A group
+where the job is as fast as without the rule ends the search.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from slurm_gpu_aware.placement.binding import place_bound, reason_bound
 from slurm_gpu_aware.placement.feasible import allowed_nodes, why_not
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.reasons import Reason
+from slurm_gpu_aware.placement.tables import inside_groups
 from slurm_gpu_aware.request import NodeGroups, Request
 
 __all__ = ["place_together", "reason_together"]
@@ -36,29 +39,34 @@ def place_together(
 
     Notes
     -----
-    One question if the first answer lies in one group; otherwise one more for each group that has
-    enough free GPUs on nodes that the job may use, at most.
+    One question to a policy by levels, and to others if the first answer lies in one group;
+    otherwise one more for each group that has enough free GPUs on nodes that the job may use, at
+    most.
     """
     if request.together is None:
         return place_bound(policy, request, cluster)
-    of = request.together.of
-    anywhere = place_bound(policy, _anywhere(request, cluster, request.together), cluster)
-    if anywhere is not None and len({int(of[node]) for node in anywhere.nodes}) == 1:
-        return _told(anywhere, request.together, 0)
+    kept = request.together
+    anyone = _anywhere(request, cluster, kept)
+    if getattr(policy, "by_levels", False):
+        found = place_bound(policy, anyone, inside_groups(cluster, kept.of))
+        return None if found is None else _told(found, kept, len(_groups(request, cluster, kept)))
+    anywhere = place_bound(policy, anyone, cluster)
+    if anywhere is not None and len({int(kept.of[node]) for node in anywhere.nodes}) == 1:
+        return _told(anywhere, kept, 0)
     best: Assignment | None = None
     tried = 0
-    for group in _groups(request, cluster, request.together):
+    for group in _groups(request, cluster, kept):
         if between is not None:
             between()
         tried += 1
-        found = place_bound(policy, _inside(request, cluster, request.together, group), cluster)
+        found = place_bound(policy, _inside(request, cluster, kept, group), cluster)
         if found is None:
             continue
         if best is None or (found.slowdown, found.score) < (best.slowdown, best.score):
             best = found
         if anywhere is not None and best.slowdown <= anywhere.slowdown:
             break
-    return None if best is None else _told(best, request.together, tried)
+    return None if best is None else _told(best, kept, tried)
 
 
 def reason_together(policy: Policy, request: Request, cluster: Cluster) -> Reason:

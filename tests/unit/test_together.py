@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.placement.policy import make_policy, policy_names
 from slurm_gpu_aware.placement.together import place_together
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
@@ -54,29 +54,56 @@ def test_every_policy_keeps_to_one_block(policy: str):
     assert place_together(make_policy(policy), wide(), cluster(0, 3)) is None
 
 
-def test_the_least_slowdown_of_all_blocks_wins_and_the_account_counts_them():
+@pytest.mark.parametrize("policy", ["pal", "pm-first"])  # by levels, and asked block by block
+def test_the_least_slowdown_of_all_blocks_wins_and_the_account_counts_them(policy: str):
     here = cluster()
     here.scores["A"][1] = 1.2  # of block 1 a slow node, of block 0 a slower one
     here.scores["A"][2] = 1.4
-    found = place_together(make_policy("pal"), wide(), here)
+    found = place_together(make_policy(policy), wide(), here)
     assert found is not None
     assert found.nodes == (1, 3)
     assert found.why["together"] == {"group": "block", "tried": 2}
     assert "all nodes in one block (2 tried)" in found.why["summary"]
 
 
-def test_of_equal_blocks_the_one_with_less_free_is_taken_and_ends_the_search():
-    """Four nodes to a block; the first answer of the policy spans both."""
+@pytest.mark.parametrize("policy", ["pal", "pm-first"])
+def test_of_equal_blocks_the_one_with_less_free_is_taken(policy: str):
+    """Four nodes to a block; without the rule the two fast nodes 3 and 4 would be taken."""
     here = Cluster.uniform(8, 2, scores={"A": np.ones((8, 2))})
-    here.scores["A"][[3, 4]] = 0.9  # the two best ones lie in two blocks
-    here.scores["A"][[0, 5]] = 0.9
+    here.scores["A"][[3, 4]] = 0.9
     here.free[5, 0] = here.free[0, 0] = False
     groups = NodeGroups(np.arange(8) // 4, "block")
     here.free[6] = False
-    found = place_together(make_policy("pal"), wide(together=groups), here)
+    asked: list[None] = []
+    found = place_together(
+        make_policy(policy), wide(together=groups), here, lambda: asked.append(None)
+    )
     assert found is not None
     assert found.nodes == (4, 7)
     assert found.why["together"]["tried"] == 2
+    assert len(asked) == (2 if policy == "pm-first" else 0), "looks come between long questions"
+
+
+def test_the_search_ends_where_the_job_is_as_fast_as_without_the_rule():
+    groups = NodeGroups(np.arange(40) % 20, "block")
+    here = Cluster.uniform(40, 2, scores={"A": np.ones((40, 2))})
+    found = place_together(make_policy("lowest-index"), wide(together=groups), here)
+    assert found is not None
+    assert (found.nodes, found.why["together"]["tried"]) == ((0, 20), 1)
+
+
+def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():
+    """A level that reaches over two blocks holds only sets of one of them."""
+    here = cluster()
+    switch = LocalityLevel("switch", 1.2, np.array([0, 0, 1, 1]))  # n0 and n1: two blocks
+    here = replace(here, levels=(here.levels[0], switch, here.levels[1]))
+    found = place_together(make_policy("pal"), wide(), here)
+    assert found is not None
+    assert (found.nodes, found.level, found.slowdown) == ((0, 2), "cluster", 1.5)
+    same = NodeGroups(np.array([0, 0, 1, 1]), "block")
+    found = place_together(make_policy("pal"), wide(together=same), here)
+    assert found is not None
+    assert (found.nodes, found.level, found.slowdown) == ((0, 1), "switch", 1.2)
 
 
 def test_a_node_in_no_group_is_not_used():
