@@ -34,11 +34,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ELSEWHERE = {
     "classify": "gpu_aware_profile.commands_fit:classify",
+    "forget": "gpu_aware_profile.commands_forget:forget",
     "fit-effbw": "gpu_aware_profile.commands_fit:fit_effbw",
     "node": "gpu_aware_profile.commands_probe:node",
     "sweep": "gpu_aware_profile.commands_sweep:sweep",
 }
-"""Commands that touch hardware or Slurm, or fit models. Imported when asked for, because ``node``
+"""Commands that touch hardware or Slurm, fit models, or are rare. Imported when asked for, because ``node``
 runs on every compute node and pays for each import."""
 
 
@@ -180,6 +181,7 @@ def show(
 @click.argument("file", type=click.File("r", encoding="utf-8"))
 @click.option("--class", "app_class", metavar="NAME", help="For a file without a column class.")
 @click.option("--skip-bad", is_flag=True, help="Store the good rows, report the bad ones.")
+@click.option("--new-gpus", is_flag=True, help="Take rows of GPUs that no sweep has seen, too.")
 @click.option(
     "--taken-at",
     type=click.FloatRange(min=0.0),
@@ -192,13 +194,15 @@ def import_command(
     file: IO[str],
     app_class: str | None,
     skip_bad: bool,
+    new_gpus: bool,
     taken_at: float | None,
 ) -> None:
     """Import timings from a CSV with the columns gpu,node,class,value_ms (- reads stdin).
 
     gpu is the index that Slurm uses on the node, or the UUID of a GPU that was probed. Several
     rows of one GPU and class are repeated runs: their median counts. If any row is bad, each is
-    named with its line number and nothing is imported, unless --skip-bad is given.
+    named with its line number and nothing is imported, unless --skip-bad is given. Once a sweep
+    has seen GPUs, rows of others are bad, too, unless --new-gpus is given.
 
     A file with the columns class,level,value_ms has times per locality level: one program on the
     same number of GPUs, once inside a node (nvlink, socket, node) and once at each looser level
@@ -231,11 +235,15 @@ def import_command(
         return
     rows, bad = read_csv(lines, app_class=app_class)
     with written(path, config) as store:
-        good, unknown = check_timings(store, rows, config.site.classes)
+        good, unknown = check_timings(store, rows, config.site.classes, new_gpus=new_gpus)
         bad = sorted([*bad, *unknown])
         _refuse_bad(file.name, bad, skip_bad, some=bool(good))
         count = import_timings(
-            store, [row for row, _ in good], taken_at=taken_at, classes=config.site.classes
+            store,
+            [row for row, _ in good],
+            taken_at=taken_at,
+            classes=config.site.classes,
+            new_gpus=new_gpus,
         )
         recompute_scores(store, config.site.classes)
         path = store.path

@@ -68,8 +68,8 @@ def store_levels(path: Path, config: Config, rows: Sequence[LevelRow], taken_at:
     with written(path, config) as store:
         count = import_levels(store, rows, taken_at=taken_at, classes=config.site.classes)
     times = [row.time for row in rows]
-    listed = ", ".join(dict.fromkeys(time.app_class for time in times))
-    plural = "" if count == 1 else "s"
-    say(f"imported {count} time{plural} per locality level of class {listed} into {path}")
+    names = list(dict.fromkeys(time.app_class for time in times))
+    plural = "" if len(names) == 1 else "es"
+    say(f"imported {count} level times of class{plural} {', '.join(names)} into {path}")
     for sentence in hidden(times, config.placement.penalties_with(level_ratios(times))):
         say(sentence)

@@ -16,6 +16,7 @@ from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
+from slurm_gpu_aware.store.known import gpu_names
 from slurm_gpu_aware.store.ownership import of_selector
 
 __all__ = [
@@ -135,7 +136,22 @@ def check_coverage(g: Ground) -> Iterable[Check]:
             f"Slurm and the profile count GPUs differently on {render.hostlist(different)}",
             "run 'gpu-aware-profile sweep', then compare gres.conf",
         )
-    if not missing and not different:
+    absent = sorted(known - {n.name for n in g.nodes})
+    if absent:
+        yield warning(
+            "coverage",
+            f"in the profile, but no node of Slurm: {render.hostlist(absent)}",
+            f"'gpu-aware-profile forget {' '.join(absent[:8])}'"
+            + (" and so on" if len(absent) > 8 else ""),
+        )
+    unseen = sorted(gpu for gpu in g.profile.unseen if gpu[0] not in absent)
+    if unseen:
+        yield warning(
+            "coverage",
+            f"times were imported for GPUs that no sweep has seen: {gpu_names(unseen)}",
+            "run 'gpu-aware-profile sweep', or 'gpu-aware-profile forget NODE:INDEX'",
+        )
+    if not (missing or different or absent or unseen):
         yield ok("coverage", "every GPU node of Slurm is in the profile")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cli.live import network_groups_of
+from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
@@ -18,6 +19,7 @@ from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.reasons import reason_for
 from slurm_gpu_aware.planning.chooser import postpones
 from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.store.known import gpu_names, seen_only
 from slurm_gpu_aware.store.profiles import Profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.graph import HardwareGraph
@@ -80,8 +82,12 @@ class Answer:
 def stored_cluster(profile: Profile, config: Config) -> Cluster:
     """The profiled nodes, all idle, with the levels of Slurm's network that are in use.
 
+    GPUs of which only times were imported are left out, with a word, where others were probed.
     Raises RequestError if nothing was ever profiled.
     """
+    profile, left_out = seen_only(profile)
+    if left_out:
+        say(paragraph(f"Left out, because no sweep has seen them: {gpu_names(left_out)}."))
     names = sorted({node for node, _ in profile.gpus}, key=_natural)
     if not names:
         raise RequestError(

@@ -31,6 +31,7 @@ __all__ = [
     "OWN_FILTER",
     "Plan",
     "Site",
+    "clock_conf_path",
     "filter_files",
     "for_output",
     "in_place",
@@ -113,7 +114,7 @@ def in_place(site: Site) -> Plan:
     changes = [_copy(source, target, 0o755) for source, target in scripts]
     changes += [_copy(p, site.slurm_dir / p.name) for p in filter_files()]
     changes.append(Change(site.slurm_dir / LUA_CONF, _lua_conf(site)))
-    clock = (site.config.source or DEFAULT_PATH).parent / CLOCK_CONF
+    clock = clock_conf_path(site.config)
     if not clock.exists():  # settings of the site are kept
         text = render.clock_conf(_commands() / "gpu-aware-clock")
         changes.append(Change(clock, text))
@@ -130,6 +131,11 @@ def in_place(site: Site) -> Plan:
         changed = edit_settings(site.conf_text, settings.values)
         changes.append(Change(site.slurm_dir / "slurm.conf", changed))
     return Plan(tuple(changes), tuple(notes))
+
+
+def clock_conf_path(config: Config) -> Path:
+    """Where setup puts the clocks' settings: beside the configuration."""
+    return (config.source or DEFAULT_PATH).parent / CLOCK_CONF
 
 
 def filter_files() -> list[Path]:

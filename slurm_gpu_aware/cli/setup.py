@@ -112,10 +112,10 @@ def command(
         elif output is None:
             click.echo(f"new file {change.path}")
     if output is None and not install:
-        _end(plan, f"{len(changes)} files would change; --install writes them.")
+        _end(plan, _would_change(len(changes)))
         return
     existing = [c for c in changes if c.path.exists()]
-    if existing and not yes and not click.confirm(f"Overwrite {len(existing)} files?", err=True):
+    if existing and not yes and not _may_overwrite(len(existing)):
         say("nothing was written")
         raise click.exceptions.Exit(1)
     for change in changes:
@@ -126,7 +126,7 @@ def command(
             say(f"touched {slurm_dir / work.OWN_FILTER}, so that slurmctld reads the filter again")
         for path in files.make_folders(site.config, site.user):
             say(f"{path} is {site.user}'s now")
-    _end(plan, _next_steps(install, len(changes)))
+    _end(plan, _next_steps(install, len(changes), work.clock_conf_path(site.config)))
 
 
 def _roll(
@@ -161,14 +161,35 @@ def _end(plan: Plan, last: str) -> None:
     say(paragraph(last))
 
 
-def _next_steps(install: bool, count: int) -> str:
+def _would_change(count: int) -> str:
+    if not count:
+        return "Everything is as it should be; no file would change."
+    return f"{_files(count)} would change; --install writes {'it' if count == 1 else 'them'}."
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
+
+
+def _may_overwrite(count: int) -> bool:
+    """Ask; where nobody can answer (the end of stdin) the answer is no, Ctrl-C stays what it is."""
+    try:
+        return click.confirm(f"Overwrite {_files(count)}?", err=True)
+    except click.Abort as exc:
+        if isinstance(exc.__context__, KeyboardInterrupt):
+            raise
+        say("")
+        return False
+
+
+def _next_steps(install: bool, count: int, clock_conf: Path) -> str:
     if not count:
         return "Everything is as it should be; nothing was written."
     if not install:
         return "Review the files; 'gpu-aware setup --install' puts them in place."
     return (
-        "Next: copy gres.conf, slurm.conf, prolog.d and epilog.d to all nodes if they do not share"
-        " the folder; 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'systemctl enable"
+        f"Next: copy gres.conf, slurm.conf, prolog.d, epilog.d and {clock_conf} to all nodes if they"
+        " do not share these folders; 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'systemctl enable"
         " --now gpu-aware-selectd'; 'gpu-aware doctor'."
     )
 
@@ -196,14 +217,22 @@ def _profiled(config: Config, conf: SlurmConf) -> tuple[NodeGpus, ...]:
     from slurm_gpu_aware.cli.install import sockets
     from slurm_gpu_aware.slurm.render import NodeGpus, usable_model
     from slurm_gpu_aware.store.database import open_store
+    from slurm_gpu_aware.store.known import gpu_names, seen_only
     from slurm_gpu_aware.store.profiles import load_profile
 
     try:
         with open_store(config.store.path, readonly=True) as store:
-            profile = load_profile(store)
+            profile, left_out = seen_only(load_profile(store))
     except StoreError as exc:
         say(paragraph(f"no profile: {exc}."))
         return ()
+    if left_out:
+        say(
+            paragraph(
+                f"note: left out, because no sweep has seen them: {gpu_names(left_out)}. Sweep"
+                " these nodes, or 'gpu-aware-profile forget' what is not there."
+            )
+        )
     known = sockets(conf)
     nodes = []
     for name in sorted({node for node, _ in profile.gpus}):

@@ -66,6 +66,7 @@ def _from_store(reader: Reader, count: int) -> dict[str, Any]:
         "profile": {
             "nodes": len(profile.taken_at),
             "gpus": len(profile.gpus),
+            "unseen": len(profile.unseen),
             "classes": sorted(profile.scores),
             "newest": max(times, default=None),
             "oldest": min(times, default=None),
@@ -135,6 +136,8 @@ def _profile_text(profile: Mapping[str, Any], now: float) -> str:
         text += f", {age(now - profile['newest'])} old"
         if profile["oldest"] < profile["newest"] - 3600:
             text += f" (oldest node {age(now - profile['oldest'])})"
+    if profile["unseen"]:
+        text += f"; {profile['unseen']} of these GPUs no sweep has seen: gpu-aware doctor"
     if profile["faults"]:
         text += f"; {profile['faults']} faults in the newest probes"
     return text

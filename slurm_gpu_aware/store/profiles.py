@@ -65,6 +65,8 @@ class Profile:
     """Node -> what failed in its newest probe; a node without faults is absent."""
     level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Class -> locality level -> time over that of the innermost level (`penalties`)."""
+    unseen: frozenset[Gpu] = frozenset()
+    """GPUs of ``gpus`` that no probe has seen, in a store where one has seen others."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,12 @@ def load_profile(store: Store) -> Profile:
     faults: dict[str, list[Fault]] = {}
     for row in store.query("SELECT node, slot, call, error FROM probe_errors ORDER BY id"):
         faults.setdefault(row["node"], []).append(Fault(row["slot"], row["call"], row["error"]))
+    rows = store.query("SELECT * FROM gpus ORDER BY node, slot")
+    unseen = {(row["node"], row["slot"]) for row in rows if row["clocks_mhz"] is None}
     return Profile(
         scores=scores,
         raw_scores=raw,
-        gpus={
-            (row["node"], row["slot"]): _record(row)
-            for row in store.query("SELECT * FROM gpus ORDER BY node, slot")
-        },
+        gpus={(row["node"], row["slot"]): _record(row) for row in rows},
         links={node: tuple(found) for node, found in links.items()},
         taken_at={
             row["node"]: row["taken_at_unix"]
@@ -162,6 +163,7 @@ def load_profile(store: Store) -> Profile:
         },
         faults={node: tuple(found) for node, found in faults.items()},
         level_ratios=level_ratios(level_times(store)),
+        unseen=frozenset(unseen if len(unseen) < len(rows) else ()),
     )
 
 

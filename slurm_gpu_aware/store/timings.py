@@ -16,6 +16,7 @@ __all__ = [
     "TimingRow",
     "check_timings",
     "import_timings",
+    "listed",
     "newest_timings",
     "prune_timings",
 ]
@@ -51,12 +52,18 @@ class NewestTiming:
 
 
 def check_timings(
-    store: Store, rows: Iterable[TimingRow], classes: Sequence[str] = ()
+    store: Store,
+    rows: Iterable[TimingRow],
+    classes: Sequence[str] = (),
+    *,
+    new_gpus: bool = False,
 ) -> tuple[list[tuple[TimingRow, int]], list[tuple[int, str]]]:
     """Sort rows into good ones, each with its slot, and bad ones as (line, what is wrong).
 
-    ``classes`` are the site's; empty: any well-formed name. Reads the store, writes nothing.
+    ``classes`` are the site's; empty: any well-formed name. Once a GPU was probed, rows of GPUs
+    that no probe has seen are bad unless ``new_gpus``. Reads the store, writes nothing.
     """
+    seen = {} if new_gpus else _seen(store)
     by_uuid = {
         row["uuid"]: (row["node"], int(row["slot"]))
         for row in store.query("SELECT node, slot, uuid FROM gpus WHERE uuid IS NOT NULL")
@@ -65,7 +72,10 @@ def check_timings(
     bad: list[tuple[int, str]] = []
     for row in rows:
         try:
-            good.append((row, _checked_slot(row, by_uuid, classes)))
+            slot = _checked_slot(row, by_uuid, classes)
+            if seen:
+                _check_seen(row.node, slot, seen)
+            good.append((row, slot))
         except ValueError as exc:
             bad.append((row.line, str(exc)))
     return good, bad
@@ -78,17 +88,19 @@ def import_timings(
     taken_at: float,
     classes: Sequence[str] = (),
     source: str = "import",
+    new_gpus: bool = False,
 ) -> int:
     """Add timings from elsewhere, measured at ``taken_at`` (Unix s); all or none.
 
-    Nodes and GPUs that were never probed are added without identity. Several rows of one GPU and
+    Nodes and GPUs that were never probed are added without identity if ``new_gpus``, or if no GPU
+    was probed yet: else a wrong line would become hardware. Several rows of one GPU and
     class are runs of one measurement; a timing of the same GPU, class and moment that was stored
     before is replaced. Returns the number of rows. Scores are not touched.
 
     Raises StoreError naming the first bad row, with nothing imported.
     """
     with store.write():
-        good, bad = check_timings(store, rows, classes)
+        good, bad = check_timings(store, rows, classes, new_gpus=new_gpus)
         if bad:
             line, reason = bad[0]
             raise StoreError(f"line {line}: {reason}" if line else reason)
@@ -177,6 +189,33 @@ def _checked_slot(row: TimingRow, by_uuid: Mapping[str, Gpu], classes: Sequence[
     if node != row.node:
         raise ValueError(f"gpu {row.gpu} was last seen on node {node}, not {row.node}")
     return slot
+
+
+def _seen(store: Store) -> dict[str, set[int]]:
+    """Probed node -> GPUs that a probe has read, or failed to read; empty: no GPU was probed."""
+    seen: dict[str, set[int]] = {}
+    for row in store.query(
+        "SELECT node, slot FROM gpus WHERE clocks_mhz IS NOT NULL"
+        " UNION SELECT node, slot FROM probe_errors WHERE slot IS NOT NULL"
+    ):
+        seen.setdefault(row["node"], set()).add(int(row["slot"]))
+    return seen
+
+
+def _check_seen(node: str, slot: int, seen: Mapping[str, set[int]]) -> None:
+    """Raise ValueError that names what is known unless a probe knows the GPU."""
+    cure = "sweep first, or give --new-gpus"
+    if node not in seen:
+        raise ValueError(f"no sweep has seen node {node}, only {listed(sorted(seen))}; {cure}")
+    if slot not in seen[node]:
+        has = listed(sorted(seen[node]))
+        raise ValueError(f"no sweep has seen GPU {slot} of node {node}, only {has}; {cure}")
+
+
+def listed(names: Sequence[object], most: int = 10) -> str:
+    """Names for a sentence, some of them if there are many."""
+    shown = ", ".join(str(name) for name in names[:most])
+    return (shown + (", ..." if len(names) > most else "")) or "none"
 
 
 def _touch(store: Store, node: str, slot: int, taken_at: float) -> None:

@@ -22,7 +22,12 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config import load_config
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.store.database import open_store, publish
-from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
+from slurm_gpu_aware.store.profiles import (
+    TimingRow,
+    import_timings,
+    merge_report,
+    recompute_scores,
+)
 
 SETTINGS = {
     "JobCompLoc": "{root}/jobcomp",
@@ -265,6 +270,30 @@ def test_a_node_that_was_never_profiled(cluster: Cluster):
     cluster.nodes(TYPED, TYPED, TYPED)
     found = cluster.doctor()[1]
     assert "never profiled: n3" in found["coverage"]["found"]
+
+
+def test_a_profile_of_what_slurm_does_not_have(cluster: Cluster):
+    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    with open_store(cluster.root / "lib" / "store.db") as store:
+        import_timings(store, rows, taken_at=time.time(), new_gpus=True)
+        recompute_scores(store)
+    ran = CliRunner().invoke(
+        cli,
+        ["--config", str(cluster.config), "doctor", "--json"],
+        env={"PATH": f"{cluster.root}/bin:{os.environ['PATH']}"},
+    )
+    checks = [c for c in json.loads(ran.stdout)["checks"] if c["name"] == "coverage"]
+    assert [(c["found"], c["cure"]) for c in checks] == [
+        (
+            "Slurm and the profile count GPUs differently on n1",
+            "run 'gpu-aware-profile sweep', then compare gres.conf",
+        ),
+        ("in the profile, but no node of Slurm: n9", "'gpu-aware-profile forget n9'"),
+        (
+            "times were imported for GPUs that no sweep has seen: n1:9",
+            "run 'gpu-aware-profile sweep', or 'gpu-aware-profile forget NODE:INDEX'",
+        ),
+    ]
 
 
 def test_an_old_filter(cluster: Cluster):

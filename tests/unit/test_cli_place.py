@@ -9,7 +9,12 @@ from store_samples import report
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
+from slurm_gpu_aware.store.profiles import (
+    TimingRow,
+    import_timings,
+    merge_report,
+    recompute_scores,
+)
 
 DGX = ["--machine", "dgx-1-v100"]
 
@@ -164,3 +169,16 @@ def test_a_picture_that_cannot_be_written(config: Path, tmp_path: Path):
     done = place(config, "-g", "2", "--plot", str(tmp_path / "no" / "x.png"), *DGX)
     assert done.exit_code == 1
     assert "cannot be written" in done.stderr
+
+
+def test_gpus_that_no_probe_has_seen_are_left_out_and_told(config: Path):
+    """Times imported for GPU 9 of n1 made place offer n1:9."""
+    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    with open_store(config.parent / "store.db") as store:
+        import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+        recompute_scores(store)
+    done = place(config, "-g", "1", "--class", "A", "--json")
+    answer = json.loads(done.stdout)
+    assert answer["answers"][0]["place"] == {"n2": [3]}
+    assert answer["cluster"]["gpus"] == 8
+    assert done.stderr == "Left out, because no sweep has seen them: n1:9, n9:0.\n"

@@ -16,7 +16,7 @@ from slurm_gpu_aware.cli.install import node_states
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import merge_report
+from slurm_gpu_aware.store.profiles import TimingRow, import_timings, merge_report
 
 INDEXED = "Gres=gpu:g0:1,gpu:g1:1"
 HEAD = "ClusterName=test\nSlurmUser=root\n"
@@ -73,7 +73,7 @@ def test_without_a_mode_nothing_is_written(site: Site):
     assert done.returncode == 0
     assert "+Licenses=gpuaware:100000" in done.stdout
     assert f"new file {site.slurm}/gpu_aware.lua" in done.stdout
-    assert "--install writes them" in done.stderr
+    assert "files would change; --install writes them." in done.stderr
     assert site.files() == before
     assert not site.units.exists()
 
@@ -82,7 +82,16 @@ def test_install_asks_before_it_overwrites(site: Site):
     before = site.files()
     done = site.setup("--install", answer="n\n")
     assert done.returncode == 1
-    assert "Overwrite 1 files?" in done.stderr
+    assert "Overwrite 1 file?" in done.stderr
+    assert site.files() == before
+
+
+def test_a_question_that_nobody_answers_writes_nothing(site: Site):
+    """The end of stdin was called an interruption, with exit code 130."""
+    before = site.files()
+    done = site.setup("--install", answer="")
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nnothing was written\n")
     assert site.files() == before
 
 
@@ -99,7 +108,9 @@ def test_install_writes_everything_and_keeps_the_first_version(site: Site):
     assert "gpu_aware.lua" in files
     assert 'models = {"v100"}' in files["gpu_aware_conf.lua"]
     assert (site.units / "gpu-aware-selectd.service").exists()
-    assert (site.config.parent / "clock.conf").exists()
+    clock_conf = site.config.parent / "clock.conf"
+    assert clock_conf.exists()
+    assert f"prolog.d, epilog.d and {clock_conf} to all nodes" in " ".join(done.stderr.split())
     assert (site.slurm / "prolog.d" / "50-gpu-aware").stat().st_mode & 0o111
     assert (site.config.parent.parent / "spool").is_dir()
 
@@ -112,6 +123,20 @@ def test_install_twice_changes_nothing(site: Site):
     assert done.stdout == ""
     assert "nothing was written" in done.stderr
     assert site.files() == before
+    assert "no file would change." in site.setup().stderr
+
+
+def test_gpus_that_no_sweep_has_seen_reach_no_file(site: Site, tmp_path: Path):
+    """Times imported for n1:9 and n9:0 made gres.conf name /dev/nvidia9 and n9."""
+    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    with open_store(tmp_path / "lib" / "store.db") as store:
+        import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+    done = site.setup("--install", "--yes")
+    assert "no sweep has seen them: n1:9, n9:0" in " ".join(done.stderr.split())
+    files = site.files()
+    assert "nvidia9" not in files["gres.conf"]
+    assert "n9" not in files["gres.conf"]
+    assert "max_gpus_per_node = 2" in files["gpu_aware_conf.lua"]
 
 
 def test_plain_nodes_keep_their_types_and_setup_says_so(tmp_path: Path):

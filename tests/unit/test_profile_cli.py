@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from store_samples import report
 
@@ -249,7 +250,102 @@ def test_an_empty_store_shows_what_to_do(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_own_command_has_help_with_an_example() -> None:
-    for name in ("show", "import", "export", "rescore"):
-        command = cli.commands[name]
-        assert command.help is not None
+    for name in ("show", "import", "export", "rescore", "forget"):
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None and command.help is not None
         assert f"gpu-aware-profile {name}" in command.help
+
+
+SWEPT = "gpu,node,class,value_ms\n0,n1,A,100\n9,n1,A,100\n0,n9,A,100\n"
+
+
+def sweep(path: Path) -> None:
+    with open_store(path) as store:
+        for node in ("n1", "n2"):
+            merge_report(store, report(node, times={0: 100.0, 1: 100.0}))
+        recompute_scores(store)
+
+
+def gpus(path: Path) -> set[tuple[str, int]]:
+    with open_store(path, readonly=True) as store:
+        return set(load_profile(store).gpus)
+
+
+FOUR = {(node, slot) for node in ("n1", "n2") for slot in (0, 1)}
+
+
+def test_a_wrong_line_of_an_import_becomes_no_hardware(run: Run, tmp_path: Path) -> None:
+    """Rows for GPUs that no sweep had seen silently added GPUs and nodes."""
+    sweep(tmp_path / "store.db")
+    done = run("import", "-", text=SWEPT)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "<stdin>: line 3: no sweep has seen GPU 9 of node n1, only 0, 1; sweep first, or give"
+        " --new-gpus",
+        "<stdin>: line 4: no sweep has seen node n9, only n1, n2; sweep first, or give --new-gpus",
+        "Error: 2 bad rows, nothing was imported; correct the file or give --skip-bad",
+    ]
+    assert gpus(tmp_path / "store.db") == FOUR
+    assert run("import", "-", "--skip-bad", text=SWEPT).returncode == 3
+    assert gpus(tmp_path / "store.db") == FOUR
+    assert run("import", "-", "--new-gpus", text=SWEPT).returncode == 0
+    assert gpus(tmp_path / "store.db") == FOUR | {("n1", 9), ("n9", 0)}
+
+
+def test_times_of_a_gpu_that_a_sweep_failed_to_read_are_taken(run: Run, tmp_path: Path) -> None:
+    lost = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "lost"}
+    with open_store(tmp_path / "store.db") as store:
+        merge_report(store, report("n1", errors=[lost], times={0: 100.0}))
+    assert run("import", "-", text="gpu,node,class,value_ms\n3,n1,A,100\n").returncode == 0
+
+
+def test_forget_removes_and_scores_again(run: Run, tmp_path: Path) -> None:
+    sweep(tmp_path / "store.db")
+    slow = SWEPT.replace("n9,A,100", "n9,A,300").replace("9,n1,A,100", "9,n1,A,300")
+    run("import", "-", "--new-gpus", text=slow)
+    unknown = run("forget", "n1:9", "n7")
+    assert (unknown.returncode, unknown.stderr) == (
+        1,
+        "Error: no node 'n7' in the store; known: n1, n2, n9\n",
+    )
+    assert ("n1", 9) in gpus(tmp_path / "store.db")  # all or nothing
+    assert "no GPU 5 of node n1 in the store; known: 0, 1, 9" in run("forget", "n1:5").stderr
+    done = run("forget", "n1:9", "n9:0")
+    assert (done.returncode, done.stderr) == (0, f"forgot 2 GPUs in {tmp_path}/store.db\n")
+    with open_store(tmp_path / "store.db", readonly=True) as store:
+        profile = load_profile(store)
+    assert set(profile.gpus) == FOUR
+    assert set(profile.taken_at) == {"n1", "n2"}
+    assert set(profile.scores["A"]) == FOUR
+    assert run("forget", "n2").returncode == 0
+    assert gpus(tmp_path / "store.db") == {("n1", 0), ("n1", 1)}
+    with open_store(tmp_path / "store.db", readonly=True) as store:
+        assert set(load_profile(store).links) == {"n1"}
+
+
+def test_forget_level_times_of_a_class(run: Run, tmp_path: Path) -> None:
+    levels = "class,level,value_ms\n" + "".join(
+        f"{name},{level},{ms}\n" for name in "AC" for level, ms in (("node", 100), ("cluster", 150))
+    )
+    assert run("import", "-", text=levels).stderr == (
+        f"imported 4 level times of classes A, C into {tmp_path}/store.db\n"
+    )
+    done = run("forget", "--levels", "C")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"forgot 2 level times of C in {tmp_path}/store.db\n",
+    )
+    assert run("export", "--levels").stdout.split()[1:] == ["A,node,100.0,", "A,cluster,150.0,"]
+    again = run("forget", "--levels", "C")
+    assert again.stderr == "Error: no level times of class 'C'; known: A\n"
+
+
+@pytest.mark.parametrize("args", [(), ("n1:x",), ("n1:0:1",)])
+def test_forget_wants_a_gpu(run: Run, tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert run("forget", *args).returncode == 2
+    assert not (tmp_path / "store.db").exists()
+
+
+def test_forget_makes_no_store(run: Run, tmp_path: Path) -> None:
+    assert run("forget", "n1").returncode == 1
+    assert not (tmp_path / "store.db").exists()

@@ -62,7 +62,7 @@ def configure(site: Path, text: str) -> None:
 
 def test_import_then_show(site: Path) -> None:
     said = done("import", "-", text=GOOD).stderr
-    assert said == f"imported 6 times per locality level of class A, B into {site}/store.db\n"
+    assert said == f"imported 6 level times of classes A, B into {site}/store.db\n"
     lines = done("show", "--levels").stdout.splitlines()
     assert [" ".join(line.split()) for line in lines if "--" not in line] == [
         "class level model ms runs ratio L from",

@@ -1,0 +1,73 @@
+"""``gpu-aware-profile forget``: take GPUs, nodes and level times out of the store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpu_aware_profile.cli import store_options
+from slurm_gpu_aware.cli.output import say
+
+__all__ = ["forget"]
+
+_GPU = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,253})(?::([0-9]{1,4}))?\Z")
+
+
+def _parsed(
+    ctx: click.Context, param: click.Parameter, value: Any
+) -> tuple[tuple[str, int | None], ...]:
+    """Callback: ``n9`` -> (n9, None), ``n1:9`` -> (n1, 9)."""
+    found = []
+    for text in value:
+        match = _GPU.match(text)
+        if match is None:
+            raise click.BadParameter(f"{text!r} names no GPU; expected NODE or NODE:INDEX")
+        found.append((match[1], None if match[2] is None else int(match[2])))
+    return tuple(dict.fromkeys(found))
+
+
+@click.command()
+@store_options
+@click.argument("gpus", metavar="[NODE[:INDEX]]...", nargs=-1, callback=_parsed)
+@click.option("--levels", "classes", multiple=True, metavar="CLASS", help="Level times of it.")
+def forget(
+    store_path: Path | None,
+    config_path: str | None,
+    gpus: tuple[tuple[str, int | None], ...],
+    classes: tuple[str, ...],
+) -> None:
+    """Remove a node or one GPU from the store, with its times; scores are computed again.
+
+    For what was imported by mistake, or is no longer there. Slurm's files are not touched, and the
+    next sweep brings back what it sees. --levels removes the times per locality level of a class.
+    If one of the names is not known, nothing is removed.
+
+    \b
+      gpu-aware-profile forget n9
+      gpu-aware-profile forget n1:9 n9:0
+      gpu-aware-profile forget --levels C
+    """
+    if not gpus and not classes:
+        raise click.UsageError("name a NODE, a GPU as NODE:INDEX, or --levels CLASS")
+    from gpu_aware_profile.opening import written
+    from slurm_gpu_aware.config import load_config
+    from slurm_gpu_aware.store.database import open_store
+    from slurm_gpu_aware.store.known import forget_gpus, forget_levels
+    from slurm_gpu_aware.store.profiles import recompute_scores
+
+    config = load_config(config_path)
+    path = store_path or config.store.path
+    open_store(path, readonly=True).close()  # a mistyped path must not become an empty store
+    with written(path, config) as store:
+        with store.write():
+            removed = sum(forget_gpus(store, node, slot) for node, slot in gpus)
+            times = sum(forget_levels(store, name) for name in dict.fromkeys(classes))
+        if gpus:
+            recompute_scores(store, config.site.classes)
+    if gpus:
+        say(f"forgot {removed} GPU{'' if removed == 1 else 's'} in {path}")
+    if classes:
+        say(f"forgot {times} level times of {', '.join(dict.fromkeys(classes))} in {path}")
