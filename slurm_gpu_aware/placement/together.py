@@ -19,7 +19,7 @@ from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.placement.binding import place_bound, reason_bound
 from slurm_gpu_aware.placement.feasible import allowed_nodes, why_not
-from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.placement.policy import Policy, WithReasons
 from slurm_gpu_aware.placement.reasons import Reason
 from slurm_gpu_aware.placement.tables import inside_groups
 from slurm_gpu_aware.request import NodeGroups, Request
@@ -77,10 +77,11 @@ def reason_together(policy: Policy, request: Request, cluster: Cluster) -> Reaso
     anywhere = _anywhere(request, cluster, kept)
     if place_bound(policy, anywhere, cluster) is None:
         return reason_bound(policy, anywhere, cluster)
-    for group in _groups(request, cluster, kept):
-        found = reason_bound(policy, _inside(request, cluster, kept, group), cluster)
-        if found.own:
-            return found
+    if isinstance(policy, WithReasons):
+        for group in _groups(request, cluster, kept):
+            found = reason_bound(policy, _inside(request, cluster, kept, group), cluster)
+            if found.own:
+                return found
     text = f"no {kept.name} has room for all of it, and Slurm starts it inside one only"
     usable = _usable(request, cluster, kept)
     if usable.any():

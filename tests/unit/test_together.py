@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.placement.policy import make_policy, policy_names
-from slurm_gpu_aware.placement.together import place_together
+from slurm_gpu_aware.placement.together import place_together, reason_together
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.chooser import shape_of
 from slurm_gpu_aware.planning.record import read_round, record_round
@@ -138,6 +139,25 @@ def test_the_reason_says_that_no_block_has_room():
 def test_where_too_little_is_free_at_all_the_reason_is_the_usual_one():
     plan = planned([wide()], cluster(0, 1, 2))
     assert "block" not in plan.waiting[0].reason
+
+
+class Picky:
+    """Wants three nodes to choose from; a block has two."""
+
+    name = "picky"
+
+    def place(self, request: Request, here: Cluster) -> Assignment | None:
+        if request.eligible is not None and int(request.eligible.sum()) < 3:
+            return None
+        return make_policy("lowest-index").place(request, here)
+
+    def why_not(self, request: Request, here: Cluster) -> str | None:
+        return "its own rule"
+
+
+def test_a_rule_of_the_policy_is_named_before_the_block():
+    reason = reason_together(Picky(), wide(), cluster())
+    assert (reason.text, reason.own) == ("its own rule", True)
 
 
 def test_backfill_leaves_the_block_of_the_head_alone():
