@@ -23,7 +23,7 @@ from slurm_gpu_aware.simulator.clusters import (
 )
 from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
-from slurm_gpu_aware.simulator.recorded import BASELINE, with_slots, with_work
+from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slots, with_work
 from slurm_gpu_aware.simulator.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.sources import read_trace
@@ -96,6 +96,7 @@ def gather(config: Config, given: Given) -> Inputs:
     trace = _with_sensitivity(config, trace)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
         trace = with_slots(trace, _ledger(config))
+    trace = left_to_slurm(trace, site.cluster)
     trace, recorded = with_work(trace, site.cluster, site.truth, base)
     return Inputs(trace, site, settings, recorded)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slurm_gpu_aware.cli.output import age, say, table
+from slurm_gpu_aware.cli.output import age, paragraph, say, table
 from slurm_gpu_aware.simulator.recorded import KNOWLEDGE, LIMITS, RECORDED
 from slurm_gpu_aware.simulator.result import ended_in_all
 
@@ -41,7 +41,7 @@ def say_rows(trace: Trace) -> None:
         rows = "1 bad row" if len(trace.bad_rows) == 1 else f"{len(trace.bad_rows)} bad rows"
         say(f"{trace.name}: {rows} left out{rest}")
     for reason, count in sorted(trace.skipped.items()):
-        say(f"{trace.name}: {count} jobs left out: {reason}")
+        say(f"{trace.name}: {count} job{'' if count == 1 else 's'} left out: {reason}")
 
 
 def say_classes(inputs: Inputs, given: Collection[str]) -> None:
@@ -120,8 +120,10 @@ class Progress:
             say(text)
 
     def done(self) -> None:
-        """Leave the line."""
-        if self._terminal and self._last >= 0:
+        """All runs are at their end, also those with jobs that never ran: leave the line."""
+        if not self._terminal:
+            self.show([self._jobs] * len(self._labels))
+        elif self._last >= 0:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
@@ -172,11 +174,18 @@ def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def table_text(output: dict[str, Any]) -> str:
-    """The numbers for a person; the last column compares with the first policy."""
+    """The numbers for a person; the last column compares policies with the first of them.
+
+    A record is no policy, so that its place in that column is empty: below the table stands how
+    far the model is from it.
+    """
+    from slurm_gpu_aware.simulator.report import calibration
+
     headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
     rows = []
     for run in output["runs"]:
-        ratio = run["ratio_to_first"].get("avg_jct_s")
+        recorded = run["policy"] == RECORDED
+        ratio = None if recorded else run["ratio_to_first"].get("avg_jct_s")
         rows.append(
             (
                 run["policy"],
@@ -195,7 +204,10 @@ def table_text(output: dict[str, Any]) -> str:
     if any(run["jobs"] != compared for run in output["runs"]):
         jobs = "1 job" if compared == 1 else f"{compared} jobs"
         head += f"\ntimes are those of the {jobs} that ended in every run"
-    first = next(run["policy"] for run in output["runs"] if run["policy"] != RECORDED)
-    against = f"JCT vs {first}"
+    first = next(run for run in output["runs"] if run["policy"] != RECORDED)
+    against = f"JCT vs {first['policy']}"
     body = table([*headers, against], rows, right=[*headers[1:], against])
+    for run in output["runs"]:
+        if run["policy"] == RECORDED and compared:
+            body += f"\n\n{paragraph(calibration(run, first))}"
     return f"{head}\n\n{body}"

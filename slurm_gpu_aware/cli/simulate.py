@@ -179,8 +179,8 @@ def command(context: Context, /, **given: Any) -> None:
 
     \b
     Examples:
-      gpu-aware simulate trace.csv -p packed -p pal --nodes 16 --gpus-per-node 4 --round 300
-      gpu-aware simulate trace.csv --variability A=resnet.csv --nodes 16 --gpus-per-node 4 --json
+      gpu-aware simulate trace.csv --nodes 16 --gpus-per-node 4 --variability A=resnet.csv --json
+      gpu-aware simulate trace.csv -p packed -p pal --round 300
       gpu-aware simulate --synthetic 1000 --jobs-per-hour 30 --nodes 8 --machine dgx-1-v100
       gpu-aware simulate --sacct live --out results
       gpu-aware simulate --what-if --days 90 --out results

@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_gpu_aware.simulator.files import SavedRun
 
-__all__ = ["PICTURES", "Draw", "draw_picture", "line_look"]
+__all__ = ["PICTURES", "Draw", "draw_picture", "line_look", "time_unit"]
 
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
@@ -28,6 +28,8 @@ _COLOURS = (
 )  # fmt: skip
 _BINS = 60
 _MARKS = 12
+_LABEL, _TURNED_LABEL = 0.05, 0.09
+"""Height of a bar's number with the room around it, upright and turned, in heights of a picture."""
 
 Draw = Callable[[Any, Sequence[SavedRun], Mapping[str, Any]], None]
 
@@ -44,12 +46,21 @@ def draw_picture(path: Path, draw: Draw, runs: Sequence[SavedRun], head: Mapping
     return path
 
 
-def _unit(seconds: float) -> tuple[float, str]:
+def time_unit(seconds: float) -> tuple[float, str]:
     """Divisor and name of a unit in which a time of this size reads well."""
-    for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+    for size, name in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 3 * size:
             return size, name
-    return 1.0, "seconds"
+    return 1.0, "s"
+
+
+def _span(runs: Sequence[SavedRun]) -> tuple[float, float]:
+    """First submission and last end of the compared jobs: what there is to see of a history.
+
+    It may begin long before its first job (``--days``) and go on long after the last one's end.
+    """
+    begin = min(float(run.columns["submit_s"].min()) for run in runs)
+    return begin, max(float(run.columns["end_s"].max()) for run in runs)
 
 
 def line_look(number: int) -> tuple[Any, str]:
@@ -78,44 +89,56 @@ def _decorate(ax: Any, title: str, x: str, y: str, *, legend: bool = True) -> No
 
 
 def _jct_cdf(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
-    size, name = _unit(float(np.median([np.median(r.columns["jct_s"]) for r in runs])))
+    size, name = time_unit(float(np.median([np.median(r.columns["jct_s"]) for r in runs])))
     for number, run in enumerate(runs):
         jct = np.sort(run.columns["jct_s"]) / size
         share = np.arange(1, len(jct) + 1) / len(jct) * 100
         _line(ax, number, np.maximum(jct, 1e-9), share, run.label)
     ax.set_xscale("log")
+    shown = ax.get_xlim()
+    if shown[1] < 300 * shown[0]:  # few powers of ten: 2 and 5 between them
+        ax.xaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.xaxis.set_minor_formatter(lambda value, _: "")
     ax.set_ylim(0, 101)
     _decorate(ax, "Job completion time", f"completion time, {name} (log scale)", "share of jobs, %")
 
 
 def _wait_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
-    last = max(float(r.columns["submit_s"].max()) for r in runs)
-    size, name = _unit(last)
+    begin, _ = _span(runs)
+    last = max(float(r.columns["submit_s"].max()) for r in runs) - begin
+    size, name = time_unit(last)
     edges = np.linspace(0, max(last, 1.0) * (1 + 1e-9), min(_BINS, 12 + len(runs)) + 1)
     means = []
     for run in runs:
-        place = np.digitize(run.columns["submit_s"], edges) - 1
+        place = np.digitize(run.columns["submit_s"] - begin, edges) - 1
         count = np.bincount(place, minlength=len(edges) - 1)
         total = np.bincount(place, weights=run.columns["wait_s"], minlength=len(edges) - 1)
         means.append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
-    wait_size, wait_name = _unit(float(np.nanmax(means)))
+    wait_size, wait_name = time_unit(float(np.nanmax(means)))
     middle = (edges[1:] + edges[:-1]) / 2 / size
     for number, (run, mean) in enumerate(zip(runs, means, strict=True)):
         there = np.isfinite(mean)
         _line(ax, number, middle[there], mean[there] / wait_size, run.label)
     ax.set_ylim(bottom=0)
-    _decorate(ax, "Wait by time of submission", f"submission, {name}", f"average wait, {wait_name}")
+    ax.set_xlim(left=0)
+    _decorate(
+        ax,
+        "Wait by time of submission",
+        f"submission after the first one, {name}",
+        f"average wait, {wait_name}",
+    )
 
 
 def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
-    last = max(float(r.used_s[-1]) for r in runs)
-    size, name = _unit(last)
-    edges = np.linspace(0, max(last, 1.0), 2 * _BINS + 1)
+    begin, end = _span(runs)
+    size, name = time_unit(end - begin)
+    edges = np.linspace(0, max(end - begin, 1.0), 2 * _BINS + 1)
     highest = 0.0
     for number, run in enumerate(runs):
-        area = np.concatenate([[0.0], np.cumsum(np.diff(run.used_s) * run.used_gpus[:-1])])
-        mean = np.diff(np.interp(edges, run.used_s, area)) / np.diff(edges)
+        times = np.append(run.used_s, max(end, run.used_s[-1]))  # who still holds GPUs goes on
+        area = np.concatenate([[0.0], np.cumsum(np.diff(times) * run.used_gpus)])
+        mean = np.diff(np.interp(begin + edges, times, area)) / np.diff(edges)
         _line(ax, number, (edges[1:] + edges[:-1]) / 2 / size, mean, run.label)
         highest = max(highest, float(mean.max()))
     total = head["site"]["gpus"]
@@ -124,15 +147,17 @@ def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) 
         f"all {total} GPUs", (0, total), xytext=(2, 4), textcoords="offset points",
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8},
     )  # fmt: skip
+    ax.set_xlim(left=0)
     ax.set_ylim(0, max(total, highest) * 1.12)
     ax.yaxis.get_major_locator().set_params(integer=True)
-    _decorate(ax, "GPUs in use", f"time, {name}", "GPUs")
+    _decorate(ax, "GPUs in use", f"time after the first submission, {name}", "GPUs")
 
 
 def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
     classes = sorted({name for run in runs for name in run.app_class})
     width = 0.8 / len(runs)
     turn = 90 if len(runs) * len(classes) > 12 else 0
+    values: list[tuple[float, float]] = []
     for number, run in enumerate(runs):
         own = np.array(run.app_class)
         means = [
@@ -144,21 +169,25 @@ def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, An
             at, means, width * 0.9, label=run.label, color=_COLOURS[number % len(_COLOURS)],
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor="white",
         )  # fmt: skip
-        for x, mean in zip(at, means, strict=True):
-            if np.isfinite(mean):
-                ax.annotate(
-                    f"{mean:.2f}", (x, mean), ha="center", va="bottom", fontsize=8,
-                    xytext=(0, 2), textcoords="offset points", rotation=turn,
-                )  # fmt: skip
+        values += [(x, mean) for x, mean in zip(at, means, strict=True) if np.isfinite(mean)]
     ax.axhline(1.0, color="black", linewidth=0.8)
     ax.set_xticks(range(len(classes)), classes)
-    ax.set_ylim(0, ax.get_ylim()[1] * 1.1)
+    highest = ax.get_ylim()[1] * 1.1
+    ax.set_ylim(0, highest)
+    tall = highest * (_TURNED_LABEL if turn else _LABEL)
+    for x, mean in values:
+        # above the line at 1 where that would strike it through
+        foot = 1.0 if 1.0 - tall < mean < 1.0 else mean
+        ax.annotate(
+            f"{mean:.2f}", (x, foot), ha="center", va="bottom", fontsize=8,
+            xytext=(0, 2), textcoords="offset points", rotation=turn,
+        )  # fmt: skip
     _decorate(ax, "Slowdown per class", "application class", "time on GPUs / time on median GPUs")
 
 
 def _boxes(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
     jct = [run.columns["jct_s"] for run in runs]
-    size, name = _unit(float(np.median(np.concatenate(jct))))
+    size, name = time_unit(float(np.median(np.concatenate(jct))))
     parts = ax.boxplot(
         [values / size for values in jct], whis=(5, 95), showfliers=False, showmeans=True,
         patch_artist=True, medianprops={"color": "black", "linewidth": 2},
@@ -199,14 +228,15 @@ PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
     (
         "wait",
         "How long jobs waited",
-        "Average wait of the jobs submitted in each stretch of time.",
+        "Average wait of the jobs submitted in each stretch of time, from the first submission on.",
         _wait_over_time,
     ),
     (
         "gpus-in-use",
         "GPUs in use",
-        "Averages over stretches of time, of all jobs of a run and of recorded jobs that only hold "
-        "GPUs. A policy that ends earlier did the same work sooner.",
+        "Averages over stretches of time from the first submission to the last end, of all jobs of "
+        "a run and of recorded jobs that only hold GPUs. A policy that ends earlier did the same "
+        "work sooner.",
         _gpus_over_time,
     ),
     (

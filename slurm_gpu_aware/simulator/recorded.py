@@ -18,8 +18,10 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 __all__ = [
     "BASELINE",
     "KNOWLEDGE",
+    "LEFT",
     "LIMITS",
     "RECORDED",
+    "left_to_slurm",
     "recorded_result",
     "with_slots",
     "with_work",
@@ -37,7 +39,8 @@ LIMITS = (
     "Priorities are those that Slurm recorded last; they do not change while a job waits.",
     "A job waits from when it was eligible: dependencies, --begin and holds count in no run.",
     "Jobs that still run, or ran before the history begins, hold their GPUs in every run and are "
-    "not compared.",
+    "not compared; so do jobs whose GPUs do not split evenly over their nodes, because placing "
+    "them is left to Slurm.",
     "Users submit when they did, also where their jobs would have ended sooner.",
 )
 """What a comparison with the record does not know; sentences for people."""
@@ -47,6 +50,40 @@ KNOWLEDGE: Mapping[str, str] = {
     "unknown": "ran on nodes that this cluster does not have",
 }
 """How well the slowdown of a recorded job is known."""
+LEFT = (
+    "left to Slurm, as a number of GPUs that does not split evenly over the nodes; such a job is "
+    "not modelled, its GPUs stay taken"
+)
+"""Under what the jobs of ``left_to_slurm`` are counted."""
+
+
+def left_to_slurm(trace: Trace, cluster: Cluster) -> Trace:
+    """The trace with the jobs that live are left to Slurm moved to those that only hold GPUs.
+
+    One GRES line for all nodes of a job cannot give them different numbers of GPUs: the filter
+    leaves ``-N2 --gpus=3`` to Slurm, and so ``--gpus=5`` where nodes have 4, which needs two of
+    them. These jobs ran all the same. They are counted in ``skipped`` under ``LEFT``. No job is
+    moved if the cluster lets its nodes differ, or if it ran on a node larger than any here.
+    """
+    widest = cluster.shape[1]
+
+    def left(job: TraceJob) -> bool:
+        nodes = job.nodes or -(-job.gpus // widest)
+        elsewhere = job.gpus > max(nodes, len(job.recorded_nodes)) * widest
+        if job.recorded_start_s is None or elsewhere or len(job.recorded_nodes) == 1:
+            return False
+        return job.gpus % nodes > 0
+
+    apart = () if not cluster.same_indices else tuple(job for job in trace.jobs if left(job))
+    if not apart:
+        return trace
+    names = {job.job_id for job in apart}
+    return replace(
+        trace,
+        jobs=tuple(job for job in trace.jobs if job.job_id not in names),
+        skipped={**trace.skipped, LEFT: len(apart)},
+        held=(*trace.held, *apart),
+    )
 
 
 def with_slots(trace: Trace, given: Mapping[str, Mapping[str, Sequence[int]]]) -> Trace:

@@ -6,14 +6,15 @@ import base64
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.files import load_results
-from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture
+from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture, time_unit
 from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
 
-__all__ = ["page_text", "plain_summary", "write_report"]
+__all__ = ["calibration", "page_text", "plain_summary", "write_report"]
 
 
 _SAME_PERCENT = 0.05
@@ -73,11 +74,11 @@ def plain_summary(head: Mapping[str, Any]) -> list[str]:
             if saved > 0:
                 text += f"; {_where_from(saved, first['avg_run_s'] - run['avg_run_s'])}"
         found.append(f"{text}.")
-    return [*found, *([_calibration(record, first)] if record is not None else [])]
+    return [*found, *([calibration(record, first)] if record is not None else [])]
 
 
-def _calibration(record: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    """How far the simulation of what Slurm does is from what it did."""
+def calibration(record: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """How far the simulation of what Slurm does (``first``) is from what it did: a sentence."""
     percent = 100 * (first["avg_jct_s"] / record["avg_jct_s"] - 1)
     text = f"Calibration: simulated with {first['policy']}, average completion time is "
     if abs(percent) < _SAME_PERCENT:
@@ -106,17 +107,22 @@ def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]
     def cell(value: Any, form: str = "{}") -> str:
         return "<td>" + ("n/a" if value is None else html.escape(form.format(value))) + "</td>"
 
+    size, unit = _table_unit(head["runs"])
+
+    def time(seconds: float | None) -> str:
+        return cell(None if seconds is None else _in_unit(seconds, size))
+
     rows = "".join(
         "<tr>"
         + cell(r["policy"])
         + cell(r["jobs"])
         + cell(r["never"])
-        + cell(_hours(r["avg_jct_s"]))
-        + cell(_hours(r["median_jct_s"]))
-        + cell(_hours(r["p99_jct_s"]))
-        + cell(_hours(r["avg_wait_s"]))
+        + time(r["avg_jct_s"])
+        + time(r["median_jct_s"])
+        + time(r["p99_jct_s"])
+        + time(r["avg_wait_s"])
         + cell(r["avg_slowdown"], "{:.3f}")
-        + cell(_hours(r["makespan_s"]))
+        + time(r["makespan_s"])
         + cell(r["utilization"], "{:.0%}")
         + cell(r["fragmentation"], "{:.1%}")
         + cell(r["placement_ms"]["median"], "{:.2f}")
@@ -125,9 +131,9 @@ def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]
         for r in head["runs"]
     )
     names = (
-        "policy", "ended", "never ran", "avg JCT, h", "median JCT, h", "p99 JCT, h", "avg wait, h",
-        "slowdown", "makespan, h", "GPUs in use", "fragmentation", "round, ms, median",
-        "round, ms, max",
+        "policy", "ended", "never ran", f"avg JCT, {unit}", f"median JCT, {unit}",
+        f"p99 JCT, {unit}", f"avg wait, {unit}", "slowdown", f"makespan, {unit}", "GPUs in use",
+        "fragmentation", "round, ms, median", "round, ms, max",
     )  # fmt: skip
     headers = "".join(f"<th>{name}</th>" for name in names)
     figures = "".join(
@@ -165,20 +171,32 @@ img {{ max-width: 100%; height: auto }}
 def _about(head: Mapping[str, Any]) -> str:
     """Which jobs, where, and which of them the numbers are about."""
     given, compared = head["input"], head["compared_jobs"]
-    counts = [(len(given["bad_rows"]), "bad rows"), (sum(given["skipped"].values()), "other jobs")]
-    left_out = " and ".join(f"{count} {what}" for count, what in counts)
+    bad = _counted(len(given["bad_rows"]), "bad row", "bad rows")
+    other = _counted(sum(given["skipped"].values()), "other job", "other jobs")
     text = (
-        f"{given['jobs']} jobs of {head['trace']} on {head['cluster']}; order "
+        f"{_counted(given['jobs'], 'job', 'jobs')} of {head['trace']} on {head['cluster']}; order "
         f"{head['settings']['order']}; variability: {head['site']['variability']}. "
-        f"{left_out} were left out. Times, percentiles, makespan and pictures are those of the "
-        f"{compared} {'job' if compared == 1 else 'jobs'} that ended in every run"
+        f"{bad} and {other} were left out. Times, percentiles, makespan and pictures are those of "
+        f"the {_counted(compared, 'job', 'jobs')} that ended in every run"
     )
     if compared < given["jobs"]:
         text += f"; {given['jobs'] - compared} did not"
     if given["held"]:
-        text += f"; {given['held']} more hold GPUs for their recorded times"
+        text += f"; {_counted(given['held'], 'more holds', 'more hold')} GPUs at the recorded times"
     return f"{text}."
 
 
-def _hours(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{seconds / 3600:.2f}"
+def _table_unit(runs: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
+    """Divisor and name of the one unit of all times of a table, by its completion times."""
+    times = [run["avg_jct_s"] for run in runs if run["avg_jct_s"] is not None]
+    return time_unit(median(times) if times else 0.0)
+
+
+def _in_unit(seconds: float, size: float) -> str:
+    """Two digits after the point; what is not nothing is not printed as nothing."""
+    text = f"{seconds / size:.2f}"
+    return "<0.01" if text == "0.00" and seconds > 0 else text
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"

@@ -2,13 +2,15 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.simulator.files import load_results
-from slurm_gpu_aware.simulator.pictures import _HATCHES, line_look
+from slurm_gpu_aware.simulator.pictures import _HATCHES, PICTURES, line_look
 from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.report import page_text, plain_summary
 
@@ -133,3 +135,87 @@ def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
     assert las["avg_wait_s"] == 0  # until the first start
     (line,) = plain_summary({"trace": "t", "runs": [{**fifo, "policy": "fifo"}, las]})
     assert line.endswith("; all of it from less waiting.")
+
+
+DAY = 86_400
+TIMES = range(87 * DAY, 87 * DAY + 5400, 600)
+YOUNG = [
+    "JobID|Submit|Start|ElapsedRaw|State|AllocTRES",
+    *(f"{i}|{at}|{at + 4}|40|COMPLETED|gres/gpu=4" for i, at in enumerate(TIMES)),
+    f"99|{90 * DAY - 9}|{90 * DAY - 9}|9|RUNNING|gres/gpu=1",
+]
+"""Nine jobs within an hour and a half, on the 88th of 90 days."""
+
+
+@pytest.fixture(scope="module")
+def young(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("young")
+    (folder / "history").write_text("\n".join(YOUNG))
+    args = ["simulate", "--what-if", "--sacct", str(folder / "history"), "--days", "90"]
+    args += ["-p", "pal", "--processes", "1", "--out", str(folder)]
+    done = run(*args, "--nodes", "2", "--gpus-per-node", "4")
+    assert done.exit_code == 0, done.stderr
+    return load_results(folder)
+
+
+def drawn(name, head, runs):
+    ax = Figure().add_subplot()
+    next(draw for own, _, _, draw in PICTURES if own == name)(ax, runs, head)
+    return ax
+
+
+@pytest.mark.parametrize("name", ["wait", "gpus-in-use"])
+def test_a_young_history_fills_its_pictures(young, name):
+    ax = drawn(name, *young)
+    assert ax.get_xlabel().endswith("the first one, min" if name == "wait" else "submission, min")
+    assert 80 < ax.get_xlim()[1] < 90
+    for line in ax.lines[:3]:
+        times = line.get_xdata()
+        assert min(times) < 8
+        assert max(times) > 70
+        assert len(times) > 5
+    if name == "gpus-in-use":
+        recorded = ax.lines[0]
+        area = sum(recorded.get_ydata()) * (recorded.get_xdata()[1] - recorded.get_xdata()[0])
+        assert area == pytest.approx(9 * 4 * 40 / 60, rel=0.01)
+
+
+def test_one_unit_by_scale_for_all_times_of_the_table(young):
+    head, _ = young
+    page = page_text(head, [])
+    for name in ("avg JCT", "median JCT", "p99 JCT", "avg wait", "makespan"):
+        assert f"<th>{name}, s</th>" in page
+    assert "<td>as recorded</td><td>9</td><td>0</td><td>44.00</td>" in page
+    hours = [
+        {**one, **{key: 3600 * one[key] for key in ("avg_jct_s", "makespan_s")}}
+        for one in head["runs"]
+    ]
+    page = page_text({**head, "runs": hours}, [])
+    assert "<th>avg wait, h</th>" in page
+    assert "<td>44.00</td><td>0.01</td>" in page
+    assert "<td>&lt;0.01</td>" in page  # 4 s of wait are not nothing
+    assert "<td>0.00</td>" in page  # of the simulated ones nobody waited
+
+
+@pytest.mark.parametrize("given", [[0.97, 0.98], [0.8, 0.93, 0.97, 0.98, 1.0, 1.3]])
+def test_numbers_of_bars_are_not_struck_through(young, given):
+    """Just below 1 they would stand on the line there."""
+    head, runs = young
+    shown = [
+        replace(
+            runs[0],
+            label=str(i),
+            app_class=("A",) * 3 + ("B",) * 3 + ("C",) * 3,
+            columns={**runs[0].columns, "slowdown": runs[0].columns["slowdown"] * 0 + value},
+        )
+        for i, value in enumerate(given)
+    ]
+    figure = Figure(figsize=(9, 5))
+    ax = figure.add_subplot()
+    next(draw for own, _, _, draw in PICTURES if own == "slowdown")(ax, shown, head)
+    figure.canvas.draw()
+    line = ax.transData.transform((0, 1.0))[1]
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert not box.y0 <= line <= box.y1, text.get_text()
+    assert [text.get_text() for text in ax.texts[::3]] == [f"{value:.2f}" for value in given]

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.simulator.recorded import LEFT
 from slurm_gpu_aware.simulator.report import plain_summary
 
 SITE = ["--nodes", "2", "--gpus-per-node", "4"]
@@ -149,6 +150,53 @@ def test_what_if_compares_with_the_record(tmp_path):
     same, calibration = plain_summary(output)
     assert same.endswith("would have been the same as with lowest-index, Slurm's habit.")
     assert "66.9% shorter than Slurm recorded; that difference is the model's" in calibration
+
+
+def test_the_record_is_no_gain_in_the_table(tmp_path):
+    """What the model leaves out is told apart from what a policy gains, here as in the report."""
+    history = tmp_path / "history"
+    rows = [f"{i}|{1000 + i}||{1100 + 50 * i}|50|COMPLETED|gres/gpu=4||" for i in range(4)]
+    history.write_text("\n".join([HISTORY, *rows]))
+    done = run("--what-if", "--sacct", str(history), *SITE, "-p", "pal")
+    assert done.exit_code == 0, done.stderr
+    last = {line.split("  ")[0]: line.split()[-1] for line in done.stdout.splitlines() if line}
+    assert (last["as recorded"], last["lowest-index"], last["pal"]) == ("-", "+0.0%", "+0.0%")
+    said = " ".join(done.stdout.split())
+    assert "Calibration: simulated with lowest-index, average completion time is 66.9%" in said
+    assert said.endswith("that difference is the model's, not a gain.")
+
+
+def test_what_live_is_left_to_slurm_is_not_called_impossible(tmp_path):
+    """35 (-N2 --gpus=3) ran, on GPUs that no GRES line can name: Slurm placed it, now as then."""
+    rows = [
+        "34|1000||1000|50|COMPLETED|gres/gpu=2|||||",
+        "35|1000||1000|100|COMPLETED|gres/gpu=3|||node=2|2|n[1-2]",
+        "36|1010||1100|100|COMPLETED|gres/gpu=8|||node=2|2|n[1-2]",
+    ]
+    history = tmp_path / "history"
+    history.write_text("\n".join([HISTORY + "|ReqTRES|NNodes|NodeList", *rows]))
+    args = ["--what-if", "--sacct", str(history), *SITE, "-p", "pal"]
+    done = run(*args, "--json")
+    assert done.exit_code == 0, done.stderr
+    output = json.loads(done.stdout)
+    assert [(one["jobs"], one["never"]) for one in output["runs"]] == [(2, 0)] * 3
+    assert output["input"]["skipped"] == {LEFT: 1}
+    assert output["input"]["held"] == 1
+    assert [one["avg_wait_s"] for one in output["runs"]] == [45.0] * 3  # 36 waits for 35, too
+    assert "1 job left out: left to Slurm" in done.stderr
+    assert "never ran" not in done.stderr
+    freely = json.loads(run(*args, "--any-indices", "--json").stdout)
+    assert (freely["runs"][1]["jobs"], freely["input"]["held"]) == (3, 0)
+
+
+@pytest.mark.parametrize("policies", [["packed"], ["packed", "pal"]])
+def test_progress_ends_at_the_end(trace, policies):
+    """Also with a job that never ran."""
+    named = [word for policy in policies for word in ("-p", policy)]
+    done = run(trace, *SITE, *named)
+    assert "giant" in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("simulating")]
+    assert lines[-1] == f"simulating 13 jobs: {', '.join(f'{p} 100%' for p in policies)}"
 
 
 def test_what_no_placement_could_shorten_is_in_no_run(tmp_path):

@@ -11,7 +11,14 @@ from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.physics import Physics, expected_worst
-from slurm_gpu_aware.simulator.recorded import RECORDED, recorded_result, with_slots, with_work
+from slurm_gpu_aware.simulator.recorded import (
+    LEFT,
+    RECORDED,
+    left_to_slurm,
+    recorded_result,
+    with_slots,
+    with_work,
+)
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.machines import machine
@@ -118,3 +125,40 @@ def test_the_ledger_names_the_gpus_where_the_accounts_do_not():
     trace = with_slots(Trace.of("history", jobs), ledger)
     slots = {job.job_id: job.recorded_slots for job in trace.jobs}
     assert slots == {"1": (1, 3), "2": (), "3": (0,), "4": (2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "ran_on", "left"),
+    [
+        (3, 2, 2, True),  # -N2 --gpus=3
+        (4, 2, 2, False),
+        (3, None, 2, False),  # --gpus=3: Slurm used two nodes, one will do
+        (5, None, 2, True),  # --gpus=5 needs two nodes of 4
+        (6, None, 2, False),
+        (10, None, 3, True),
+        (5, None, 0, True),  # no NodeList
+        (5, None, 1, False),  # on a larger node than any here
+        (9, 2, 2, False),
+        (64, None, 16, False),
+    ],
+)
+def test_uneven_jobs_are_left_to_slurm(gpus, asked, ran_on, left):
+    cluster = Cluster.uniform(2, 4)
+    nodes = tuple(f"n{i}" for i in range(ran_on))
+    job = TraceJob(
+        "35", 0, gpus, 9.0, nodes=asked, recorded_nodes=nodes, recorded_start_s=1.0,
+        recorded_run_s=9.0,
+    )  # fmt: skip
+    other = replace(job, job_id="36", gpus=1, nodes=None)
+    found = left_to_slurm(Trace.of("t", [job, other]), cluster)
+    assert found.held == ((job,) if left else ())
+    assert found.jobs == ((other,) if left else (job, other))
+    assert found.skipped == ({LEFT: 1} if left else {})
+
+
+def test_only_what_ran_is_left_to_slurm():
+    trace = Trace.of("t", [TraceJob("35", 0, 3, 9.0, nodes=2)])
+    assert left_to_slurm(trace, Cluster.uniform(2, 4)) is trace
+    ran = Trace.of("t", [recorded(gpus=3, nodes=("n1", "n2"))])
+    ran = replace(ran, jobs=(replace(ran.jobs[0], nodes=2),))
+    assert left_to_slurm(ran, CLUSTER) is ran  # its nodes may differ
