@@ -77,7 +77,7 @@ cluster-up: docker  ## Start the container cluster
 cluster-down:  ## Stop it; nothing is left behind
 	docker/cluster down
 
-demo: docker  ## Sweep, 16 jobs of three classes, and why each got its GPUs (KEEP=1 leaves it running)
+demo: docker  ## Sweep, 20 jobs of three classes, and why each got its GPUs (KEEP=1 leaves it running)
 	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) $(BIN)/python docker/demo.py
 
 clean:  ## Remove what was built, images of the cluster included

@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from luafilter import ERROR, REPO, SUCCESS, Filter, MakeFilter
+from luafilter import ERROR, POLICIES, REPO, SUCCESS, Filter, MakeFilter
+
+from slurm_gpu_aware.config import Config, load_config
 
 TEXT = (REPO / "docs" / "comment.md").read_text()
 INTERACTIVE = {"script": None}
@@ -32,7 +34,6 @@ FIELDS: dict[str, dict[str, Any]] = {
     "--cpus-per-gpu=4": {"cpus_per_tres": "gres/gpu:4"},
     "--gpu-bind=map_gpu:0,1": {"tres_bind": "gres/gpu:map_gpu:0,1"},
     "--mem-per-gpu=4G": {"mem_per_tres": "gres/gpu:4096"},
-    "-c 2": {"cpus_per_task": 2, "tres_per_task": "cpu=2"},
     "--exclusive": {"shared": 0},
     "--contiguous": {"contiguous": 1},
     "--switches=1": {"req_switch": 1},
@@ -43,6 +44,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     '-C "fast|big"': {"features": "fast|big"},
     '-C "[fast*1&big*1]"': {"features": "[fast*1&big*1]"},
     "-N2": {"min_nodes": 2, "max_nodes": 2},
+    "-n 3": {"num_tasks": 3},
     "-n4": {"num_tasks": 4},
     "-n2": {"num_tasks": 2},
     "sbatch": {},
@@ -99,6 +101,25 @@ def test_requests(make_filter: MakeFilter, command: str, verdict: str) -> None:
         else "not touched"
     )
     assert happened == verdict
+
+
+def test_the_page_allows_what_is_shipped(make_filter: MakeFilter) -> None:
+    """One list: the page's, the default, the example's and the container cluster's."""
+    row = next(line for line in TEXT.splitlines() if line.startswith("| `place` |"))
+    said = re.search(r"\(here (.+?)\)", row)
+    assert said is not None
+    shown = tuple(re.findall(r"`([^`]+)`", said[1]))
+    assert shown == POLICIES == Config().placement.allowed
+    assert load_config(REPO / "etc" / "config.toml").placement.allowed == shown
+    assert load_config(REPO / "docker" / "etc" / "config.toml").placement.allowed == shown
+    for folder in ("etc/lua", "docker/etc"):
+        conf = (REPO / folder / "gpu_aware_conf.lua").read_text()
+        found = re.search(r"policies = \{(.*?)\}", conf)
+        assert found is not None
+        assert tuple(re.findall(r'"([^"]+)"', found[1])) == shown
+    for policy in shown:
+        comment = f"place={policy}"
+        assert make_filter().submit(tres_per_node="gres/gpu:2", comment=comment).rc == SUCCESS
 
 
 def test_every_key_has_a_row() -> None:
