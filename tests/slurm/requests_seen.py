@@ -20,11 +20,12 @@ VOLATILE = re.compile(
     r"|SRUN_COMM_(HOST|PORT)|LAUNCH_NODE_IPADDR|STEP_LAUNCHER_PORT|SUBMIT_(DIR|HOST)|JOB_EXTRA"
     r"|STEPMGR|STEP_ID|STEPID|LOCALID|NODEID|GTIDS|PROCID|SCRIPT_CONTEXT|NODE_ALIASES)$"
 )
-# What salloc and srun say while they wait, and what our filter adds.
+# What salloc and srun say while they wait, and what our filter adds; at its end srun of 26.05 now and
+# then complains about the socket that it is just closing.
 WAITING = re.compile(
     r"^(salloc|srun): (Pending|Granted|Relinquishing|Nodes|job \S+ (queued|has been)|Waiting|"
     r"Force Terminated|Revoking|Licenses currently|Step created|Job \S+ step creation|"
-    r"Job allocation \S+ has been revoked)"
+    r"Job allocation \S+ has been revoked|error: _attempt_accept: .* Bad file descriptor$)"
 )
 OURS = re.compile(r"(?:sbatch|salloc|srun): (?:error: |lua: )*(gpu-aware: .*)")
 LEFT = "gpu-aware: this job is left to Slurm, which picks its GPUs: "
