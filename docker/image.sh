@@ -26,9 +26,10 @@ for number in 1 2 3 4; do
         --out "build/image/etc/gpu-aware-fake/n$number.json"
 done
 
-# Without buildx, the classic builder; it says so at length.
-docker build -q --build-arg "SUITE=$suite" -t "slurm-gpu-aware:$suite" -f docker/Dockerfile . \
-    2>build/docker-build.log >/dev/null || {
+# The first name is this checkout's, which docker/cluster starts; the second is the latest one's, for
+# people. Without buildx, the classic builder; it says so at length.
+docker build -q --build-arg "SUITE=$suite" -t "$(docker/image-name.sh "$suite")" \
+    -t "slurm-gpu-aware:$suite" -f docker/Dockerfile . 2>build/docker-build.log >/dev/null || {
     tail -n 30 build/docker-build.log >&2
     exit 1
 }
