@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from slurm_gpu_aware.cli.away import late_s
 from slurm_gpu_aware.cli.check import Check, Ground, failed, ok, skipped, warning, words
 from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER, filter_files, operators
 from slurm_gpu_aware.cli.output import age
@@ -120,7 +121,7 @@ def check_gate(g: Ground) -> Iterable[Check]:
     left = held.end_s - g.now
     if left <= 0:
         yield failed("heartbeat", f"the gate ended {age(-left)} ago", start)
-    elif left < gate.lease_s - 3 * g.config.selector.heartbeat_s:
+    elif gate.lease_s - left > late_s(g.config):
         yield failed("heartbeat", f"none lately: the gate opens in {age(left)}", start)
     else:
         yield ok("heartbeat", f"the gate holds for {age(left)} more")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.cli.output import paragraph, say
@@ -13,16 +13,34 @@ from slurm_gpu_aware.errors import SourceError
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config
     from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob
+    from slurm_gpu_aware.store.ledger import Decision
 
 __all__ = [
     "GateState",
     "LiveJob",
     "find_job",
     "gate_state",
+    "live_jobs",
     "network_groups_of",
     "open_gateway",
-    "parked_jobs",
+    "parked_of",
+    "still_open",
 ]
+
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +49,11 @@ class LiveJob:
 
     id: str
     """``98``, or ``98_3`` for an array task."""
+    raw_id: int
+    """Slurm's own number of the record."""
+    array_id: int | None
+    array_tasks: str | None
+    """Tasks of an array that have no record of their own yet; None: a single job or task."""
     shown: str
     """The same, with the tasks that an array still holds: ``98_[1-3]``."""
     user: str
@@ -40,10 +63,21 @@ class LiveJob:
     """It waits at our gate."""
     placed_at: float | None
     """When the selector placed it, Unix seconds; None: it did not."""
+    ours: bool
+    """The filter parked it when it was submitted."""
+    by_hand: bool
+    """Its gate was opened for good: by an operator, or by the selector, which left it to Slurm."""
+    passed: bool
+    """It started with the gate's licence: the gate was open because the selector was away."""
     gpus: int | None
     """None: Slurm does not count GPUs (AccountingStorageTRES lacks gres/gpu)."""
     submit_s: float
     priority: int
+
+    @property
+    def ended(self) -> bool:
+        """Slurm is done with it."""
+        return self.state in _ENDED
 
 
 @dataclass(frozen=True)
@@ -90,21 +124,47 @@ def network_groups_of(config: Config, used: Collection[str]) -> dict[str, dict[s
     return found
 
 
-def parked_jobs(config: Config) -> list[LiveJob] | None:
-    """Jobs that wait at the gate, in Slurm's order; None if Slurm does not answer."""
-    jobs = _jobs(config)
-    if jobs is None:
+def live_jobs(config: Config) -> list[LiveJob] | None:
+    """All jobs that Slurm shows; None if it does not answer."""
+    try:
+        return [_live(job, config) for job in open_gateway(config).jobs()]
+    except SourceError:
         return None
-    parked = [job for job in (_live(j, config) for j in jobs) if job.parked]
+
+
+def parked_of(jobs: Iterable[LiveJob]) -> list[LiveJob]:
+    """Jobs that wait at the gate, in Slurm's order."""
+    parked = [job for job in jobs if job.parked]
     return sorted(parked, key=lambda j: (-j.priority, j.submit_s, j.id))
 
 
-def find_job(config: Config, job_id: str) -> LiveJob | None:
-    """One job by the id that users type or by Slurm's own number; None: not there, or no answer."""
-    for job in _jobs(config) or ():
+def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
+    """One job by the id that users type or by Slurm's own number; None: not there."""
+    for job in jobs:
         if job_id in (job.id, str(job.raw_id)) or _is_task_of(job_id, job):
-            return _live(job, config)
+            return job
     return None
+
+
+def still_open(
+    decisions: Iterable[Decision], jobs: Sequence[LiveJob] | None, *, away: bool
+) -> list[Decision]:
+    """Open decisions of the ledger without those of jobs that Slurm says have ended.
+
+    ``away``: the selector does not write down what happens, so a job that Slurm does not show has
+    ended, and one that runs has started. ``jobs`` None: Slurm does not answer.
+    """
+    if jobs is None:
+        return list(decisions)
+    shown = {job.id: job for job in jobs}
+    found = []
+    for decision in decisions:
+        job = shown.get(decision.job_id)
+        if (job is None and away) or (job is not None and job.ended):
+            continue
+        runs = job is not None and job.state == "RUNNING"
+        found.append(replace(decision, state="started") if away and runs else decision)
+    return found
 
 
 def gate_state(config: Config) -> GateState | None:
@@ -121,34 +181,35 @@ def gate_state(config: Config) -> GateState | None:
     return GateState(name, False)
 
 
-def _jobs(config: Config) -> list[SlurmJob] | None:
-    try:
-        return open_gateway(config).jobs()
-    except SourceError:
-        return None
-
-
 def _live(job: SlurmJob, config: Config) -> LiveJob:
+    from slurm_gpu_aware.slurm.admin_comment import is_ours
     from slurm_gpu_aware.slurm.gate import is_parked
-    from slurm_gpu_aware.slurm.mark import RELEASED, mark_of
+    from slurm_gpu_aware.slurm.mark import HAND, RELEASED, mark_of
 
     mark = mark_of(job.admin_comment)
+    gated = job.licence_count(config.gate.licence) > 0
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
     return LiveJob(
         id=job.id,
+        raw_id=job.raw_id,
+        array_id=job.array_id,
+        array_tasks=job.array_tasks,
         shown=shown,
         user=job.user,
         state=job.state,
         reason=job.reason,
         parked=is_parked(job, config.gate),
         placed_at=mark.at if mark is not None and mark.state == RELEASED else None,
+        ours=is_ours(job.admin_comment),
+        by_hand=mark is not None and mark.state == HAND,
+        passed=job.state != "PENDING" and gated and bool(job.nodes),
         gpus=job.req_tres.get("gres/gpu"),
         submit_s=job.submit_s,
         priority=job.priority,
     )
 
 
-def _is_task_of(job_id: str, job: SlurmJob) -> bool:
+def _is_task_of(job_id: str, job: LiveJob) -> bool:
     """Whether ``98_5`` is one of the tasks that an unsplit array record still holds."""
     array, _, task = job_id.partition("_")
     if not task or not job.array_tasks or str(job.array_id) != array:

@@ -167,7 +167,7 @@ def _refusal(first: Answer, gpus: int, cluster: Cluster) -> str:
 
 
 def _text(answers: Sequence[Answer]) -> str:
-    from slurm_gpu_aware.cli.explain import place_text
+    from slurm_gpu_aware.cli.explain_text import place_text
 
     rows = []
     for found in answers:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.output import json_option, print_json, say, stamp, table
+from slurm_gpu_aware.cli.output import clean, json_option, paragraph, print_json, say, stamp, table
 
 __all__ = ["command"]
 
@@ -27,7 +27,8 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
       gpu-aware queue
       gpu-aware queue -u alice --json
     """
-    from slurm_gpu_aware.cli.live import parked_jobs
+    from slurm_gpu_aware.cli.away import away
+    from slurm_gpu_aware.cli.live import gate_state, live_jobs, parked_of, still_open
     from slurm_gpu_aware.cli.reading import open_reader, waiting_of
 
     config = context.config()
@@ -36,10 +37,11 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
         waiting = waiting_of(rounds[0] if rounds else None)
         open_decisions = reader.ledger.open_decisions()
         note = reader.note()
-    live = parked_jobs(config)
+    live = live_jobs(config)
+    gone = None if live is None else away(gate_state(config), config)
     parked = [
-        _parked(job.shown, job.user, job.gpus, job.submit_s, job.reason, waiting)
-        for job in live or ()
+        _parked(job.shown, job.user, job.gpus, job.submit_s, job.reason, waiting, gone is not None)
+        for job in parked_of(live or ())
     ]
     if live is None:
         say("Slurm does not answer; this is the queue of the selector's last round.")
@@ -55,16 +57,19 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
             "slowdown": d.slowdown,
             "decided_at": d.decided_at,
         }
-        for d in open_decisions
+        for d in still_open(open_decisions, live, away=gone is not None)
         if d.state in _PLACED
     ]
     if user is not None:
         parked = [p for p in parked if p["user"] == user]
         placed = [p for p in placed if p["user"] == user]
     if as_json:
-        print_json({"parked": parked, "placed": placed})
+        absence = None if gone is None else gone.as_json()
+        print_json({"parked": parked, "placed": placed, "selector_away": absence})
         return
-    click.echo(_text(parked, placed))
+    click.echo(_text(parked, placed, user))
+    if gone is not None:
+        say(paragraph(gone.sentences("parked jobs")))
     if note:
         say(note)
 
@@ -76,14 +81,17 @@ def _parked(
     submitted: float | None,
     slurm_reason: str | None,
     waiting: Mapping[str, Mapping[str, Any]],
+    away: bool = False,
 ) -> dict[str, Any]:
     from slurm_gpu_aware.cli.reading import reason_for
 
     entry = reason_for(job_id.partition("_[")[0], waiting)
     if entry is not None:
         reason = str(entry.get("reason") or "no reason was recorded")
+        if away:
+            reason += " (when the selector last looked)"
     elif slurm_reason in ("Licenses", "Priority", "Resources", "None", None):
-        reason = "waits for the next round"
+        reason = "waits for the selector, which is away" if away else "waits for the next round"
     else:
         reason = f"Slurm holds it: {slurm_reason}"
     return {
@@ -96,10 +104,10 @@ def _parked(
     }
 
 
-def _text(parked: list[dict[str, Any]], placed: list[dict[str, Any]]) -> str:
-    from slurm_gpu_aware.cli.explain import place_text
+def _text(parked: list[dict[str, Any]], placed: list[dict[str, Any]], user: str | None) -> str:
+    from slurm_gpu_aware.cli.explain_text import place_text
 
-    blocks = ["No job is parked."]
+    blocks = [f"No job of {clean(user)} is parked." if user else "No job is parked."]
     if parked:
         rows = [
             (p["job_id"], p["user"], p["gpus"], stamp(p["submitted_at"])[5:16], p["reason"])

@@ -188,9 +188,9 @@ def _next_steps(install: bool, count: int, clock_conf: Path) -> str:
     if not install:
         return "Review the files; 'gpu-aware setup --install' puts them in place."
     return (
-        f"Next: copy gres.conf, slurm.conf, prolog.d, epilog.d and {clock_conf} to all nodes if they"
-        " do not share these folders; 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'systemctl enable"
-        " --now gpu-aware-selectd'; 'gpu-aware doctor'."
+        f"Next: copy gres.conf, slurm.conf, prolog.d, epilog.d and {clock_conf} to all nodes if"
+        " they do not share these folders; 'systemctl daemon-reload'; 'systemctl restart"
+        " slurmctld'; 'systemctl enable --now gpu-aware-selectd'; 'gpu-aware doctor'."
     )
 
 

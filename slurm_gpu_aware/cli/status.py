@@ -32,16 +32,25 @@ def command(context: Context, count: int, as_json: bool) -> None:
       gpu-aware status
       gpu-aware status --json
     """
-    from slurm_gpu_aware.cli.live import gate_state
+    from slurm_gpu_aware.cli.away import away
+    from slurm_gpu_aware.cli.live import gate_state, live_jobs, parked_of, still_open
     from slurm_gpu_aware.cli.reading import open_reader
 
     config = context.config()
     now = time.time()
     with open_reader(config) as reader:
         answer = _from_store(reader, max(1, count))
+        decisions = reader.ledger.open_decisions()
         note = reader.note()
     gate = gate_state(config)
+    gone = away(gate, config, now)
     answer["gate"] = None if gate is None else gate.as_json()
+    answer["selector_away"] = None if gone is None else gone.as_json()
+    jobs = None if gate is None else live_jobs(config)
+    if jobs is not None:
+        answer["parked"] = len(parked_of(jobs))
+    states = [d.state for d in still_open(decisions, jobs, away=gone is not None)]
+    answer["placed"] = {state: states.count(state) for state in _SHOWN_STATES}
     if as_json:
         print_json(answer)
         return
@@ -55,13 +64,11 @@ def _from_store(reader: Reader, count: int) -> dict[str, Any]:
     from slurm_gpu_aware.store.profiles import load_profile
 
     rounds = reader.ledger.last_rounds(count)
-    states = [d.state for d in reader.ledger.open_decisions()]
     profile = load_profile(reader.store)
     times = list(profile.taken_at.values())
     return {
         "rounds": [round_json(r) for r in rounds],
         "parked": rounds[0].waiting if rounds else None,
-        "placed": {state: states.count(state) for state in _SHOWN_STATES},
         "gate_events": [event_json(e) for e in reader.ledger.events("")[-3:]],
         "profile": {
             "nodes": len(profile.taken_at),
@@ -80,7 +87,7 @@ def _text(answer: Mapping[str, Any], now: float, config: Config) -> str:
     profile = answer["profile"]
     last = rounds[0]["started_at"] if rounds else None
     entries: list[tuple[str, object]] = [
-        ("selector", _selector_text(answer["gate"], last, now, config)),
+        ("selector", _selector_text(answer, last, now, config)),
         ("gate", _gate_text(answer["gate"])),
         ("parked", answer["parked"] if answer["parked"] is not None else "unknown"),
         ("placed", ", ".join(f"{n} {state}" for state, n in answer["placed"].items() if n) or "0"),
@@ -105,16 +112,17 @@ def _text(answer: Mapping[str, Any], now: float, config: Config) -> str:
 
 
 def _selector_text(
-    gate: Mapping[str, Any] | None, last: float | None, now: float, config: Config
+    answer: Mapping[str, Any], last: float | None, now: float, config: Config
 ) -> str:
     """Alive or not, by the heartbeat: rounds in which nothing changes are not written down."""
+    gate = answer["gate"]
     seen = "no round yet" if last is None else f"last recorded round {age(now - last)} ago"
     if gate is None:
         return seen
     if not gate["exists"]:
         return f"does not run ({seen}); start it: systemctl start gpu-aware-selectd"
     quiet = config.gate.lease_s - gate["left_s"]
-    if quiet > 3 * config.selector.heartbeat_s:
+    if answer["selector_away"] is not None:
         return f"no heartbeat for {age(quiet)}: it may be down; see gpu-aware doctor"
     return f"runs, last heartbeat {age(max(quiet, 0.0))} ago, {seen}"
 

@@ -240,7 +240,8 @@ def test_what_works_less_well_is_a_warning(cluster: Cluster, changes: dict[str, 
         (80, 10, "gate", "failed"),
         (10, 100_000, "heartbeat", "failed"),
         (-5, 100_000, "heartbeat", "failed"),
-        (60, 100_000, "heartbeat", "ok"),
+        (55, 100_000, "heartbeat", "failed"),
+        (65, 100_000, "heartbeat", "ok"),
     ],
 )
 def test_gate_and_heartbeat(

@@ -1,0 +1,211 @@
+"""What ``gpu-aware explain`` says of a job, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_gpu_aware.cli.output import age, pairs, paragraph, stamp, table
+from slurm_gpu_aware.cli.values import MAX_ROWS, flat, rows, short
+
+__all__ = ["OPEN", "explain_text", "place_text"]
+
+OPEN = ("planned", "prepared", "released", "started")
+"""States after which something is still to come; Slurm may know better."""
+_UNSAID = (None, "", "None")
+"""Reasons that tell nothing; the last is Slurm's."""
+
+
+def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool = True) -> str:
+    """``n1: 0,1; n2: 0,1``; only the node names where Slurm picks the GPUs."""
+    if not exact:
+        return ", ".join(nodes)
+    return "; ".join(
+        f"{node}: {','.join(str(s) for s in chosen)}"
+        for node, chosen in zip(nodes, slots, strict=True)
+    )
+
+
+def explain_text(answer: Mapping[str, Any]) -> str:
+    """What ``explain`` prints of a job; ``answer``: what it prints as JSON, and ``away``."""
+    job_id, state = answer["job_id"], answer["state"]
+    blocks = [f"Job {job_id}: {state}"]
+    if answer["tasks"]:
+        blocks.append(_tasks_text(answer["tasks"]))
+    elif state == "unknown":
+        blocks.append(
+            paragraph(
+                f"Neither the ledger nor Slurm knows job {job_id}. It may be too old, or the id"
+                " may be mistyped."
+            )
+        )
+    elif state == "not ours":
+        blocks.append(_not_ours(answer["slurm"]))
+    elif state == "placed":
+        blocks.append(_placed(answer["slurm"]))
+    elif state == "left to Slurm":
+        blocks.append(_left_to_slurm(answer["slurm"], answer["events"]))
+    elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
+        blocks.append(_alone(answer["events"]))
+    if state in OPEN and answer["slurm"] is not None:
+        blocks += _unrecorded(answer)
+    if state == "parked":
+        blocks.append(_parked_text(answer))
+    decisions = answer["decisions"]
+    if decisions and state in ("parked", "left to Slurm"):
+        # What was chosen does not hold any more; what was asked does.
+        blocks.append(pairs(_asked(decisions[-1])))
+        blocks.append(_earlier_text(decisions))
+    elif decisions:
+        blocks.append(_decision_text(decisions[-1]))
+        if len(decisions) > 1:
+            blocks.append(_earlier_text(decisions[:-1]))
+    if answer["events"]:
+        happened = [(stamp(e["at"]), e["kind"], flat(e["detail"])) for e in answer["events"]]
+        blocks.append("What happened\n" + table(["time", "event", "detail"], happened))
+    return "\n\n".join(blocks)
+
+
+def _tasks_text(tasks: Sequence[str]) -> str:
+    shown = ", ".join(tasks[:MAX_ROWS]) + (", ..." if len(tasks) > MAX_ROWS else "")
+    return paragraph(f"A job array; each task was placed by itself: {shown}. Explain one of them.")
+
+
+def _not_ours(slurm: Mapping[str, Any]) -> str:
+    return paragraph(
+        f"This job is not placed by us; Slurm handles it alone ({_in_slurm(slurm)}). That is so"
+        " for jobs without GPUs, with place=off, and for forms that cannot name exact"
+        " GPUs (direct srun --gpus, heterogeneous and scrontab jobs)."
+    )
+
+
+def _in_slurm(slurm: Mapping[str, Any]) -> str:
+    reason = slurm["reason"]
+    return f"state {slurm['state']}" + (f", reason {reason}" if reason not in _UNSAID else "")
+
+
+def _placed(slurm: Mapping[str, Any]) -> str:
+    return paragraph(
+        f"It was placed at {stamp(slurm['placed_at'])} (state {slurm['state']}); the ledger as you"
+        " can read it does not tell of that yet. Ask again in a moment."
+    )
+
+
+def _left_to_slurm(slurm: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+    told = [e["detail"].get("left_to_slurm") for e in events if e["kind"] == "released"]
+    why = (told[-1] if told else None) or slurm.get("why")
+    return paragraph(
+        f"It was parked; now its gate is open, and Slurm handles it alone ({_in_slurm(slurm)}): "
+        f"{why or 'it was released by hand, it was cancelled, or the selector was away'}."
+    )
+
+
+def _unrecorded(answer: Mapping[str, Any]) -> list[str]:
+    """What Slurm says of a placed job, where the ledger is behind."""
+    state, away = answer["slurm"]["state"], answer["selector_away"]
+    if state is None:
+        found = "Slurm does not list this job any more: it has ended"
+    elif answer["slurm"]["ended"]:
+        found = f"Slurm says {state}: it has ended"
+    elif away and (state == "PENDING") == (answer["state"] == "started"):
+        found = f"Slurm says {state}"
+    else:
+        return []
+    because = ""
+    if away:
+        quiet = away["quiet_s"]
+        since = "a while" if quiet is None else age(quiet)
+        because = f", for it has not answered for {since}"
+    return [paragraph(f"{found}. The selector has not written that down{because}.")]
+
+
+def _alone(events: Sequence[Mapping[str, Any]]) -> str:
+    """A job that was parked and ran without a decision of ours."""
+    told = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
+    if told:
+        why = f"it was left to Slurm: {told[-1]}"
+    elif any(e["kind"] == "opened_by_hand" for e in events):
+        why = "it was released by hand"
+    else:
+        why = "the gate had opened by itself, because the selector was away"
+    return paragraph(f"Slurm placed it alone: {why}.")
+
+
+def _parked_text(answer: Mapping[str, Any]) -> str:
+    waiting, away = answer["waiting"], answer.get("away")
+    if answer["slurm"] is not None and answer["slurm"]["state"] is None:
+        return paragraph(
+            "It was parked when the selector last looked. Slurm does not list it any more: it was"
+            " cancelled, or it has run, while the selector was away."
+        )
+    if waiting is None:
+        slurm = answer["slurm"] or {}
+        reason = slurm.get("reason")
+        newest = answer["decisions"][-1] if answer["decisions"] else {}
+        if newest.get("state") == "failed":
+            why = (newest.get("outcome") or {}).get("why") or "no reason was recorded"
+            text = f"It could not be placed: {why}."
+            return paragraph(f"{text} {away or 'The next round tries again.'}")
+        if reason and reason not in ("Licenses", "Priority", "Resources", "None"):
+            text = f"Slurm itself holds it: {reason}."
+            return paragraph(f"{text} {away or 'It is planned when that is over.'}")
+        return paragraph(str(away or "It waits for the selector's next round."))
+    lines = [paragraph(f"Why it waits: {waiting.get('reason') or 'no reason was recorded'}")]
+    shadow = waiting.get("shadow_start_s")
+    if shadow and not away:
+        lines.append(
+            paragraph(
+                f"GPUs are reserved for it: it starts by {stamp(float(shadow))} at the latest."
+            )
+        )
+    lines.append(f"As of the round at {stamp(answer['waiting_as_of'])}.")
+    if away:
+        lines.append(paragraph(str(away)))
+    return "\n".join(lines)
+
+
+def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
+    return [
+        ("user", d["user"]),
+        ("asked", flat(d["asked"])),
+        ("submitted", stamp(d["submitted_at"])),
+    ]
+
+
+def _decision_text(d: Mapping[str, Any]) -> str:
+    where = place_text(d["nodes"], d["slots"], d["exact"])
+    why = dict(d["why"])
+    entries: list[tuple[str, object]] = [
+        *_asked(d),
+        ("decided", f"{stamp(d['decided_at'])}, took {age(d['took_ms'] / 1000)}"),
+        ("policy", d["policy"]),
+        ("chosen", where + ("" if d["exact"] else " (Slurm picks the GPUs)")),
+        ("slowdown", f"{d['slowdown']:.3f} predicted (level {d['level']}, V {d['score']:.3f})"),
+        ("clock", f"{d['clock_mhz']} MHz" if d["clock_mhz"] else "default"),
+    ]
+    if d["victims"]:
+        entries.append(("preempts", ", ".join(d["victims"])))
+    if summary := why.pop("summary", None):
+        entries.append(("why", summary))
+    blocks = []
+    for name, value in why.items():
+        title = name.replace("_", " ")
+        if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
+            blocks.append(f"{title.capitalize()}\n{rows(value)}")
+        else:
+            entries.append((title, short(value)))
+    return "\n\n".join([pairs(entries), *blocks])
+
+
+def _earlier_text(decisions: Sequence[Mapping[str, Any]]) -> str:
+    past = [
+        (
+            stamp(d["decided_at"]),
+            place_text(d["nodes"], d["slots"], d["exact"]),
+            f"{d['slowdown']:.3f}",
+            d["state"],
+        )
+        for d in decisions
+    ]
+    headers = ["time", "place", "slowdown", "became"]
+    return "Earlier placements\n" + table(headers, past, right=["slowdown"])

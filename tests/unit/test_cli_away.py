@@ -1,0 +1,181 @@
+"""explain, queue and status while the selector is dead, on a Slurm of files."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm, parked
+from store_samples import decision
+
+from slurm_gpu_aware.cli.away import Away
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
+
+LEASE_S = 3600
+"""So long that no gate ends while a test runs on a slow machine."""
+RUNNING = {"JobState": "RUNNING", "Reason": "None", "NodeList": "n1", "slots": [0, 1]}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> FakeSlurm:
+    """A job that waits, with a reason of the last round, and one that was placed."""
+    slurm = FakeSlurm(tmp_path)
+    with slurm.config.open("a") as file:
+        file.write(f"[gate]\nlease_s = {LEASE_S}\n")
+    with open_store(slurm.store) as store:
+        ledger = Ledger(store)
+        for job_id in ("7", "8"):
+            ledger.add_event(job_id, "parked", {"user": "alice", "reason": "None"}, 900.0)
+        ledger.add_decision(decision("5", state="started"))
+        ledger.add_decision(decision("6", state="started"))
+        waiting = [{"job_id": "8", "reason": "no 4 free GPUs", "shadow_start_s": 1000.0}]
+        detail = {"waiting": waiting}
+        ledger.add_round(RoundRecord(950.0, 1.0, 0, 0, 0, "submit", detail))
+    slurm.write([parked("7"), parked("8"), parked("5", Licenses="(null)", **RUNNING)], ["n1"])
+    return slurm
+
+
+def gate(slurm: FakeSlurm, quiet_s: float | None) -> float:
+    """A gate whose last heartbeat was so long ago (None: no gate); returns its end."""
+    end = int(time.time()) + LEASE_S - (quiet_s or 0)
+    text = "No reservations in the system\n"
+    if quiet_s is not None:
+        text = (
+            f"ReservationName=gpuaware_gate StartTime=100 EndTime={end:.0f} Nodes=(null)"
+            " Flags=ANY_NODES Licenses=gpuaware:100000 State=ACTIVE\n"
+        )
+    (slurm.home / "reservations").write_text(text)
+    return end
+
+
+def run(slurm: FakeSlurm, *args: str) -> tuple[str, str]:
+    """What a command printed on stdout and stderr, on one line each."""
+    done = subprocess.run(
+        [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config", str(slurm.config), *args],
+        env={**slurm.environment, "TZ": "UTC", "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    if "--json" in args:
+        return done.stdout, done.stderr
+    return " ".join(done.stdout.split()), " ".join(done.stderr.split())
+
+
+def test_a_living_selector_is_not_called_away(site: FakeSlurm):
+    gate(site, -60)
+    assert "It waits for the selector's next round." in run(site, "explain", "7")[0]
+    out, err = run(site, "queue")
+    assert "waits for the next round" in out
+    assert err == ""
+    assert "runs, last heartbeat" in run(site, "status")[0]
+    assert json.loads(run(site, "explain", "7", "--json")[0])["selector_away"] is None
+
+
+def test_explain_of_a_parked_job_says_when_the_gate_opens(site: FakeSlurm):
+    """'It waits for the selector's next round', while there was no selector."""
+    end = gate(site, 45)
+    opens = time.strftime("%H:%M:%S", time.gmtime(end))
+    for job_id in ("7", "8"):
+        told = run(site, "explain", job_id)[0]
+        assert f"Job {job_id}: parked" in told
+        assert "The selector has not answered for " in told
+        assert f"the gate opens by itself at {opens} or within a minute" in told
+        assert "next round" not in told
+        assert "at the latest" not in told
+    answer = json.loads(run(site, "explain", "7", "--json")[0])
+    assert answer["selector_away"]["gate_opens_at"] == end
+    gate(site, None)
+    assert "the gate is open: Slurm starts this job by itself" in run(site, "explain", "7")[0]
+
+
+def test_queue_says_that_nobody_plans_and_leaves_out_what_has_ended(site: FakeSlurm):
+    gate(site, 45)
+    out, err = run(site, "queue")
+    assert "waits for the selector, which is away" in out
+    assert "no 4 free GPUs (when the selector last looked)" in out
+    assert "Slurm starts parked jobs as if we were not installed" in err
+    placed = json.loads(run(site, "queue", "--json")[0])["placed"]
+    assert [d["job_id"] for d in placed] == ["5"]  # Slurm does not list job 6 any more
+
+
+def test_queue_of_a_user_without_parked_jobs_says_whose(site: FakeSlurm):
+    gate(site, -60)
+    assert "No job of bob is parked." in run(site, "queue", "-u", "bob")[0]
+
+
+def test_status_counts_what_slurm_shows(site: FakeSlurm):
+    """'runs', 'parked 0' and '2 started' 57 s after the selector had died."""
+    gate(site, 45)
+    told = run(site, "status")[0]
+    assert "no heartbeat for " in told
+    assert "parked 2" in told
+    assert "placed 1 started" in told
+
+
+def test_a_placed_job_that_ended_meanwhile_is_not_called_started_only(site: FakeSlurm):
+    gate(site, 45)
+    assert "Slurm does not list this job any more: it has ended." in run(site, "explain", "6")[0]
+    with open_store(site.store) as store:
+        Ledger(store).add_event("11", "parked", {"user": "alice"}, 900.0)
+    assert "it was cancelled, or it has run, while" in run(site, "explain", "11")[0]
+    site.change("5", JobState="COMPLETED")
+    told = run(site, "explain", "5")[0]
+    assert "Slurm says COMPLETED: it has ended. The selector has not written that down" in told
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_passed_the_open_gate_was_ours(site: FakeSlurm, known: bool):
+    """It was called 'not ours', as one without GPUs or with place=off."""
+    gate(site, None)
+    job_id = "7" if known else "9"
+    site.write([parked(job_id, **RUNNING)], ["n1"])
+    told = run(site, "explain", job_id)[0]
+    assert f"Job {job_id}: left to Slurm" in told
+    assert "alone (state RUNNING): " in told
+    assert "the selector was away, so the gate opened by itself" in told
+
+
+def test_what_the_selector_finds_when_it_is_back_is_explained(site: FakeSlurm):
+    gate(site, -60)
+    with open_store(site.store) as store:
+        detail = {"start_s": 1_795_000_000.0, "gpus": {"n1": [0]}, "without_us": True}
+        Ledger(store).add_event("7", "started", detail, 1_795_000_000.0)
+    site.write([parked("7", **RUNNING)], ["n1"])
+    told = run(site, "explain", "7")[0]
+    assert "the gate had opened by itself, because the selector was away" in told
+    assert "start=2026-11-18 11:06:40" in told  # not start_s=1.795e+09
+    assert "reason=" not in told
+
+
+def test_a_job_that_came_back_shows_no_choice_as_current(site: FakeSlurm):
+    gate(site, -60)
+    with open_store(site.store) as store:
+        Ledger(store).add_decision(decision("7", state="reparked"))
+    told = run(site, "explain", "7")[0]
+    assert "asked gpus=4, class=A" in told
+    assert "chosen" not in told
+    assert "Earlier placements time place slowdown became" in told
+    assert "1.590 reparked" in told
+
+
+def test_tasks_as_queue_shows_them(site: FakeSlurm):
+    gate(site, -60)
+    fields = {"ArrayJobId": "44", "ArrayTaskId": "3-9"}
+    site.write([parked("44", **fields)], ["n1"])
+    assert "44_[3-9]" in run(site, "queue")[0]
+    out, err = run(site, "explain", "44_[3-9]")
+    assert "Job 44_3: parked" in out
+    assert err == "This is task 44_3, the first of 44_[3-9]."
+
+
+def test_an_open_gate_has_no_time():
+    assert Away(None, None).sentences() == (
+        "The selector has not answered for a while, and the gate is open: Slurm starts this job"
+        " by itself."
+    )
