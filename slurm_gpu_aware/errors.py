@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 __all__ = [
     "AwareError",
     "ConfigError",
@@ -10,6 +12,7 @@ __all__ = [
     "SourceError",
     "StoreBusyError",
     "StoreError",
+    "not_installed",
 ]
 
 
@@ -48,3 +51,11 @@ class StoreError(AwareError):
 
 class StoreBusyError(StoreError):
     """Another process is writing to the store; the same call may succeed in a moment."""
+
+
+def not_installed(library: str, extra: str) -> str:
+    """What to do where a library of an extra is missing: as the README installs, into here."""
+    return (
+        f"{library} is not installed; in the folder of the sources:"
+        f" {sys.prefix}/bin/pip install '.[{extra}]'"
+    )

@@ -16,7 +16,7 @@ from functools import cached_property
 from types import ModuleType, TracebackType
 from typing import Any
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import SourceError, not_installed
 
 __all__ = ["Device", "NvLink", "Nvml", "NvmlError", "cpu_list"]
 
@@ -85,9 +85,7 @@ class Nvml:
         try:
             import pynvml
         except ImportError:
-            raise NvmlError(
-                "import pynvml", "not installed; install slurm-gpu-aware[gpu]"
-            ) from None
+            raise NvmlError("import pynvml", not_installed("nvidia-ml-py", "gpu")) from None
         self._api = pynvml
         self.call("nvmlInit")
         return self

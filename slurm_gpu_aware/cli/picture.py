@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import SourceError, not_installed
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.given import Answer
@@ -36,9 +36,7 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise SourceError(
-            "--plot needs matplotlib; install slurm-gpu-aware with the extra 'plots'"
-        ) from None
+        raise SourceError(f"--plot: {not_installed('matplotlib', 'plots')}") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from slurm_gpu_aware.cli.output import json_option, print_json, say
-from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.errors import RequestError, not_installed
 
 __all__ = ["command"]
 
@@ -18,7 +18,7 @@ __all__ = ["command"]
 def command(folder: Path, as_json: bool) -> None:
     """Draw what 'gpu-aware simulate --out DIR' wrote: one self-contained page and its pictures.
 
-    Needs matplotlib (pip install 'slurm-gpu-aware[plots]').
+    Needs matplotlib (the extra 'plots': pip install '.[plots]' in the source folder).
 
     \b
     Examples:
@@ -28,9 +28,7 @@ def command(folder: Path, as_json: bool) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise RequestError(
-            "matplotlib is not installed: pip install 'slurm-gpu-aware[plots]'"
-        ) from None
+        raise RequestError(not_installed("matplotlib", "plots")) from None
     from slurm_gpu_aware.simulator.files import load_results
     from slurm_gpu_aware.simulator.report import plain_summary, write_report
 

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -219,3 +221,17 @@ def test_numbers_of_bars_are_not_struck_through(young, given):
         box = text.get_window_extent()
         assert not box.y0 <= line <= box.y1, text.get_text()
     assert [text.get_text() for text in ax.texts[::3]] == [f"{value:.2f}" for value in given]
+
+
+def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(folder, monkeypatch):
+    """The hint named a package that no registry has."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for args in (
+        ["report", str(folder)],
+        ["place", "-g2", "--machine", "dgx-1-v100", "--plot", "p"],
+    ):
+        done = run(*args)
+        assert done.exit_code == 1
+        assert f"{sys.prefix}/bin/pip install '.[plots]'" in done.stderr
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "pip install '.[gpu,plots]'" in readme
