@@ -20,8 +20,8 @@ VOLATILE = re.compile(
     r"|SRUN_COMM_(HOST|PORT)|LAUNCH_NODE_IPADDR|STEP_LAUNCHER_PORT|SUBMIT_(DIR|HOST)|JOB_EXTRA"
     r"|STEPMGR|STEP_ID|STEPID|LOCALID|NODEID|GTIDS|PROCID|SCRIPT_CONTEXT|NODE_ALIASES)$"
 )
-# What salloc and srun say while they wait, and what our filter adds; at its end srun of 26.05 now and
-# then complains about the socket that it is just closing.
+# What salloc and srun say while they wait, and what our filter adds; srun of 26.05 may end
+# with a complaint about the socket that it is just closing.
 WAITING = re.compile(
     r"^(salloc|srun): (Pending|Granted|Relinquishing|Nodes|job \S+ (queued|has been)|Waiting|"
     r"Force Terminated|Revoking|Licenses currently|Step created|Job \S+ step creation|"
