@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -168,10 +169,14 @@ def still_open(
 
 
 def gate_state(config: Config) -> GateState | None:
-    """State of the gate; None if Slurm does not answer."""
+    """State of the gate; None if Slurm does not answer, or hides reservations from this user."""
     name = config.gate.reservation
+    gateway = open_gateway(config)
     try:
-        reservations = open_gateway(config).reservations()
+        reservations = gateway.reservations()
+        seen = any(found.name == name for found in reservations)
+        if not seen and os.geteuid() != 0 and gateway.config().private_reservations:
+            return None
     except SourceError:
         return None
     for found in reservations:

@@ -129,7 +129,7 @@ def _selector_text(
 
 def _gate_text(gate: Mapping[str, Any] | None) -> str:
     if gate is None:
-        return "unknown: Slurm does not answer"
+        return "unknown: Slurm does not answer, or hides reservations from you"
     if not gate["exists"]:
         return "open: the reservation is not there, jobs start as if we were not installed"
     return f"closed, held by reservation {gate['reservation']} for {age(gate['left_s'])} more"

@@ -322,6 +322,8 @@ class SlurmConfig:
     """Where a partition has no defaults of its own."""
     private_jobs: bool = False
     """Users do not see each other's jobs (PrivateData)."""
+    private_reservations: bool = False
+    """Users do not see reservations that are not for them (PrivateData)."""
     conf_file: str = ""
     """Path of the slurm.conf in use; empty: not told."""
     topology_optional: bool = False

@@ -260,6 +260,7 @@ def parse_config(text: str) -> SlurmConfig:
         per_gpu=_gpu_defaults(settings.get("JobDefaults", "")),
         preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,
         private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
+        private_reservations="RESERVATIONS" in _modes(settings.get("PrivateData", "none")),
         conf_file=_value(settings, "SLURM_CONF"),
         topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
     )

@@ -10,7 +10,9 @@ import pytest
 from fake_slurm import FakeSlurm, parked
 from store_samples import decision
 
-from slurm_gpu_aware.cli.away import Away
+from slurm_gpu_aware.cli.away import Away, away
+from slurm_gpu_aware.cli.live import gate_state
+from slurm_gpu_aware.config import load_config
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
 
@@ -179,3 +181,19 @@ def test_an_open_gate_has_no_time():
         "The selector has not answered for a while, and the gate is open: Slurm starts this job"
         " by itself."
     )
+
+
+@pytest.mark.parametrize(("user_id", "hidden"), [(1000, True), (0, False)])
+def test_a_reservation_that_is_hidden_is_no_open_gate(
+    site: FakeSlurm, monkeypatch: pytest.MonkeyPatch, user_id: int, hidden: bool
+):
+    """PrivateData=reservations: users see none, and the selector lives all the same."""
+    gate(site, None)
+    (site.home / "private-data").write_text("reservations,usage")
+    for name in ("PATH", "FAKE_SLURM"):
+        monkeypatch.setenv(name, site.environment[name])
+    monkeypatch.setattr("os.geteuid", lambda: user_id)
+    config = load_config(str(site.config))
+    found = gate_state(config)
+    assert (found is None) == hidden
+    assert (away(found, config) is None) == hidden
