@@ -71,6 +71,7 @@ class Job:
     seen: dict[str, set[int]] = field(default_factory=dict)
     """Node -> GPUs in CUDA_VISIBLE_DEVICES of the job's own steps."""
     ended_at: float = math.inf
+    """When the selector saw that it had ended: in its next rounds these GPUs are free."""
 
     def gpus(self) -> set[tuple[str, int]]:
         """(node, GPU index) pairs of its decision."""
@@ -160,14 +161,7 @@ def documents(text: str) -> list[Any]:
 
 
 def read_ledger(jobs: Sequence[Job]) -> None:
-    """Fill in each job's last decision, its end, and what its steps saw."""
-    ended = dict(
-        line.split("|")[:2]
-        for line in cluster(
-            *("sh", "ctl", "env", "SLURM_TIME_FORMAT=%s", "sacct", "-a", "-n", "-P", "-X"),
-            "--format=jobid,end",
-        ).splitlines()
-    )
+    """Fill in each job's last decision, when its end was seen, and what its steps saw."""
     loop = 'for job in "$@"; do gpu-aware explain "$job" --json || exit 1; done'
     ids = [job.job_id for job in jobs]
     answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
@@ -175,26 +169,33 @@ def read_ledger(jobs: Sequence[Job]) -> None:
         if not answer["decisions"]:
             raise DemoError(f"the ledger has no decision for job {job.job_id}")
         job.decision = answer["decisions"][-1]
-        job.ended_at = float(ended[job.job_id])
+        ends = [event["at"] for event in answer["events"] if event["kind"] == "ended"]
+        job.ended_at = max(ends, default=math.inf)
         task = job.job_id if "_" in job.job_id else f"{job.job_id}_4294967294"
         out = cluster("as", job.user, "cat", f"demo-{task}.out", check=False)
         for node, gpus in re.findall(r"^step (\S+) ([\d,]+)$", out, flags=re.MULTILINE):
             job.seen.setdefault(node, set()).update(map(int, gpus.split(",")))
 
 
+def out_of_reach(job: Job, before: Sequence[Job]) -> set[tuple[str, int]]:
+    """(node, GPU index) pairs that the job could not choose; ``before``: jobs decided before it.
+
+    Not those alone that others had: by its ledger the selector also kept free ones for a job ahead
+    in the queue. A policy that is asked what it would have done has to keep them, too.
+    """
+    d = job.decision
+    kept = {(node, slot) for node, slots in d["why"].get("kept", {}).items() for slot in slots}
+    held = [other.gpus() for other in before if other.ended_at > d["decided_at"]]
+    return kept.union(*held) - job.gpus()
+
+
 def packed_instead(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    """Ask `gpu-aware place` where packed would have put each job on the GPUs then free."""
+    """Ask `gpu-aware place` where packed would have put each job, given the same GPUs."""
     order = sorted(jobs, key=lambda job: job.decision["id"])
     lines = []
     for at, job in enumerate(order):
         d = job.decision
-        # Slurm tells ends in whole seconds; in doubt a GPU counts as busy, but for the job's own.
-        busy = [
-            f"--busy={node}:{slot}"
-            for other in order[:at]
-            if other.ended_at + 1 > d["decided_at"]
-            for node, slot in sorted(other.gpus() - job.gpus())
-        ]
+        busy = [f"--busy={node}:{slot}" for node, slot in sorted(out_of_reach(job, order[:at]))]
         gpus = sum(len(slots) for slots in d["slots"])
         nodes = len(d["nodes"])
         lines.append(
@@ -273,6 +274,7 @@ def report_packed(jobs: Sequence[Job], packed: dict[str, dict[str, Any]]) -> Non
     headers = ["job", "class", "chosen", "slowdown", "packed", "slowdown", "difference"]
     print(table(headers, rows))
     print("\nSlowdown: predicted iteration time, the median GPU of one node being 1.")
+    print("Packed may choose what the job could: no GPUs that are kept for a job ahead of it.")
     for name in sorted(ratios):
         mean = math.exp(sum(map(math.log, ratios[name])) / len(ratios[name]))
         print(f"class {name}: with packed placement {100 * (mean - 1):+.1f}% (geometric mean)")
@@ -308,7 +310,7 @@ def run(keep: bool) -> None:
     read_ledger(jobs)
     print("\nWhat each job got\n")
     report_jobs(jobs)
-    print("\nThe same jobs, on the GPUs that were free at that moment, placed by packed\n")
+    print("\nThe same jobs, on the GPUs that each could have at that moment, placed by packed\n")
     report_packed(jobs, packed_instead(jobs))
     further(jobs[0], keep)
 

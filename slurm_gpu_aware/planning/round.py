@@ -45,6 +45,8 @@ from slurm_gpu_aware.request import Request
 
 __all__ = ["plan_round"]
 
+_MOST_KEPT = 16  # nodes whose kept GPUs are listed one by one
+
 
 def plan_round(
     queue: Sequence[Request],
@@ -319,8 +321,10 @@ class _Round:
                 self._wait(request, failed[key])
                 continue
             try:
-                found = self.chooser.place(request, beside.view(request, self.now))
+                view = beside.view(request, self.now)
+                found = self.chooser.place(request, view)
                 if found is not None:
+                    found = _told_what_is_kept(found, head, beside.now, view)
                     self._book(request, found, beside.take(request, found, self.now))
                 elif not self._cannot_ever(request):
                     reason = self._why_behind(head, beside, request, short)
@@ -345,6 +349,26 @@ def _more_on_sockets(after: Cluster, here: Cluster) -> dict[int, tuple[int, ...]
         return {}
     more = after.sockets.free_cpus - here.sockets.free_cpus
     return {int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))}
+
+
+def _told_what_is_kept(
+    found: Assignment, head: Request, here: Cluster, view: Cluster
+) -> Assignment:
+    """The assignment of a job behind the head, with the free GPUs that it could not choose.
+
+    In ``why``: ``kept_for`` is the head, ``kept`` node -> slots, left out if they are many nodes.
+    """
+    kept = here.free & ~view.free
+    nodes = np.flatnonzero(kept.any(axis=1)).tolist()
+    if not nodes:
+        return found
+    slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
+    words = set_words(here.nodes, nodes, slots)
+    text = f"{found.why.get('summary', '')}; free, but kept for job {head.job_id}: {words}"
+    why = {**found.why, "kept_for": head.job_id, "summary": text}
+    if len(nodes) <= _MOST_KEPT:
+        why["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
+    return replace(found, why=why)
 
 
 def _duration(seconds: float) -> str:

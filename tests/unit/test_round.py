@@ -86,6 +86,26 @@ def test_backfill_outside_the_reservation_and_before_the_shadow():
     assert "n0 GPUs 0,1" in result.waiting[0].reason
 
 
+def test_a_backfilled_job_is_told_what_it_could_not_have():
+    """The best free GPU is the head's: nobody should ask why the job did not get it."""
+    scores = np.array([[1.0, 0.8, 1.0, 1.0], [1.3, 1.0, 1.0, 1.0]])
+    cluster = with_running(
+        Cluster.uniform(2, 4, scores={"B": scores}),
+        ("r1", 0, [0, 2, 3], NOW + 100),
+        ("r2", 1, [1, 2, 3], NOW + 1000),
+    )
+    early, late = job(2, 1, limit=50), job(2, 1, limit=5000)
+    (found,) = plan([job(1, 4), late], cluster).assignments
+    assert (found.nodes, found.slots) == ((1,), ((0,),))
+    assert (found.why["kept_for"], found.why["kept"]) == ("1", {"n0": [1]})
+    assert found.why["summary"].endswith("; free, but kept for job 1: n0 GPU 1")
+    (found,) = plan([job(1, 4), early], cluster).assignments
+    assert (found.nodes, found.slots) == ((0,), ((1,),))
+    assert "kept" not in found.why
+    (found,) = plan([late], cluster).assignments
+    assert "kept" not in found.why
+
+
 @pytest.mark.parametrize(("limit", "starts"), [(100.0, True), (101.0, False), (math.inf, False)])
 def test_backfill_on_reserved_gpus_must_end_before_the_shadow_start(limit, starts):
     cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100))
