@@ -39,8 +39,8 @@ _ELSEWHERE = {
     "node": "gpu_aware_profile.commands_probe:node",
     "sweep": "gpu_aware_profile.commands_sweep:sweep",
 }
-"""Commands that touch hardware or Slurm, fit models, or are rare. Imported when asked for, because ``node``
-runs on every compute node and pays for each import."""
+"""Commands that touch hardware or Slurm, fit models, or are rare. Imported when asked for, because
+``node`` runs on every compute node and pays for each import."""
 
 
 def store_options(command: F) -> F:

@@ -29,7 +29,8 @@ def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool
 def explain_text(answer: Mapping[str, Any]) -> str:
     """What ``explain`` prints of a job; ``answer``: what it prints as JSON, and ``away``."""
     job_id, state = answer["job_id"], answer["state"]
-    blocks = [f"Job {job_id}: {state}"]
+    over = state in OPEN and answer["slurm"] is not None and answer["slurm"]["ended"]
+    blocks = [f"Job {job_id}: {'ended' if over else state}"]
     if answer["tasks"]:
         blocks.append(_tasks_text(answer["tasks"]))
     elif state == "unknown":

@@ -120,9 +120,10 @@ def test_status_counts_what_slurm_shows(site: FakeSlurm):
     assert "placed 1 started" in told
 
 
-def test_a_placed_job_that_ended_meanwhile_is_not_called_started_only(site: FakeSlurm):
+def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: FakeSlurm):
     gate(site, 45)
-    assert "Slurm does not list this job any more: it has ended." in run(site, "explain", "6")[0]
+    told = run(site, "explain", "6")[0]
+    assert told.startswith("Job 6: ended Slurm does not list this job any more: it has ended.")
     with open_store(site.store) as store:
         Ledger(store).add_event("11", "parked", {"user": "alice"}, 900.0)
     assert "it was cancelled, or it has run, while" in run(site, "explain", "11")[0]

@@ -252,7 +252,8 @@ def test_an_empty_store_shows_what_to_do(run: Run, tmp_path: Path) -> None:
 def test_every_own_command_has_help_with_an_example() -> None:
     for name in ("show", "import", "export", "rescore", "forget"):
         command = cli.get_command(click.Context(cli), name)
-        assert command is not None and command.help is not None
+        assert command is not None
+        assert command.help is not None
         assert f"gpu-aware-profile {name}" in command.help
 
 
