@@ -115,6 +115,7 @@ def paragraph(text: str, indent: str = "") -> str:
         initial_indent=indent,
         subsequent_indent=indent,
         break_on_hyphens=False,
+        break_long_words=False,  # a path is typed or copied whole
     )
 
 
