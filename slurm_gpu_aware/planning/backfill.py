@@ -107,6 +107,8 @@ class Beside:
             return self.now
         if self.shadow is not None and self.shadow.bound and not request.bound:
             return _keeping_cores(self.outside, request, self.shadow.assignment)
+        if self.shadow is not None and request.bound and request.fills_sockets:
+            return _unreserved_sockets(self.outside, request, self.now)
         return self.outside
 
     def take(self, request: Request, assignment: Assignment, now_s: float) -> Mapping[int, Held]:
@@ -148,3 +150,21 @@ def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Clus
         socket = sockets.gpu[node]
         free[node] &= (socket >= 0) & (sockets.free_cpus[node, np.maximum(socket, 0)] >= most)
     return replace(cluster, free=free)
+
+
+def _unreserved_sockets(cluster: Cluster, request: Request, now: Cluster) -> Cluster:
+    """The cluster for a job that gets every core beside its GPUs and outlasts the head's start.
+
+    It is shown only GPUs on sockets of which nothing is reserved that is free ``now``: neither
+    cores nor the memory that comes with each of them.
+    """
+    if cluster.sockets is None or now.sockets is None:
+        return cluster
+    all_free = now.sockets.free_cpus
+    whole = cluster.sockets.free_cpus >= all_free
+    if request.memory_mb_per_cpu:
+        memory_mb = np.minimum(request.memory_mb_per_cpu * all_free, now.free_memory_mb[:, None])
+        whole &= cluster.free_memory_mb[:, None] >= memory_mb
+    socket = cluster.sockets.gpu
+    beside = np.take_along_axis(whole, np.maximum(socket, 0), axis=1)
+    return replace(cluster, free=cluster.free & (socket >= 0) & beside)

@@ -73,7 +73,10 @@ def _cost(job: RunningJob) -> tuple[float, float, str]:
 
 def _without(cluster: Cluster, victims: Sequence[RunningJob]) -> Cluster:
     gone = [replace(job, end_s=0.0) for job in victims]
-    return Timeline(gone, 0.0).at(cluster, 0.0)
+    after = Timeline(gone, 0.0).at(cluster, 0.0)
+    if after.sockets is not None and cluster.sockets is not None:
+        after.sockets.quiet[:] = cluster.sockets.quiet  # that is not later, it is now
+    return after
 
 
 def _on_one_node(

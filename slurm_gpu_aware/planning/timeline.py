@@ -125,17 +125,26 @@ class Timeline:
         self._cpus = np.array([s[1] for s in shares], dtype=np.int64)
         self._memory = np.array([s[2] for s in shares], dtype=np.int64)
         self._share_end = np.maximum(np.array([s[3] for s in shares], dtype=np.float64), now)
-        self._sockets = [
-            (node, np.array(cpus, dtype=np.int64), max(job.end_s, now))
+        on_sockets = [
+            (node, socket, count, job.end_s)
             for job in jobs
             for node, cpus in job.socket_cpus.items()
+            for socket, count in enumerate(cpus)
+            if count
         ]
+        self._socket_node = np.array([s[0] for s in on_sockets], dtype=np.int64)
+        self._socket = np.array([s[1] for s in on_sockets], dtype=np.int64)
+        self._socket_cpus = np.array([s[2] for s in on_sockets], dtype=np.int64)
+        self._socket_end = np.maximum(np.array([s[3] for s in on_sockets], dtype=np.float64), now)
         ends = {max(job.end_s, now) for job in jobs}
         self.ends: list[float] = sorted(ends)
         """Distinct ends, ascending; inf last if a job has no limit."""
 
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
-        """Return a copy of the cluster with everything given back that ends by ``time_s``."""
+        """Return a copy of the cluster with everything given back that ends by ``time_s``.
+
+        Whoever was placed has started by then, so that nobody's GPUs are unsure.
+        """
         later = cluster.copy()
         over = self._end <= time_s
         node, slot = self._node[over], self._slot[over]
@@ -144,7 +153,8 @@ class Timeline:
         np.add.at(later.free_cpus, self._share_node[over], self._cpus[over])
         np.add.at(later.free_memory_mb, self._share_node[over], self._memory[over])
         if later.sockets is not None:
-            for held_on, cpus, end_s in self._sockets:
-                if end_s <= time_s:
-                    later.sockets.free_cpus[held_on] += cpus
+            over = self._socket_end <= time_s
+            where = self._socket_node[over], self._socket[over]
+            np.add.at(later.sockets.free_cpus, where, self._socket_cpus[over])
+            later.sockets.quiet[:] = True
         return later

@@ -207,6 +207,46 @@ def test_who_outlasts_its_start_leaves_the_heads_cores(
     assert placed(plan([head, beside], here)) == {"2": ((0,), ((3 if reserved else 0,),))}
 
 
+@pytest.mark.parametrize("head", [bound(1, 1, 6, priority=9), free(1, 1, 6, priority=9)])
+@pytest.mark.parametrize(("limit", "reserved"), [(100.0, False), (101.0, True)])
+def test_who_fills_its_socket_takes_no_reserved_cores(
+    head: Request, limit: float, reserved: bool
+) -> None:
+    """It asks for one CPU, two would be left beside the head, and Slurm gives it all four."""
+    here = busy(cluster(), "short", 0, (0,), (4, 0), NOW + 100)
+    here = busy(here, "long", 0, S1, (0, 8))
+    fills = bound(2, 1, time_limit_s=limit, fills_sockets=True)
+    result = plan([head, fills], here)
+    assert placed(result) == ({} if reserved else {"2": ((0,), ((1,),))})
+    assert result.waiting[0].shadow_start_s == NOW + 100
+
+
+@pytest.mark.parametrize(("memory_mb", "fits"), [(60000, True), (60001, False)])
+def test_who_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fits: bool) -> None:
+    """It would get 8 CPUs with 500 MB each of the 64000 MB of the node."""
+    here = busy(cluster(), "short", 0, S0, (8, 0), NOW + 100)
+    here = busy(here, "long", 0, (2,), (0, 0))
+    head = bound(1, 2, 8, memory_mb_per_node=memory_mb, priority=9)
+    fills = bound(2, 1, fills_sockets=True, memory_mb_per_cpu=500)
+    assert placed(plan([head, fills], here)) == ({"2": ((0,), ((3,),))} if fits else {})
+
+
+@pytest.mark.parametrize("when", ["in an earlier round", "in this round"])
+def test_somebody_just_placed_does_not_last_until_the_reservation(when: str) -> None:
+    """Else the head, which needs both sockets, would have none, and later jobs pass it for ever."""
+    here = busy(cluster(), "a", 0, (0,), (1, 0), NOW + 100)
+    queue = [bound(1, 4, 4, priority=9), free(2, 1, time_limit_s=1e6)]
+    if when == "in this round":
+        queue = [free(3, 1, priority=10, time_limit_s=60.0), *queue]
+    else:
+        here = busy(here, "3", 0, (1,), (1, 0), NOW + 50)
+        assert here.sockets is not None
+        here.sockets.quiet[:] = False
+    result = plan(queue, here)
+    assert set(placed(result)) == ({"3"} if when == "in this round" else set())
+    assert result.waiting[0].shadow_start_s == NOW + 100
+
+
 def test_victims_give_back_cores() -> None:
     here = busy(cluster(), "a", 0, S0, (8, 0), preemptable_by=1.0)
     here = busy(here, "b", 0, S1, (0, 4), preemptable_by=1.0)
