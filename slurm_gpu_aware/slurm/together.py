@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray
@@ -18,11 +20,14 @@ def groups_of(partition: SlurmPartition, site: Site) -> NodeGroups | None:
     return None if _own_topology(partition, site) else site.groups
 
 
-def most_together(nodes: BoolArray, groups: NodeGroups | None) -> int:
-    """How many of these nodes one job can have."""
+def most_together(nodes: BoolArray, groups: NodeGroups | None, required: Sequence[int] = ()) -> int:
+    """How many of these nodes one job can have, together with the ``required`` ones."""
     if groups is None:
         return int(nodes.sum())
-    return int(np.bincount(groups.of[nodes & (groups.of >= 0)]).max(initial=0))
+    inside = groups.of >= 0
+    if required:
+        inside &= groups.of == groups.of[required[0]]  # `together` sees to it that all are in one
+    return int(np.bincount(groups.of[nodes & inside]).max(initial=0))
 
 
 def together(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -118,8 +119,9 @@ def _in_partition(
     _check_threads(job, allowed, site)
     check_not_shut_out(job, eligible, allowed, required, site)
     least, most = _node_bounds(job, original, partition, eligible, site)
+    groups = groups_of(partition, site)
     gpus, per_node, least, most = _size(
-        original, form, least, most, eligible, site.cluster, groups_of(partition, site)
+        original, form, least, most, eligible, site.cluster, groups, required
     )
     defaults = site.config.for_class(app_class)
     memory = _memory(job, per_gpu, eligible, site)
@@ -293,11 +295,13 @@ def _size(
     eligible: BoolArray,
     cluster: Cluster,
     groups: NodeGroups | None,
+    required: Sequence[int],
 ) -> tuple[int, int | None, int, int | None]:
     """(GPUs in total, per node or None, fewest nodes, most nodes)."""
     count = form.item.count
     if form.kind == "node":
-        nodes = _most_nodes(count, least, original.nodes, eligible, cluster, groups)
+        ready = eligible & (cluster.free.sum(axis=1) >= count)
+        nodes = _most_nodes(least, original.nodes, most_together(ready, groups, required))
         return count * nodes, count, nodes, nodes
     if form.kind == "job":
         return count, None, least, most
@@ -314,19 +318,11 @@ def _size(
     return count * tasks, per_node, least, most
 
 
-def _most_nodes(
-    count: int,
-    least: int,
-    asked: tuple[int, int | None] | None,
-    eligible: BoolArray,
-    cluster: Cluster,
-    groups: NodeGroups | None,
-) -> int:
+def _most_nodes(least: int, asked: tuple[int, int | None] | None, ready: int) -> int:
     """``--nodes=2-4``: as many as can start now, as Slurm does, but at least the fewest."""
     most = asked[1] if asked is not None else None
     if most is None or most <= least:
         return least
-    ready = most_together(eligible & (cluster.free.sum(axis=1) >= count), groups)
     return max(least, min(most, ready))
 
 

@@ -152,6 +152,14 @@ def test_a_range_of_nodes_is_counted_inside_one_block():
     assert to_request(job(), asked(nodes=(1, 3)), where("", ("n4", 4))).gpus == 3
 
 
+def test_a_range_of_nodes_is_counted_in_the_block_of_the_required_ones():
+    """Both nodes of the other block are free; asked for two, n1 would wait for n3 meanwhile."""
+    wanted = asked(nodes=(1, 2), req_nodes="n1")
+    request = to_request(job(), wanted, where(BLOCKS, ("n3", 4)))
+    assert (request.gpus, request.min_nodes, request.max_nodes) == (1, 1, 1)
+    assert to_request(job(), wanted, where(BLOCKS, ("n2", 4), ("n4", 4))).gpus == 2
+
+
 def test_a_node_in_no_block():
     """Slurm starts nothing there, whatever the number of nodes; so it is asked."""
     at = where(BLOCKS, nodes=5)
