@@ -39,13 +39,19 @@ class Backoff:
     _blind: dict[str, int] = field(default_factory=dict)
     """How often a job was held while pinned without having shown by what while parked."""
     _punished: dict[str, float] = field(default_factory=dict)
+    _misplaced: set[str] = field(default_factory=set)
 
-    def tried(self, job_id: str) -> bool:
-        """Whether the job could not start before."""
-        return job_id in self._count
+    def misplaced(self, job_id: str) -> bool:
+        """Whether the job could not start before where it was placed, and nothing else held it."""
+        return job_id in self._misplaced
 
-    def punish(self, job_id: str, *, held: bool = False) -> float:
-        """Hold a job back once more; return for how many seconds. ``held``: Slurm showed why."""
+    def punish(self, job_id: str, *, held: bool = False, misplaced: bool = False) -> float:
+        """Hold a job back once more; return for how many seconds.
+
+        ``held``: Slurm showed why. ``misplaced``: it was placed, and its place was the reason.
+        """
+        if misplaced:
+            self._misplaced.add(job_id)
         now = self.timer()
         count = self._count.get(job_id, 0)
         self._count[job_id] = count + 1
@@ -78,3 +84,4 @@ class Backoff:
         for job_id in gone:
             for entries in (self._until, self._doubtful, self._count, self._blind, self._punished):
                 entries.pop(job_id, None)
+            self._misplaced.discard(job_id)

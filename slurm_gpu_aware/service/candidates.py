@@ -100,9 +100,10 @@ class Candidates:
             log.exception("job %s is left to Slurm: it cannot be understood", job_id)
             self.leave.append((job, f"its request cannot be understood: {exc}"))
             return False
-        if request.bound and self.backoff.tried(job_id):
+        if request.bound and self.backoff.misplaced(job_id):
             # Only Slurm itself knows all of what it looks at; nobody waits longer for our sake.
-            self.leave.append((job, "bound to the sockets of its GPUs it could not start"))
+            why = "bound to the sockets of its GPUs, it did not start where it was placed"
+            self.leave.append((job, why))
             return False
         self.licences.take(original.licenses)
         unsplit = job.array_tasks is not None

@@ -42,6 +42,8 @@ _STARTING = frozenset(
     }
 )
 """Reasons of a placed job that is about to start."""
+_NEVER_THERE = "held by BadConstraints"
+"""Slurm finds that it can never start on the nodes that it was given."""
 
 
 def in_parts(updates: Sequence[JobUpdate]) -> Iterator[Sequence[JobUpdate]]:
@@ -209,5 +211,7 @@ class Recovery:
         if why == "requeued" or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
-        wait_s = self._backoff.punish(job.id, held=why.startswith("held by "))
+        held = why.startswith("held by ")
+        misplaced = not held or why == _NEVER_THERE
+        wait_s = self._backoff.punish(job.id, held=held, misplaced=misplaced)
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)

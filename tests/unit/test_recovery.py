@@ -39,3 +39,26 @@ def test_a_node_that_another_job_waits_for_holds_nobody(
     """Slurm gives the reason at submission and looks again only after a while."""
     slurm.write([parked(Reason=reason)], ["n1"])
     assert RoundsBench(slurm).rounds.run().placed == placed
+
+
+@pytest.mark.parametrize(
+    ("reason", "left"),
+    [("Resources", True), ("BadConstraints", True), ("QOSMaxGRESPerUser", False)],
+)
+def test_a_bound_job_is_slurms_only_if_its_place_kept_it(
+    slurm: FakeSlurm, reason: str, left: bool
+) -> None:
+    """Slurm alone knows all of what it looks at for sockets; a limit says nothing about these."""
+    comment = "gpuaware/1;tn=gres/gpu:1;nt=1"
+    slurm.write([parked(AdminComment=comment, GresEnforceBind="Yes", stuck="1")], ["n1"])
+    bench = RoundsBench(slurm)
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", Reason=reason)
+    bench.steady += 31.0
+    bench.rounds.run()
+    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    slurm.change("7", Reason="Licenses")
+    bench.steady += 61.0
+    assert bench.rounds.run().placed == ([] if left else ["7"])
+    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert (";sel=hand:" in slurm.jobs["7"]["AdminComment"]) is left

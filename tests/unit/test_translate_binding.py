@@ -180,7 +180,14 @@ def test_the_partition_with_free_cores_on_a_socket() -> None:
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_what_could_not_start_where_it_was_placed_is_slurms(bound: bool) -> None:
+@pytest.mark.parametrize(
+    "why",
+    [{"misplaced": True}, {"held": True, "misplaced": True}, {"held": True}, {}],
+    ids=["not in time", "BadConstraints", "a limit of its QOS", "a refused update"],
+)
+def test_what_could_not_start_where_it_was_placed_is_slurms(
+    bound: bool, why: dict[str, bool]
+) -> None:
     now = [0.0]
     backoff = Backoff(60.0, lambda: now[0])
     no_licences = SimpleNamespace(free_licenses=dict)
@@ -189,9 +196,10 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(bound: bool) -> None
     for tried in (False, True):
         round_ = Candidates(here, backoff, Licences(no_licences))  # type: ignore[arg-type]
         round_.sort_out([record], [record])
-        assert bool(round_.leave) is (tried and bound)
-        assert bool(round_.found) is not (tried and bound)
-        now[0] += backoff.punish(record.id)
+        slurms = tried and bound and why.get("misplaced", False)
+        assert bool(round_.leave) is slurms
+        assert bool(round_.found) is not slurms
+        now[0] += backoff.punish(record.id, **why)
 
 
 # a whole round, by what scontrol says -------------------------------------------------------------
