@@ -10,12 +10,13 @@ the reason, which the policy states itself, names the option.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.planning.chooser import shape_of
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.placing import Candidate
@@ -29,17 +30,28 @@ def left_to_slurm(
     candidates: Mapping[str, Candidate],
     parked: Iterable[SlurmJob],
     cluster: Cluster,
+    between: Callable[[], object] = lambda: None,
 ) -> list[tuple[SlurmJob, str]]:
-    """Parked records, each with the reason, that never fit our way but fit by numbers."""
+    """Parked records, each with the reason, that never fit our way but fit by numbers.
+
+    ``between``: called before each job; there may be thousands.
+    """
     records = {job.raw_id: job for job in parked}
     found: dict[int, tuple[SlurmJob, str]] = {}
+    fit: dict[object, bool] = {}
     for entry in waiting:
+        between()
         candidate = candidates.get(entry.job_id)
         if not entry.never or entry.by_policy or candidate is None:
             continue
-        if fits_by_counts(candidate.request, cluster):
-            number = candidate.job.raw_id
-            found.setdefault(number, (records[number], entry.reason))
+        number = candidate.job.raw_id
+        if number in found:  # another task of its array
+            continue
+        shape = shape_of(candidate.request)
+        if shape not in fit:
+            fit[shape] = fits_by_counts(candidate.request, cluster)
+        if fit[shape]:
+            found[number] = (records[number], entry.reason)
     return list(found.values())
 
 

@@ -141,7 +141,7 @@ class Rounds:
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:
-            self._plan_and_place(jobs, parked, released, outcome)
+            self._plan_and_place(jobs, parked, released, outcome, all_known=not unread)
         if len(still) == len(unread):  # else somebody is there of whom we know no id
             self._backoff.forget(set(self.ids.values()))
         outcome.parked_again += self.looks.freed
@@ -154,7 +154,10 @@ class Rounds:
         parked: Sequence[SlurmJob],
         released: Sequence[SlurmJob],
         outcome: Outcome,
+        *,
+        all_known: bool,
     ) -> None:
+        """``all_known``: no record was left unread when ``jobs`` were read."""
         between = self.looks.if_due
         nodes = {node.name: node for node in self._gateway.nodes()}
         between()
@@ -214,8 +217,8 @@ class Rounds:
         outcome.waiting += sorted_out.waiting
         plan, planned = self._plan(candidates, site)
         plan = in_task_order(plan, candidates)
-        if not self._gateway.unread:  # whose CPUs nobody accounts for
-            leave += left_to_slurm(plan.waiting, candidates, parked, cluster)
+        if all_known:  # else there are CPUs that nobody accounts for
+            leave += left_to_slurm(plan.waiting, candidates, parked, cluster, between)
         given_up = {job.raw_id for job, _ in leave}
         outcome.waiting += [
             waiting_entry(w.job_id, w.reason, w.shadow_start_s)

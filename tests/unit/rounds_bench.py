@@ -26,7 +26,7 @@ class RoundsBench:
         self.wall, self.steady = 1_790_000_000.0, 5000.0
         self.update_s = 0.0
         self.told: list[tuple[float, JobUpdate]] = []
-        gateway = CliGateway(scontrol=slurm.scontrol)
+        self.gateway = gateway = CliGateway(scontrol=slurm.scontrol)
         send = gateway.update_jobs
 
         def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
