@@ -196,9 +196,12 @@ class Selector:
         return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
 
     def _rest_s(self) -> float:
-        """In a storm of events: rounds take a fifth of the time, a pause is two seconds at most."""
+        """In a storm of events: rounds take a fifth of the time, so that submissions go on.
+
+        A pause is no longer than the time between two rounds without any event.
+        """
         since = time.monotonic() - self._finished
-        return min(2.0, 4 * self._outcome.took_s) - since
+        return min(self._config.selector.round_s, 4 * self._outcome.took_s) - since
 
     def _round(self, trigger: str) -> None:
         """One round and what belongs to it; whatever fails, the daemon goes on."""

@@ -186,3 +186,13 @@ def test_after_a_failure_the_next_round_asks(day: Day) -> None:
     day.asked.clear()
     day.selector._round("timer")
     assert len(day.asked) == 1
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.05, 0.2), (1.0, 4.0), (3.0, 5.0)])
+def test_in_a_storm_rounds_take_a_fifth_of_the_time(
+    day: Day, took_s: float, rest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selectd.time, "monotonic", lambda: 100.0)
+    day.selector._outcome = Outcome(took_s=took_s)
+    day.selector._finished = 100.0
+    assert day.selector._rest_s() == pytest.approx(rest_s)
