@@ -180,7 +180,7 @@ class _Search:
         self.n = gains.shape[0]
         self.need = need
         """(2^n,) what a state with these places taken has to beat."""
-        # Twice the gains, so that halves are whole; a sum with a forbidden link is below -limit.
+        # Twice the gains, so that halves are whole; no layout gives more than the limit.
         self.never = -limit
         kinds = (np.int16, np.int32, np.int64)
         kind = next(t for t in kinds if t is np.int64 or 20 * limit < np.iinfo(t).max)
@@ -286,6 +286,9 @@ class _Search:
         step = self.steps[at]
         used = layer.used[parent] | (1 << place)
         alive = bound > np.minimum(2 * self.need[used], NEVER - 1)
+        # The bound may make up for a forbidden link by links that several items count on.
+        for column, _ in step.links:
+            alive &= self.raw[layer.seats[column, parent], place] != FORBIDDEN
         parent, place, used = parent[alive], place[alive], used[alive]
         value = layer.value[parent]
         for column, weight in step.links:

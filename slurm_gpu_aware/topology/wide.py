@@ -214,17 +214,18 @@ def best_by_bottleneck(weights: FloatArray, edges: Edges, k: int) -> Best:
     n = weights.shape[0]
     values = np.unique(weights[np.triu_indices(n, 1)])
     off = ~np.eye(n, dtype=bool)
+    sets = np.ones(masks_of_size(n, k).size, dtype=np.bool_)
     work, low, high = _Work(), 0, len(values)  # values[low] can be had, values[high] cannot
     while high - low > 1:
         middle = (low + high) // 2
         fine = (weights >= values[middle]) & off
-        if _embedded(fine, edges, k, work, one=True).any():
-            low = middle
+        found = _embedded(fine, edges, k, work, one=True)
+        if found.any():
+            low, sets = middle, found
         else:
             high = middle
-    sets = np.ones(masks_of_size(n, k).size, dtype=np.bool_)
-    if low:
-        sets = _embedded((weights >= values[low]) & off, edges, k, work, one=False)
+    if low:  # what is known already stays, should the search end at its limit
+        sets = sets | _embedded((weights >= values[low]) & off, edges, k, work, one=False)
     return Best(float(values[low]), sets, work.complete)
 
 

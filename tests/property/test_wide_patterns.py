@@ -140,6 +140,33 @@ def test_forbidden_links_are_not_used(graph, data):
         )
 
 
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_no_bound_makes_up_for_a_forbidden_link(way):
+    """Several items count on the links of a hub; their sum outweighed a forbidden link."""
+    rng = np.random.default_rng(1)
+    for _ in range(120):
+        k = int(rng.integers(4, 7))
+        gains = rng.integers(0, 3, (k, k))
+        hub = int(rng.integers(k))
+        gains[hub] = gains[:, hub] = int(rng.integers(3, 30))
+        forbidden = rng.random((k, k)) < rng.random() * 0.7
+        forbidden[hub] = forbidden[:, hub] = False
+        gains = np.triu(np.where(forbidden, FORBIDDEN, gains), 1)
+        gains += gains.T
+        pairs = list(combinations(range(k), 2))
+        chosen = rng.choice(len(pairs), int(rng.integers(k, len(pairs) + 1)), replace=False)
+        edges = tuple(pairs[at] for at in sorted(chosen))
+        orders = np.array(list(permutations(range(k))))
+        links = gains[orders[:, np.array(edges)[:, 0]], orders[:, np.array(edges)[:, 1]]]
+        wanted = np.where((links == FORBIDDEN).any(axis=1), -1, links.sum(axis=1)).max()
+        found = improve(gains, edges, k, np.array([-1]), 1 << 20, way)
+        assert found.complete
+        assert found.value[0] == wanted
+        if wanted >= 0:
+            seats = found.mapping((1 << k) - 1)
+            assert min(gains[seats[a], seats[b]] for a, b in edges) >= 0
+
+
 @SOME
 @given(cases(), st.booleans())
 def test_the_match_of_a_wide_pattern_is_an_embedding_with_its_values(case, by_sum):
@@ -259,6 +286,23 @@ def test_a_search_that_is_given_up_says_so_and_has_a_mapping(monkeypatch):
     layout = best_layout(graph.gbps, torus(4, 4))
     assert not layout.complete
     assert sorted(layout.order) == list(range(16))
+
+
+def test_sets_that_are_known_at_the_limit_stay(monkeypatch):
+    """No set at all was left, which the sum then took as every set."""
+    rng = np.random.default_rng(0)
+    pairs = list(combinations(range(8), 2))
+    cut = 0
+    for _ in range(40):
+        weights = np.triu(rng.choice([8.0, 12.0, 25.0, 50.0], (9, 9), p=[0.3, 0.2, 0.2, 0.3]), 1)
+        weights += weights.T
+        chosen = rng.choice(len(pairs), int(rng.integers(9, 16)), replace=False)
+        edges = tuple(pairs[at] for at in sorted(chosen))
+        monkeypatch.setattr(wide, "_MOST_STATES", int(rng.integers(200, 3000)))
+        found = best_by_bottleneck(weights, edges, 8)
+        assert found.sets.any()
+        cut += not found.complete
+    assert cut
 
 
 @SOME
