@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.fitting import fits
+from slurm_gpu_aware.slurm.fitting import fits_idle
 from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob
 from slurm_gpu_aware.slurm.rewrite import Form
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
@@ -69,7 +69,7 @@ def check_binding(request: Request, site: Site) -> None:
             leave=True,
         )
     anywhere = replace(request, bound=False)
-    if fits(anywhere, site.cluster, idle=True) and not fits(request, site.cluster, idle=True):
+    if fits_idle(anywhere, site) and not fits_idle(request, site):
         raise CannotPlanError(
             "--gres-flags=enforce-binding is left to Slurm: no socket has its GPUs and CPUs"
             " together",

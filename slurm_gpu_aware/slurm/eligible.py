@@ -11,7 +11,7 @@ from slurm_gpu_aware.cluster import BoolArray
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.features import matches
-from slurm_gpu_aware.slurm.fitting import fits
+from slurm_gpu_aware.slurm.fitting import fits_idle
 from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
@@ -64,22 +64,7 @@ def check_not_too_large(
 
     Raises CannotPlanError.
     """
-    key = (
-        request.gpus,
-        request.gpus_per_node,
-        request.min_nodes,
-        request.max_nodes,
-        request.required,
-        request.whole_node,
-        request.bound,
-        request.several_sockets,
-        request.total_cpus,
-        id(request.eligible),  # one of site.eligible, which keeps it
-        request.together is not None,  # then those of the site
-    )
-    if key not in site.idle:
-        site.idle[key] = fits(request, site.cluster, idle=True)
-    if not site.idle[key]:
+    if not fits_idle(request, site):
         _leave_if_shared(_may_use(original, site, partition), site)
 
 

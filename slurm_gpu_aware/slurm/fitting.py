@@ -11,9 +11,10 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster
 from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.slurm.site import Site
 from slurm_gpu_aware.sockets import views
 
-__all__ = ["fits", "needs_both_kinds"]
+__all__ = ["fits", "fits_idle", "needs_both_kinds"]
 
 
 def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
@@ -45,6 +46,26 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
                 if int((gpus[inside].sum(axis=0) >= nodes).sum()) >= each:
                     return True
     return False
+
+
+def fits_idle(request: Request, site: Site) -> bool:
+    """`fits` if nobody held anything, worked out once a round for all requests that fit alike."""
+    key = (
+        request.gpus,
+        request.gpus_per_node,
+        request.min_nodes,
+        request.max_nodes,
+        request.required,
+        request.whole_node,
+        request.bound,
+        request.several_sockets,
+        request.total_cpus,
+        id(request.eligible),  # one of site.eligible, which keeps it
+        request.together is not None,  # then those of the site
+    )
+    if key not in site.idle:
+        site.idle[key] = fits(request, site.cluster, idle=True)
+    return site.idle[key]
 
 
 def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:

@@ -22,7 +22,7 @@ from slurm_gpu_aware.slurm.eligible import (
     open_partitions,
 )
 from slurm_gpu_aware.slurm.features import understood
-from slurm_gpu_aware.slurm.fitting import fits, needs_both_kinds
+from slurm_gpu_aware.slurm.fitting import fits, fits_idle, needs_both_kinds
 from slurm_gpu_aware.slurm.gateway import GpuDefaults, SlurmJob, SlurmPartition
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.per_gpu import check_default_cpus, default_cpus, per_gpu_of
@@ -95,7 +95,7 @@ def to_request(
             return request
         found.append(request)
     if found:
-        return next((r for r in found if fits(r, site.cluster, idle=True)), found[0])
+        return next((r for r in found if fits_idle(r, site)), found[0])
     raise next((exc for exc in failed if not exc.leave), failed[0])
 
 

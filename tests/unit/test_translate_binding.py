@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_slurm import FakeSlurm, parked
 from sample_jobs import slurm_job
 
+from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.candidates import Candidates
 from slurm_gpu_aware.service.licences import Licences
+from slurm_gpu_aware.slurm import fitting
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
 from slurm_gpu_aware.slurm.fitting import fits
@@ -28,6 +33,7 @@ from slurm_gpu_aware.slurm.gateway import (
 )
 from slurm_gpu_aware.slurm.snapshot import build_cluster
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
+from slurm_gpu_aware.sockets import views
 
 SLURM = SlurmConfig((24, 11), "c", counts_memory=True, counts_cpus=True, counts_cores=True)
 
@@ -66,8 +72,9 @@ def site(
     )
 
 
-def job(**fields: object) -> SlurmJob:
-    return slurm_job(**{"cpus": 1, "memory_mb_per_cpu": 500, "enforce_binding": True, **fields})
+def job(number: int = 7, **fields: object) -> SlurmJob:
+    usual = {"cpus": 1, "memory_mb_per_cpu": 500, "enforce_binding": True}
+    return slurm_job(number, **{**usual, **fields})
 
 
 def asked(text: str = "gpu:1", **fields: object) -> OriginalRequest:
@@ -163,6 +170,20 @@ def test_what_no_socket_can_hold_is_slurms() -> None:
     four = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 1))
     assert "no socket has" in left(job(), four, site(node("n1")))
     assert to_request(job(cpus=8), asked(), site(node("n1"))).bound
+
+
+def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+
+    def counted(request: Request, *args: Any, **fields: Any) -> Iterator[tuple[Request, Cluster]]:
+        asked_for.append(request.job_id)
+        return views(request, *args, **fields)
+
+    monkeypatch.setattr(fitting, "views", counted)
+    here = site(node("n1"))
+    for number in (1, 2, 3):
+        assert to_request(job(number), asked(), here).bound
+    assert asked_for == ["1"]
 
 
 def test_the_partition_with_free_cores_on_a_socket() -> None:
