@@ -69,20 +69,34 @@ class Leaver:
         now: float,
         between: Callable[[], object] = lambda: None,
     ) -> dict[str, str]:
-        """Send updates, by the job that they are for; why each stays that Slurm refused."""
+        """Send updates, by the job that they are for; why each stays that Slurm refused.
+
+        What a part has changed is written down before the next one is sent.
+        """
         refused: dict[str, str] = {}
+        stays: dict[str, str] = {}
+        job_of = {u.job_id: job_id for job_id, sent in updates.items() for u in sent}
+        last = {sent[-1].job_id for sent in updates.values() if sent}
         for part in in_parts([u for sent in updates.values() for u in sent]):
             between()
             refused |= self._gateway.update_jobs(part)
-        stays: dict[str, str] = {}
-        for job_id, sent in updates.items():
-            complaints = [refused[u.job_id] for u in sent if u.job_id in refused]
-            if complaints:
-                wait_s = self._backoff.punish(job_id)
-                stays[job_id] = f"could not be left to Slurm: {complaints[0]}"
-                log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], wait_s)
-                continue
-            log.info("job %s is left to Slurm: %s", job_id, reasons[job_id])
-            for name in dict.fromkeys([job_id, *(u.job_id for u in sent)]):
-                self._books.event(name, "released", {"left_to_slurm": reasons[job_id]}, now)
+            for name in (update.job_id for update in part):
+                job_id = job_of[name]
+                if name not in refused:
+                    self._write(name, reasons[job_id], now)
+                if name not in last:
+                    continue
+                names = [update.job_id for update in updates[job_id]]
+                complaints = [refused[n] for n in names if n in refused]
+                if complaints:
+                    wait_s = self._backoff.punish(job_id)
+                    stays[job_id] = f"could not be left to Slurm: {complaints[0]}"
+                    log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], wait_s)
+                    continue
+                log.info("job %s is left to Slurm: %s", job_id, reasons[job_id])
+                if job_id not in names:
+                    self._write(job_id, reasons[job_id], now)
         return stays
+
+    def _write(self, job_id: str, reason: str, now: float) -> None:
+        self._books.event(job_id, "released", {"left_to_slurm": reason}, now)

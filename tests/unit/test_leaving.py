@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.gateway import JobUpdate, SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -60,6 +64,32 @@ def test_what_slurm_refuses_is_not_called_released_and_tried_again_later(slurm: 
     assert bench.leave(1061.0) == ({"7"}, {})
     assert slurm.jobs["7"]["Licenses"] == "(null)"
     assert bench.kinds("7") == ["released"]
+
+
+def test_what_was_sent_is_written_before_the_next_part(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm stops answering in between: what it has taken is known all the same."""
+    bench = Bench(slurm)
+    sent: list[list[str]] = []
+
+    def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        if len(sent) == 2:
+            raise SourceError("no answer")
+        sent.append([update.job_id for update in updates])
+        return {"5": "busy"}
+
+    monkeypatch.setattr(bench.gateway, "update_jobs", update_jobs)
+    array = [JobUpdate(f"98_{task}", ()) for task in range(150)]
+    updates = {"5": [JobUpdate("5", ())], "6": [JobUpdate("6", ())], "98_[0-149]": array}
+    updates |= {str(n): [JobUpdate(str(n), ())] for n in range(100, 200)}
+    with pytest.raises(SourceError):
+        bench.leaver.send(updates, dict.fromkeys(updates, "too odd"), 1000.0)
+    assert [len(part) for part in sent] == [100, 100]
+    written = {name for part in sent for name in part if bench.kinds(name) == ["released"]}
+    assert written == {name for part in sent for name in part} - {"5"}
+    assert bench.kinds("98_[0-149]") == ["released"]
+    assert bench.kinds("199") == []
 
 
 def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: FakeSlurm) -> None:
