@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from slurm_gpu_aware import __version__
-from slurm_gpu_aware.cli.output import json_option, print_json, say
+from slurm_gpu_aware.cli.output import json_option, paragraph, print_json, say
 from slurm_gpu_aware.cli.run import LateGroup, run
 from slurm_gpu_aware.errors import StoreError
 
@@ -202,7 +202,8 @@ def import_command(
     gpu is the index that Slurm uses on the node, or the UUID of a GPU that was probed. Several
     rows of one GPU and class are repeated runs: their median counts. If any row is bad, each is
     named with its line number and nothing is imported, unless --skip-bad is given. Once a sweep
-    has seen GPUs, rows of others are bad, too, unless --new-gpus is given.
+    has seen GPUs, rows of others are bad, too, unless --new-gpus is given: their times are then
+    kept for the sweep that will see them.
 
     A file with the columns class,level,value_ms has times per locality level: one program on the
     same number of GPUs, once inside a node (nvlink, socket, node) and once at each looser level
@@ -220,7 +221,13 @@ def import_command(
     from gpu_aware_profile.level_work import checked_levels, store_levels
     from gpu_aware_profile.opening import written
     from gpu_aware_profile.tables import read_csv
-    from slurm_gpu_aware.store.profiles import check_timings, import_timings, recompute_scores
+    from slurm_gpu_aware.store.known import gpu_names
+    from slurm_gpu_aware.store.profiles import (
+        check_timings,
+        import_timings,
+        load_profile,
+        recompute_scores,
+    )
 
     config = _config(config_path)
     taken_at = time.time() if taken_at is None else taken_at
@@ -246,9 +253,17 @@ def import_command(
             new_gpus=new_gpus,
         )
         recompute_scores(store, config.site.classes)
+        unseen = load_profile(store).unseen if new_gpus else frozenset()
         path = store.path
     gpus = len({(row.node, slot) for row, slot in good})
     say(f"imported {count} timing{_s(good)} of {gpus} GPUs into {path}")
+    if new := sorted(unseen & {(row.node, slot) for row, slot in good}):
+        say(
+            paragraph(
+                "note: place, setup and simulations over the store leave these GPUs out until a"
+                f" sweep has seen them: {gpu_names(new)}."
+            )
+        )
     if bad:
         raise click.exceptions.Exit(SKIPPED)
 

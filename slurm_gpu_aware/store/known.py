@@ -2,6 +2,7 @@
 
 Times can be imported for GPUs that no probe has seen; a wrong line in such a file must not become
 hardware. A row of a probe has its list of clocks, be it empty; that of an import has none.
+A GPU that the newest probe of its node failed to read counts as seen: it is there.
 """
 
 from __future__ import annotations

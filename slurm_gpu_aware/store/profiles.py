@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from slurm_gpu_aware.store.timings import (
     import_timings,
     newest_timings,
     prune_timings,
+    seen_gpus,
 )
 
 __all__ = [
@@ -66,7 +67,8 @@ class Profile:
     level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Class -> locality level -> time over that of the innermost level (`penalties`)."""
     unseen: frozenset[Gpu] = frozenset()
-    """GPUs of ``gpus`` that no probe has seen, in a store where one has seen others."""
+    """GPUs of ``gpus`` that no probe has seen, in a store where one has seen others. One that a
+    probe failed to read is there: it was seen."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,18 @@ def recompute_scores(
 
     Notes
     -----
+    GPUs that no probe has seen, where one has seen others, are scored against the median of those
+    that were seen and have bins of their own: they change no score of another GPU.
+
     The computation holds no lock; only the final writing does.
     """
     chosen = _reference(store, reference)
     rows = newest_timings(store)
+    unseen = _unseen(store, ((row.node, row.slot) for row in rows))
     wanted = sorted({r.app_class for r in rows} if classes is None else set(classes))
     results: list[tuple[Any, ...]] = []
     for name in wanted:
-        results.extend(_scored(name, [r for r in rows if r.app_class == name], chosen))
+        results.extend(_scored(name, [r for r in rows if r.app_class == name], chosen, unseen))
     with store.write():
         store.execute("DELETE FROM scores")
         # A GPU may have been forgotten while this was computed, so take those that still exist.
@@ -151,7 +157,6 @@ def load_profile(store: Store) -> Profile:
     for row in store.query("SELECT node, slot, call, error FROM probe_errors ORDER BY id"):
         faults.setdefault(row["node"], []).append(Fault(row["slot"], row["call"], row["error"]))
     rows = store.query("SELECT * FROM gpus ORDER BY node, slot")
-    unseen = {(row["node"], row["slot"]) for row in rows if row["clocks_mhz"] is None}
     return Profile(
         scores=scores,
         raw_scores=raw,
@@ -163,7 +168,7 @@ def load_profile(store: Store) -> Profile:
         },
         faults={node: tuple(found) for node, found in faults.items()},
         level_ratios=level_ratios(level_times(store)),
-        unseen=frozenset(unseen if len(unseen) < len(rows) else ()),
+        unseen=_unseen(store, ((row["node"], row["slot"]) for row in rows)),
     )
 
 
@@ -190,7 +195,15 @@ def score_rows(store: Store) -> list[ScoreRow]:
     ]
 
 
-def _scored(app_class: str, rows: Sequence[NewestTiming], reference: str) -> list[tuple[Any, ...]]:
+def _unseen(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:
+    """Those that no probe has seen; none if no GPU was probed at all."""
+    seen = seen_gpus(store)
+    return frozenset((node, slot) for node, slot in gpus if seen and slot not in seen.get(node, ()))
+
+
+def _scored(
+    app_class: str, rows: Sequence[NewestTiming], reference: str, unseen: Set[Gpu]
+) -> list[tuple[Any, ...]]:
     """Rows for the table ``scores``."""
     import numpy as np
 
@@ -200,10 +213,13 @@ def _scored(app_class: str, rows: Sequence[NewestTiming], reference: str) -> lis
     if not rows:
         return []
     models = [row.model for row in rows]
-    raw = pm_scores([row.value_ms for row in rows], models if reference == "model" else None)
+    seen = [(row.node, row.slot) not in unseen for row in rows]
+    groups = models if reference == "model" else None
+    raw = pm_scores([row.value_ms for row in rows], groups, seen)
+    kinds = list(zip(models, seen, strict=True))
     results: list[tuple[Any, ...]] = []
-    for model in sorted(set(models)):
-        members = np.flatnonzero([m == model for m in models])
+    for kind in sorted(set(kinds)):
+        members = np.flatnonzero([k == kind for k in kinds])
         binning = bin_scores(raw[members])
         for position, i in enumerate(members.tolist()):
             row = rows[i]

@@ -19,6 +19,7 @@ __all__ = [
     "listed",
     "newest_timings",
     "prune_timings",
+    "seen_gpus",
 ]
 
 Gpu = tuple[str, int]
@@ -63,7 +64,7 @@ def check_timings(
     ``classes`` are the site's; empty: any well-formed name. Once a GPU was probed, rows of GPUs
     that no probe has seen are bad unless ``new_gpus``. Reads the store, writes nothing.
     """
-    seen = {} if new_gpus else _seen(store)
+    seen = {} if new_gpus else seen_gpus(store)
     by_uuid = {
         row["uuid"]: (row["node"], int(row["slot"]))
         for row in store.query("SELECT node, slot, uuid FROM gpus WHERE uuid IS NOT NULL")
@@ -162,6 +163,17 @@ def newest_timings(store: Store) -> list[NewestTiming]:
     ]
 
 
+def seen_gpus(store: Store) -> dict[str, set[int]]:
+    """Probed node -> GPUs that a probe has read, or failed to read; empty: no GPU was probed."""
+    seen: dict[str, set[int]] = {}
+    for row in store.query(
+        "SELECT node, slot FROM gpus WHERE clocks_mhz IS NOT NULL"
+        " UNION SELECT node, slot FROM probe_errors WHERE slot IS NOT NULL"
+    ):
+        seen.setdefault(row["node"], set()).add(int(row["slot"]))
+    return seen
+
+
 def prune_timings(store: Store, before_unix: float) -> int:
     """Delete timings older than ``before_unix`` that a newer one replaced; return how many."""
     return store.execute(
@@ -189,17 +201,6 @@ def _checked_slot(row: TimingRow, by_uuid: Mapping[str, Gpu], classes: Sequence[
     if node != row.node:
         raise ValueError(f"gpu {row.gpu} was last seen on node {node}, not {row.node}")
     return slot
-
-
-def _seen(store: Store) -> dict[str, set[int]]:
-    """Probed node -> GPUs that a probe has read, or failed to read; empty: no GPU was probed."""
-    seen: dict[str, set[int]] = {}
-    for row in store.query(
-        "SELECT node, slot FROM gpus WHERE clocks_mhz IS NOT NULL"
-        " UNION SELECT node, slot FROM probe_errors WHERE slot IS NOT NULL"
-    ):
-        seen.setdefault(row["node"], set()).add(int(row["slot"]))
-    return seen
 
 
 def _check_seen(node: str, slot: int, seen: Mapping[str, set[int]]) -> None:

@@ -12,13 +12,18 @@ from slurm_gpu_aware.cluster import FloatArray
 __all__ = ["combine_runs", "pm_scores"]
 
 
-def pm_scores(times_ms: npt.ArrayLike, groups: Sequence[str] | None = None) -> FloatArray:
+def pm_scores(
+    times_ms: npt.ArrayLike,
+    groups: Sequence[str] | None = None,
+    counted: npt.ArrayLike | None = None,
+) -> FloatArray:
     """PM score of each GPU: its time divided by the median GPU's time (PAL [1]_).
 
     Parameters
     ----------
     times_ms : (n,) one time per GPU for one class, > 0. See :func:`combine_runs` for repeats.
     groups : n labels, or None; the median is taken within GPUs of equal label.
+    counted : (n,) whether a GPU counts for the median; None, or none of its group: all of them do.
 
     Returns
     -------
@@ -51,15 +56,19 @@ def pm_scores(times_ms: npt.ArrayLike, groups: Sequence[str] | None = None) -> F
     [0.952, 1.048, 1.0, 1.0]
     """
     times = _checked(times_ms)
-    if groups is None:
-        return times / np.median(times) if times.size else times
-    if len(groups) != times.size:
-        raise ValueError(f"{times.size} times but {len(groups)} group labels")
-    _, label = np.unique(np.asarray(groups, dtype=np.str_), return_inverse=True)
+    labels = [""] * times.size if groups is None else groups
+    counts = np.ones(times.size, dtype=np.bool_)
+    if counted is not None:
+        counts = np.asarray(counted, dtype=np.bool_)
+    for what, given in (("group labels", len(labels)), ("GPUs counted or not", counts.size)):
+        if given != times.size:
+            raise ValueError(f"{times.size} times but {given} {what}")
+    _, label = np.unique(np.asarray(labels, dtype=np.str_), return_inverse=True)
     scores = np.empty_like(times)
     for group in range(int(label.max()) + 1 if times.size else 0):
         members = label == group
-        scores[members] = times[members] / np.median(times[members])
+        known = members & counts if (members & counts).any() else members
+        scores[members] = times[members] / np.median(times[known])
     return scores
 
 

@@ -158,6 +158,31 @@ def test_each_model_has_its_own_median_unless_told_otherwise(store: Store) -> No
         recompute_scores(store, reference="rack")
 
 
+def test_times_of_gpus_that_no_sweep_has_seen_move_no_other_score(store: Store) -> None:
+    """They moved the cluster's median, though place and simulation leave these GPUs out."""
+    merge_report(store, report("n1", times={0: 100.0, 1: 100.0, 2: 120.0}))
+    for reference in ("cluster", "model"):
+        recompute_scores(store, reference=reference)
+        before = load_profile(store).scores["A"]
+        rows = [TimingRow(str(slot), "n9", "A", 50.0) for slot in range(4)]
+        import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+        recompute_scores(store)
+        after = load_profile(store)
+        assert {gpu: after.scores["A"][gpu] for gpu in before} == before
+        if reference == "cluster":
+            assert after.raw_scores["A"]["n9", 0] == pytest.approx(0.5)
+        store.execute("DELETE FROM nodes WHERE node = 'n9'")
+
+
+def test_a_gpu_that_a_probe_failed_to_read_counts_as_seen(store: Store) -> None:
+    """An import took its times, then setup left it out for want of a sweep."""
+    merge_report(store, report("n1", errors=[LOST | {"index": 7}]))
+    rows = [TimingRow("7", "n1", "A", 100.0), TimingRow("8", "n1", "A", 100.0)]
+    assert [row.gpu for row, _ in check_timings(store, rows)[0]] == ["7"]
+    import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+    assert load_profile(store).unseen == {("n1", 8)}
+
+
 def test_scores_of_classes_that_the_site_dropped_go_away(store: Store) -> None:
     import_timings(
         store,

@@ -38,6 +38,16 @@ def test_each_model_has_its_own_median() -> None:
 def test_nothing_measured_gives_no_scores() -> None:
     assert pm_scores([]).shape == (0,)
     assert pm_scores([], []).shape == (0,)
+    assert pm_scores([], None, []).shape == (0,)
+
+
+def test_the_median_is_that_of_the_gpus_that_count():
+    counted = [True, True, False, False]
+    assert pm_scores([100.0, 100.0, 50.0, 70.0], None, counted).tolist() == [1.0, 1.0, 0.5, 0.7]
+    own = pm_scores([100.0, 100.0, 50.0, 70.0], ["a", "a", "b", "b"], counted)
+    assert own.tolist() == pytest.approx([1.0, 1.0, 5 / 6, 7 / 6])  # of b none counts
+    with pytest.raises(ValueError, match="2 times but 1 GPUs counted or not"):
+        pm_scores([1.0, 2.0], None, [True])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -3.0])
