@@ -80,6 +80,6 @@ cluster-down:  ## Stop it; nothing is left behind
 demo: docker  ## Sweep, 20 jobs of three classes, and why each got its GPUs (KEEP=1 leaves it running)
 	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) $(BIN)/python docker/demo.py
 
-clean:  ## Remove what was built, images of the cluster included
+clean:  ## Remove what was built, this checkout's images of the cluster included
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@for image in $$(docker images -q 'slurm-gpu-aware*' 2>/dev/null | sort -u); do docker rmi -f $$image; done
+	@docker/remove-images.sh

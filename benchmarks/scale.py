@@ -292,6 +292,14 @@ def measure(controller: Controller, parked: int, occupied: int, turns: int) -> N
     print(controller.sh("grep -c ' -> ' /var/log/cluster/selectd.log || true").strip(), "placed")
 
 
+def own_image(suite: str) -> str:
+    """Name of the image of this checkout, which another checkout never builds."""
+    script = HERE.parent / "docker" / "image-name.sh"
+    return subprocess.run(
+        [script, suite], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=2000)
@@ -300,11 +308,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6, help="pairs of submission rates")
     parser.add_argument("--keep", action="store_true", help="leave the container running")
     suite = os.environ.get("GPU_AWARE_SUITE") or "trixie"
-    parser.add_argument("--image", default=f"slurm-gpu-aware:{suite}")
+    parser.add_argument("--image", help="default: the one that this checkout built")
     given = parser.parse_args()
+    image = given.image or own_image(suite)
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     print(f"{given.nodes} nodes, {8 * given.nodes} GPUs; {cores} CPUs, load before {load:.1f}")
-    controller = Controller(given.image, given.nodes)
+    controller = Controller(image, given.nodes)
     try:
         controller.refresh()
         measure(controller, given.jobs, int(given.nodes * given.busy), given.turns)

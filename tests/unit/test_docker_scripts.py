@@ -65,3 +65,50 @@ def test_checkouts_side_by_side_start_their_own_images(cluster):
 def test_what_is_built_is_what_is_started():
     assert '-t "$(docker/image-name.sh "$suite")"' in (DOCKER / "image.sh").read_text()
     assert "image: ${GPU_AWARE_IMAGE:?" in (DOCKER / "compose.yml").read_text()
+
+
+FAKE_IMAGES = """#!/bin/sh
+# $IMAGES: a line 'NAME NUMBER' for each name
+case $1 in
+images) awk -v name="$3" '$1 == name { print $2 }' "$IMAGES" ;;
+rmi)
+    awk -v name="$3" '$1 != name && $2 != name' "$IMAGES" >"$IMAGES.new"
+    mv "$IMAGES.new" "$IMAGES"
+    ;;
+esac
+"""
+
+
+def test_clean_removes_the_images_of_its_own_checkout_alone(tmp_path):
+    """It removed whatever was called slurm-gpu-aware, other checkouts' images and the base, too."""
+    fake = tmp_path / "bin" / "docker"
+    fake.parent.mkdir()
+    fake.write_text(FAKE_IMAGES)
+    fake.chmod(0o755)
+    folder = tmp_path / "one" / "docker"
+    folder.mkdir(parents=True)
+    for name in ("image-name.sh", "remove-images.sh"):
+        shutil.copy(DOCKER / name, folder)
+    shutil.copy(DOCKER.parent / "Makefile", folder.parent)
+    own = [
+        subprocess.run(
+            [folder / "image-name.sh", suite], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for suite in ("trixie", "sid")
+    ]
+    others = [
+        "slurm-gpu-aware:trixie-1 aa",  # of equal content
+        "slurm-gpu-aware:sid-1 cc",
+        "slurm-gpu-aware:sid cc",
+        "slurm-gpu-aware-base:trixie dd",
+    ]
+    images = tmp_path / "images"
+    images.write_text(
+        "\n".join([f"{own[0]} aa", f"{own[1]} bb", "slurm-gpu-aware:trixie aa", *others, ""])
+    )
+    subprocess.run(
+        ["make", "-s", "-C", folder.parent, "clean"],
+        env={**os.environ, "PATH": f"{fake.parent}:{os.environ['PATH']}", "IMAGES": str(images)},
+        check=True,
+    )
+    assert images.read_text().splitlines() == others
