@@ -221,8 +221,15 @@ def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
     def placed(*args: str) -> tuple[dict[str, str], dict[str, Any]]:
         job = plain.submit("alice", args, "sleep 30")
         fields = plain.wait(job, "RUNNING")
-        answer = json.loads(plain.sh("ctl", f"gpu-aware explain {job} --json", user="slurm"))
-        return fields, answer["decisions"][-1]
+        found: list[dict[str, Any]] = []
+
+        def told() -> bool:  # by a copy of the ledger that lags a little
+            answer = plain.sh("ctl", f"gpu-aware explain {job} --json", user="slurm")
+            found[:] = json.loads(answer)["decisions"]
+            return bool(found)
+
+        plain.wait_until(told, 20, f"explain tells of job {job}")
+        return fields, found[-1]
 
     fields, decision = placed("--gres=gpu:v100:2", "-w", "n1", "--comment=class=A")
     assert decision["exact"]
