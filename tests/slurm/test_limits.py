@@ -93,9 +93,9 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
         f"\nthird job ran after {third_s:.1f} s (bound 2), second job {second_s:.1f} s after the"
         f" first was told to end (bound 5); factor {factor:.1f}; parked again: {parked}"
     )
-    # Twice the bounds at least: a test run shares its CPUs. Who is blocked here waits for minutes.
-    assert third_s <= 3 * factor
-    assert second_s <= 6 * factor
+    # Far above the bounds: a test run shares its CPUs, and who is blocked here waits for minutes.
+    assert third_s <= 6 * factor
+    assert second_s <= 9 * factor
     assert len(parked) <= 2
     assert all(why == "held by QOSMaxGRESPerUser" for why in parked)
 
