@@ -107,5 +107,6 @@ def needs_both_kinds(request: Request, cluster: Cluster) -> bool:
         kinds = [k for k in (indexed, ~indexed) if all(k[i] for i in request.required)]
         if any(int((able & k).sum()) >= nodes for k in kinds):
             return False
-        together |= int(able.sum()) >= nodes
+        # A required node that is away now (drained, just restarted) says nothing: the job waits.
+        together |= int(able.sum()) >= nodes and all(able[i] for i in request.required)
     return together

@@ -1,5 +1,7 @@
 """A job that only indexed and plain nodes together can hold is left to Slurm."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,12 @@ def test_only_nodes_that_it_may_use_count():
     mixed = cluster(INDEXED, INDEXED, PLAIN, PLAIN)
     one_of_each = np.array([True, False, True, False])
     assert needs_both_kinds(Request("1", 2, 2, 2, eligible=one_of_each), mixed)
+
+
+def test_a_required_node_that_is_away_says_nothing_of_kinds():
+    """Its GPUs do not exist while it is drained or restarts: the job waits for it."""
+    mixed = cluster(INDEXED, PLAIN, PLAIN)
+    away = replace(mixed, exists=mixed.exists & np.array([[False], [True], [True]]))
+    assert not needs_both_kinds(Request("1", 2, 1, 1, required=(0,)), away)
+    assert not needs_both_kinds(Request("1", 2, 2, 2, required=(0,)), away)
+    assert needs_both_kinds(Request("1", 2, 2, 2, required=(0,)), mixed)
