@@ -28,21 +28,6 @@ __all__ = [
     "still_open",
 ]
 
-_ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
-
 
 @dataclass(frozen=True)
 class LiveJob:
@@ -59,6 +44,8 @@ class LiveJob:
     """The same, with the tasks that an array still holds: ``98_[1-3]``."""
     user: str
     state: str
+    ended: bool
+    """Slurm is done with it."""
     reason: str
     parked: bool
     """It waits at our gate."""
@@ -74,11 +61,6 @@ class LiveJob:
     """None: Slurm does not count GPUs (AccountingStorageTRES lacks gres/gpu)."""
     submit_s: float
     priority: int
-
-    @property
-    def ended(self) -> bool:
-        """Slurm is done with it."""
-        return self.state in _ENDED
 
 
 @dataclass(frozen=True)
@@ -190,6 +172,7 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
     from slurm_gpu_aware.slurm.admin_comment import is_ours
     from slurm_gpu_aware.slurm.gate import is_parked
     from slurm_gpu_aware.slurm.mark import HAND, RELEASED, mark_of
+    from slurm_gpu_aware.slurm.snapshot import ENDED
 
     mark = mark_of(job.admin_comment)
     gated = job.licence_count(config.gate.licence) > 0
@@ -202,6 +185,7 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
         shown=shown,
         user=job.user,
         state=job.state,
+        ended=job.state in ENDED,
         reason=job.reason,
         parked=is_parked(job, config.gate),
         placed_at=mark.at if mark is not None and mark.state == RELEASED else None,

@@ -15,6 +15,7 @@ from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import check_node_names
 from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
 from slurm_gpu_aware.slurm.render import feature_of
+from slurm_gpu_aware.slurm.snapshot import ENDED
 
 __all__ = ["NodeControl", "NodeView"]
 
@@ -23,19 +24,6 @@ log = logging.getLogger(__name__)
 _REASON = re.compile(r"\sReason=(.*?)(?:\s+\[([^\]@]*)@[^\]]*\])?(?=\s+[A-Z]\w*=|\s*\Z)")
 _STARTED = re.compile(r"\sSlurmdStartTime=(\S+)")
 _ON_NODE = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,SIGNALING,STAGE_OUT,STOPPED,RESIZING"
-_ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -168,7 +156,7 @@ class NodeControl:
         return [
             job.id
             for job in CliGateway(self._timeout_s).jobs()
-            if job.state not in _ENDED and features & set(_words(job.features))
+            if job.state not in ENDED and features & set(_words(job.features))
         ]
 
     def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]:

@@ -20,8 +20,23 @@ from slurm_gpu_aware.topology.locality import build_levels
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["HOLDING", "NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
+__all__ = ["ENDED", "HOLDING", "NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
 
+ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+"""Job states in which Slurm is done with a job."""
 HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"})
 """Job states in which resources are held."""
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"

@@ -76,6 +76,14 @@ class Day:
             self.now += step_s
             self.selector._round("timer")
 
+    def rests_again(self) -> bool:
+        """Whether half a minute later Slurm is asked twice a minute."""
+        self.quiet = True
+        self.pass_by(35)
+        self.asked.clear()
+        self.pass_by(300)
+        return len(self.asked) == 10
+
 
 @pytest.fixture
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
@@ -136,11 +144,7 @@ def test_an_event_is_no_surprise_however_long_its_round_takes(day: Day) -> None:
     day.selector._rounds.run = slow  # type: ignore[method-assign]
     day.selector._round("submit")
     day.selector._rounds.run = run  # type: ignore[method-assign]
-    day.quiet = True
-    day.pass_by(35)
-    day.asked.clear()
-    day.pass_by(300)
-    assert len(day.asked) == 10
+    assert day.rests_again()
 
 
 def test_a_file_that_cannot_be_watched_leaves_no_round_out(day: Day, tmp_path: Path) -> None:
@@ -173,11 +177,7 @@ def test_a_job_whose_event_is_on_its_way_is_no_surprise(day: Day, tmp_path: Path
     day.quiet = False
     day.pass_by(30)
     day.selector._events.drain()
-    day.quiet = True
-    day.pass_by(35)
-    day.asked.clear()
-    day.pass_by(300)
-    assert len(day.asked) == 10
+    assert day.rests_again()
 
 
 def test_after_a_failure_the_next_round_asks(day: Day) -> None:
