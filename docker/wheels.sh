@@ -9,7 +9,7 @@ python=${PYTHON:-python3}
 [ -n "${PYTHON:-}" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
 target=build/wheels/$suite
 
-version=$(docker run --rm "slurm-gpu-aware-base:$suite" \
+version=$(docker run --rm --pull=never "slurm-gpu-aware-base:$suite" \
     python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 wanted=$("$python" - <<'END'
 import tomllib

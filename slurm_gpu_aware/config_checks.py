@@ -84,6 +84,7 @@ def check(config: Config, known_policies: tuple[str, ...]) -> None:
         "must be a plain reservation name",
     )
     require(config.gate.licence_count >= 1, "gate.licence_count", "must be at least 1")
+    require(config.gate.queue_tests >= 0, "gate.queue_tests", "must be at least 0")
     require(
         config.gate.lease_s >= 60,
         "gate.lease_s",

@@ -116,24 +116,33 @@ local function names_licence(licences, licence)
     return false
 end
 
-local function names_reservation(reservations, name)
+--- Licence of the reservations in which parked jobs wait, and how the names of these begin.
+local SHELF = "gpuaware_shelf"
+
+--- The reservation of a list that is ours: the gate's, or a shelf.
+local function our_reservation(reservations, gate)
     for _, item in ipairs(split(text_of(reservations) or "", ",")) do
-        if trim(item) == name then
-            return true
+        local name = trim(item)
+        if name == gate or (name .. "_"):sub(1, #SHELF + 1) == SHELF .. "_" then
+            return name
         end
     end
-    return false
+    return nil
 end
 
 --- The user asks for what is ours alone: our licence, the gate's reservation, a clock, an index.
 local function trespass(job, parts, conf)
-    if names_licence(job.licenses, conf.licence) then
-        return "gpu-aware: licence "
-            .. conf.licence
-            .. " is the gate of GPU placement, not for jobs to ask for; remove it from --licenses"
-    elseif names_reservation(job.reservation, conf.reservation) then
+    local reservation = our_reservation(job.reservation, conf.reservation)
+    for _, licence in ipairs({ conf.licence, SHELF }) do
+        if names_licence(job.licenses, licence) then
+            return "gpu-aware: licence "
+                .. licence
+                .. " is the gate of GPU placement, not for jobs to ask for; remove it from --licenses"
+        end
+    end
+    if reservation then
         return "gpu-aware: reservation "
-            .. conf.reservation
+            .. reservation
             .. " is the gate of GPU placement, not for jobs; name another with --reservation"
     elseif (text_of(job.admin_comment) or ""):sub(1, 9) == "gpuaware/" then
         return "gpu-aware: an AdminComment gpuaware/... is GPU placement's own record; remove it"

@@ -10,7 +10,7 @@ from slurm_gpu_aware.cli.away import late_s
 from slurm_gpu_aware.cli.check import Check, Ground, failed, ok, skipped, warning, words
 from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER, filter_files, operators
 from slurm_gpu_aware.cli.output import age
-from slurm_gpu_aware.slurm import render
+from slurm_gpu_aware.slurm import render, shelf
 from slurm_gpu_aware.slurm.cli_gateway import run_command
 from slurm_gpu_aware.slurm.gres import gpu_slots
 
@@ -79,8 +79,16 @@ def check_settings(g: Ground) -> Iterable[Check]:
 
 
 def check_licence(g: Ground) -> Iterable[Check]:
-    """The gate's licence is configured."""
+    """The gate's licence is configured, and that of the shelf."""
     name, wanted = g.config.gate.licence, g.config.gate.licence_count
+    if shelf.LICENCE not in [re.split(r"[:*=]", w)[0] for w in words(g.slurm.get("Licenses"))]:
+        yield warning(
+            "shelf",
+            f"slurm.conf has no licence {shelf.LICENCE}: on large clusters many parked jobs cost"
+            " slurmctld time",
+            f"add {shelf.LICENCE}:{shelf.LICENCE_COUNT} to Licenses ('gpu-aware setup"
+            " --install'), scontrol reconfigure",
+        )
     for word in words(g.slurm.get("Licenses")):
         parts = re.split(r"[:*=]", word)
         if parts[0] == name:

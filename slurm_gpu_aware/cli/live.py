@@ -186,7 +186,8 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
         user=job.user,
         state=job.state,
         ended=job.state in ENDED,
-        reason=job.reason,
+        # On the shelf it waits for us, as at the gate.
+        reason="Licenses" if job.shelf and job.reason == "Reservation" else job.reason,
         parked=is_parked(job, config.gate),
         placed_at=mark.at if mark is not None and mark.state == RELEASED else None,
         ours=is_ours(job.admin_comment),

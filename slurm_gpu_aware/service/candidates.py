@@ -10,6 +10,7 @@ from typing import Any
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.licences import Licences, own_licences
 from slurm_gpu_aware.service.placing import Candidate, task_of
+from slurm_gpu_aware.service.shelf import Shelf, alike, limits
 from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
@@ -17,11 +18,11 @@ from slurm_gpu_aware.slurm.per_gpu import default_cpus
 from slurm_gpu_aware.slurm.snapshot import HOLDING, NODE_TAKEN
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
-__all__ = ["Candidates", "waiting_entry"]
+__all__ = ["PLANNABLE", "Candidates", "waiting_entry"]
 
 log = logging.getLogger(__name__)
 
-_PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
+PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
 """Reasons that say that nothing but our gate holds a parked job."""
 _MOST_TASKS = 500
 """Array tasks of one array that one round plans."""
@@ -39,6 +40,7 @@ class Candidates:
     site: Site
     backoff: Backoff
     licences: Licences
+    shelf: Shelf
     found: dict[str, Candidate] = field(default_factory=dict)
     """Jobs to plan, in Slurm's order."""
     leave: list[tuple[SlurmJob, str]] = field(default_factory=list)
@@ -58,11 +60,19 @@ class Candidates:
 
         ``between``: called before each job; there may be thousands.
         """
+        limited = limits(parked)
         for job in sorted(parked, key=queue_order):
             between()
             original = parse(job.admin_comment)
             assert original is not None  # noqa: S101 - is_parked said so
-            if job.reason not in _PLANNABLE:
+            shown = limited.get(alike(job)) if self.shelf.holds(job) else None
+            if shown is not None:
+                self.held += 1
+                why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
+                self.waiting.append(waiting_entry(job.id, why))
+                continue
+            shelved = job.reason == "Reservation" and job.reservation is None
+            if job.reason not in PLANNABLE and not shelved:
                 self.held += 1
                 self.backoff.shown(job.id)
                 self.waiting.append(waiting_entry(job.id, f"held by {job.reason}"))

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.gate import hold_gate
 from slurm_gpu_aware.slurm.gateway import Gateway
 
@@ -35,6 +36,7 @@ class Heartbeat:
         self,
         gateway: Gateway,
         config: Config,
+        shelf: Shelf | None = None,
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
@@ -42,6 +44,7 @@ class Heartbeat:
     ) -> None:
         self._gateway = gateway
         self._config = config
+        self._shelf = shelf
         self._clock = clock
         self._timer = timer
         self._stall_s = stall_s
@@ -89,6 +92,8 @@ class Heartbeat:
             self._stalled = True
             return
         self._stalled = False
+        if self._shelf is not None:  # first: it must not open while the gate is closed
+            self._shelf.keep_closed(now + self._config.gate.lease_s)
         check = self._beats % _CHECK_EVERY == 0
         end_s, created = hold_gate(self._gateway, self._config.gate, now, check=check)
         self._beats += 1

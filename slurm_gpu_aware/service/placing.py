@@ -22,13 +22,14 @@ from slurm_gpu_aware.service.recovery import in_parts
 from slurm_gpu_aware.service.strays import RECORD
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.gate import is_parked, open_licences
+from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
 from slurm_gpu_aware.slurm.mark import PREPARED, RELEASED, marked, unmarked
 from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields
+from slurm_gpu_aware.slurm.shelf import left_fields, open_fields
 from slurm_gpu_aware.slurm.undo import extra_with_clock, undo_fields
 
-__all__ = ["Candidate", "Placer", "extra_with_clock"]
+__all__ = ["Candidate", "Placer", "extra_with_clock", "task_number", "task_of"]
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class Placer:
         seen = {job.id: job for job in self._looks.read_all()} if steps else {}
         ready: list[_Step] = []
         broken_arrays: set[int] = set()
-        for step in sorted(steps, key=lambda s: _task_number(s.candidate.id)):
+        for step in sorted(steps, key=lambda s: task_number(s.candidate.id)):
             array = step.candidate.job.array_id
             wrong = self._wrong(step, seen.get(step.candidate.id), refused)
             if wrong is None and array in broken_arrays:
@@ -155,7 +156,7 @@ class Placer:
             raise ValueError("different GPU indices on its nodes cannot be told to Slurm")
         pins = Pins(names, slots, assignment.clock_mhz, candidate.default_cpus)
         job = candidate.job
-        fields = placed_fields(candidate.original, pins)
+        fields = placed_fields(candidate.original, pins) + left_fields(job)
         if pins.clock_mhz is None and job.tres_freq != candidate.original.tres_freq:
             fields += (("TresFreq", candidate.original.tres_freq or ""),)
         extra = extra_with_clock(job.extra, pins.clock_mhz, pins.slots)
@@ -269,7 +270,7 @@ class Placer:
             comment = marked(job.admin_comment or "", RELEASED, job.restarts, now)
             fields = (
                 ("AdminComment", comment),
-                ("Licenses", open_licences(step.candidate.original)),
+                *open_fields(job, step.candidate.original),
             )
             updates.append(JobUpdate(step.candidate.id, fields))
         opened: list[str] = []
@@ -317,7 +318,8 @@ class Placer:
         return opened
 
 
-def _task_number(job_id: str) -> int:
+def task_number(job_id: str) -> int:
+    """Number of an array's task; -1 for a job that is none."""
     _, _, task = job_id.partition("_")
     return int(task) if task else -1
 

@@ -16,10 +16,11 @@ from slurm_gpu_aware.service.backoff import STALE_S, Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
-from slurm_gpu_aware.slurm.gate import closed_licences, is_parked, open_licences
+from slurm_gpu_aware.slurm.gate import closed_licences, is_parked
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.rewrite import is_pinned
+from slurm_gpu_aware.slurm.shelf import open_fields
 from slurm_gpu_aware.slurm.snapshot import NODE_TAKEN
 from slurm_gpu_aware.slurm.undo import undo_fields
 
@@ -199,7 +200,7 @@ class Recovery:
                 and original is not None
                 and job.licence_count(self._config.gate.licence)
             ):
-                updates.append(JobUpdate(job.id, (("Licenses", open_licences(original)),)))
+                updates.append(JobUpdate(job.id, open_fields(job, original)))
         self._gateway.update_jobs(updates)
 
     def _write(self, job: SlurmJob, why: str, now: float) -> None:

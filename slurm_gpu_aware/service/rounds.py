@@ -15,7 +15,7 @@ from slurm_gpu_aware.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.candidates import Candidates, waiting_entry
+from slurm_gpu_aware.service.candidates import PLANNABLE, Candidates, waiting_entry
 from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.licences import Licences
 from slurm_gpu_aware.service.looks import Looks
@@ -23,8 +23,9 @@ from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
 from slurm_gpu_aware.service.recovery import Recovery, is_released
+from slurm_gpu_aware.service.shelf import TAKEN, Shelf, placeable, spare
 from slurm_gpu_aware.service.strays import Strays
-from slurm_gpu_aware.service.task_order import in_task_order
+from slurm_gpu_aware.service.task_order import in_task_order, queue_order
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import is_ours, parse
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
@@ -71,6 +72,8 @@ class Outcome:
     """Jobs with an open gate that Slurm has not started yet."""
     held: int = 0
     """Parked jobs that something other than the gate holds."""
+    taken: int = 0
+    """Parked jobs that have a place and wait until Slurm has looked at them."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     took_s: float = 0.0
     planned: Callable[[], Mapping[str, Any]] | None = None
@@ -87,6 +90,7 @@ class Rounds:
         books: Books,
         *,
         gate_held_until: Callable[[], float],
+        shelf: Shelf | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,6 +100,7 @@ class Rounds:
         self._clock = clock
         self._timer = timer
         self._gate_held_until = gate_held_until
+        self._shelf = shelf if shelf is not None else Shelf(gateway, clock=clock, timer=timer)
         self.watch = Watch(books, config)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
         self._leaver = Leaver(gateway, config, books, self._backoff)
@@ -143,7 +148,10 @@ class Rounds:
         if parked or released:
             self._plan_and_place(jobs, parked, released, outcome, all_known=not unread)
         if len(still) == len(unread):  # else somebody is there of whom we know no id
-            self._backoff.forget(set(self.ids.values()))
+            known = set(self.ids.values())
+            self._backoff.forget(known)
+            self._shelf.forget(known)
+            self._shelf.tidy(parked)
         outcome.parked_again += self.looks.freed
         outcome.took_s = self._timer() - started
         return outcome
@@ -210,7 +218,7 @@ class Rounds:
             rules,
             fabric=self._network.fabric,
         )
-        sorted_out = Candidates(site, self._backoff, Licences(self._gateway))
+        sorted_out = Candidates(site, self._backoff, Licences(self._gateway), self._shelf)
         sorted_out.sort_out(parked, jobs, between)
         candidates, leave = sorted_out.found, sorted_out.leave
         outcome.held += sorted_out.held
@@ -236,16 +244,31 @@ class Rounds:
         # Not what has just been left to Slurm: it may run by now.
         pinned = [job for job in parked if job.id not in chosen | left]
         self._recovery.unpin(pinned, split, between)
-        if plan.assignments and not self._gate_held(self._clock()):
+        assignments, shelved = placeable(plan.assignments, candidates, self._shelf)
+        outcome.taken = len(shelved)
+        outcome.waiting += [waiting_entry(job_id, TAKEN) for job_id in shelved]
+        self._shelf.take(
+            [c.job for c in map(candidates.__getitem__, shelved) if self._shelf.holds(c.job)],
+            between,
+        )
+        if assignments and not self._gate_held(self._clock()):
             log.warning("the gate is about to open: nothing is placed until it is held again")
-        elif plan.assignments:
+        elif assignments:
             placed, failed = self._placer.place(
-                plan.assignments, candidates, cluster.nodes, plan.took_s, self._clock()
+                assignments, candidates, cluster.nodes, plan.took_s, self._clock()
             )
             outcome.placed, outcome.planned = placed, planned
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
                 outcome.waiting.append(waiting_entry(job_id, why))
+        gone = left | chosen
+        stay = [
+            job
+            for job in sorted(parked, key=queue_order)
+            if not self._shelf.holds(job) and job.id not in gone
+        ]
+        room = self._config.gate.queue_tests // max(1, len(nodes))
+        self._shelf.put(spare(stay, PLANNABLE, room, split), self._gate_held_until(), between)
 
     def _busy(self, nodes: Iterable[SlurmNode], now: float) -> frozenset[str]:
         """Nodes that have been completing a job for so long that waiting there is no good."""

@@ -29,6 +29,7 @@ from slurm_gpu_aware.service.events import Events
 from slurm_gpu_aware.service.heartbeat import Heartbeat
 from slurm_gpu_aware.service.rest import Rest, spent_s
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
+from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import Gateway
 
@@ -88,12 +89,14 @@ class Selector:
     def __init__(self, config: Config, gateway: Gateway) -> None:
         self._config = config
         self._books = Books(config.store.path)
-        self._heartbeat = Heartbeat(gateway, config)
+        self._shelf = Shelf(gateway)
+        self._heartbeat = Heartbeat(gateway, config, self._shelf)
         self._rounds = Rounds(
             gateway,
             config,
             self._books,
             gate_held_until=lambda: self._heartbeat.held_until,
+            shelf=self._shelf,
         )
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:
@@ -188,6 +191,8 @@ class Selector:
         if self._outcome.released or self._outcome.placed:
             # A round costs slurmctld something: never more than a quarter of the time.
             wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
+        if self._outcome.taken:
+            wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._echo:

@@ -18,6 +18,7 @@ from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.reopen import Pinned, reopen
+from slurm_gpu_aware.slurm.shelf import left_fields
 from slurm_gpu_aware.store.ledger import Decision
 
 __all__ = ["RECORD", "Strays", "pinned_stray"]
@@ -112,7 +113,8 @@ class Strays:
         own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != self._gate.licence)
         try:
             ids = update_ids(job, split, _MOST_TASKS)
-            return {job.id: [JobUpdate(job_id, (("Licenses", own),)) for job_id in ids]}
+            fields = (("Licenses", own), *left_fields(job))
+            return {job.id: [JobUpdate(job_id, fields) for job_id in ids]}
         except ValueError as exc:
             log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
             self._backoff.punish(job.id)

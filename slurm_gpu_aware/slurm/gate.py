@@ -24,6 +24,7 @@ from slurm_gpu_aware.slurm.gateway import (
     update_ids,
 )
 from slurm_gpu_aware.slurm.mark import HAND, marked
+from slurm_gpu_aware.slurm.shelf import open_fields
 from slurm_gpu_aware.slurm.undo import undo_fields
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "hold_gate",
     "is_parked",
     "open_gate",
-    "open_licences",
     "release_by_hand",
 ]
 
@@ -123,11 +123,6 @@ def closed_licences(original: OriginalRequest, gate: GateConfig) -> str:
     return f"{own}{gate.licence}:1"
 
 
-def open_licences(original: OriginalRequest) -> str:
-    """Value of ``Licenses`` that opens the gate: what the user asked for."""
-    return original.licenses or ""
-
-
 def hand_over(job: SlurmJob, ids: Sequence[str], now: float) -> list[JobUpdate]:
     """Updates that open the gate of a parked job for good: unpinned, left alone by the selector.
 
@@ -139,7 +134,7 @@ def hand_over(job: SlurmJob, ids: Sequence[str], now: float) -> list[JobUpdate]:
     if original is None or job.admin_comment is None:
         return []
     comment = marked(job.admin_comment, HAND, job.restarts, now)
-    fields = (("AdminComment", comment), ("Licenses", open_licences(original)))
+    fields = (("AdminComment", comment), *open_fields(job, original))
     opened = [JobUpdate(job_id, fields) for job_id in ids]
     try:
         undo = undo_fields(job, original)

@@ -91,6 +91,8 @@ class SlurmJob:
     restarts: int
     batch: bool
     """Has a batch script; False: salloc or srun."""
+    accrue_s: float | None = None
+    """Since when its age counts for its priority; None: Slurm has not begun to count."""
     time_min_s: float | None = None
     """``--time-min``: so short may Slurm's backfill make the limit; None: not given."""
     array_id: int | None = None
@@ -129,6 +131,9 @@ class SlurmJob:
     """Requested TRES as Slurm counts it; ``mem`` in MB, ``gres/gpu`` if it is accounted."""
     features: str | None = None
     reservation: str | None = None
+    """What its user named with ``--reservation``."""
+    shelf: str | None = None
+    """Our own reservation that it waits in; see `shelf`."""
     exclusive: bool = False
     licenses: tuple[tuple[str, int], ...] = ()
     """(name, count)."""
@@ -356,6 +361,7 @@ class JobUpdate:
             "NumNodes",
             "NumTasks",
             "ReqNodeList",
+            "ReservationName",
             "TresFreq",
             "TresPerJob",
             "TresPerNode",
@@ -415,12 +421,24 @@ class Gateway(Protocol):
         """
 
     def create_licence_reservation(
-        self, name: str, licence: str, count: int, users: str, end_s: float
+        self,
+        name: str,
+        licence: str,
+        count: int,
+        users: str,
+        end_s: float,
+        start_s: float | None = None,
     ) -> None:
-        """Create a reservation, from now on, that holds ``count`` licences and no node."""
+        """Create a reservation that holds ``count`` licences and no node.
+
+        ``start_s``: when it begins; None: now. Jobs that wait in it when it ends go on without it.
+        """
 
     def extend_reservation(self, name: str, end_s: float) -> bool:
         """Move a reservation's end; False if there is no such reservation."""
+
+    def put_off_reservation(self, name: str, start_s: float) -> bool:
+        """Move the start of a reservation; False if there is none, or it has begun."""
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation if there is one."""

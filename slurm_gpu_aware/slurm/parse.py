@@ -26,6 +26,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gateway import NodeShare, SlurmJob
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.shelf_name import is_shelf
 from slurm_gpu_aware.slurm.unchecked import core_bounds, unchecked_options
 from slurm_gpu_aware.slurm.values import (
     UNSET,
@@ -192,6 +193,8 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
     least, most = _node_range(fields["NumNodes"])
     threads, tasks_per_core = core_bounds(fields)
     shortest = parse_duration(fields.get("TimeMin", ""))
+    reservation = _word(fields, "Reservation")
+    shelf = reservation if is_shelf(reservation) else None
     return SlurmJob(
         id=f"{array_id}_{task}" if single else str(raw_id),
         raw_id=raw_id,
@@ -204,6 +207,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         priority=int(fields["Priority"]),
         submit_s=_time(fields["SubmitTime"]) or 0.0,
         eligible_s=_time(fields.get("EligibleTime", "")),
+        accrue_s=_time(fields.get("AccrueTime", "")),
         start_s=_time(fields.get("StartTime", "")),
         end_s=_time(fields.get("EndTime", "")) or math.inf,
         time_limit_s=parse_duration(fields["TimeLimit"]),
@@ -234,7 +238,8 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         memory_mb_per_cpu=_memory(fields, "MinMemoryCPU"),
         req_tres=_tres(fields["ReqTRES"]),
         features=_word(fields, "Features"),
-        reservation=_word(fields, "Reservation"),
+        reservation=None if shelf is not None else reservation,
+        shelf=shelf,
         exclusive=_exclusive(fields),
         licenses=parse_licenses(fields["Licenses"]),
         admin_comment=_word(fields, "AdminComment"),

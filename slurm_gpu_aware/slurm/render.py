@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.slurm.conffile import SlurmConf
+from slurm_gpu_aware.slurm.shelf import LICENCE, LICENCE_COUNT
 
 __all__ = [
     "NodeGpus",
@@ -180,9 +181,9 @@ def _with(have: str | None, word: str) -> str:
 
 
 def _with_licence(have: str | None, config: Config) -> str:
-    name = config.gate.licence
-    others = [w for w in (have or "").split(",") if w and re.split(r"[:*=]", w)[0] != name]
-    return ",".join([*others, f"{name}:{config.gate.licence_count}"])
+    ours = {config.gate.licence: config.gate.licence_count, LICENCE: LICENCE_COUNT}
+    others = [w for w in (have or "").split(",") if w and re.split(r"[:*=]", w)[0] not in ours]
+    return ",".join([*others, *(f"{name}:{count}" for name, count in ours.items())])
 
 
 def _with_depth(have: str | None) -> str:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from slurm_gpu_aware.config import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.gate import closed_licences, open_licences
+from slurm_gpu_aware.slurm.gate import closed_licences
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
 from slurm_gpu_aware.slurm.mark import HAND, RELEASED, marked, unmarked
+from slurm_gpu_aware.slurm.shelf import open_fields
 from slurm_gpu_aware.slurm.undo import undo_fields
 
 __all__ = ["Pinned", "reopen"]
@@ -80,7 +81,7 @@ def reopen(
             else:
                 parked.append(replace(entry, job=job))
         elif closed_now:  # it has started meanwhile, and does not need the licence
-            opening.append(JobUpdate(job.id, (("Licenses", open_licences(entry.original)),)))
+            opening.append(JobUpdate(job.id, open_fields(job, entry.original)))
     # Open and pinned, a job would be nobody's: what keeps its pins stays closed.
     wrong |= gateway.update_jobs(unpinning)
     opening += [_opened(entry, now) for entry in parked if entry.job.id not in wrong]
@@ -96,7 +97,7 @@ def _unpinned(entry: Pinned) -> list[JobUpdate]:
 
 
 def _opened(entry: Pinned, now: float) -> JobUpdate:
-    fields: tuple[tuple[str, str], ...] = (("Licenses", open_licences(entry.original)),)
+    fields = open_fields(entry.job, entry.original)
     if parse(entry.job.admin_comment) is not None:
         comment = marked(entry.job.admin_comment or "", HAND, entry.job.restarts, now)
         fields = (("AdminComment", comment), *fields)

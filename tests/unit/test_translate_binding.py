@@ -18,6 +18,7 @@ from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.candidates import Candidates
 from slurm_gpu_aware.service.licences import Licences
+from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm import fitting
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
@@ -212,10 +213,11 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
     now = [0.0]
     backoff = Backoff(60.0, lambda: now[0])
     no_licences = SimpleNamespace(free_licenses=dict)
+    shelf = Shelf(no_licences)  # type: ignore[arg-type]
     record = job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
     here = site(node("n1"))
     for tried in (False, True):
-        round_ = Candidates(here, backoff, Licences(no_licences))  # type: ignore[arg-type]
+        round_ = Candidates(here, backoff, Licences(no_licences), shelf)  # type: ignore[arg-type]
         round_.sort_out([record], [record])
         slurms = tried and bound and why.get("misplaced", False)
         assert bool(round_.leave) is slurms
