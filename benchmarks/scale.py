@@ -143,7 +143,7 @@ def submission_rate(controller: Controller, count: int) -> tuple[float, float]:
         scontrol show config >/dev/null; sdiag -r
         start=$(date +%s.%N)
         for i in $(seq {count}); do
-            sbatch -Q -J turn --gres=gpu:8 -N {controller.nodes} --comment=class=A --wrap true
+            sbatch -Q -J turn --gres=gpu:8 --comment=class=A -t 60 --wrap true
         done
         end=$(date +%s.%N)
         echo "took $(echo "$end - $start" | bc -l 2>/dev/null || python3 -c "print($end - $start)")"
@@ -160,29 +160,28 @@ def submission_rate(controller: Controller, count: int) -> tuple[float, float]:
 
 
 def queue(controller: Controller, count: int) -> None:
-    """Submit jobs that cannot start: each asks for more whole nodes than are free."""
+    """Submit jobs that cannot start: each asks for whole nodes, of which none is free."""
     controller.sh(
         f"""
-        squeue -h -t PD -o %i | xargs -r -n 500 scancel
         for i in $(seq {count}); do
-            sbatch -Q --gres=gpu:8 -N $(({controller.nodes} / 2 + i % 200)) -t $((60 + i % 50)) \
-                --comment=class=A --wrap true
+            sbatch -Q --gres=gpu:8 -N $((i % 4 + 1)) -t $((60 + i % 50)) --comment=class=A \
+                --wrap true
         done
         """,
         "alice",
     )
 
 
-def settle(controller: Controller) -> None:
+def settle(controller: Controller, waiting: int, *, ours: bool) -> None:
     """Wait until Slurm's scheduler and the selector have looked at all that waits."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
         time.sleep(5)
-        reasons = controller.sh("squeue -h -t PD -o %r | sort | uniq -c")
-        if "None" not in reasons:
-            print(f"  waiting, by reason: {', '.join(reasons.split())}")
-            return
-    print(f"  still unsettled: {reasons}")
+        words = controller.sh("squeue -h -t PD -o %r | sort | uniq -c").split()
+        reasons = {reason: int(n) for n, reason in zip(words[::2], words[1::2], strict=True)}
+        if "None" not in reasons and (not ours or reasons.get("Reservation", 0) > 0.98 * waiting):
+            break
+    print(f"  waiting, by reason: {reasons}")
 
 
 def compare_submissions(controller: Controller, count: int, waiting: int, turns: int) -> None:
@@ -194,8 +193,10 @@ def compare_submissions(controller: Controller, count: int, waiting: int, turns:
             f"services mode {'aware' if ours else 'plain'}; services down selectd; sleep 1"
         )
         with selector(controller) if ours else contextlib.nullcontext():
-            queue(controller, waiting)
-            settle(controller)
+            controller.sh("squeue -h -t PD -o %i | xargs -r -n 500 scancel; sleep 5", "alice")
+            with undisturbed(controller):
+                queue(controller, waiting)
+            settle(controller, waiting, ours=ours)
             for _ in range(turns):
                 rates[ours].append(submission_rate(controller, count))
     controller.sh("squeue -h -t PD -o %i | xargs -r -n 500 scancel", "alice")
@@ -225,22 +226,39 @@ def selector(controller: Controller) -> Iterator[None]:
         controller.sh("kill $(cat /run/services/selectd.pid); sleep 2")
 
 
-def fill(controller: Controller, jobs: int) -> float:
-    """Start whole-node jobs on plain Slurm; slurmctld's own ms per started job."""
+def fill(controller: Controller, jobs: int, *, partly: bool = False) -> float:
+    """Start whole-node jobs on plain Slurm; slurmctld's own ms per started job.
+
+    ``partly``: as many of them as there is room for; the rest is cancelled.
+    """
     controller.sh("scontrol update partitionname=gpu state=down")
     controller.sh(f"sbatch -Q --array=1-{jobs} --gres=gpu:8 -t 7-0 --wrap true", "alice")
     controller.sh("sdiag -r; scontrol update partitionname=gpu state=up")
     end = time.monotonic() + 600
+    running = 0
     while time.monotonic() < end:
-        time.sleep(2)
-        running = int(controller.sh("squeue -h -t R,CF -o %i | wc -l"))
-        if running >= jobs:
+        time.sleep(5 if partly else 2)
+        before, running = running, int(controller.sh("squeue -h -t R,CF -o %i | wc -l"))
+        if running >= jobs or (partly and running == before):
             break
+    if partly:
+        controller.sh("squeue -h -t PD -o %i | xargs -r -n 500 scancel")
     said = controller.sh("sdiag")
     main = re.search(r"Main schedule.*?Total cycles:\s+(\d+).*?Mean cycle:\s+(\d+)", said, re.S)
     back = re.search(r"Backfilling stats.*?Total cycles:\s+(\d+).*?Mean cycle:\s+(\d+)", said, re.S)
     spent = sum(int(m[1]) * int(m[2]) for m in (main, back) if m is not None)
     return spent / 1000 / max(1, running)
+
+
+@contextlib.contextmanager
+def undisturbed(controller: Controller) -> Iterator[None]:
+    """Slurm's scheduler does not try what is submitted meanwhile, which would take minutes."""
+    controller.sh("scontrol update partitionname=gpu state=down")
+    try:
+        yield
+    finally:
+        controller.sh("scontrol update partitionname=gpu state=up")
+        controller.sh("while squeue -h -t PD -o %r | grep -q PartitionDown; do sleep 1; done")
 
 
 @contextlib.contextmanager
@@ -293,14 +311,14 @@ def show(what: str, value: float, target: str, met: bool, unit: str = "") -> Non
 def measure(controller: Controller, parked: int, occupied: int, turns: int) -> None:
     per_start = fill(controller, occupied)
     print(f"slurmctld's own time per started job       {per_start:8.3f} ms (plain)")
-    compare_submissions(controller, 100, parked, turns)
     controller.sh("services mode aware; services down selectd; sleep 35")
     controller.sh(
         "scontrol delete reservationname=gpuaware_gate 2>/dev/null; "
         "scontrol create reservation reservationname=gpuaware_gate licenses=gpuaware:100000 "
         "starttime=now duration=3600 users=root flags=ANY_NODES nodecnt=0"
     )
-    park(controller, parked)
+    with undisturbed(controller):
+        park(controller, parked)
     found = json.loads(controller.python(HERE / "scale_inside.py"))
     print(
         f"{found['jobs']} jobs known, {found['queued']} planned, {found['assigned']} of them placed"
@@ -321,6 +339,9 @@ def measure(controller: Controller, parked: int, occupied: int, turns: int) -> N
         mb = memory_mb(controller)
     show("memory of the daemon", mb, "< 300 MB", mb < 300, " MB")
     print(controller.sh("grep -c ' -> ' /var/log/cluster/selectd.log || true").strip(), "placed")
+    controller.sh("services mode plain; squeue -h -t PD -o %i | xargs -r -n 500 scancel")
+    fill(controller, controller.nodes, partly=True)
+    compare_submissions(controller, 100, parked, turns)
 
 
 def own_image(suite: str) -> str:

@@ -86,7 +86,9 @@ class Candidates:
 
     def _take(self, job: SlurmJob, original: OriginalRequest, job_id: str) -> bool:
         """Look at a job or one task of it; False: the rest of its record is left to Slurm."""
-        wait_s = self.backoff.wait_s(job_id, job.reason)
+        # On the shelf nothing else shows; Slurm looks at it before it is placed.
+        reason = "Licenses" if self.shelf.holds(job) else job.reason
+        wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.held += 1
             self._wait(job, job_id, f"it could not start; tried again in {wait_s:.0f} s")

@@ -92,8 +92,8 @@ class Heartbeat:
             self._stalled = True
             return
         self._stalled = False
-        if self._shelf is not None:  # first: it must not open while the gate is closed
-            self._shelf.keep_closed(now + self._config.gate.lease_s)
+        if self._shelf is not None:
+            self._put_off(self._shelf, now + self._config.gate.lease_s)
         check = self._beats % _CHECK_EVERY == 0
         end_s, created = hold_gate(self._gateway, self._config.gate, now, check=check)
         self._beats += 1
@@ -101,6 +101,17 @@ class Heartbeat:
         if created:
             log.info("gate reservation %s created", self._config.gate.reservation)
             self.created.put(now)
+
+    @staticmethod
+    def _put_off(shelf: Shelf, gate_ends_s: float) -> None:
+        """Before the gate: nobody is to wait behind a gate that outlasts the shelf.
+
+        Whatever becomes of the shelf, the gate comes first: it holds all parked jobs.
+        """
+        try:
+            shelf.keep_closed(gate_ends_s)
+        except SourceError as exc:
+            log.warning("the shelf could not be put off: %s", exc)
 
     def _run(self) -> None:
         wait_s = self._config.selector.heartbeat_s

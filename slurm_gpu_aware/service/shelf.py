@@ -201,6 +201,11 @@ class Shelf:
         for part in in_parts(updates):
             between()
             refused |= self._gateway.update_jobs(part)
+        if any("reservation is invalid" in why for why in refused.values()):
+            log.warning("shelf %s is gone: another one is made", name)
+            with self._lock:
+                self._name = None
+            return 0
         for job_id, why in refused.items():
             log.info("job %s stays in Slurm's queue: %s", job_id, why)
         self._unfit |= refused.keys()

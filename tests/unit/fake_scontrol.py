@@ -27,6 +27,7 @@ import re
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 
 HOME = Path(os.environ["FAKE_SLURM"])
@@ -34,11 +35,11 @@ GATE = "gpuaware"
 ORDER = """
     JobId ArrayJobId ArrayTaskId ArrayTaskThrottle JobName UserId GroupId MCS_label Priority Nice
     Account QOS JobState Reason Dependency Requeue Restarts BatchFlag TimeLimit SubmitTime
-    EligibleTime StartTime EndTime Deadline Partition ReqNodeList ExcNodeList NodeList NumNodes
-    NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES NtasksPerN:B:S:C CoreSpec JOB_GRES MinCPUsNode
-    MinMemoryCPU Features Reservation OverSubscribe Licenses Network Command WorkDir AdminComment
-    Comment Extra StdErr GresEnforceBind CpusPerTres MemPerTres TresBind TresFreq TresPerJob
-    TresPerNode TresPerTask
+    EligibleTime AccrueTime StartTime EndTime Deadline Partition ReqNodeList ExcNodeList NodeList
+    NumNodes NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES NtasksPerN:B:S:C CoreSpec JOB_GRES
+    MinCPUsNode MinMemoryCPU Features Reservation OverSubscribe Licenses Network Command WorkDir
+    AdminComment Comment Extra StdErr GresEnforceBind CpusPerTres MemPerTres TresBind TresFreq
+    TresPerJob TresPerNode TresPerTask
 """
 CLEARED = {"ReqNodeList", "ExcNodeList", "Licenses", "Features"}
 
@@ -114,15 +115,26 @@ def update(state: dict, words: list[str]) -> None:
         if no or len(jobs) > 1:
             text = "Requested node configuration is not available" if no else "No error"
             print(f"{shown_id(job)}: {text}", file=sys.stderr)
-        if not no:
+        if not no and unknown_reservation(fields.get("ReservationName")):
+            print(f"Requested reservation is invalid for job {job_id}", file=sys.stderr)
+        elif not no:
             change(state, job, job_id, fields)
+
+
+def unknown_reservation(name: str | None) -> bool:
+    kept = HOME / "reservations"
+    known = kept.read_text() if kept.exists() else ""
+    return bool(name) and f"ReservationName={name} " not in known
 
 
 def change(state: dict, job: dict, job_id: str, fields: dict) -> None:
     for key, value in fields.items():
         if job["JobState"] != "PENDING" and key in ("NumNodes", "ReqNodeList", "TresPerNode"):
             (HOME / "touched-running").write_text(f"{job_id} {key}")
-        if value == "" and key not in CLEARED:
+        if key == "ReservationName":
+            job["Reservation"] = value or "(null)"
+            job["Reason"] = "Reservation" if value else job["Reason"]
+        elif value == "" and key not in CLEARED:
             job.pop(key, None)
         else:
             job[key] = value or "(null)"
@@ -224,6 +236,27 @@ def as_json(job: dict) -> str:
     return json.dumps({"jobs": [record]})
 
 
+def begin(text: str) -> str:
+    return "100" if text == "now" else text.removeprefix("uts")
+
+
+def put_off(name: str, start: str) -> int:
+    """Move the start of a reservation that has not begun: its StartTime is in the future."""
+    kept = HOME / "reservations"
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    for number, text in enumerate(lines):
+        if not text.startswith(f"ReservationName={name} "):
+            continue
+        if int(re.findall(r"StartTime=([0-9]+)", text)[0]) <= time.time():
+            print("slurm_update error: Reservation already started", file=sys.stderr)
+            return 1
+        lines[number] = re.sub(r"StartTime=[0-9]+", f"StartTime={begin(start)}", text)
+        kept.write_text("\n".join(lines) + "\n")
+        return 0
+    print("slurm_update error: Requested reservation is invalid", file=sys.stderr)
+    return 1
+
+
 def create_reservation(fields: dict) -> int:
     """Written down where reservations are; ``licence-total`` bounds what can be held."""
     total = HOME / "licence-total"
@@ -233,8 +266,10 @@ def create_reservation(fields: dict) -> int:
     if (HOME / "reservations").exists():
         with (HOME / "reservations").open("a") as file:
             file.write(
-                f"ReservationName={fields['reservationname']} StartTime=100 EndTime=99999999999"
-                f" Nodes=(null) Flags=ANY_NODES Licenses={fields['licenses']} State=ACTIVE\n"
+                f"ReservationName={fields['reservationname']}"
+                f" StartTime={begin(fields['starttime'])} EndTime=99999999999"
+                f" Nodes=(null) Flags={fields['flags']} Licenses={fields['licenses']}"
+                f" State={'ACTIVE' if fields['starttime'] == 'now' else 'INACTIVE'}\n"
             )
     return 0
 
@@ -268,6 +303,9 @@ def carry_out(argv: list[str], stdin: str) -> int:
         if (HOME / "no-reservation").exists():
             print("slurm_update error: Requested reservation is invalid", file=sys.stderr)
             return 1
+        fields = dict(word.split("=", 1) for word in words[1:])
+        if "starttime" in fields:
+            return put_off(fields["reservationname"], fields["starttime"])
         return 0
     if words[:2] == ["create", "reservation"]:
         (HOME / "no-reservation").unlink(missing_ok=True)

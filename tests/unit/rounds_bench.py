@@ -10,6 +10,7 @@ from fake_slurm import FakeSlurm, parked
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
+from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gateway import JobUpdate
 
@@ -22,7 +23,7 @@ class RoundsBench:
     ``told``: the updates that were sent, each with the steady time; each takes ``update_s``.
     """
 
-    def __init__(self, slurm: FakeSlurm) -> None:
+    def __init__(self, slurm: FakeSlurm, config: Config | None = None) -> None:
         self.wall, self.steady = 1_790_000_000.0, 5000.0
         self.update_s = 0.0
         self.told: list[tuple[float, JobUpdate]] = []
@@ -36,11 +37,13 @@ class RoundsBench:
 
         gateway.update_jobs = update_jobs  # type: ignore[method-assign]
         self.books = Books(slurm.store)
+        self.shelf = Shelf(gateway, clock=lambda: self.wall, timer=lambda: self.steady)
         self.rounds = Rounds(
             gateway,
-            Config(),
+            config or Config(),
             self.books,
             gate_held_until=lambda: self.wall + 60.0,
+            shelf=self.shelf,
             clock=lambda: self.wall,
             timer=lambda: self.steady,
         )

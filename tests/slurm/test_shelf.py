@@ -1,0 +1,157 @@
+"""Parked jobs that are not next in line, in a reservation that has not begun."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster import GATE, Cluster
+from test_limits import WAIT, fill, limit
+from test_survival import check_ledger, check_storm, storm
+from test_way_of_a_job import decisions, let_go, started
+
+__all__ = ["limit"]  # a fixture of test_limits
+
+CONFIG = "/etc/slurm-gpu-aware/config.toml"
+SHELF = "gpuaware_shelf"
+
+
+@pytest.fixture(autouse=True)
+def no_room(cluster: Cluster) -> Iterator[None]:
+    """No parked job stays in Slurm's own queue."""
+    cluster.sh("ctl", f"cp {CONFIG} /tmp/config.toml")
+    cluster.sh("ctl", f"printf '\\n[gate]\\nqueue_tests = 0\\nlease_s = 60\\n' >>{CONFIG}")
+    cluster.kill("ctl", "selectd", "TERM")
+    yield
+    cluster.sh("ctl", f"cp /tmp/config.toml {CONFIG}")
+    cluster.service_up("ctl", "selectd")
+    cluster.kill("ctl", "selectd", "TERM")
+
+
+def on_shelf(cluster: Cluster, *job_ids: str) -> bool:
+    return all(SHELF in cluster.job(job_id).get("Reservation", "") for job_id in job_ids)
+
+
+def shelves(cluster: Cluster) -> dict[str, int]:
+    """Name -> Unix time of its start."""
+    show = "SLURM_TIME_FORMAT=%s scontrol -o show reservation"
+    found = re.findall(rf"ReservationName=({SHELF}\S*) StartTime=(\d+)", cluster.sh("ctl", show))
+    return {name: int(start) for name, start in found}
+
+
+def test_jobs_come_from_the_shelf_in_their_order_and_grow_older_there(cluster: Cluster) -> None:
+    first = fill(cluster, [4, 4, 4, 4])
+    jobs = [
+        cluster.submit("alice", ["--gres=gpu:4", f"--nice={nice}", "-t", "30"], WAIT)
+        for nice in (10, 20, 30)
+    ]
+    cluster.wait_until(lambda: on_shelf(cluster, *jobs), 30, "all on the shelf")
+    assert {cluster.job(job_id)["Reason"] for job_id in jobs} == {"Reservation"}
+    accrued = [cluster.job(job_id)["AccrueTime"] for job_id in jobs]
+    assert "Unknown" not in accrued
+    for place, job_id in enumerate(jobs):
+        let_go(cluster, "bob", first[place])
+        started(cluster, job_id)
+        assert cluster.job(job_id).get("Reservation", "(null)") == "(null)"
+        assert [cluster.job(j)["JobState"] for j in jobs[place + 1 :]] == ["PENDING"] * (2 - place)
+    assert [cluster.job(job_id)["AccrueTime"] for job_id in jobs] == accrued
+    assert [len(decisions(cluster, job_id)) for job_id in jobs] == [1, 1, 1]
+
+
+def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Cluster) -> None:
+    first = fill(cluster, [4, 4, 4, 4])
+    jobs = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(4)]
+    array = cluster.submit("alice", ["--array=1-3", "--gres=gpu:4", "-t", "30"], WAIT)
+    cluster.wait_until(lambda: on_shelf(cluster, *jobs, array), 30, "all on the shelf")
+    cluster.service_down("ctl", "selectd", "KILL")
+    cluster.kill("ctl", "slurmctld", "TERM")  # they lie there afterwards, too
+    time.sleep(3)
+    cluster.wait_until(lambda: on_shelf(cluster, *jobs, array), 60, "all on the shelf")
+    for job_id in first[:2]:
+        let_go(cluster, "bob", job_id)
+    for job_id in jobs[:2]:
+        cluster.wait(job_id, "RUNNING", 120)
+    waiting = jobs[2:]
+    assert all("Held" not in cluster.job(j)["Reason"] for j in (*waiting, array))
+    cluster.service_up("ctl", "selectd")
+    opened = set(shelves(cluster))
+    cluster.wait_until(
+        lambda: bool(set(shelves(cluster)) - opened) and on_shelf(cluster, *waiting, array),
+        60,
+        lambda: f"{shelves(cluster)}: {[cluster.job(j)[''] for j in (*waiting, array)]}",
+    )
+    for job_id in first[2:]:
+        let_go(cluster, "bob", job_id)
+    for job_id in waiting:
+        started(cluster, job_id)
+        assert len(decisions(cluster, job_id)) == 1
+    for place, job_id in enumerate((*jobs[:2], jobs[2])):
+        let_go(cluster, "alice", job_id)
+        started(cluster, f"{array}_{place + 1}")
+
+
+def test_of_jobs_alike_one_shows_the_limit(cluster: Cluster, limit: str) -> None:
+    job = ["--gres=gpu:1", f"--qos={limit}", "-t", "30"]
+    jobs = [cluster.submit("alice", job, WAIT) for _ in range(8)]
+    running = jobs[:2]
+    for job_id in running:
+        cluster.wait(job_id, "RUNNING", 60)
+    rest = jobs[2:]
+    cluster.wait_until(
+        lambda: sum(on_shelf(cluster, j) for j in rest) >= 5, 60, "five on the shelf"
+    )
+    time.sleep(10)
+    assert all(len(decisions(cluster, job_id)) <= 2 for job_id in rest)
+    let_go(cluster, "alice", running[0])
+    let_go(cluster, "alice", running[1])
+
+    def two_more() -> bool:
+        return sum(cluster.job(j)["JobState"] == "RUNNING" for j in rest) == 2
+
+    cluster.wait_until(two_more, 60, lambda: cluster.sh("ctl", "squeue -o '%i %T %r %v'"))
+
+
+def test_released_by_hand(cluster: Cluster) -> None:
+    first = fill(cluster, [4, 4, 4, 4])
+    job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
+    cluster.wait_until(lambda: on_shelf(cluster, job_id), 30, "on the shelf")
+    cluster.sh("ctl", ["gpu-aware", "release", job_id])
+    assert not on_shelf(cluster, job_id)
+    let_go(cluster, "bob", first[3])
+    cluster.wait(job_id, "RUNNING", 60)
+    assert decisions(cluster, job_id) == []
+
+
+def test_users_cannot_go_there_themselves(cluster: Cluster) -> None:
+    first = fill(cluster, [4, 4, 4, 4])
+    job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
+    cluster.wait_until(lambda: on_shelf(cluster, job_id), 30, "on the shelf")
+    name = cluster.job(job_id)["Reservation"]
+    for options in (["--gres=gpu:1", f"--reservation={name}"], [f"--reservation={name}"]):
+        done = cluster.run("ctl", ["sbatch", *options, "--wrap", "true"], "alice")
+        assert done.returncode != 0
+        assert b"is the gate of GPU placement" in done.stderr
+    update = ["scontrol", "update", f"jobid={job_id}", "reservationname="]
+    assert cluster.run("ctl", update, "alice").returncode != 0
+    assert on_shelf(cluster, job_id)
+    assert set(shelves(cluster)) == {name}
+    assert GATE in cluster.sh("ctl", ["scontrol", "show", "reservation"])
+    let_go(cluster, "bob", first[0])
+
+
+def test_selector_killed_at_random_moments(cluster: Cluster) -> None:
+    kills = 0
+
+    def strike(rng: random.Random) -> None:
+        nonlocal kills
+        if cluster.service_pid("ctl", "selectd") is not None:
+            cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+            kills += 1
+
+    job_ids = storm(cluster, strike)
+    assert kills >= 3
+    check_storm(cluster, job_ids)
+    check_ledger(cluster, job_ids)

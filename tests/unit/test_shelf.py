@@ -1,0 +1,345 @@
+"""The shelf: who lies there, who is taken from it, and that its reservation never holds a job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_slurm import FakeSlurm, parked
+from rounds_bench import RoundsBench
+from sample_jobs import slurm_job
+
+from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.service.candidates import PLANNABLE
+from slurm_gpu_aware.service.heartbeat import Heartbeat
+from slurm_gpu_aware.service.shelf import Shelf, placeable, spare
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.gate import release_by_hand
+from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.shelf_name import is_shelf
+
+NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
+
+
+def aged(job_id: str, **fields: Any) -> dict[str, Any]:
+    """A parked job whose age counts; each asks for a node's half."""
+    return parked(job_id, AccrueTime="900", **fields)
+
+
+def bench_of(slurm: FakeSlurm, *jobs: dict[str, Any], config: Config = NO_ROOM) -> RoundsBench:
+    slurm.write(list(jobs), ["n1"])
+    (slurm.home / "reservations").touch()
+    bench = RoundsBench(slurm, config)
+    bench.wall = time.time()  # by which the fake Slurm knows whether a reservation has begun
+    return bench
+
+
+def shelves(slurm: FakeSlurm) -> list[str]:
+    text = (slurm.home / "reservations").read_text()
+    return re.findall(r"ReservationName=(gpuaware_shelf\S*)", text)
+
+
+def shelved(slurm: FakeSlurm) -> list[str]:
+    return sorted(i for i, job in slurm.jobs.items() if is_shelf(job.get("Reservation")))
+
+
+def full_node(slurm: FakeSlurm, *more: dict[str, Any]) -> RoundsBench:
+    """7 and 8 run on all of n1, the others wait on the shelf."""
+    bench = bench_of(slurm, aged("7"), aged("8"), *more)
+    assert sorted(bench.rounds.run().placed) == ["7", "8"]
+    bench.rounds.run()
+    return bench
+
+
+def end(slurm: FakeSlurm, job_id: str) -> None:
+    slurm.change(job_id, JobState="COMPLETED", slots=[])
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("gpuaware_shelf", True),
+        ("gpuaware_shelf_1790000000", True),
+        ("gpuaware_shelfish", False),
+        ("gpuaware_gate", False),
+        ("x,gpuaware_shelf_1", False),
+        (None, False),
+    ],
+)
+def test_names(name: str | None, *, ours: bool) -> None:
+    assert is_shelf(name) is ours
+
+
+def test_a_shelf_is_not_what_the_user_asked_for(slurm: FakeSlurm) -> None:
+    slurm.write([aged("7", Reservation="gpuaware_shelf_1"), aged("8", Reservation="class")], ["n1"])
+    jobs = {job.id: job for job in CliGateway(scontrol=slurm.scontrol).jobs()}
+    assert (jobs["7"].reservation, jobs["7"].shelf) == (None, "gpuaware_shelf_1")
+    assert (jobs["8"].reservation, jobs["8"].shelf) == ("class", None)
+    assert jobs["7"].accrue_s == 900.0
+
+
+def test_who_finds_no_place_is_put_there_and_taken_again_when_there_is_one(
+    slurm: FakeSlurm,
+) -> None:
+    bench = full_node(slurm, aged("9"), aged("10"))
+    assert shelved(slurm) == ["10", "9"]
+    assert len(shelves(slurm)) == 1
+    end(slurm, "7")
+    outcome = bench.rounds.run()
+    assert (outcome.placed, outcome.taken, shelved(slurm)) == ([], 1, ["10"])
+    assert {w["job_id"]: w["reason"] for w in outcome.waiting}["9"].startswith("GPUs are free")
+    assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
+    slurm.change("9", Reason="Licenses")
+    assert bench.rounds.run().placed == ["9"]
+    assert slurm.jobs["9"]["JobState"] == "RUNNING"
+
+
+def test_its_gpus_are_kept_until_slurm_has_looked(slurm: FakeSlurm) -> None:
+    """10 is behind 9; it does not get what 9 was taken from the shelf for."""
+    bench = full_node(slurm, aged("9"), aged("10", Priority="50"))
+    end(slurm, "7")
+    bench.rounds.run()
+    slurm.change("10", Reason="Licenses", Reservation="(null)")
+    assert bench.rounds.run().placed == []
+
+
+def test_a_scheduler_that_does_not_come_to_it_is_not_waited_for(slurm: FakeSlurm) -> None:
+    bench = full_node(slurm, aged("9"))
+    end(slurm, "7")
+    bench.rounds.run()
+    bench.steady += 3.9
+    assert bench.rounds.run().placed == []
+    bench.steady += 0.2
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_of_jobs_alike_one_shows_the_limit(slurm: FakeSlurm) -> None:
+    other = aged(
+        "11", ReqTRES="cpu=1,mem=500M,node=1,billing=1,gres/gpu=1", TresPerNode="gres/gpu:1"
+    )
+    other["AdminComment"] = "gpuaware/1;tn=gres/gpu:1;mc=1"
+    bench = full_node(slurm, aged("9"), aged("10"), other)
+    end(slurm, "7")
+    bench.rounds.run()
+    assert shelved(slurm) == ["10", "11"]
+    slurm.change("9", Reason="QOSMaxGRESPerUser")
+    outcome = bench.rounds.run()
+    why = {w["job_id"]: w["reason"] for w in outcome.waiting}
+    assert why["10"] == "a limit holds job 9, which is like it: QOSMaxGRESPerUser"
+    assert shelved(slurm) == ["10"]  # 11 asks for less: it is asked for itself
+    bench.steady += 60.0
+    bench.rounds.run()
+    assert shelved(slurm) == ["10"]  # 9 stays where Slurm shows its limit
+    end(slurm, "8")
+    slurm.change("9", Reason="Licenses")
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_few_parked_jobs_stay_in_slurms_queue(slurm: FakeSlurm) -> None:
+    room = replace(Config(), gate=replace(Config().gate, queue_tests=2))
+    jobs = [aged(str(i), Priority=str(100 - i)) for i in range(7, 13)]
+    bench = bench_of(slurm, *jobs, config=room)
+    bench.rounds.run()
+    assert shelved(slurm) == ["11", "12"]  # 7 and 8 run, 9 and 10 are next
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"AccrueTime": "Unknown"},
+        {"Reservation": "class"},
+        {"Reason": "Dependency"},
+        {"Reason": "JobHeldUser"},
+    ],
+    ids=["never looked at", "in a reservation", "dependent", "held"],
+)
+def test_who_is_not_put_there(slurm: FakeSlurm, fields: dict[str, str]) -> None:
+    full_node(slurm, aged("9") | fields)
+    assert shelved(slurm) == []
+    assert shelves(slurm) == []
+
+
+def test_what_is_left_of_a_split_array_stays() -> None:
+    whole = slurm_job(98, array_id=98, array_tasks="1-9", accrue_s=1.0)
+    other = slurm_job(7, accrue_s=1.0)
+    assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole]
+    assert spare([other, whole], PLANNABLE, 1, frozenset({98})) == []
+
+
+def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
+    def task(number: int, shelf: str | None = None) -> SlurmJob:
+        return replace(slurm_job(100 + number, array_id=98, shelf=shelf), id=f"98_{number}")
+
+    jobs = [task(3, "s"), task(2), task(4), slurm_job(7)]
+    shelf = SimpleNamespace(holds=lambda job: job.shelf == "s", awaits=lambda job: False)
+    found, waits = placeable(
+        [SimpleNamespace(job_id=job.id) for job in jobs],  # type: ignore[misc]
+        {job.id: SimpleNamespace(job=job) for job in jobs},  # type: ignore[misc]
+        shelf,  # type: ignore[arg-type]
+    )
+    assert [a.job_id for a in found] == ["98_2", "7"]
+    assert waits == ["98_3", "98_4"]
+
+
+def test_released_by_hand_it_leaves_the_shelf(slurm: FakeSlurm) -> None:
+    full_node(slurm, aged("9"))
+    end(slurm, "7")
+    release_by_hand(CliGateway(scontrol=slurm.scontrol), Config(), ["9"])
+    assert slurm.jobs["9"]["Reservation"] == "(null)"
+    assert slurm.jobs["9"]["JobState"] == "RUNNING"
+
+
+def test_the_heartbeat_puts_it_off_before_it_holds_the_gate(slurm: FakeSlurm) -> None:
+    bench = full_node(slurm, aged("9"))
+    (slurm.home / "log").unlink()
+    Heartbeat(bench.gateway, Config(), bench.shelf).beat()
+    sent = [json.loads(line)[0] for line in (slurm.home / "log").read_text().splitlines()]
+    changed = [words[1:] for words in sent if words[0] == "update"]
+    ends = {
+        w[0].partition("=")[2].partition("_1")[0]: int(w[1].partition("uts")[2]) for w in changed
+    }
+    assert list(ends) == ["gpuaware_shelf", "gpuaware_gate"]
+    assert ends["gpuaware_shelf"] == ends["gpuaware_gate"] + 1
+
+
+def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = full_node(slurm, aged("9"))
+
+    def refuse(name: str, start_s: float) -> bool:
+        raise SourceError(f"{name}: no")
+
+    monkeypatch.setattr(bench.gateway, "put_off_reservation", refuse)
+    heartbeat = Heartbeat(bench.gateway, Config(), bench.shelf, clock=lambda: bench.wall)
+    heartbeat.beat()
+    assert heartbeat.held_until == bench.wall + 90.0
+    assert "could not be put off" in caplog.text
+
+
+def test_a_limit_of_the_past_does_not_keep_it_there(slurm: FakeSlurm) -> None:
+    """9 was placed and ran into a limit; on the shelf no reason shows that this is over."""
+    bench = bench_of(slurm, aged("7"), aged("8"), aged("9", stuck="1"))
+    slurm.change("7", JobState="CANCELLED")
+    assert sorted(bench.rounds.run().placed) == ["8", "9"]
+    slurm.change("9", Reason="QOSMaxGRESPerUser")
+    slurm.change("8", JobState="COMPLETED", slots=[])
+    bench.rounds.run()
+    slurm.change("9", Reason="Licenses")
+    bench.rounds.run()  # held back for two seconds
+    assert shelved(slurm) == ["9"]
+    bench.steady += 2.5
+    assert bench.rounds.run().taken == 1
+
+
+def begun(slurm: FakeSlurm) -> None:
+    """The selector was away: the shelf has opened, its jobs wait at the gate."""
+    kept = slurm.home / "reservations"
+    kept.write_text(re.sub(r"StartTime=[0-9]+", "StartTime=100", kept.read_text()))
+
+
+def test_one_that_has_opened_is_left_for_a_new_one(
+    slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = full_node(slurm, aged("9"), aged("10"))
+    first = shelves(slurm)
+    begun(slurm)
+    for job_id in ("9", "10"):
+        slurm.change(job_id, Reason="Licenses")
+    bench.wall += 100.0
+    with caplog.at_level(logging.WARNING):
+        bench.shelf.keep_closed(bench.wall + 90.0)
+    assert "has opened" in caplog.text
+    end(slurm, "7")
+    assert bench.rounds.run().placed == ["9"]  # at once: Slurm looks at who lies there
+    assert slurm.jobs["9"]["Reservation"] == "(null)"
+    assert shelves(slurm)[0] == first[0]
+    assert slurm.jobs["10"]["Reservation"] == shelves(slurm)[1] != first[0]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_selector_goes_on_with_the_shelf_that_is_there(slurm: FakeSlurm, *, closed: bool) -> None:
+    bench = full_node(slurm, aged("9"))
+    name = shelves(slurm)[0]
+    if not closed:
+        begun(slurm)
+    shelf = Shelf(bench.gateway, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    shelf.keep_closed(bench.wall + 200.0)
+    assert shelf.holds(slurm_job(9, shelf=name)) is closed
+    start = re.findall(r"StartTime=([0-9]+)", (slurm.home / "reservations").read_text())[0]
+    assert (int(start) == int(bench.wall + 201.0)) is closed
+
+
+def test_without_its_licence_all_stay_in_the_queue(
+    slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    (slurm.home / "licence-total").write_text("0")
+    with caplog.at_level(logging.WARNING):
+        bench = full_node(slurm, aged("9"))
+        bench.rounds.run()
+    assert shelved(slurm) == []
+    assert len(re.findall("is gpuaware_shelf among Licenses", caplog.text)) == 1
+    end(slurm, "7")
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_one_that_slurm_does_not_let_in_is_not_tried_again(slurm: FakeSlurm) -> None:
+    (slurm.home / "refuse").write_text("9")
+    bench = full_node(slurm, aged("9"))
+    bench.rounds.run()
+    sent = [u for _, u in bench.told if "ReservationName" in dict(u.fields)]
+    assert [u.job_id for u in sent] == ["9"]
+
+
+def test_one_that_somebody_deleted_is_made_anew(slurm: FakeSlurm) -> None:
+    bench = full_node(slurm, aged("9"))
+    slurm.change("9", Reservation="(null)", Reason="Licenses")
+    (slurm.home / "reservations").write_text("")
+    bench.wall += 1.0
+    bench.rounds.run()
+    assert shelved(slurm) == []
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+
+
+def test_an_unused_shelf_is_removed(slurm: FakeSlurm) -> None:
+    bench = full_node(slurm, aged("9"))
+    slurm.change("9", JobState="CANCELLED")
+    bench.steady += 59.0
+    bench.rounds.run()
+    assert len(shelves(slurm)) == 1
+    bench.steady += 2.0
+    bench.rounds.run()
+    assert shelves(slurm) == []
+
+
+def test_a_record_read_as_json_has_its_age() -> None:
+    unset = {"set": False, "infinite": False, "number": 0}
+    record = {
+        "job_id": 7,
+        "name": "x",
+        "user_name": "alice",
+        "user_id": 2001,
+        "job_state": ["PENDING"],
+        "state_reason": "Reservation",
+        "partition": "gpu",
+        "restart_cnt": 0,
+        "batch_flag": True,
+        "time_limit": {"set": True, "infinite": False, "number": 60},
+        "memory_per_node": unset,
+        "memory_per_cpu": unset,
+        "cpus": 1,
+        "tasks": 1,
+        "resv_name": "gpuaware_shelf_9",
+        "accrue_time": {"set": True, "infinite": False, "number": 900},
+    }
+    (job,) = parse_jobs_json(json.dumps({"jobs": [record]}))
+    assert (job.shelf, job.reservation, job.accrue_s) == ("gpuaware_shelf_9", None, 900.0)
