@@ -1,7 +1,7 @@
 """Runs inside the controller of `benchmarks/scale.py`; prints JSON. Not for itself.
 
-Reads the state as the selector does, plans a whole round without placing (the gate counts as not
-held), and sends updates that change nothing.
+Reads the state as the selector does, and plans a whole round without placing (the gate counts as
+not held). With the argument ``updates``: sends updates that change nothing.
 """
 
 from __future__ import annotations
@@ -113,11 +113,6 @@ def main() -> None:
         reason = re.sub(r"[0-9]+", "N", item["reason"])[:60]
         waiting[reason] = waiting.get(reason, 0) + 1
     jobs = gateway.inner.jobs()
-    parked = [job for job in jobs if job.state == "PENDING"][:400]
-    updates = [JobUpdate(job.id, (("AdminComment", job.admin_comment or ""),)) for job in parked]
-    start = time.perf_counter()
-    refused = gateway.inner.update_jobs(updates)
-    per_update = (time.perf_counter() - start) / max(1, len(updates))
     json.dump(
         {
             "jobs": len(jobs),
@@ -131,12 +126,22 @@ def main() -> None:
             "waiting": dict(sorted(waiting.items(), key=lambda w: -w[1])[:5]),
             "rest_s": statistics.median(rests),
             "rest_cpu_s": statistics.median(rests_cpu),
-            "updates": len(updates),
-            "refused": len(refused),
-            "update_s": per_update,
         },
         sys.stdout,
     )
 
 
-main()
+def updates() -> None:
+    """Send updates that change nothing, as many as a full round."""
+    gateway = CliGateway(60.0)
+    parked = [job for job in gateway.jobs() if job.state == "PENDING"][:400]
+    sent = [JobUpdate(job.id, (("AdminComment", job.admin_comment or ""),)) for job in parked]
+    start = time.perf_counter()
+    refused = gateway.update_jobs(sent)
+    per_update = (time.perf_counter() - start) / max(1, len(sent))
+    shelved = sum(job.shelf is not None for job in parked)
+    found = {"updates": len(sent), "refused": len(refused), "shelved": shelved}
+    json.dump(found | {"update_s": per_update}, sys.stdout)
+
+
+updates() if sys.argv[1:] == ["updates"] else main()

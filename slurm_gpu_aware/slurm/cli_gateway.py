@@ -259,7 +259,7 @@ class CliGateway:
             f"starttime={'now' if start_s is None else _slurm_time(start_s)}",
             f"endtime={_slurm_time(end_s)}",
             f"users={users}",
-            "flags=ANY_NODES" + ("" if start_s is None else ",NO_HOLD_JOBS_AFTER"),
+            "flags=ANY_NODES" + ("" if start_s is None else ",NO_HOLD_JOBS_AFTER,PURGE_COMP"),
             "nodecnt=0",
         )
 

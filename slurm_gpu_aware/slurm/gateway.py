@@ -431,7 +431,8 @@ class Gateway(Protocol):
     ) -> None:
         """Create a reservation that holds ``count`` licences and no node.
 
-        ``start_s``: when it begins; None: now. Jobs that wait in it when it ends go on without it.
+        ``start_s``: when it begins; None: now. With it, jobs that wait in the reservation when it
+        ends go on without it, and Slurm removes it when it has begun and is not used.
         """
 
     def extend_reservation(self, name: str, end_s: float) -> bool:

@@ -282,6 +282,8 @@ User={user}
 UMask=0027
 Environment=GPU_AWARE_CONFIG={config_file}
 ExecStart={command} selectd
+# slurmctld goes first where both want a CPU.
+Nice=10
 Restart=always
 RestartSec=5
 NoNewPrivileges=yes
