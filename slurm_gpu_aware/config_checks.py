@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.penalties import LEVELS
+from slurm_gpu_aware.slurm.shelf_name import SHELF, is_shelf
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config, PlacementConfig
@@ -84,6 +85,12 @@ def check(config: Config, known_policies: tuple[str, ...]) -> None:
         "must be a plain reservation name",
     )
     require(config.gate.licence_count >= 1, "gate.licence_count", "must be at least 1")
+    require(config.gate.licence != SHELF, "gate.licence", f"{SHELF} is the shelf's licence")
+    require(
+        not is_shelf(config.gate.reservation),
+        "gate.reservation",
+        f"names that begin with {SHELF} are those of the shelf",
+    )
     require(config.gate.queue_tests >= 0, "gate.queue_tests", "must be at least 0")
     require(
         config.gate.lease_s >= 60,

@@ -175,6 +175,8 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
     from slurm_gpu_aware.slurm.snapshot import ENDED
 
     mark = mark_of(job.admin_comment)
+    # On the shelf, and until Slurm has looked at it afterwards, it waits for us as at the gate.
+    on_shelf = job.reason == "Reservation" and job.reservation is None
     gated = job.licence_count(config.gate.licence) > 0
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
     return LiveJob(
@@ -186,8 +188,7 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
         user=job.user,
         state=job.state,
         ended=job.state in ENDED,
-        # On the shelf it waits for us, as at the gate.
-        reason="Licenses" if job.shelf and job.reason == "Reservation" else job.reason,
+        reason="Licenses" if on_shelf else job.reason,
         parked=is_parked(job, config.gate),
         placed_at=mark.at if mark is not None and mark.state == RELEASED else None,
         ours=is_ours(job.admin_comment),

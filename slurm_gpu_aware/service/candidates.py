@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.licences import Licences, own_licences
 from slurm_gpu_aware.service.placing import Candidate, task_of
-from slurm_gpu_aware.service.shelf import Shelf, alike, limits
+from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.service.shelving import alike, limits
 from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
@@ -65,8 +66,9 @@ class Candidates:
             between()
             original = parse(job.admin_comment)
             assert original is not None  # noqa: S101 - is_parked said so
-            shown = limited.get(alike(job)) if self.shelf.holds(job) else None
-            if shown is not None:
+            kind = alike(job)
+            shown = limited.get(kind) if self.shelf.holds(job) else None
+            if shown is not None and not self.shelf.may_try(kind):
                 self.held += 1
                 why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
                 self.waiting.append(waiting_entry(job.id, why))
@@ -87,7 +89,8 @@ class Candidates:
     def _take(self, job: SlurmJob, original: OriginalRequest, job_id: str) -> bool:
         """Look at a job or one task of it; False: the rest of its record is left to Slurm."""
         # On the shelf nothing else shows; Slurm looks at it before it is placed.
-        reason = "Licenses" if self.shelf.holds(job) else job.reason
+        unseen = self.shelf.holds(job) or self.shelf.awaits(replace(job, id=job_id))
+        reason = "Licenses" if unseen else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.held += 1

@@ -92,22 +92,19 @@ class Heartbeat:
             self._stalled = True
             return
         self._stalled = False
-        if self._shelf is not None:
-            self._put_off(self._shelf, now + self._config.gate.lease_s)
         check = self._beats % _CHECK_EVERY == 0
         end_s, created = hold_gate(self._gateway, self._config.gate, now, check=check)
         self._beats += 1
         self._held_until = end_s
+        if self._shelf is not None:
+            self._put_off(self._shelf, end_s)
         if created:
             log.info("gate reservation %s created", self._config.gate.reservation)
             self.created.put(now)
 
     @staticmethod
     def _put_off(shelf: Shelf, gate_ends_s: float) -> None:
-        """Before the gate: nobody is to wait behind a gate that outlasts the shelf.
-
-        Whatever becomes of the shelf, the gate comes first: it holds all parked jobs.
-        """
+        """Whatever becomes of the shelf, the gate comes first: it holds all parked jobs."""
         try:
             shelf.keep_closed(gate_ends_s)
         except SourceError as exc:

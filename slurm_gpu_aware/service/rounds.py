@@ -23,7 +23,8 @@ from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
 from slurm_gpu_aware.service.recovery import Recovery, is_released
-from slurm_gpu_aware.service.shelf import TAKEN, Shelf, placeable, spare
+from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.service.shelving import TAKEN, placeable, spare
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order, queue_order
 from slurm_gpu_aware.service.watch import Watch
@@ -143,6 +144,9 @@ class Rounds:
             or any(is_ours(j.admin_comment) or self._strays.looks_ours(j) for j in pending)
         )
         self._strays.open(pending, now, split_arrays(jobs), gate_held=self._gate_held(now))
+        self._shelf.rescue(parked)
+        gated = {job.raw_id for job in parked}
+        self._shelf.free((job for job in pending if job.raw_id not in gated), split_arrays(jobs))
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:
@@ -151,7 +155,7 @@ class Rounds:
             known = set(self.ids.values())
             self._backoff.forget(known)
             self._shelf.forget(known)
-            self._shelf.tidy(parked)
+            self._shelf.tidy(pending)
         outcome.parked_again += self.looks.freed
         outcome.took_s = self._timer() - started
         return outcome
@@ -261,7 +265,14 @@ class Rounds:
             for job_id, why in failed.items():
                 self._backoff.punish(job_id)
                 outcome.waiting.append(waiting_entry(job_id, why))
+        if not self._gate_held(self._clock()):
+            return
         gone = left | chosen
+        split |= {
+            task.job.array_id
+            for task in map(candidates.__getitem__, chosen)
+            if task.job.array_id is not None
+        }
         stay = [
             job
             for job in sorted(parked, key=queue_order)

@@ -238,6 +238,17 @@ class CliGateway:
         del stdout  # the echo of what was sent
         return _complaints(stderr, {u.job_id for u in updates})
 
+    def release_jobs(self, ids: Sequence[str]) -> None:
+        """``scontrol release`` of jobs; a refusal is logged."""
+        for job_id in ids:
+            if not JOB_ID.match(job_id):
+                raise ValueError(f"{job_id!r} is not a job id")
+        text = "\n".join([*(f"release {job_id}" for job_id in ids), "quit"]) + "\n"
+        limit = self._timeout_s + 0.02 * len(ids)
+        _, stderr = run_command([self._scontrol], limit, stdin=text, check=False, extra=_ZONE)
+        for job_id, why in _complaints(stderr, set(ids)).items():
+            log.warning("job %s could not be released: %s", job_id, why)
+
     def create_licence_reservation(
         self,
         name: str,
@@ -275,12 +286,17 @@ class CliGateway:
             raise
         return True
 
-    def put_off_reservation(self, name: str, start_s: float) -> bool:
-        """Move a reservation's start; False if there is none of that name, or it has begun."""
+    def put_off_reservation(self, name: str, start_s: float, end_s: float) -> bool:
+        """Move start and end; False if there is none of that name, or it has begun."""
         if not _NAME.match(name):
             raise ValueError(f"{name!r} is not a plain name")
         try:
-            self._ask("update", f"reservationname={name}", f"starttime={_slurm_time(start_s)}")
+            self._ask(
+                "update",
+                f"reservationname={name}",
+                f"starttime={_slurm_time(start_s)}",
+                f"endtime={_slurm_time(end_s)}",
+            )
         except SourceError as exc:
             if "already started" in str(exc).lower() or _no_reservation(exc):
                 return False

@@ -420,6 +420,9 @@ class Gateway(Protocol):
         of them may still be applied. Read back.
         """
 
+    def release_jobs(self, ids: Sequence[str]) -> None:
+        """Let jobs go that Slurm itself holds."""
+
     def create_licence_reservation(
         self,
         name: str,
@@ -438,8 +441,8 @@ class Gateway(Protocol):
     def extend_reservation(self, name: str, end_s: float) -> bool:
         """Move a reservation's end; False if there is no such reservation."""
 
-    def put_off_reservation(self, name: str, start_s: float) -> bool:
-        """Move the start of a reservation; False if there is none, or it has begun."""
+    def put_off_reservation(self, name: str, start_s: float, end_s: float) -> bool:
+        """Move start and end of a reservation; False if there is none, or it has begun."""
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation if there is one."""

@@ -178,6 +178,10 @@ def _in_order(keys: tuple[str, ...]) -> bool:
     return keys[keys.index("Network") + 1] in _TAIL
 
 
+_STATES = {"RESV_DEL_HOLD": "PENDING"}
+"""Pending, and marked for good as held once because its reservation was gone."""
+
+
 def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
     """Build a job from its fields in ``scontrol``'s words. Raises SourceError or ValueError."""
     user = _USER.match(fields["UserId"])
@@ -189,7 +193,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
     if task is not None:  # the last task of a throttled array: 6%3 (26.05)
         task = task.partition("%")[0]
     single = task is not None and task.isascii() and task.isdigit()
-    state = fields["JobState"]
+    state = _STATES.get(fields["JobState"], fields["JobState"])
     least, most = _node_range(fields["NumNodes"])
     threads, tasks_per_core = core_bounds(fields)
     shortest = parse_duration(fields.get("TimeMin", ""))

@@ -18,13 +18,22 @@ from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.shelf_name import SHELF, is_shelf
 
-__all__ = ["LICENCE", "LICENCE_COUNT", "create_shelf", "is_limit", "left_fields", "open_fields"]
+__all__ = [
+    "LAST_S",
+    "LICENCE",
+    "LICENCE_COUNT",
+    "create_shelf",
+    "left_fields",
+    "open_fields",
+    "shelves",
+]
 
 LICENCE = SHELF
 """Licence in slurm.conf of which each shelf holds one: a reservation has to hold something."""
 LICENCE_COUNT = 8
 """More than there are shelves at a time: one that is closed, others whose jobs still run."""
-_LAST_S = 365 * 86400.0
+LAST_S = 365 * 86400.0
+"""Its end is as far behind its start: Slurm holds who waits in a reservation that ends."""
 _NOBODY = "-root"
 """Whom a reservation is for must be said: all users but root."""
 
@@ -35,7 +44,7 @@ def create_shelf(gateway: Gateway, now: float, opens_s: float) -> str:
     Raises SourceError if Slurm refuses, as it does where slurm.conf has no licence for it.
     """
     name = f"{SHELF}_{int(now)}"
-    end_s = opens_s + _LAST_S
+    end_s = opens_s + LAST_S
     gateway.create_licence_reservation(name, LICENCE, 1, _NOBODY, end_s, start_s=opens_s)
     return name
 
@@ -53,8 +62,3 @@ def left_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
 def open_fields(job: SlurmJob, original: OriginalRequest) -> tuple[tuple[str, str], ...]:
     """Fields of an update that let a job start: the licences that its user asked for, no shelf."""
     return (("Licenses", original.licenses or ""), *left_fields(job))
-
-
-def is_limit(reason: str) -> bool:
-    """Whether a reason is a limit of accounting, which Slurm finds only by trying the job."""
-    return reason.startswith(("QOS", "Assoc"))

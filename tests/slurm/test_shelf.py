@@ -11,24 +11,30 @@ import pytest
 from cluster import GATE, Cluster
 from test_limits import WAIT, fill, limit
 from test_survival import check_ledger, check_storm, storm
-from test_way_of_a_job import decisions, let_go, started
+from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
 
 __all__ = ["limit"]  # a fixture of test_limits
 
 CONFIG = "/etc/slurm-gpu-aware/config.toml"
+SLURM_CONF = "/etc/slurm/slurm.conf"
 SHELF = "gpuaware_shelf"
 
 
 @pytest.fixture(autouse=True)
 def no_room(cluster: Cluster) -> Iterator[None]:
     """No parked job stays in Slurm's own queue."""
-    cluster.sh("ctl", f"cp {CONFIG} /tmp/config.toml")
-    cluster.sh("ctl", f"printf '\\n[gate]\\nqueue_tests = 0\\nlease_s = 60\\n' >>{CONFIG}")
-    cluster.kill("ctl", "selectd", "TERM")
-    yield
-    cluster.sh("ctl", f"cp /tmp/config.toml {CONFIG}")
-    cluster.service_up("ctl", "selectd")
-    cluster.kill("ctl", "selectd", "TERM")
+    kept = "/tmp/config-without-shelf.toml"
+    cluster.sh("ctl", f"[ -e {kept} ] || cp {CONFIG} {kept}")
+    cluster.service_down("ctl", "selectd")
+    try:
+        gate = "\n[gate]\nqueue_tests = 0\nlease_s = 60\n"
+        cluster.sh("ctl", f"cp {kept} {CONFIG}; cat >>{CONFIG}", stdin=gate)
+        cluster.service_up("ctl", "selectd")
+        yield
+    finally:
+        cluster.service_down("ctl", "selectd")
+        cluster.sh("ctl", f"cp {kept} {CONFIG}")
+        cluster.service_up("ctl", "selectd")
 
 
 def on_shelf(cluster: Cluster, *job_ids: str) -> bool:
@@ -48,8 +54,10 @@ def test_jobs_come_from_the_shelf_in_their_order_and_grow_older_there(cluster: C
         cluster.submit("alice", ["--gres=gpu:4", f"--nice={nice}", "-t", "30"], WAIT)
         for nice in (10, 20, 30)
     ]
-    cluster.wait_until(lambda: on_shelf(cluster, *jobs), 30, "all on the shelf")
-    assert {cluster.job(job_id)["Reason"] for job_id in jobs} == {"Reservation"}
+    cluster.wait_until(lambda: on_shelf(cluster, *jobs), 60, "all on the shelf")
+    cluster.wait_until(  # until its scheduler has passed, Slurm shows what it showed before
+        lambda: {cluster.job(job_id)["Reason"] for job_id in jobs} == {"Reservation"}, 30, "reason"
+    )
     accrued = [cluster.job(job_id)["AccrueTime"] for job_id in jobs]
     assert "Unknown" not in accrued
     for place, job_id in enumerate(jobs):
@@ -65,7 +73,7 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
     first = fill(cluster, [4, 4, 4, 4])
     jobs = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(4)]
     array = cluster.submit("alice", ["--array=1-3", "--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, *jobs, array), 30, "all on the shelf")
+    cluster.wait_until(lambda: on_shelf(cluster, *jobs, array), 60, "all on the shelf")
     cluster.service_down("ctl", "selectd", "KILL")
     cluster.kill("ctl", "slurmctld", "TERM")  # they lie there afterwards, too
     time.sleep(3)
@@ -73,7 +81,7 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
     for job_id in first[:2]:
         let_go(cluster, "bob", job_id)
     for job_id in jobs[:2]:
-        cluster.wait(job_id, "RUNNING", 120)
+        cluster.wait(job_id, "RUNNING", 150)
     waiting = jobs[2:]
     assert all("Held" not in cluster.job(j)["Reason"] for j in (*waiting, array))
     cluster.service_up("ctl", "selectd")
@@ -91,6 +99,31 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
     for place, job_id in enumerate((*jobs[:2], jobs[2])):
         let_go(cluster, "alice", job_id)
         started(cluster, f"{array}_{place + 1}")
+
+
+def test_slurm_that_loses_the_shelf_loses_no_job(cluster: Cluster) -> None:
+    """Somebody puts an old slurm.conf back: without the licence the reservation is not valid."""
+    first = fill(cluster, [4, 4, 4, 4])
+    jobs = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(2)]
+    cluster.wait_until(lambda: on_shelf(cluster, *jobs), 60, "all on the shelf")
+    time.sleep(8)  # slurmctld saves its state every five seconds
+    cluster.sh("ctl", f"sed -i 's/^Licenses=.*/Licenses={GATE_LICENCE}:100000/' {SLURM_CONF}")
+    try:
+        cluster.kill("ctl", "slurmctld", "KILL")
+        time.sleep(3)
+        cluster.wait_until(
+            lambda: {cluster.job(j)["Reason"] for j in jobs} <= {"Licenses", "Priority", "None"},
+            60,
+            lambda: str([cluster.job(j)[""] for j in jobs]),
+        )
+        assert shelves(cluster) == {}
+        for place, job_id in enumerate(jobs):
+            let_go(cluster, "bob", first[place])
+            started(cluster, job_id)
+    finally:
+        licences = f"{GATE_LICENCE}:100000,{SHELF}:8"
+        cluster.sh("ctl", f"sed -i 's/^Licenses=.*/Licenses={licences}/' {SLURM_CONF}")
+        cluster.sh("ctl", ["scontrol", "reconfigure"])
 
 
 def test_of_jobs_alike_one_shows_the_limit(cluster: Cluster, limit: str) -> None:
@@ -117,7 +150,7 @@ def test_of_jobs_alike_one_shows_the_limit(cluster: Cluster, limit: str) -> None
 def test_released_by_hand(cluster: Cluster) -> None:
     first = fill(cluster, [4, 4, 4, 4])
     job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, job_id), 30, "on the shelf")
+    cluster.wait_until(lambda: on_shelf(cluster, job_id), 60, "on the shelf")
     cluster.sh("ctl", ["gpu-aware", "release", job_id])
     assert not on_shelf(cluster, job_id)
     let_go(cluster, "bob", first[3])
@@ -128,7 +161,7 @@ def test_released_by_hand(cluster: Cluster) -> None:
 def test_users_cannot_go_there_themselves(cluster: Cluster) -> None:
     first = fill(cluster, [4, 4, 4, 4])
     job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, job_id), 30, "on the shelf")
+    cluster.wait_until(lambda: on_shelf(cluster, job_id), 60, "on the shelf")
     name = cluster.job(job_id)["Reservation"]
     for options in (["--gres=gpu:1", f"--reservation={name}"], [f"--reservation={name}"]):
         done = cluster.run("ctl", ["sbatch", *options, "--wrap", "true"], "alice")

@@ -142,7 +142,11 @@ def change(state: dict, job: dict, job_id: str, fields: dict) -> None:
 
 
 def start(state: dict, job: dict) -> None:
-    if job["JobState"] != "PENDING" or GATE in job["Licenses"] or job.get("stuck"):
+    if (
+        job["JobState"] not in ("PENDING", "RESV_DEL_HOLD")
+        or GATE in job["Licenses"]
+        or job.get("stuck")
+    ):
         return
     slots = [int(i) for i in re.findall(r"gpu:g(\d+):1", job.get("TresPerNode", ""))] or [0, 1]
     nodes = job["ReqNodeList"] if job["ReqNodeList"] != "(null)" else "n1"

@@ -37,7 +37,7 @@ class RoundsBench:
 
         gateway.update_jobs = update_jobs  # type: ignore[method-assign]
         self.books = Books(slurm.store)
-        self.shelf = Shelf(gateway, clock=lambda: self.wall, timer=lambda: self.steady)
+        self.shelf = Shelf(gateway, clock=lambda: self.wall, timer=lambda: self.steady, saved_s=0.0)
         self.rounds = Rounds(
             gateway,
             config or Config(),

@@ -19,7 +19,8 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.candidates import PLANNABLE
 from slurm_gpu_aware.service.heartbeat import Heartbeat
-from slurm_gpu_aware.service.shelf import Shelf, placeable, spare
+from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.service.shelving import alike, placeable, spare
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gate import release_by_hand
 from slurm_gpu_aware.slurm.gateway import SlurmJob
@@ -135,12 +136,32 @@ def test_of_jobs_alike_one_shows_the_limit(slurm: FakeSlurm) -> None:
     why = {w["job_id"]: w["reason"] for w in outcome.waiting}
     assert why["10"] == "a limit holds job 9, which is like it: QOSMaxGRESPerUser"
     assert shelved(slurm) == ["10"]  # 11 asks for less: it is asked for itself
-    bench.steady += 60.0
+    bench.steady += 50.0
     bench.rounds.run()
     assert shelved(slurm) == ["10"]  # 9 stays where Slurm shows its limit
     end(slurm, "8")
     slurm.change("9", Reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
+
+
+def test_now_and_then_one_more_of_the_kind_is_tried(slurm: FakeSlurm) -> None:
+    """What Slurm shows of 9 may be old: nothing tells when a limit is changed."""
+    bench = full_node(slurm, aged("9"), aged("10"), aged("11"))
+    end(slurm, "7")
+    end(slurm, "8")
+    slurm.change("9", Reason="AssocGrpGRES", Reservation="(null)")
+    bench.rounds.run()
+    assert shelved(slurm) == ["10", "11"]
+    bench.steady += 61.0
+    assert bench.rounds.run().taken == 1
+    assert shelved(slurm) == ["11"]
+
+
+def test_a_longer_job_is_not_alike() -> None:
+    """It may break a limit on time alone."""
+    short, long = slurm_job(7), slurm_job(8, time_limit_s=86400.0)
+    assert alike(short) != alike(long)
+    assert alike(short) == alike(slurm_job(9))
 
 
 def test_few_parked_jobs_stay_in_slurms_queue(slurm: FakeSlurm) -> None:
@@ -197,17 +218,101 @@ def test_released_by_hand_it_leaves_the_shelf(slurm: FakeSlurm) -> None:
     assert slurm.jobs["9"]["JobState"] == "RUNNING"
 
 
-def test_the_heartbeat_puts_it_off_before_it_holds_the_gate(slurm: FakeSlurm) -> None:
+def test_nobody_whose_gate_is_open_stays_there(slurm: FakeSlurm) -> None:
+    """An operator released 9 while a round put it there; 10's licence was taken away."""
+    bench = full_node(slurm, aged("9"), aged("10"))
+    slurm.change("9", AdminComment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=hand:0:1", Licenses="(null)")
+    slurm.change("10", Licenses="(null)")
+    bench.rounds.run()
+    assert shelved(slurm) == []
+
+
+def test_released_before_it_was_seen_there(slurm: FakeSlurm) -> None:
+    slurm.write([aged("9")], [])
+    release_by_hand(CliGateway(scontrol=slurm.scontrol), Config(), ["9"])
+    sent = [json.loads(line)[1] for line in (slurm.home / "log").read_text().splitlines()]
+    assert any("ReservationName=" in text.split() for text in sent)
+
+
+def test_tasks_that_were_just_opened_are_not_put_there_with_the_rest(slurm: FakeSlurm) -> None:
+    array = aged("98", ArrayJobId="98", ArrayTaskId="1,2,3,4", Priority="50")
+    bench = bench_of(slurm, array)
+    assert sorted(bench.rounds.run().placed) == ["98_1", "98_2"]
+    assert shelved(slurm) == []
+    bench.rounds.run()
+    assert shelved(slurm) == []
+
+
+def test_a_task_is_taken_and_the_rest_stays(slurm: FakeSlurm) -> None:
+    bench = full_node(slurm, aged("98", ArrayJobId="98", ArrayTaskId="1,2,3"))
+    assert shelved(slurm) == ["98"]
+    end(slurm, "7")
+    assert bench.rounds.run().taken == 1
+    task = next(j for j in slurm.jobs.values() if j.get("ArrayTaskId") == "1")
+    assert task["Reservation"] == "(null)"
+    assert slurm.jobs["98"]["ArrayTaskId"] == "2,3"
+    assert shelved(slurm) == ["98"]
+    slurm.change(task["JobId"], Reason="Licenses")
+    assert bench.rounds.run().placed == ["98_1"]
+
+
+def test_who_slurm_holds_because_it_lost_the_shelf_is_let_go(slurm: FakeSlurm) -> None:
+    bench = full_node(slurm, aged("9"), aged("10", Reservation="class"))
+    bench.rounds.run()
+    for job_id in ("9", "10"):
+        slurm.change(
+            job_id,
+            JobState="RESV_DEL_HOLD",
+            Reason="Reservation_(null)_is_invalid",
+            Reservation="(null)",
+        )
+    (slurm.home / "log").unlink()
+    bench.rounds.run()
+    sent = [json.loads(line)[1] for line in (slurm.home / "log").read_text().splitlines()]
+    released = [line for text in sent for line in text.splitlines() if line.startswith("release")]
+    assert released == ["release 9"]  # 10's user named a reservation that is gone
+    end(slurm, "7")
+    slurm.change("9", Reason="Licenses")  # the state stays RESV_DEL_HOLD in Slurm
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = full_node(slurm, aged("9"))
+    slurm.change("9", JobState="CANCELLED")
+
+    def refuse(name: str) -> None:
+        raise SourceError(f"{name}: Requested reservation is in use")
+
+    monkeypatch.setattr(bench.gateway, "delete_reservation", refuse)
+    bench.steady += 61.0
+    bench.rounds.run()
+    assert bench.shelf.holds(slurm_job(9, shelf=shelves(slurm)[0]))
+
+
+def test_slurm_has_saved_a_shelf_before_jobs_name_it(slurm: FakeSlurm) -> None:
+    bench = bench_of(slurm, aged("9"))
+    shelf = Shelf(bench.gateway, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    shelf.put([slurm_job(9)], bench.wall + 60.0)
+    assert (len(shelves(slurm)), shelved(slurm)) == (1, [])
+    bench.steady += 15.0
+    shelf.put([slurm_job(9)], bench.wall + 60.0)
+    assert shelved(slurm) == ["9"]
+
+
+def test_the_heartbeat_holds_the_gate_before_it_puts_the_shelf_off(slurm: FakeSlurm) -> None:
     bench = full_node(slurm, aged("9"))
     (slurm.home / "log").unlink()
     Heartbeat(bench.gateway, Config(), bench.shelf).beat()
     sent = [json.loads(line)[0] for line in (slurm.home / "log").read_text().splitlines()]
-    changed = [words[1:] for words in sent if words[0] == "update"]
-    ends = {
-        w[0].partition("=")[2].partition("_1")[0]: int(w[1].partition("uts")[2]) for w in changed
-    }
-    assert list(ends) == ["gpuaware_shelf", "gpuaware_gate"]
-    assert ends["gpuaware_shelf"] == ends["gpuaware_gate"] + 1
+    changed = [dict(w.split("=", 1) for w in words[1:]) for words in sent if words[0] == "update"]
+    gate, shelf = changed
+    assert gate["reservationname"] == "gpuaware_gate"
+    assert is_shelf(shelf["reservationname"])
+    ends, opens = (int(text.removeprefix("uts")) for text in (gate["endtime"], shelf["starttime"]))
+    assert opens == ends + 30
+    assert int(shelf["endtime"].removeprefix("uts")) == opens + 365 * 86400
 
 
 def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
@@ -215,7 +320,7 @@ def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
 ) -> None:
     bench = full_node(slurm, aged("9"))
 
-    def refuse(name: str, start_s: float) -> bool:
+    def refuse(name: str, start_s: float, end_s: float) -> bool:
         raise SourceError(f"{name}: no")
 
     monkeypatch.setattr(bench.gateway, "put_off_reservation", refuse)
@@ -238,6 +343,7 @@ def test_a_limit_of_the_past_does_not_keep_it_there(slurm: FakeSlurm) -> None:
     assert shelved(slurm) == ["9"]
     bench.steady += 2.5
     assert bench.rounds.run().taken == 1
+    assert bench.rounds.run().taken == 1  # Slurm has not looked: its GPUs are kept for it
 
 
 def begun(slurm: FakeSlurm) -> None:
@@ -275,7 +381,7 @@ def test_a_selector_goes_on_with_the_shelf_that_is_there(slurm: FakeSlurm, *, cl
     shelf.keep_closed(bench.wall + 200.0)
     assert shelf.holds(slurm_job(9, shelf=name)) is closed
     start = re.findall(r"StartTime=([0-9]+)", (slurm.home / "reservations").read_text())[0]
-    assert (int(start) == int(bench.wall + 201.0)) is closed
+    assert (int(start) == int(bench.wall + 230.0)) is closed
 
 
 def test_without_its_licence_all_stay_in_the_queue(
