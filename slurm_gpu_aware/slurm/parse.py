@@ -178,10 +178,6 @@ def _in_order(keys: tuple[str, ...]) -> bool:
     return keys[keys.index("Network") + 1] in _TAIL
 
 
-_STATES = {"RESV_DEL_HOLD": "PENDING"}
-"""Pending, and marked for good as held once because its reservation was gone."""
-
-
 def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
     """Build a job from its fields in ``scontrol``'s words. Raises SourceError or ValueError."""
     user = _USER.match(fields["UserId"])
@@ -193,7 +189,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
     if task is not None:  # the last task of a throttled array: 6%3 (26.05)
         task = task.partition("%")[0]
     single = task is not None and task.isascii() and task.isdigit()
-    state = _STATES.get(fields["JobState"], fields["JobState"])
+    state = _state(fields)
     least, most = _node_range(fields["NumNodes"])
     threads, tasks_per_core = core_bounds(fields)
     shortest = parse_duration(fields.get("TimeMin", ""))
@@ -260,6 +256,14 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         shares=_shares(fields.get("shares", "")),
         gpu_types=_gpu_types(fields.get("JOB_GRES", "")),
     )
+
+
+def _state(fields: Mapping[str, str]) -> str:
+    """``RESV_DEL_HOLD`` hides the state of a job that Slurm held once, or would have held if it did
+    not run, because its reservation was gone: pending, or running on the nodes that it shows."""
+    if fields["JobState"] != "RESV_DEL_HOLD":
+        return fields["JobState"]
+    return "RUNNING" if _names(fields["NodeList"]) else "PENDING"
 
 
 def _exclusive(fields: Mapping[str, str]) -> bool:

@@ -276,6 +276,15 @@ def test_who_slurm_holds_because_it_lost_the_shelf_is_let_go(slurm: FakeSlurm) -
     assert bench.rounds.run().placed == ["9"]
 
 
+def test_who_runs_does_not_pass_for_pending(slurm: FakeSlurm) -> None:
+    """7 ran in a shelf that had opened, with our licence, when Slurm lost the reservation."""
+    bench = bench_of(slurm, aged("7", JobState="RESV_DEL_HOLD", NodeList="n1", slots=[0, 1]))
+    (job,) = bench.gateway.jobs()
+    assert job.state == "RUNNING"
+    bench.rounds.run()
+    assert bench.told == []
+
+
 def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
