@@ -36,7 +36,7 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	@luac=$$(command -v luac5.1 || command -v luac) || { echo "luac is not installed: Lua files not checked"; exit 0; }; \
 	  find etc/lua docker/etc -name '*.lua' -exec echo $$luac -p {} + -exec $$luac -p {} +
 	@command -v shellcheck >/dev/null || { echo "shellcheck is not installed: shell scripts not checked"; exit 0; }; \
-	  shellcheck docker/*.sh docker/cluster .ci/run
+	  shellcheck docker/*.sh docker/cluster .ci/run etc/resv.d/*
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
 	$(PYTEST) -q -n 2

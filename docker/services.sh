@@ -73,7 +73,7 @@ lay_out() {
     install -d /shared/gpu-aware /shared/gpu-aware/clocks /shared/home
     for user in alice bob; do install -d -o "$user" -g "$user" "/shared/home/$user"; done
     if [ ! -e /etc/slurm/.ready ]; then
-        install -d /etc/slurm/prolog.d /etc/slurm/epilog.d
+        install -d /etc/slurm/prolog.d /etc/slurm/epilog.d /etc/slurm/resv.d
         install -m 644 $etc/slurm.conf $etc/gres.conf $etc/cgroup.conf /etc/slurm/
         install -o slurm -g slurm -m 600 $etc/slurmdbd.conf /etc/slurm/
         install -m 755 $etc/hook-noop.sh /etc/slurm/prolog.d/00-noop
@@ -97,6 +97,7 @@ mode() {
     plain)
         install_filter $etc/job_submit_plain.lua
         rm -f /etc/slurm/prolog.d/*gpu-aware* /etc/slurm/epilog.d/*gpu-aware*
+        install -m 755 $etc/hook-noop.sh /etc/slurm/resv.d/50-gpu-aware-shelf
         down selectd TERM
         ;;
     aware)
@@ -108,7 +109,7 @@ mode() {
         else
             install_filter $etc/job_submit_plain.lua
         fi
-        for kind in prolog epilog; do
+        for kind in prolog epilog resv; do
             for file in "$ours/$kind.d"/*; do
                 [ -f "$file" ] && install -m 755 "$file" "/etc/slurm/$kind.d/"
             done

@@ -156,10 +156,13 @@ def check_coverage(g: Ground) -> Iterable[Check]:
 
 
 def check_scripts(g: Ground) -> Iterable[Check]:
-    """Prolog and epilog set and reset clocks."""
-    for kind, key in (("prolog.d", "Prolog"), ("epilog.d", "Epilog")):
+    """Prolog and epilog set and reset clocks; ResvProlog empties a shelf that opens."""
+    for kind, key in (("prolog.d", "Prolog"), ("epilog.d", "Epilog"), ("resv.d", "ResvProlog")):
         files = [Path(f) for value in _values(g.slurm, key) for f in glob(value)]
-        install = "'gpu-aware setup --install'; without it clocks stay at their default"
+        without = "clocks stay at their default"
+        if key == "ResvProlog":
+            without = "jobs on the shelf go before all others while the selector is away"
+        install = f"'gpu-aware setup --install'; without it {without}"
         for source in shipped(kind):
             have = next((f for f in files if f.name == source.name), None)
             if have is None:

@@ -46,6 +46,8 @@ _INDEX_TYPE = re.compile(r"g\d+\Z")
 OWN_FILTER = "job_submit.lua"
 LUA_CONF = "gpu_aware_conf.lua"
 CLOCK_CONF = "clock.conf"
+_SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
+"""Folder of a script of ours -> slurm.conf's key for it."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,10 @@ def for_output(site: Site, folder: Path) -> Plan:
         Change(folder / LUA_CONF, _lua_conf(site)),
         Change(folder / CLOCK_CONF, render.clock_conf(_commands() / "gpu-aware-clock")),
         *(_copy(p, folder / p.name) for p in [*filter_files(), *_own_filter()]),
-        *(_copy(p, folder / "prolog.d" / p.name, 0o755) for p in shipped("prolog.d")),
-        *(_copy(p, folder / "epilog.d" / p.name, 0o755) for p in shipped("epilog.d")),
+        *(
+            _copy(source, folder / target.parent.name / target.name, 0o755)
+            for source, target in scripts
+        ),
         *_units(site, folder / "systemd"),
     ]
     if site.nodes:
@@ -314,17 +318,16 @@ def operators(config: Config, slurm_user: str) -> list[int]:
 
 
 def _scripts(slurm_dir: Path) -> list[tuple[Path, Path]]:
-    """(shipped prolog or epilog, where it goes)."""
+    """(shipped prolog, epilog or script for reservations, where it goes)."""
     return [
         (source, slurm_dir / kind / source.name)
-        for kind in ("prolog.d", "epilog.d")
+        for kind in _SCRIPT_KEYS
         for source in shipped(kind)
     ]
 
 
 def _script_settings(scripts: Iterable[tuple[Path, Path]]) -> dict[str, str]:
-    keys = {"prolog.d": "Prolog", "epilog.d": "Epilog"}
-    return {keys[target.parent.name]: str(target) for _, target in scripts}
+    return {_SCRIPT_KEYS[target.parent.name]: str(target) for _, target in scripts}
 
 
 def _gate_script(config: Config) -> str:

@@ -30,6 +30,12 @@ __all__ = [
 QUEUE_DEPTH = 5000
 """``default_queue_depth``: with Slurm's own 100, parked jobs of higher priority delay others."""
 
+_WITHOUT = {
+    "Prolog": "clocks are not set",
+    "Epilog": "clocks are not reset",
+    "ResvProlog": "jobs on the shelf go before all others while the selector is away",
+}
+"""What happens without a script of ours."""
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\Z")
 
 
@@ -125,7 +131,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
     ----------
     config : ours.
     current : the site's slurm.conf.
-    scripts : ``Prolog`` and ``Epilog`` -> path of our script; may be empty.
+    scripts : ``Prolog``, ``Epilog`` and ``ResvProlog`` -> path of our script; may be empty.
     """
     values: dict[str, str] = {}
     notes: list[str] = []
@@ -143,7 +149,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         if have is None or have == path:
             values[key] = path
         elif not _glob_covers(have, path):
-            notes.append(f"{key}={have} stays; call {path} from it, or clocks are not set")
+            notes.append(f"{key}={have} stays; call {path} from it, or {_WITHOUT[key]}")
     _job_completion(config, current, values, notes)
     return Settings(values, tuple(notes))
 

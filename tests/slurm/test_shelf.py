@@ -81,24 +81,38 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
     for job_id in first[:2]:
         let_go(cluster, "bob", job_id)
     for job_id in jobs[:2]:
-        cluster.wait(job_id, "RUNNING", 150)
-    waiting = jobs[2:]
-    assert all("Held" not in cluster.job(j)["Reason"] for j in (*waiting, array))
-    cluster.service_up("ctl", "selectd")
-    opened = set(shelves(cluster))
+        cluster.wait(job_id, "RUNNING", 180)
+    waiting = (*jobs[2:], array)
     cluster.wait_until(
-        lambda: bool(set(shelves(cluster)) - opened) and on_shelf(cluster, *waiting, array),
-        60,
-        lambda: f"{shelves(cluster)}: {[cluster.job(j)[''] for j in (*waiting, array)]}",
+        lambda: not any(SHELF in cluster.job(j).get("Reservation", "") for j in waiting),
+        15,
+        "ResvProlog takes them from the shelf",
     )
-    for job_id in first[2:]:
-        let_go(cluster, "bob", job_id)
-    for job_id in waiting:
-        started(cluster, job_id)
-        assert len(decisions(cluster, job_id)) == 1
-    for place, job_id in enumerate((*jobs[:2], jobs[2])):
-        let_go(cluster, "alice", job_id)
-        started(cluster, f"{array}_{place + 1}")
+    assert all("Held" not in cluster.job(j)["Reason"] for j in waiting)
+
+    # They go on in their place: who comes now with a higher priority is before them.
+    urgent = cluster.submit("bob", ["--gres=gpu:4", "-t", "30"], WAIT)
+    cluster.sh("ctl", ["scontrol", "update", f"jobid={urgent}", "priority=4000000000"])
+    let_go(cluster, "alice", jobs[0])
+    cluster.wait(urgent, "RUNNING", 60)
+    assert cluster.job(jobs[2])["JobState"] == "PENDING"
+    let_go(cluster, "bob", urgent)
+    cluster.wait(jobs[2], "RUNNING", 60)
+
+    cluster.service_up("ctl", "selectd")
+    rest = (jobs[3], array)
+    cluster.wait_until(
+        lambda: on_shelf(cluster, *rest),
+        90,
+        lambda: f"{shelves(cluster)}: {[cluster.job(j)[''] for j in rest]}",
+    )
+    let_go(cluster, "bob", first[2])
+    started(cluster, jobs[3])
+    assert len(decisions(cluster, jobs[3])) == 1
+    ends = [("bob", first[3]), ("alice", jobs[1]), ("alice", jobs[2])]
+    for task, (user, job_id) in enumerate(ends, 1):
+        let_go(cluster, user, job_id)
+        started(cluster, f"{array}_{task}")
 
 
 def test_slurm_that_loses_the_shelf_loses_no_job(cluster: Cluster) -> None:
