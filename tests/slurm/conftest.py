@@ -16,7 +16,14 @@ from cluster import Cluster
 HERE = Path(__file__).parent
 
 
-LONGEST_FIRST = ("test_survival", "test_rolling", "test_requests", "test_preemption", "test_limits")
+LONGEST_FIRST = (
+    "test_survival",
+    "test_rolling",
+    "test_shelf",
+    "test_requests",
+    "test_preemption",
+    "test_limits",
+)
 """Files in the order in which clusters side by side take them: no long one at the end, alone."""
 
 
