@@ -6,10 +6,11 @@ spends two of every five seconds on jobs that cannot start. A job in a reservati
 begun is not tried at all, keeps its priority, and goes on growing older.
 
 So the shelf is a reservation of no nodes that is always about to begin: the heartbeat moves its
-start ahead, to just behind the end of the gate. If the selector dies, the gate ends, the
-reservation begins, and its jobs start in it as plain Slurm would start them, on any nodes. It never
-ends before they do: Slurm holds jobs whose reservation is over. Once begun it cannot be put off
-again, so the next shelf has another name.
+start ahead, to behind the end of the gate. If the selector dies, the gate ends, the reservation
+begins, and Slurm's ResvProlog (etc/resv.d) takes its jobs from it, so that they start as plain Slurm
+would start them. Where that script does not run they start in the reservation, on any nodes, before
+jobs without one. It never ends before they do: Slurm holds jobs whose reservation is over. Once
+begun it cannot be put off again, so the next shelf has another name.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ LICENCE_COUNT = 8
 """More than there are shelves at a time: one that is closed, others whose jobs still run."""
 LAST_S = 365 * 86400.0
 """Its end is as far behind its start: Slurm holds who waits in a reservation that ends."""
-_NOBODY = "-root"
-"""Whom a reservation is for must be said: all users but root."""
+_USERS = "-root"
+"""Whom a reservation is for must be said: all users but root, who is let in anyway."""
 
 
 def create_shelf(gateway: Gateway, now: float, opens_s: float) -> str:
@@ -45,7 +46,7 @@ def create_shelf(gateway: Gateway, now: float, opens_s: float) -> str:
     """
     name = f"{SHELF}_{int(now)}"
     end_s = opens_s + LAST_S
-    gateway.create_licence_reservation(name, LICENCE, 1, _NOBODY, end_s, start_s=opens_s)
+    gateway.create_licence_reservation(name, LICENCE, 1, _USERS, end_s, start_s=opens_s)
     return name
 
 
