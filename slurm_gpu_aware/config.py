@@ -21,6 +21,7 @@ __all__ = [
     "DEFAULT_PATH",
     "LEVELS",
     "NETWORK_LEVELS",
+    "SHELF",
     "ClassConfig",
     "Config",
     "EventsConfig",
@@ -30,6 +31,7 @@ __all__ = [
     "SetupConfig",
     "SiteConfig",
     "StoreConfig",
+    "is_shelf",
     "load_config",
 ]
 
@@ -108,6 +110,15 @@ class PlacementConfig:
         """The same with another L of ``cluster``, as if the file gave it."""
         levels = {**self.levels, "cluster": penalty}
         return replace(self, locality_penalty=penalty, levels=levels)
+
+
+SHELF = "gpuaware_shelf"
+"""How the reservations begin in which parked jobs wait (`slurm.shelf`), and their licence."""
+
+
+def is_shelf(reservation: str | None) -> bool:
+    """Whether a reservation is one of ours for parked jobs."""
+    return reservation is not None and f"{reservation}_".startswith(f"{SHELF}_")
 
 
 @dataclass(frozen=True)

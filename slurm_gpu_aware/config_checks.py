@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.penalties import LEVELS
-from slurm_gpu_aware.slurm.shelf_name import SHELF, is_shelf
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config, PlacementConfig
@@ -85,6 +84,8 @@ def check(config: Config, known_policies: tuple[str, ...]) -> None:
         "must be a plain reservation name",
     )
     require(config.gate.licence_count >= 1, "gate.licence_count", "must be at least 1")
+    from slurm_gpu_aware.config import SHELF, is_shelf  # which imports this module
+
     require(config.gate.licence != SHELF, "gate.licence", f"{SHELF} is the shelf's licence")
     require(
         not is_shelf(config.gate.reservation),

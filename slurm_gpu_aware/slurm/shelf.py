@@ -7,17 +7,17 @@ begun is not tried at all, keeps its priority, and goes on growing older.
 
 So the shelf is a reservation of no nodes that is always about to begin: the heartbeat moves its
 start ahead, to behind the end of the gate. If the selector dies, the gate ends, the reservation
-begins, and Slurm's ResvProlog (etc/resv.d) takes its jobs from it, so that they start as plain Slurm
-would start them. Where that script does not run they start in the reservation, on any nodes, before
-jobs without one. It never ends before they do: Slurm holds jobs whose reservation is over. Once
-begun it cannot be put off again, so the next shelf has another name.
+begins, and Slurm's ResvProlog (etc/resv.d) takes its jobs from it, so that they start as plain
+Slurm would start them. Where that script does not run they start in the reservation, on any nodes,
+before jobs without one. It never ends before they do: Slurm holds jobs whose reservation is over.
+Once begun it cannot be put off again, so the next shelf has another name.
 """
 
 from __future__ import annotations
 
+from slurm_gpu_aware.config import SHELF, is_shelf
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob, SlurmReservation
-from slurm_gpu_aware.slurm.shelf_name import SHELF, is_shelf
 
 __all__ = [
     "LAST_S",

@@ -15,7 +15,7 @@ from fake_slurm import FakeSlurm, parked
 from rounds_bench import RoundsBench
 from sample_jobs import slurm_job
 
-from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.config import Config, is_shelf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.candidates import PLANNABLE
 from slurm_gpu_aware.service.heartbeat import Heartbeat
@@ -25,7 +25,6 @@ from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gate import release_by_hand
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
-from slurm_gpu_aware.slurm.shelf_name import is_shelf
 
 NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
 
