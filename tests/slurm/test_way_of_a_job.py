@@ -276,7 +276,7 @@ def test_ledger_tells_the_whole_way(cluster: Cluster) -> None:
 def test_own_licences_are_kept(cluster: Cluster) -> None:
     """Needs a licence beside the gate's; the cluster has one added for the test."""
     conf = "/etc/slurm/slurm.conf"
-    cluster.sh("ctl", f"sed -i 's/^Licenses=gpuaware:100000$/&,matlab:1/' {conf}")
+    cluster.sh("ctl", f"sed -i 's/^Licenses=gpuaware:100000.*$/&,matlab:1/' {conf}")
     try:
         cluster.sh("ctl", ["scontrol", "reconfigure"])
         first = cluster.submit("alice", ["--gres=gpu:1", "-L", "matlab:1"], SEEN)
