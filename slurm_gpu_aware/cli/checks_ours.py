@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.cli.check import Check, Ground, failed, ok, warning, words
 from slurm_gpu_aware.cli.files import shipped
+from slurm_gpu_aware.cli.install import SCRIPT_KEYS
 from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.slurm import render
@@ -157,11 +158,11 @@ def check_coverage(g: Ground) -> Iterable[Check]:
 
 def check_scripts(g: Ground) -> Iterable[Check]:
     """Prolog and epilog set and reset clocks; ResvProlog empties a shelf that opens."""
-    for kind, key in (("prolog.d", "Prolog"), ("epilog.d", "Epilog"), ("resv.d", "ResvProlog")):
+    for kind, key in SCRIPT_KEYS.items():
         files = [Path(f) for value in _values(g.slurm, key) for f in glob(value)]
         without = "clocks stay at their default"
         if key == "ResvProlog":
-            without = "jobs on the shelf go before all others while the selector is away"
+            without = render.WITHOUT[key]
         install = f"'gpu-aware setup --install'; without it {without}"
         for source in shipped(kind):
             have = next((f for f in files if f.name == source.name), None)

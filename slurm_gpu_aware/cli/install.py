@@ -29,6 +29,7 @@ from slurm_gpu_aware.slurm.render import NodeGpus
 __all__ = [
     "LUA_CONF",
     "OWN_FILTER",
+    "SCRIPT_KEYS",
     "Plan",
     "Site",
     "clock_conf_path",
@@ -46,7 +47,7 @@ _INDEX_TYPE = re.compile(r"g\d+\Z")
 OWN_FILTER = "job_submit.lua"
 LUA_CONF = "gpu_aware_conf.lua"
 CLOCK_CONF = "clock.conf"
-_SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
+SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
 """Folder of a script of ours -> slurm.conf's key for it."""
 
 
@@ -320,14 +321,12 @@ def operators(config: Config, slurm_user: str) -> list[int]:
 def _scripts(slurm_dir: Path) -> list[tuple[Path, Path]]:
     """(shipped prolog, epilog or script for reservations, where it goes)."""
     return [
-        (source, slurm_dir / kind / source.name)
-        for kind in _SCRIPT_KEYS
-        for source in shipped(kind)
+        (source, slurm_dir / kind / source.name) for kind in SCRIPT_KEYS for source in shipped(kind)
     ]
 
 
 def _script_settings(scripts: Iterable[tuple[Path, Path]]) -> dict[str, str]:
-    return {_SCRIPT_KEYS[target.parent.name]: str(target) for _, target in scripts}
+    return {SCRIPT_KEYS[target.parent.name]: str(target) for _, target in scripts}
 
 
 def _gate_script(config: Config) -> str:

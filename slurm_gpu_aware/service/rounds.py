@@ -143,10 +143,11 @@ class Rounds:
             or self.watch.placed
             or any(is_ours(j.admin_comment) or self._strays.looks_ours(j) for j in pending)
         )
-        self._strays.open(pending, now, split_arrays(jobs), gate_held=self._gate_held(now))
+        split = split_arrays(jobs)
+        self._strays.open(pending, now, split, gate_held=self._gate_held(now))
         self._shelf.rescue(parked)
         gated = {job.raw_id for job in parked}
-        self._shelf.free((job for job in pending if job.raw_id not in gated), split_arrays(jobs))
+        self._shelf.free((job for job in pending if job.raw_id not in gated), split)
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:

@@ -227,26 +227,15 @@ class CliGateway:
             " ".join(["update", f"jobid={u.job_id}", *(f"{k}={v}" for k, v in u.fields)])
             for u in updates
         ]
-        limit = self._timeout_s + 0.02 * len(updates)
-        stdout, stderr = run_command(
-            [self._scontrol],
-            limit,
-            stdin="\n".join([*lines, "quit"]) + "\n",
-            check=False,
-            extra=_ZONE,
-        )
-        del stdout  # the echo of what was sent
-        return _complaints(stderr, {u.job_id for u in updates})
+        return self._feed(lines, {u.job_id for u in updates})
 
     def release_jobs(self, ids: Sequence[str]) -> None:
         """``scontrol release`` of jobs; a refusal is logged."""
         for job_id in ids:
             if not JOB_ID.match(job_id):
                 raise ValueError(f"{job_id!r} is not a job id")
-        text = "\n".join([*(f"release {job_id}" for job_id in ids), "quit"]) + "\n"
-        limit = self._timeout_s + 0.02 * len(ids)
-        _, stderr = run_command([self._scontrol], limit, stdin=text, check=False, extra=_ZONE)
-        for job_id, why in _complaints(stderr, set(ids)).items():
+        refused = self._feed([f"release {job_id}" for job_id in ids], set(ids))
+        for job_id, why in refused.items():
             log.warning("job %s could not be released: %s", job_id, why)
 
     def create_licence_reservation(
@@ -334,6 +323,14 @@ class CliGateway:
         except SourceError as exc:
             log.warning("job %d is passed over, cancel it or release it by hand: %s", number, exc)
             return None
+
+    def _feed(self, lines: Sequence[str], ids: Set[str]) -> dict[str, str]:
+        """Commands through one process, on its standard input; complaints by job id."""
+        limit = self._timeout_s + 0.02 * len(lines)
+        text = "\n".join([*lines, "quit"]) + "\n"
+        # What it prints on stdout is the echo of what was sent.
+        _, stderr = run_command([self._scontrol], limit, stdin=text, check=False, extra=_ZONE)
+        return _complaints(stderr, ids)
 
     def _ask(self, *arguments: str) -> str:
         return run_command([self._scontrol, *arguments], self._timeout_s, extra=_ZONE)[0]

@@ -15,6 +15,7 @@ from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.shelf import LICENCE, LICENCE_COUNT
 
 __all__ = [
+    "WITHOUT",
     "NodeGpus",
     "Settings",
     "clock_conf",
@@ -30,7 +31,7 @@ __all__ = [
 QUEUE_DEPTH = 5000
 """``default_queue_depth``: with Slurm's own 100, parked jobs of higher priority delay others."""
 
-_WITHOUT = {
+WITHOUT = {
     "Prolog": "clocks are not set",
     "Epilog": "clocks are not reset",
     "ResvProlog": "jobs on the shelf go before all others while the selector is away",
@@ -149,7 +150,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         if have is None or have == path:
             values[key] = path
         elif not _glob_covers(have, path):
-            notes.append(f"{key}={have} stays; call {path} from it, or {_WITHOUT[key]}")
+            notes.append(f"{key}={have} stays; call {path} from it, or {WITHOUT[key]}")
     _job_completion(config, current, values, notes)
     return Settings(values, tuple(notes))
 

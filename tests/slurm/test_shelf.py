@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import GATE, Cluster
 from test_limits import WAIT, fill, limit
-from test_survival import check_ledger, check_storm, storm
+from test_survival import storm_without_mercy
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
 
 __all__ = ["limit"]  # a fixture of test_limits
@@ -190,15 +189,4 @@ def test_users_cannot_go_there_themselves(cluster: Cluster) -> None:
 
 
 def test_selector_killed_at_random_moments(cluster: Cluster) -> None:
-    kills = 0
-
-    def strike(rng: random.Random) -> None:
-        nonlocal kills
-        if cluster.service_pid("ctl", "selectd") is not None:
-            cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
-            kills += 1
-
-    job_ids = storm(cluster, strike)
-    assert kills >= 3
-    check_storm(cluster, job_ids)
-    check_ledger(cluster, job_ids)
+    storm_without_mercy(cluster)

@@ -125,7 +125,8 @@ def check_ledger(cluster: Cluster, job_ids: list[str]) -> None:
         assert found[-1]["state"] == "ended", (job_id, found)
 
 
-def test_selector_killed_at_random_moments(cluster: Cluster) -> None:
+def storm_without_mercy(cluster: Cluster) -> None:
+    """A storm in which the selector is killed again and again; nothing is lost or runs twice."""
     kills = 0
 
     def strike(rng: random.Random) -> None:
@@ -138,6 +139,10 @@ def test_selector_killed_at_random_moments(cluster: Cluster) -> None:
     assert kills >= 3
     check_storm(cluster, job_ids)
     check_ledger(cluster, job_ids)
+
+
+def test_selector_killed_at_random_moments(cluster: Cluster) -> None:
+    storm_without_mercy(cluster)
 
 
 def test_slurmctld_restarted_at_random_moments(cluster: Cluster) -> None:
