@@ -69,6 +69,8 @@ class RunningJob:
     """Jobs of a higher preemption tier than this may preempt it; None: no tier may."""
     preempt_group: str | None = None
     """Jobs that name this group may preempt it; then ``preemptable_by`` is only what it costs."""
+    priority: float = 0.0
+    """Slurm's priority, which says who of one group may preempt it."""
     application: str | None = None
     """Application by its name in an interference profile (``topo-aware``); None: not known."""
     socket_cpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -83,6 +83,8 @@ class Request:
     """May preempt running jobs whose ``preemptable_by`` is lower; None: no tier of its own."""
     preempts: frozenset[str] = frozenset()
     """May preempt running jobs of these ``preempt_group`` values, whatever the tier."""
+    preempts_lower: frozenset[str] = frozenset()
+    """May preempt running jobs of these ``preempt_group`` values whose ``priority`` is lower."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the policy (``placement`` registry checks them)."""
 

@@ -55,12 +55,13 @@ def plan_preemption(
 
 def can_preempt(request: Request) -> bool:
     """Say whether a request may preempt anybody at all."""
-    return request.preemption_tier is not None or bool(request.preempts)
+    return request.preemption_tier is not None or bool(request.preempts | request.preempts_lower)
 
 
 def _may_push_out(request: Request, job: RunningJob) -> bool:
     if job.preempt_group is not None:
-        return job.preempt_group in request.preempts
+        lower = job.preempt_group in request.preempts_lower and job.priority < request.priority
+        return lower or job.preempt_group in request.preempts
     tier = request.preemption_tier
     return tier is not None and job.preemptable_by is not None and job.preemptable_by < tier
 

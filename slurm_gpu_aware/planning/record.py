@@ -128,13 +128,14 @@ def _request(
     """Fields that differ from their default; eligible nodes and groups by their number."""
     plain = {f.name: getattr(request, f.name) for f in fields(request)}
     plain["options"] = dict(request.options)
-    plain["preempts"] = sorted(request.preempts)
+    for name in _NAMES:
+        plain[name] = sorted(getattr(request, name))
     if request.eligible is not None:
         mask = request.eligible.astype(np.bool_).tobytes()
         plain["eligible"] = masks.setdefault(mask, len(masks))
     if request.together is not None:
         plain["together"] = groups.setdefault(request.together, len(groups))
-    default = {**_DEFAULT, "preempts": []}
+    default = _DEFAULT | {name: [] for name in _NAMES}
     return {
         name: value
         for name, value in plain.items()
@@ -143,6 +144,8 @@ def _request(
 
 
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
+_NAMES = {"preempts", "preempts_lower"}
+"""Fields that are sets of names."""
 
 
 def _mask(nodes: Sequence[int], cluster: Cluster) -> BoolArray:
@@ -161,8 +164,8 @@ def _read_request(
         values["together"] = groups[values["together"]]
     if "required" in values:
         values["required"] = tuple(values["required"])
-    if "preempts" in values:
-        values["preempts"] = frozenset(values["preempts"])
+    for name in _NAMES & values.keys():
+        values[name] = frozenset(values[name])
     return Request(**values)
 
 

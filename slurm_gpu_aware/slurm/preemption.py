@@ -46,6 +46,14 @@ class PreemptionRules:
         own = self.qos.get(job.qos or "") if self._by("qos") else None
         return own.preempts - {own.name} if own is not None else NOBODY
 
+    def preempts_lower(self, job: SlurmJob) -> frozenset[str]:
+        """Groups whose jobs of lower priority it may preempt: its own QOS with ``WITHIN``."""
+        own = self.qos.get(job.qos or "") if self._by("qos") else None
+        if self.slurm is None or own is None:
+            return NOBODY
+        within = "WITHIN" in own.preempt_mode | self.slurm.preempt_mode
+        return frozenset({own.name}) if within else NOBODY
+
     def standing(self, job: SlurmJob, now: float) -> Standing:
         """How a running job stands: who may preempt it."""
         if self.slurm is None or job.state != "RUNNING" or self._is_spared(job, now):

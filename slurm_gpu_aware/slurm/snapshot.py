@@ -201,7 +201,12 @@ def _with_standing(
     standing = rules.standing(job, now)
     if standing.preemptable_by is None:
         return running
-    return replace(running, preemptable_by=standing.preemptable_by, preempt_group=standing.group)
+    return replace(
+        running,
+        preemptable_by=standing.preemptable_by,
+        preempt_group=standing.group,
+        priority=float(job.priority),
+    )
 
 
 def _without_victims(

@@ -153,6 +153,7 @@ def _in_partition(
         submit_s=job.submit_s,
         preemption_tier=site.rules.tier(partition),
         preempts=site.rules.preempts(job),
+        preempts_lower=site.rules.preempts_lower(job),
     )
     asked = original.nodes if form.kind == "node" else None
     if (kept := together(request, asked, partition, site)) is not None:

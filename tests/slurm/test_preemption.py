@@ -202,6 +202,20 @@ def test_by_qos(cluster: Cluster, by_qos: None) -> None:
     assert set(states(cluster, normal).values()) == {("RUNNING", "0")}
 
 
+def test_within_a_qos(cluster: Cluster, by_qos: None) -> None:
+    """``PreemptMode=WITHIN``: of jobs of the same QOS those of lower priority."""
+    sacctmgr(cluster, "modify", "qos", "cheap", "set", "preemptmode=within,requeue")
+    cluster.kill("ctl", "selectd", "TERM")  # QOS are read at its start, and once a minute
+    low = occupy(cluster, [1, 4], "--qos=cheap", "--nice=1000000")
+    peers = occupy(cluster, [4, 4], "--qos=cheap")
+    for job_id in peers:
+        cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "nice=-1000000"])
+    high = cluster.submit("bob", ["--qos=cheap", "--gres=gpu:4"], WAIT)
+    victims = check_victims(cluster, high, [*low, *peers], REQUEUED)
+    assert len(victims) == 1
+    assert set(victims) < set(low)
+
+
 def test_nobody_is_preempted_without_need(cluster: Cluster, by_qos: None) -> None:
     cheap = occupy(cluster, [4, 4], "--qos=cheap")
     dear = cluster.submit("alice", ["--qos=dear", "-N2", "--gres=gpu:4"], WAIT)

@@ -56,6 +56,26 @@ def test_the_longest_of_the_rule_that_holds(kind: str, expected: float):
     assert rules.grace_s == expected
 
 
+@pytest.mark.parametrize(
+    ("cluster_mode", "mode", "expected"),
+    [
+        ("REQUEUE", "requeue", ()),
+        ("REQUEUE", "within,requeue", ("low",)),
+        ("WITHIN,REQUEUE", "requeue", ("low",)),
+        ("WITHIN,REQUEUE", "cluster", ("low",)),
+    ],
+)
+def test_preemption_within_a_qos(cluster_mode: str, mode: str, expected: tuple[str, ...]):
+    slurm = replace(SLURM, preempt_type="qos", preempt_mode=frozenset(cluster_mode.split(",")))
+    (own,) = parse_qos(f"low||{mode}|5|00:00:00|0\n")
+    job = replace(JOB, qos="low")
+    assert PreemptionRules(slurm, {}, {"low": own}).preempts_lower(job) == set(expected)
+    by_tier = replace(slurm, preempt_type="partition_prio")
+    assert not PreemptionRules(by_tier, {}, {"low": own}).preempts_lower(job)
+    running = replace(job, state="RUNNING", nodes=("n1",))
+    assert PreemptionRules(slurm, {}, {"low": own}).standing(running, 0.0).group == "low"
+
+
 @pytest.fixture
 def watch(tmp_path: Path) -> Watch:
     return Watch(Books(tmp_path / "store.db"), Config())

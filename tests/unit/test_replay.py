@@ -58,6 +58,7 @@ def a_round(seed):
             whole_node=i == 6,
             preemption_tier=3.0 if i == 0 else None,
             preempts=frozenset({"low", "scavenger"}) if i == 1 else frozenset(),
+            preempts_lower=frozenset({"low"}) if i == 2 else frozenset(),
         )
         for i in range(14)
     ]

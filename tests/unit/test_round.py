@@ -1,6 +1,7 @@
 """One round: order, guarantee, class priority, shadow reservation, backfill, reasons."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -224,6 +225,23 @@ def test_preemption_spares_jobs_of_the_same_tier_and_protected_ones():
     )
     result = plan([job(1, 1, preemption_tier=2.0)], cluster)
     assert not result.assignments
+
+
+def test_preemption_within_a_group_goes_by_priority():
+    cluster = with_running(
+        Cluster.uniform(1, 2), ("low", 0, [0], NOW + 100, 1.0), ("peer", 0, [1], NOW + 200, 1.0)
+    )
+    priorities = {"low": 10.0, "peer": 50.0}
+    running = tuple(
+        replace(job, preempt_group="mine", priority=priorities[job.job_id])
+        for job in cluster.running
+    )
+    cluster = replace(cluster, running=running)
+    mine = {"preempts_lower": frozenset({"mine"})}
+    assert plan([job(1, 1, priority=50.0, **mine)], cluster).assignments[0].victims == ("low",)
+    assert not plan([job(1, 1, priority=10.0, **mine)], cluster).assignments
+    assert not plan([job(1, 2, priority=50.0, **mine)], cluster).assignments
+    assert not plan([job(1, 1, priority=50.0)], cluster).assignments
 
 
 def test_preemption_over_nodes_spares_whom_it_can():
