@@ -61,6 +61,8 @@ NodeName=c[1-{nodes}] State=CLOUD Sockets=2 CoresPerSocket=32 RealMemory=512000 
 Gres={gres} Feature=gpu_v100
 PartitionName=gpu Nodes=c[1-{nodes}] Default=YES MaxTime=INFINITE DefaultTime=60
 """
+PER_START_MS = 8.0
+"""slurmctld's own time per started job where the targets are to be met."""
 START = """\
 set -eu
 rm -rf /etc/slurm/job_submit.lua /var/spool/slurmctld/*
@@ -175,11 +177,13 @@ def queue(controller: Controller, count: int) -> None:
 def settle(controller: Controller, waiting: int, *, ours: bool) -> None:
     """Wait until Slurm's scheduler and the selector have looked at all that waits."""
     end = time.monotonic() + 120
+    low = 0.98 * waiting
     while time.monotonic() < end:
         time.sleep(5)
         words = controller.sh("squeue -h -t PD -o %r | sort | uniq -c").split()
         reasons = {reason: int(n) for n, reason in zip(words[::2], words[1::2], strict=True)}
-        if "None" not in reasons and (not ours or reasons.get("Reservation", 0) > 0.98 * waiting):
+        all_shelved = reasons.get("Licenses", 0) < 10 and reasons.get("Reservation", 0) > low
+        if "None" not in reasons and (not ours or all_shelved):
             break
     print(f"  waiting, by reason: {reasons}")
 
@@ -304,8 +308,17 @@ def memory_mb(controller: Controller) -> float:
     return int(re.findall(r"(\d+) kB", text)[0]) / 1024
 
 
-def show(what: str, value: float, target: str, met: bool, unit: str = "") -> None:
-    print(f"{what:<42} {value:8.3f}{unit:<3} target {target:<9} {'met' if met else 'MISSED'}")
+def show(what: str, value: float, target: str, met: bool, unit: str = "", scaled: str = "") -> None:
+    verdict = "met" if met else "MISSED"
+    print(f"{what:<42} {value:8.3f}{unit:<3} target {target:<9} {verdict}{scaled}")
+
+
+def show_time(what: str, value: float, most: float, unit: str, per_start_ms: float) -> None:
+    """A cost in CPU time, also as it would be on a machine of the speed the targets are for."""
+    at_speed = value * PER_START_MS / per_start_ms
+    verdict = "met" if at_speed <= most else "missed"
+    scaled = f"; at {PER_START_MS:g} ms per start {at_speed:.3f}{unit}: {verdict}"
+    show(what, value, f"<= {most:g}{unit}", value <= most, unit, scaled)
 
 
 def measure(controller: Controller, parked: int, occupied: int, turns: int) -> None:
@@ -323,22 +336,27 @@ def measure(controller: Controller, parked: int, occupied: int, turns: int) -> N
     print(
         f"{found['jobs']} jobs known, {found['queued']} planned, {found['assigned']} of them placed"
     )
-    show("state read and parsed", found["read_s"], "<= 0.3 s", found["read_s"] <= 0.3, " s")
+    show_time("state read and parsed", found["read_s"], 0.3, " s", per_start)
     print("  " + ", ".join(f"{k} {1000 * v:.0f} ms" for k, v in found["read_parts_s"].items()))
     print(f"  of which CPU time {found['read_cpu_s']:.3f} s")
-    show("a round planned", found["plan_s"], "<= 1.5 s", found["plan_s"] <= 1.5, " s")
+    show_time("a round planned", found["plan_s"], 1.5, " s", per_start)
     print(f"  of which CPU time {found['plan_cpu_s']:.3f} s; waiting: {found['waiting']}")
     print(
         f"  and beside it {1000 * found['rest_s']:.0f} ms (snapshot, translation, watch); "
         f"CPU time of it and of parsing {found['rest_cpu_s']:.3f} s"
     )
-    with selector(controller), trickle(controller):
-        time.sleep(45)
+    with selector(controller):
+        with trickle(controller):
+            time.sleep(45)
+        settle(controller, 0, ours=True)
         mb = memory_mb(controller)
+    controller.sh("sdiag -r")
     sent = json.loads(controller.python(HERE / "scale_inside.py", "updates"))
-    update_ms = 1000 * sent["update_s"]
-    show(f"one of {sent['updates']} updates", update_ms, "<= 2 ms", update_ms <= 2, " ms")
-    print(f"  of parked jobs, {sent['shelved']} of them on the shelf")
+    own = re.search(r"REQUEST_UPDATE_JOB .*ave_time:([0-9]+)", controller.sh("sdiag"))
+    show_time(f"one of {sent['updates']} updates", 1000 * sent["update_s"], 2.0, " ms", per_start)
+    own_ms = f"{int(own[1]) / 1000:.2f}" if own is not None else "?"
+    where = f"{sent['shelved']} of them on the shelf"
+    print(f"  of parked jobs, {where}; slurmctld's own time {own_ms} ms")
     show("memory of the daemon", mb, "< 300 MB", mb < 300, " MB")
     print(controller.sh("grep -c ' -> ' /var/log/cluster/selectd.log || true").strip(), "placed")
     controller.sh("services mode plain; squeue -h -t PD -o %i | xargs -r -n 500 scancel")
