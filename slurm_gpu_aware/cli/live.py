@@ -49,6 +49,8 @@ class LiveJob:
     reason: str
     parked: bool
     """It waits at our gate."""
+    shelved: bool
+    """On the shelf: Slurm's own scheduler does not look at it meanwhile."""
     placed_at: float | None
     """When the selector placed it, Unix seconds; None: it did not."""
     ours: bool
@@ -190,6 +192,7 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
         ended=job.state in ENDED,
         reason="Licenses" if on_shelf else job.reason,
         parked=is_parked(job, config.gate),
+        shelved=job.shelf is not None,
         placed_at=mark.at if mark is not None and mark.state == RELEASED else None,
         ours=is_ours(job.admin_comment),
         by_hand=mark is not None and mark.state == HAND,

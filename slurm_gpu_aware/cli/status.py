@@ -48,7 +48,9 @@ def command(context: Context, count: int, as_json: bool) -> None:
     answer["selector_away"] = None if gone is None else gone.as_json()
     jobs = None if gate is None else live_jobs(config)
     if jobs is not None:
-        answer["parked"] = len(parked_of(jobs))
+        parked = parked_of(jobs)
+        answer["parked"] = len(parked)
+        answer["on_the_shelf"] = sum(job.shelved for job in parked)
     states = [d.state for d in still_open(decisions, jobs, away=gone is not None)]
     answer["placed"] = {state: states.count(state) for state in _SHOWN_STATES}
     if as_json:
@@ -69,6 +71,7 @@ def _from_store(reader: Reader, count: int) -> dict[str, Any]:
     return {
         "rounds": [round_json(r) for r in rounds],
         "parked": rounds[0].waiting if rounds else None,
+        "on_the_shelf": None,
         "gate_events": [event_json(e) for e in reader.ledger.events("")[-3:]],
         "profile": {
             "nodes": len(profile.taken_at),
@@ -89,7 +92,7 @@ def _text(answer: Mapping[str, Any], now: float, config: Config) -> str:
     entries: list[tuple[str, object]] = [
         ("selector", _selector_text(answer, last, now, config)),
         ("gate", _gate_text(answer["gate"])),
-        ("parked", answer["parked"] if answer["parked"] is not None else "unknown"),
+        ("parked", _parked_text(answer)),
         ("placed", ", ".join(f"{n} {state}" for state, n in answer["placed"].items() if n) or "0"),
         ("profile", _profile_text(profile, now)),
     ]
@@ -125,6 +128,13 @@ def _selector_text(
     if answer["selector_away"] is not None:
         return f"no heartbeat for {age(quiet)}: it may be down; see gpu-aware doctor"
     return f"runs, last heartbeat {age(max(quiet, 0.0))} ago, {seen}"
+
+
+def _parked_text(answer: Mapping[str, Any]) -> str:
+    if answer["parked"] is None:
+        return "unknown"
+    shelved = answer["on_the_shelf"]
+    return f"{answer['parked']}" + (f", {shelved} of them on the shelf" if shelved else "")
 
 
 def _gate_text(gate: Mapping[str, Any] | None) -> str:

@@ -170,6 +170,12 @@ class Books:
         """Whether an event of a kind was written for a job."""
         return self._do(lambda ledger: any(e.kind == kind for e in ledger.events(job_id)), False)
 
+    def first_event(self, job_id: str, kind: str) -> Event | None:
+        """The oldest event of a kind of a job; None: none, or the store cannot be used."""
+        nothing: list[Event] = []
+        found = self._do(lambda ledger: ledger.events(job_id), nothing)
+        return next((event for event in found if event.kind == kind), None)
+
     def last_event(self, job_id: str) -> Event | None:
         """The newest event of a job; None: none, or the store cannot be used."""
         nothing: list[Event] = []

@@ -145,7 +145,7 @@ class Rounds:
         )
         split = split_arrays(jobs)
         self._strays.open(pending, now, split, gate_held=self._gate_held(now))
-        self._shelf.rescue(parked)
+        self._shelf.rescue(parked, self.watch.asked_for_none)
         gated = {job.raw_id for job in parked}
         self._shelf.free((job for job in pending if job.raw_id not in gated), split)
         outcome.queued = len(parked)

@@ -6,7 +6,6 @@ Who is put there is `shelving`'s; what the reservation does in Slurm is `slurm.s
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
@@ -19,6 +18,7 @@ from slurm_gpu_aware.slurm.shelf import (
     LICENCE,
     create_shelf,
     left_fields,
+    lost_reservation,
     shelves,
 )
 
@@ -42,8 +42,6 @@ _SAVED_S = 15.0
 """Slurm has saved a new reservation after this time; before jobs, which name it, it must have."""
 _LOCK_S = 1.0
 """A heartbeat waits no longer for a round that makes or removes a shelf."""
-_LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
-"""Why Slurm holds jobs whose reservation it lost."""
 
 
 class Shelf:
@@ -219,17 +217,24 @@ class Shelf:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)
         self._send(updates, lambda: None)
 
-    def rescue(self, jobs: Iterable[SlurmJob]) -> None:
+    def rescue(
+        self,
+        jobs: Iterable[SlurmJob],
+        asked_for_none: Callable[[SlurmJob], bool] = lambda job: False,
+    ) -> None:
         """Give back to Slurm's queue who is held because Slurm lost the shelf that it lay on.
 
         ``jobs``: parked ones. Slurm holds them if it starts and the reservation is not valid any
         more (its licence has gone) or was not saved. A job whose user named a reservation that is
-        gone is held by plain Slurm as well, and stays so.
+        gone is held by plain Slurm as well, and stays so. ``asked_for_none``: whether a job came
+        without one, of jobs that this selector has not seen on a shelf.
         """
         lost = [
             job.id
             for job in jobs
-            if job.id in self._lain and job.shelf is None and _LOST.search(job.reason)
+            if job.shelf is None
+            and lost_reservation(job)
+            and (job.id in self._lain or asked_for_none(job))
         ]
         if lost:
             log.warning("Slurm has lost the shelf: %d jobs are let go from there", len(lost))

@@ -14,6 +14,7 @@ from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
+from slurm_gpu_aware.slurm.shelf import lost_reservation
 from slurm_gpu_aware.slurm.snapshot import HOLDING
 
 __all__ = ["Tracked", "Watch"]
@@ -124,7 +125,15 @@ class Watch:
             return
         self._seen_parked.add(job.id)
         if not self.books.has_event(job.id, "parked"):
-            self.books.event(job.id, "parked", {"user": job.user, "reason": job.reason}, now)
+            detail: dict[str, Any] = {"user": job.user, "reason": job.reason}
+            if not lost_reservation(job):
+                detail["reservation"] = job.reservation
+            self.books.event(job.id, "parked", detail, now)
+
+    def asked_for_none(self, job: SlurmJob) -> bool:
+        """Whether a job came without a reservation of its user's, as far as is written."""
+        first = self.books.first_event(job.id, "parked")
+        return first is not None and first.detail.get("reservation", "") is None
 
     def _started(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
         if tracked.state == "started" and job.restarts == tracked.restarts:

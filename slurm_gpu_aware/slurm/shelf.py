@@ -15,6 +15,8 @@ Once begun it cannot be put off again, so the next shelf has another name.
 
 from __future__ import annotations
 
+import re
+
 from slurm_gpu_aware.config import SHELF, is_shelf
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob, SlurmReservation
@@ -25,6 +27,7 @@ __all__ = [
     "LICENCE_COUNT",
     "create_shelf",
     "left_fields",
+    "lost_reservation",
     "open_fields",
     "shelves",
 ]
@@ -37,6 +40,7 @@ LAST_S = 365 * 86400.0
 """Its end is as far behind its start: Slurm holds who waits in a reservation that ends."""
 _USERS = "-root"
 """Whom a reservation is for must be said: all users but root, who is let in anyway."""
+_LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
 
 
 def create_shelf(gateway: Gateway, now: float, opens_s: float) -> str:
@@ -53,6 +57,11 @@ def create_shelf(gateway: Gateway, now: float, opens_s: float) -> str:
 def shelves(reservations: list[SlurmReservation]) -> list[SlurmReservation]:
     """The shelves among reservations, the one that opens last at the end."""
     return sorted((r for r in reservations if is_shelf(r.name)), key=lambda r: r.start_s)
+
+
+def lost_reservation(job: SlurmJob) -> bool:
+    """Whether Slurm holds a job because the reservation that it lay in is gone."""
+    return _LOST.search(job.reason) is not None
 
 
 def left_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:

@@ -51,6 +51,11 @@ def shelved(slurm: FakeSlurm) -> list[str]:
     return sorted(i for i, job in slurm.jobs.items() if is_shelf(job.get("Reservation")))
 
 
+def releases(slurm: FakeSlurm) -> list[str]:
+    sent = [json.loads(line)[1] for line in (slurm.home / "log").read_text().splitlines()]
+    return [line for text in sent for line in text.splitlines() if line.startswith("release")]
+
+
 def full_node(slurm: FakeSlurm, *more: dict[str, Any]) -> RoundsBench:
     """7 and 8 run on all of n1, the others wait on the shelf."""
     bench = bench_of(slurm, aged("7"), aged("8"), *more)
@@ -267,12 +272,29 @@ def test_who_slurm_holds_because_it_lost_the_shelf_is_let_go(slurm: FakeSlurm) -
         )
     (slurm.home / "log").unlink()
     bench.rounds.run()
-    sent = [json.loads(line)[1] for line in (slurm.home / "log").read_text().splitlines()]
-    released = [line for text in sent for line in text.splitlines() if line.startswith("release")]
-    assert released == ["release 9"]  # 10's user named a reservation that is gone
+    assert releases(slurm) == ["release 9"]  # 10's user named a reservation that is gone
     end(slurm, "7")
     slurm.change("9", Reason="Licenses")  # the state stays RESV_DEL_HOLD in Slurm
     assert bench.rounds.run().placed == ["9"]
+
+
+def test_a_new_selector_knows_whose_shelf_was_lost(slurm: FakeSlurm) -> None:
+    """By the ledger: 9 came without a reservation, 10 with one; of 11 nothing is written."""
+    bench = full_node(slurm, aged("9"), aged("10", Reservation="class"))
+    bench.rounds.run()
+    lost = {
+        "JobState": "RESV_DEL_HOLD",
+        "Reason": "Reservation_(null)_is_invalid",
+        "Reservation": "(null)",
+    }
+    for job_id in ("9", "10"):
+        slurm.change(job_id, **lost)
+    slurm.write([*slurm.jobs.values(), aged("11", **lost)], ["n1"])
+    (slurm.home / "log").unlink()
+    again = RoundsBench(slurm, NO_ROOM)
+    again.wall = time.time()
+    again.rounds.run()
+    assert releases(slurm) == ["release 9"]
 
 
 def test_who_runs_does_not_pass_for_pending(slurm: FakeSlurm) -> None:
