@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import NODES, Cluster, CommandFailed
-from test_limits import WAIT, fill, is_parked
+from test_limits import WAIT, fill, is_parked, limit
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go
+
+__all__ = ["limit"]  # a fixture of test_limits
 
 
 def node_of(cluster: Cluster, job_id: str) -> str:
@@ -61,6 +63,39 @@ def test_cpus_beside_the_gpus(cluster: Cluster) -> None:
     assert not decisions(cluster, waits)
     let_go(cluster, "bob", cpu_job)
     cluster.wait(waits, "COMPLETED", 60)
+
+
+@pytest.fixture
+def all_bound(cluster: Cluster) -> Iterator[None]:
+    """Cores beside the GPUs are every job's default; the selector reads that at its start."""
+    flag = ",ENFORCE_BINDING_GRES"
+
+    def change(expression: str) -> None:
+        cluster.sh("ctl", f"sed -i '/^SelectTypeParameters=/{expression}' /etc/slurm/slurm.conf")
+        restart(cluster)
+        cluster.kill("ctl", "selectd", "TERM")
+        cluster.reset()
+
+    try:
+        change(f"s/$/{flag}/")
+        yield
+    finally:
+        change(f"s/{flag}$//")
+
+
+def test_a_limit_where_every_job_is_bound(cluster: Cluster, all_bound: None, limit: str) -> None:
+    job = ["--gres=gpu:2", "-n1", "-c2", "-t", "30", f"--qos={limit}"]
+    first = cluster.submit("alice", job, WAIT)
+    cluster.wait(first, "RUNNING", 40)
+    assert set(*cluster.gpus(first).values()) in ({0, 1}, {2, 3})
+    second = cluster.submit("alice", job, WAIT)
+    # Nothing is kept for it: others take all that is free.
+    fill(cluster, [4, 4, 4, 2])
+    cluster.wait_until(lambda: is_parked(cluster, second), 15, lambda: str(cluster.job(second)[""]))
+    let_go(cluster, "alice", first)
+    cluster.wait(second, "RUNNING", 60)
+    assert set(*cluster.gpus(second).values()) in ({0, 1}, {2, 3})
+    assert len(decisions(cluster, second)) <= 3
 
 
 def test_memory_that_others_hold(cluster: Cluster) -> None:
