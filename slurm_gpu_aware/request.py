@@ -84,7 +84,10 @@ class Request:
     preempts: frozenset[str] = frozenset()
     """May preempt running jobs of these ``preempt_group`` values, whatever the tier."""
     preempts_lower: frozenset[str] = frozenset()
-    """May preempt running jobs of these ``preempt_group`` values whose ``priority`` is lower."""
+    """May preempt running jobs of these ``preempt_group`` values whose ``priority`` is lower than
+    ``preempting_priority``."""
+    preempting_priority: float = 0.0
+    """Slurm's own priority, without what ``priority`` has beside it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the policy (``placement`` registry checks them)."""
 

@@ -80,6 +80,7 @@ class Placer:
         watch: Watch,
         looks: Looks,
         timer: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._gateway = gateway
         self._config = config
@@ -87,6 +88,7 @@ class Placer:
         self._watch = watch
         self._looks = looks
         self._timer = timer
+        self._clock = clock
 
     def place(
         self,
@@ -304,6 +306,7 @@ class Placer:
                 continue
             step.tracked.state = "released"
             step.tracked.opened = self._timer()
+            step.tracked.opened_at = self._clock()
             self._books.outcome(step.tracked.decision, "released", now)
             self._books.event(job_id, "released", {}, now)
             log.info(

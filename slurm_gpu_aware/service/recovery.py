@@ -14,7 +14,7 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.backoff import STALE_S, Backoff
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.watch import Watch
+from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import closed_licences, is_parked
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
@@ -69,6 +69,21 @@ def is_released(job: SlurmJob, config: Config) -> bool:
         return False  # a request that we cannot read is one that we never pinned
 
 
+def _is_stale(job: SlurmJob, tracked: Tracked | None, open_s: float) -> bool:
+    """Whether the reason is that of the gate, or of the shelf, as Slurm has not looked since.
+
+    ``open_s``: how long the gate has been open. Of a job that Slurm has tried later than in the
+    second in which it was opened, ``Licenses`` means another licence.
+    """
+    if job.reason == "Reservation":
+        return job.reservation is None and job.shelf is None
+    if job.reason != "Licenses" or open_s >= STALE_S:
+        return False
+    opened_at = tracked.opened_at if tracked is not None else None
+    tried = opened_at is not None and job.looked_at_s is not None and job.looked_at_s > opened_at
+    return not tried
+
+
 class Recovery:
     """Finds jobs that must be parked again, and parks them."""
 
@@ -114,7 +129,7 @@ class Recovery:
         lost = sorted(lost_nodes.intersection(job.req_nodes))
         if lost:
             return f"node {lost[0]} cannot be used"
-        if job.reason not in _STARTING and not (job.reason == "Licenses" and now - since < STALE_S):
+        if job.reason not in _STARTING and not _is_stale(job, tracked, now - since):
             return f"held by {job.reason}"
         limit_s = self._config.selector.start_timeout_s
         limit_s += self.grace_s if tracked is not None and tracked.preempts else 0.0

@@ -110,7 +110,7 @@ class Rounds:
         self.looks = Looks(
             gateway, config, self._recovery, self._gate_held, clock=clock, timer=timer
         )
-        self._placer = Placer(gateway, config, books, self.watch, self.looks, timer)
+        self._placer = Placer(gateway, config, books, self.watch, self.looks, timer, clock)
         self._policy_options = policy_options(config)
         self._network = Network(gateway, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None

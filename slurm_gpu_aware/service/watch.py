@@ -37,6 +37,8 @@ class Tracked:
     restarts: int
     opened: float | None = None
     """When this selector opened the gate, in seconds of a clock that is never set."""
+    opened_at: float | None = None
+    """The same, Unix seconds."""
     raw_id: int | None = None
     """Slurm's number of its record, once we have seen it placed."""
     preempts: bool = False

@@ -93,6 +93,8 @@ class SlurmJob:
     """Has a batch script; False: salloc or srun."""
     accrue_s: float | None = None
     """Since when its age counts for its priority; None: Slurm has not begun to count."""
+    looked_at_s: float | None = None
+    """When a scheduler of Slurm last tried it (LastSchedEval), whole seconds; None: never."""
     time_min_s: float | None = None
     """``--time-min``: so short may Slurm's backfill make the limit; None: not given."""
     array_id: int | None = None

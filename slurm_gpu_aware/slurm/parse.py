@@ -208,6 +208,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         submit_s=_time(fields["SubmitTime"]) or 0.0,
         eligible_s=_time(fields.get("EligibleTime", "")),
         accrue_s=_time(fields.get("AccrueTime", "")),
+        looked_at_s=_time(fields.get("LastSchedEval", "")),
         start_s=_time(fields.get("StartTime", "")),
         end_s=_time(fields.get("EndTime", "")) or math.inf,
         time_limit_s=parse_duration(fields["TimeLimit"]),

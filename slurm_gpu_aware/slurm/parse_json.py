@@ -45,6 +45,7 @@ _NUMBERS = {
     "SubmitTime": "submit_time",
     "EligibleTime": "eligible_time",
     "AccrueTime": "accrue_time",
+    "LastSchedEval": "last_sched_evaluation",
     "StartTime": "start_time",
     "EndTime": "end_time",
     "NumCPUs": "cpus",

@@ -154,6 +154,7 @@ def _in_partition(
         preemption_tier=site.rules.tier(partition),
         preempts=site.rules.preempts(job),
         preempts_lower=site.rules.preempts_lower(job),
+        preempting_priority=float(job.priority),
     )
     asked = original.nodes if form.kind == "node" else None
     if (kept := together(request, asked, partition, site)) is not None:

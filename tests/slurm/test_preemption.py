@@ -57,14 +57,15 @@ def by_qos(cluster: Cluster) -> Iterator[None]:
     configure(cluster, ["PreemptType=preempt/qos", "PreemptMode=REQUEUE"])
     sacctmgr(cluster, "add", "qos", "cheap", "set", "priority=1", "preemptmode=requeue")
     sacctmgr(cluster, "add", "qos", "dear", "set", "priority=5", "preempt=cheap")
-    for user, names in (("alice", "+=dear"), ("bob", "+=cheap")):
+    sacctmgr(cluster, "add", "qos", "mates", "set", "preemptmode=within,requeue")
+    for user, names in (("alice", "+=dear"), ("bob", "+=cheap,mates")):
         sacctmgr(cluster, "modify", "user", user, "set", f"qos{names}")
     yield
     cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
-    for user, names in (("alice", "-=dear"), ("bob", "-=cheap")):
+    for user, names in (("alice", "-=dear"), ("bob", "-=cheap,mates")):
         sacctmgr(cluster, "modify", "user", user, "set", f"qos{names}")
-    sacctmgr(cluster, "delete", "qos", "dear")
-    sacctmgr(cluster, "delete", "qos", "cheap")
+    for name in ("dear", "cheap", "mates"):
+        sacctmgr(cluster, "delete", "qos", name)
     configure(cluster, [])
 
 
@@ -204,13 +205,11 @@ def test_by_qos(cluster: Cluster, by_qos: None) -> None:
 
 def test_within_a_qos(cluster: Cluster, by_qos: None) -> None:
     """``PreemptMode=WITHIN``: of jobs of the same QOS those of lower priority."""
-    sacctmgr(cluster, "modify", "qos", "cheap", "set", "preemptmode=within,requeue")
-    cluster.kill("ctl", "selectd", "TERM")  # QOS are read at its start, and once a minute
-    low = occupy(cluster, [1, 4], "--qos=cheap", "--nice=1000000")
-    peers = occupy(cluster, [4, 4], "--qos=cheap")
+    low = occupy(cluster, [1, 4], "--qos=mates", "--nice=1000000")
+    peers = occupy(cluster, [4, 4], "--qos=mates")
     for job_id in peers:
         cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "nice=-1000000"])
-    high = cluster.submit("bob", ["--qos=cheap", "--gres=gpu:4"], WAIT)
+    high = cluster.submit("bob", ["--qos=mates", "--gres=gpu:4"], WAIT)
     victims = check_victims(cluster, high, [*low, *peers], REQUEUED)
     assert len(victims) == 1
     assert set(victims) < set(low)

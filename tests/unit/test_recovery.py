@@ -62,3 +62,23 @@ def test_a_bound_job_is_slurms_only_if_its_place_kept_it(
     assert bench.rounds.run().placed == ([] if left else ["7"])
     assert slurm.jobs["7"]["Licenses"] == "(null)"
     assert (";sel=hand:" in slurm.jobs["7"]["AdminComment"]) is left
+
+
+@pytest.mark.parametrize(("seconds", "parked_again"), [(-30, 0), (0, 0), (1, 1)])
+def test_a_licence_that_another_job_took_first(
+    slurm: FakeSlurm, seconds: int, parked_again: int
+) -> None:
+    """The gate's own reason is shown until Slurm has looked; afterwards it means another licence.
+
+    Slurm tells whole seconds: the one in which the gate was opened says nothing.
+    """
+    slurm.write([parked(stuck="1")], ["n1"])
+    bench = RoundsBench(slurm)
+    bench.wall += 0.4
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", Reason="Licenses", LastSchedEval=str(int(bench.wall) + seconds))
+    bench.steady += 1.0
+    assert bench.rounds.looks.look() == parked_again
+    if not parked_again:
+        bench.steady += 4.5
+        assert bench.rounds.looks.look() == 1

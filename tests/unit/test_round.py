@@ -237,10 +237,14 @@ def test_preemption_within_a_group_goes_by_priority():
         for job in cluster.running
     )
     cluster = replace(cluster, running=running)
-    mine = {"preempts_lower": frozenset({"mine"})}
-    assert plan([job(1, 1, priority=50.0, **mine)], cluster).assignments[0].victims == ("low",)
-    assert not plan([job(1, 1, priority=10.0, **mine)], cluster).assignments
-    assert not plan([job(1, 2, priority=50.0, **mine)], cluster).assignments
+
+    def as_mine(gpus: int, own: float) -> Request:
+        mine = frozenset({"mine"})
+        return job(1, gpus, priority=1e9, preempts_lower=mine, preempting_priority=own)
+
+    assert plan([as_mine(1, 50.0)], cluster).assignments[0].victims == ("low",)
+    assert not plan([as_mine(1, 10.0)], cluster).assignments
+    assert not plan([as_mine(2, 50.0)], cluster).assignments
     assert not plan([job(1, 1, priority=50.0)], cluster).assignments
 
 
