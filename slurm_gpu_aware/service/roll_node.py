@@ -6,7 +6,14 @@ from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.gres_line import is_slice
 from slurm_gpu_aware.slurm.node_control import NodeView
 
-__all__ = ["DRAINED", "REASON", "ours_now", "registration_problem", "unusable"]
+__all__ = [
+    "DRAINED",
+    "REASON",
+    "has_index_types",
+    "ours_now",
+    "registration_problem",
+    "unusable",
+]
 
 REASON = "gpu-aware setup --roll"
 """Reason of the nodes that we drained."""
@@ -42,14 +49,18 @@ def ours_now(view: NodeView, in_hand: str | None) -> bool:
     return view.reason.startswith(REASON) or (view.name == in_hand and "gres/" in view.reason)
 
 
+def has_index_types(view: NodeView, count: int) -> bool:
+    """Whether Slurm has one type per GPU for a node of ``count`` GPUs, whatever the files say."""
+    return not {kind or "" for kind, _ in view.gpus}.isdisjoint(map(index_type, range(count)))
+
+
 def registration_problem(view: NodeView, types: set[str], count: int) -> str | None:
     wrong = view.states & {"DOWN", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN"}
     if wrong or not view.registered:
         reason = f", {view.reason}" if view.reason and not view.reason.startswith(REASON) else ""
         return f"its state is {'+'.join(sorted(view.states))}{reason}"
     have = {kind or "" for kind, _ in view.gpus}
-    index_types = {index_type(i) for i in range(count)}
-    fits = have == types if types else not have & index_types
+    fits = have == types if types else not has_index_types(view, count)
     if not fits or sum(n for _, n in view.gpus) != count:
         shown = ", ".join(f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for kind, n in view.gpus)
         return f"Slurm has {shown or 'no GPUs'} for it"

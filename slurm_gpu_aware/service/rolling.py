@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.service.roll_node import DRAINED, REASON, ours_now, unusable
+from slurm_gpu_aware.service.roll_node import (
+    DRAINED,
+    REASON,
+    has_index_types,
+    ours_now,
+    unusable,
+)
 from slurm_gpu_aware.service.roll_state import Outcome, RollState, StateFile, Summary
 from slurm_gpu_aware.service.roll_waits import Control, Waits
 from slurm_gpu_aware.slurm.gres import index_type
@@ -90,6 +96,7 @@ class Rolling:
         in_hand = last.in_hand if last else None
         memory = RollState(summary.direction, tuple(scope), in_hand)
         self._state.save(memory)
+        self._take_back()
         self._finish_others(scope, in_hand, summary)
         if not self._undo:
             self._prepare(summary)
@@ -114,6 +121,38 @@ class Rolling:
 
     # -- before and after the nodes ------------------------------------------------------------
 
+    def _take_back(self) -> None:
+        """Files that a killed run wrote for a node that somebody resumed since: as Slurm has it."""
+        files = self._site.read()
+        before = files.indexed_by_us()
+        true = self._as_in_slurm(before, files)
+        for name in sorted(before ^ true):
+            self._say(f"{name}: somebody resumed it before it was changed; it is begun anew")
+        if before != true:
+            self._write(files.texts(true, features=True))
+
+    def _as_in_slurm(
+        self, indexed: frozenset[str], files: SiteFiles, but: str | None = None
+    ) -> frozenset[str]:
+        """``indexed``, but nodes that are in use as Slurm has them.
+
+        A reconfigure brings to Slurm what the files say of any node, and changing the GPUs of one
+        kills its jobs. ``but``: the node that is in hand.
+        """
+        views = self._control.nodes()
+        result = set(indexed)
+        for name, node in files.nodes.items():
+            view = views.get(name)
+            if name == but or view is None or not view.gpus or (node.indexed and not node.ours):
+                continue
+            has = has_index_types(view, node.count)
+            if (name in indexed) == has:
+                continue
+            if view.states & DRAINED and not self._control.jobs_on(name):
+                continue
+            (result.add if has else result.discard)(name)
+        return frozenset(result)
+
     def _finish_others(self, scope: Collection[str], in_hand: str | None, summary: Summary) -> None:
         """A node outside the scope that an earlier run left drained: complete it as it stands."""
         for name, view in sorted(self._control.nodes().items()):
@@ -129,7 +168,7 @@ class Rolling:
     def _prepare(self, summary: Summary) -> None:
         """Features on plain nodes, too, so that a request by model finds both kinds."""
         files = self._site.read()
-        changes = files.texts(files.indexed_by_us(), features=True)
+        changes = files.texts(self._as_in_slurm(files.indexed_by_us(), files), features=True)
         views = self._control.nodes()
         # A run that was killed may have written the features without telling Slurm.
         unknown = any(
@@ -270,8 +309,8 @@ class Rolling:
 
     def _apply(self, indexed: Iterable[str], name: str) -> None:
         """Files with these nodes indexed; the (empty, drained) node registers with them."""
-        wanted = frozenset(indexed)
         files = self._site.read()
+        wanted = self._as_in_slurm(frozenset(indexed), files, name)
         self._write(files.texts(wanted, features=True))
         # Files alone change nothing; a node that takes jobs again is never reconfigured.
         if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):

@@ -36,10 +36,10 @@ ORDER = """
     JobId ArrayJobId ArrayTaskId ArrayTaskThrottle JobName UserId GroupId MCS_label Priority Nice
     Account QOS JobState Reason Dependency Requeue Restarts BatchFlag TimeLimit SubmitTime
     EligibleTime AccrueTime StartTime EndTime Deadline LastSchedEval Partition ReqNodeList
-    ExcNodeList NodeList NumNodes NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES NtasksPerN:B:S:C CoreSpec JOB_GRES
-    MinCPUsNode MinMemoryCPU Features Reservation OverSubscribe Licenses Network Command WorkDir
-    AdminComment Comment Extra StdErr GresEnforceBind CpusPerTres MemPerTres TresBind TresFreq
-    TresPerJob TresPerNode TresPerTask
+    ExcNodeList NodeList NumNodes NumCPUs NumTasks CPUs/Task ReqTRES AllocTRES
+    NtasksPerN:B:S:C CoreSpec JOB_GRES MinCPUsNode MinMemoryCPU Features Reservation OverSubscribe
+    Licenses Network Command WorkDir AdminComment Comment Extra StdErr GresEnforceBind CpusPerTres
+    MemPerTres TresBind TresFreq TresPerJob TresPerNode TresPerTask
 """
 CLEARED = {"ReqNodeList", "ExcNodeList", "Licenses", "Features"}
 

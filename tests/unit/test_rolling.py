@@ -229,6 +229,30 @@ def test_killed_at_every_step(world: World, undo: bool):
 
 
 @pytest.mark.parametrize("step", range(1, 40))
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("back", [False, True])
+def test_killed_and_the_node_resumed_by_hand(world: World, step: int, undo: bool, back: bool):
+    """Jobs start there with the old GPUs, and no later reconfigure changes these under them."""
+    if undo:
+        run(world)
+    world.steps, world.dies_at = 0, step
+    try:
+        run(world, undo=undo)
+    except KilledError:
+        assert world.steps == step
+    world.dies_at = None
+    for name in world.drained:
+        world.jobs[name] = [4]
+    world.drained.clear()
+    end = undo != back  # the other direction is asked for the next time
+    summary = run(world, undo=end)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert set(results(summary).values()) <= {"changed", "already"}
+    assert world.registered == dict.fromkeys(NODES, PLAIN if end else INDEXED)
+
+
+@pytest.mark.parametrize("step", range(1, 40))
 def test_killed_once_and_undone_instead(world: World, step: int):
     world.dies_at = step
     try:
