@@ -52,8 +52,9 @@ test-search: venv  ## Property tests on new random examples, ROUNDS times (make 
 test-slurm: venv docker  ## Slurm tests, on a cluster of their own (Slurm 24.11)
 	GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST)
 
-test-sid: venv docker  ## The same on Slurm 26.05
-	GPU_AWARE_SUITE=sid $(SLURM_PYTEST)
+test-sid: venv docker  ## All of them on Slurm 26.05, with the whole matrix of requests and benchmarks/scale.py
+	GPU_AWARE_SUITE=sid GPU_AWARE_REQUESTS=all $(SLURM_PYTEST)
+	GPU_AWARE_SUITE=sid $(BIN)/python benchmarks/scale.py --turns 1
 
 test-storm: venv docker  ## 300 submissions while the selector, or slurmctld, is killed at random (make test: 60)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_STORM_JOBS=300 $(PYTEST) tests/slurm/test_survival.py -k random_moments

@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,12 +181,11 @@ def settle(controller: Controller, waiting: int, *, ours: bool) -> None:
     low = 0.98 * waiting
     while time.monotonic() < end:
         time.sleep(5)
-        words = controller.sh("squeue -h -t PD -o %r | sort | uniq -c").split()
-        reasons = {reason: int(n) for n, reason in zip(words[::2], words[1::2], strict=True)}
-        all_shelved = reasons.get("Licenses", 0) < 10 and reasons.get("Reservation", 0) > low
+        reasons = Counter(controller.sh("squeue -h -t PD -o %r").splitlines())
+        all_shelved = reasons["Licenses"] < 10 and reasons["Reservation"] > low
         if "None" not in reasons and (not ours or all_shelved):
             break
-    print(f"  waiting, by reason: {reasons}")
+    print(f"  waiting, by reason: {dict(reasons)}")
 
 
 def compare_submissions(controller: Controller, count: int, waiting: int, turns: int) -> None:
@@ -314,7 +314,7 @@ def show(what: str, value: float, target: str, met: bool, unit: str = "", scaled
 
 
 def show_time(what: str, value: float, most: float, unit: str, per_start_ms: float) -> None:
-    """A cost in CPU time, also as it would be on a machine of the speed the targets are for."""
+    """A time, also as it would be on a machine of the speed that the targets are for."""
     at_speed = value * PER_START_MS / per_start_ms
     verdict = "met" if at_speed <= most else "missed"
     scaled = f"; at {PER_START_MS:g} ms per start {at_speed:.3f}{unit}: {verdict}"

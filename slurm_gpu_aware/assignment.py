@@ -31,7 +31,7 @@ class Assignment:
     clock_mhz: int | None = None
     """SM clock to lock; None: leave the default."""
     victims: tuple[str, ...] = ()
-    """Running jobs that Slurm will preempt for it."""
+    """Running jobs that Slurm will preempt for it; where not ``exact``, among whom it chooses."""
     why: Mapping[str, Any] = field(default_factory=dict)
     """The policy's own account, JSON-able: cells tried, candidates, ties, bandwidths. Every
     policy fills ``summary`` (one sentence)."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -172,8 +174,20 @@ def check_scripts(g: Ground) -> Iterable[Check]:
                 yield warning(key.lower(), f"{have} is of another release", install)
             elif not os.access(have, os.X_OK):
                 yield failed(key.lower(), f"{have} is not executable", f"chmod 755 {have}")
+            elif (lacks := _unseen_scontrol(have)) is not None:
+                yield warning(key.lower(), f"{have} does not find {lacks}", f"link it; {without}")
             else:
                 yield ok(key.lower(), str(have))
+
+
+def _unseen_scontrol(script: Path) -> str | None:
+    """Our scontrol, if the script calls it and has a PATH without it."""
+    text = script.read_text(encoding="utf-8", errors="replace")
+    path = re.search(r"^PATH=(\S+)$", text, re.MULTILINE)
+    ours = shutil.which("scontrol")
+    if path is None or ours is None or "scontrol" not in text:
+        return None
+    return None if shutil.which("scontrol", path=path[1]) else ours
 
 
 def check_events(g: Ground) -> Iterable[Check]:

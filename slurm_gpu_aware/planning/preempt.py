@@ -32,6 +32,18 @@ class Preemption:
     after: Cluster
     """The cluster with the victims gone; the assignment is not taken out."""
 
+    def open_to(self, request: Request, running: Sequence[RunningJob]) -> tuple[RunningJob, ...]:
+        """Everybody whom Slurm may preempt for it.
+
+        Just the victims where it is told the GPUs. Where it picks them (plain nodes) it may take
+        any job that the request may preempt on these nodes instead.
+        """
+        if self.assignment.exact:
+            return self.victims
+        nodes = set(self.assignment.nodes)
+        there = [job for job in running if nodes & {node for node, _ in job.gpus}]
+        return tuple(job for job in there if job in self.victims or _may_push_out(request, job))
+
 
 def plan_preemption(
     request: Request, cluster: Cluster, running: Sequence[RunningJob], place: Place

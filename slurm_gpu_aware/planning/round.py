@@ -209,9 +209,13 @@ class _Round:
         found = plan_preemption(named, self.here, others, self.chooser.could_place)
         if found is None:
             return False
-        names = tuple(sorted(job.job_id for job in found.victims))
-        text = f"{found.assignment.why.get('summary', '')}; preempts {', '.join(names)}"
-        why = {**found.assignment.why, "victims": list(names), "summary": text}
+        names = tuple(sorted(job.job_id for job in found.open_to(request, others)))
+        whom = ", ".join(names)
+        why: dict[str, Any] = {**found.assignment.why, "victims": list(names)}
+        if len(names) > len(found.victims):
+            whom = f"{len(found.victims)} of {whom}, Slurm chooses whom"
+            why["preempts_of_these"] = len(found.victims)
+        why["summary"] = f"{found.assignment.why.get('summary', '')}; preempts {whom}"
         chosen = replace(found.assignment, victims=names, why=why)
         after = found.after
         held = take(after, request, chosen)

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.config import Config
-from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.service.backoff import Backoff
@@ -22,6 +21,7 @@ from slurm_gpu_aware.service.looks import Looks
 from slurm_gpu_aware.service.never import left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
+from slurm_gpu_aware.service.qos import QosReader
 from slurm_gpu_aware.service.recovery import Recovery, is_released
 from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.service.shelving import TAKEN, placeable, spare
@@ -38,7 +38,6 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmJob,
     SlurmNode,
     SlurmPartition,
-    SlurmQos,
     split_arrays,
 )
 from slurm_gpu_aware.slurm.gres import placed_slots
@@ -114,7 +113,7 @@ class Rounds:
         self._policy_options = policy_options(config)
         self._network = Network(gateway, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
-        self._qos: dict[str, SlurmQos] = {}
+        self._qos = QosReader(gateway)
         self._read_at = -float("inf")
         self._completing: dict[str, float] = {}
         self.ids: dict[int, str] = {}
@@ -188,7 +187,7 @@ class Rounds:
         slurm = self._static()
         partitions = {p.name: p for p in self._gateway.partitions()}
         holds = [h for h in (self._hold(j, partitions, now) for j in waiting) if h]
-        rules = PreemptionRules(slurm, partitions, self._qos)
+        rules = PreemptionRules(slurm, partitions, self._qos.known)
         self._recovery.grace_s = rules.grace_s
         profile = self._books.profile()
         measured = profile.level_ratios if profile is not None else {}
@@ -301,10 +300,7 @@ class Rounds:
             self._slurm = self._gateway.config()
             self._read_at = self._timer()
             if self._slurm.preempt_type == "qos":
-                try:
-                    self._qos = {qos.name: qos for qos in self._gateway.qos()}
-                except SourceError as exc:
-                    log.warning("which QOS preempt others is not known anew: %s", exc)
+                self._qos.refresh()
         return self._slurm
 
     def _class_of(self, job: SlurmJob) -> str | None:

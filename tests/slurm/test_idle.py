@@ -6,7 +6,7 @@ import os
 import time
 
 from cluster import Cluster
-from test_limits import slack
+from test_limits import quiet, slack
 
 IDLE_S = 60.0
 
@@ -26,7 +26,7 @@ def test_idle_selector_costs_nothing(cluster: Cluster) -> None:
     share = (cpu_seconds(cluster) - before) / (time.monotonic() - start)
     print(f"\nidle selector with its commands: {100 * share:.2f}% of a core (target below 1%)")
     # A loaded machine charges more for the same work: caches, switches.
-    assert share < 0.01 * max(2.0, slack())
+    assert share < 0.01 * (1.0 if quiet() else max(2.0, slack()))
 
 
 def test_a_submission_is_seen_at_once(cluster: Cluster) -> None:

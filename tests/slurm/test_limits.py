@@ -27,6 +27,11 @@ def slack() -> float:
     return min(max(1.5, os.getloadavg()[0] / (os.cpu_count() or 1)), 4.0)
 
 
+def quiet() -> bool:
+    """Whether this machine had next to nothing else to do in the last minute."""
+    return os.getloadavg()[0] < 0.5 * (os.cpu_count() or 1)
+
+
 def sacctmgr(cluster: Cluster, *arguments: str) -> None:
     cluster.sh("ctl", ["sacctmgr", "-i", *arguments], check=False)
 
@@ -69,7 +74,9 @@ def fill(cluster: Cluster, counts: Sequence[int]) -> list[str]:
 
 def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> None:
     fill(cluster, [4, 4, 4])
-    factor = slack()
+    # A busy test run is far above the bounds; who is blocked here waits for minutes. Asking the
+    # cluster takes up to half a second of what is measured.
+    bounds = (2.5, 5.5) if quiet() else (6 * slack(), 9 * slack())
     job = ["--gres=gpu:2", "--comment=class=B", "-t", "30"]
     first = cluster.submit("alice", [*job, f"--qos={limit}"], WAIT)
     second = cluster.submit("alice", [*job, f"--qos={limit}"], WAIT)
@@ -91,11 +98,10 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
     parked = [detail["why"] for kind, detail in events(cluster, second) if kind == "reparked"]
     print(
         f"\nthird job ran after {third_s:.1f} s (bound 2), second job {second_s:.1f} s after the"
-        f" first was told to end (bound 5); factor {factor:.1f}; parked again: {parked}"
+        f" first was told to end (bound 5); held to {bounds}; parked again: {parked}"
     )
-    # Far above the bounds: a test run shares its CPUs, and who is blocked here waits for minutes.
-    assert third_s <= 6 * factor
-    assert second_s <= 9 * factor
+    assert third_s <= bounds[0]
+    assert second_s <= bounds[1]
     assert len(parked) <= 2
     assert all(why == "held by QOSMaxGRESPerUser" for why in parked)
 

@@ -215,6 +215,18 @@ def test_wrong_settings(cluster: Cluster, changes: dict[str, str], check: str, c
     assert cure in found[check]["cure"]
 
 
+def test_a_reservation_prolog_that_finds_no_scontrol(cluster: Cluster, tmp_path: Path):
+    """This cluster's scontrol lies in a folder of its own, which Slurm's prologs do not search."""
+    (source,) = shipped("resv.d")
+    folder = tmp_path / "slurm" / "resv.d"
+    folder.mkdir()
+    Path(shutil.copy(source, folder)).chmod(0o755)
+    cluster.settings(ResvProlog=str(folder / source.name))
+    found = cluster.doctor()[1]["resvprolog"]
+    assert found["status"] == "warning"
+    assert found["found"].endswith(f"does not find {tmp_path}/bin/scontrol")
+
+
 @pytest.mark.parametrize(
     ("changes", "check"),
     [

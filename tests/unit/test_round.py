@@ -248,6 +248,21 @@ def test_preemption_within_a_group_goes_by_priority():
     assert not plan([job(1, 1, priority=50.0)], cluster).assignments
 
 
+def test_preemption_on_a_plain_node_names_all_among_whom_slurm_chooses():
+    cluster = with_running(
+        Cluster.uniform(1, 4),
+        ("a", 0, [0], NOW + 100, 1.0),
+        ("b", 0, [1], NOW + 200, 1.0),
+        ("spared", 0, [2, 3], NOW + 300),
+    )
+    plain = replace(cluster, indexed=np.zeros(1, dtype=np.bool_))
+    (chosen,) = plan([job(1, 1, preemption_tier=2.0)], plain).assignments
+    assert (chosen.exact, chosen.victims) == (False, ("a", "b"))
+    assert chosen.why["summary"].endswith("; preempts 1 of a, b, Slurm chooses whom")
+    (both,) = plan([job(1, 2, preemption_tier=2.0)], plain).assignments
+    assert both.why["summary"].endswith("; preempts a, b")
+
+
 def test_preemption_over_nodes_spares_whom_it_can():
     cluster = with_running(
         Cluster.uniform(3, 2),
