@@ -15,7 +15,7 @@ import pytest
 from cluster import NODES, Cluster
 from test_limits import WAIT, is_parked, sacctmgr
 
-# A job that is preempted without having been named once is a failure, and never tried again. A missed deadline is, once.
+# A wrong victim once is a failure, and never tried again. A missed deadline is, once.
 pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
 CONF = "/etc/slurm/slurm.conf"
 MARK = "# preemption, for a test"

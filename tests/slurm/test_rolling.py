@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cluster import ENDED, NODES, Cluster
 
-# A job that is killed or lost once is a failure, and never tried again. A missed deadline is, once.
+# A job lost once is a failure, and never tried again. A missed deadline is, once.
 pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
 SLURM_CONF = "/etc/slurm/slurm.conf"
 GRES_CONF = "/etc/slurm/gres.conf"
