@@ -62,20 +62,22 @@ def check_settings(g: Ground) -> Iterable[Check]:
     else:
         yield ok("settings", "select/cons_tres, GresTypes has gpu")
     parameters = words(g.slurm.get("SchedulerParameters"))
+    given = {p.partition("=")[0] for p in parameters}
+    lacking = {k: v for k, v in render.SCHEDULER.items() if k not in given}
     if "bf_licenses" in parameters:
         yield warning(
             "scheduler",
             "SchedulerParameters has bf_licenses",
             "remove it: many parked jobs then delay other jobs by many seconds",
         )
-    elif not any(p.startswith("default_queue_depth=") for p in parameters):
+    for name, (value, why) in lacking.items():
         yield warning(
             "scheduler",
-            "default_queue_depth is Slurm's own (100)",
-            f"set it to {render.QUEUE_DEPTH}: many parked jobs delay other jobs otherwise",
+            f"SchedulerParameters has no {name}: {why}",
+            f"add {name}={value} ('gpu-aware setup --install'), then 'scontrol reconfigure'",
         )
-    else:
-        yield ok("scheduler", "no setting that lets parked jobs delay others")
+    if "bf_licenses" not in parameters and not lacking:
+        yield ok("scheduler", "no setting that lets jobs wait for each other")
 
 
 def check_licence(g: Ground) -> Iterable[Check]:

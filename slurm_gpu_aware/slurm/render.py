@@ -28,8 +28,11 @@ __all__ = [
     "slurm_settings",
 ]
 
-QUEUE_DEPTH = 5000
-"""``default_queue_depth``: with Slurm's own 100, parked jobs of higher priority delay others."""
+SCHEDULER = {
+    "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
+    "batch_sched_delay": (1, "a placed job waits up to 3 s until Slurm's scheduler comes to it"),
+}
+"""Word of SchedulerParameters -> our value, and what happens with Slurm's own."""
 
 WITHOUT = {
     "Prolog": "clocks are not set",
@@ -139,7 +142,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
     values["GresTypes"] = _with(current.get("GresTypes"), "gpu")
     values["Licenses"] = _with_licence(current.get("Licenses"), config)
     values["JobSubmitPlugins"] = _with(current.get("JobSubmitPlugins"), "lua")
-    values["SchedulerParameters"] = _with_depth(current.get("SchedulerParameters"))
+    values["SchedulerParameters"] = _with_scheduler(current.get("SchedulerParameters"))
     if "bf_licenses" in (current.get("SchedulerParameters") or "").split(","):
         notes.append(
             "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
@@ -193,11 +196,11 @@ def _with_licence(have: str | None, config: Config) -> str:
     return ",".join([*others, *(f"{name}:{count}" for name, count in ours.items())])
 
 
-def _with_depth(have: str | None) -> str:
+def _with_scheduler(have: str | None) -> str:
     words = [w for w in (have or "").split(",") if w]
-    if any(w.startswith("default_queue_depth=") for w in words):
-        return ",".join(words)
-    return ",".join([*words, f"default_queue_depth={QUEUE_DEPTH}"])
+    given = {w.partition("=")[0] for w in words}
+    added = [f"{name}={value}" for name, (value, _) in SCHEDULER.items() if name not in given]
+    return ",".join(words + added)
 
 
 def lua_conf(

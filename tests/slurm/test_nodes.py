@@ -73,6 +73,7 @@ def all_bound(cluster: Cluster) -> Iterator[None]:
     def change(expression: str) -> None:
         cluster.sh("ctl", f"sed -i '/^SelectTypeParameters=/{expression}' /etc/slurm/slurm.conf")
         restart(cluster)
+        cluster.wait_until(lambda: cluster.service_pid("ctl", "selectd") is not None, 40, "selectd")
         cluster.kill("ctl", "selectd", "TERM")
         cluster.reset()
 

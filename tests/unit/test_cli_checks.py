@@ -37,7 +37,7 @@ SETTINGS = {
     "Licenses": "gpuaware:100000",
     "Prolog[0]": "{root}/slurm/prolog.d/*",
     "Epilog[0]": "{root}/slurm/epilog.d/*",
-    "SchedulerParameters": "bf_interval=3,default_queue_depth=5000",
+    "SchedulerParameters": "bf_interval=3,default_queue_depth=5000,batch_sched_delay=0",
     "SelectType": "select/cons_tres",
     "SlurmUser": "root(0)",
     "SLURM_CONF": "{root}/slurm/slurm.conf",
@@ -232,6 +232,8 @@ def test_a_reservation_prolog_that_finds_no_scontrol(cluster: Cluster, tmp_path:
     [
         ({"SchedulerParameters": "bf_licenses,default_queue_depth=9"}, "scheduler"),
         ({"SchedulerParameters": "(null)"}, "scheduler"),
+        ({"SchedulerParameters": "batch_sched_delay=1"}, "scheduler"),
+        ({"SchedulerParameters": "default_queue_depth=9"}, "scheduler"),
         ({"JobCompType": "jobcomp/none"}, "job ends"),
         ({"Prolog[0]": "(null)"}, "prolog"),
         ({"Epilog[0]": "/nowhere/*"}, "epilog"),

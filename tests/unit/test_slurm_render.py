@@ -77,20 +77,20 @@ def test_settings_of_an_empty_slurm_conf():
         "GresTypes": "gpu",
         "Licenses": "gpuaware:100000,gpuaware_shelf:8",
         "JobSubmitPlugins": "lua",
-        "SchedulerParameters": "default_queue_depth=5000",
+        "SchedulerParameters": "default_queue_depth=5000,batch_sched_delay=1",
     }
 
 
 def test_settings_keep_what_the_site_has():
     got = settings(
         "GresTypes=mps\nLicenses=matlab:2\nJobSubmitPlugins=all_partitions\n"
-        "SchedulerParameters=bf_window=60,default_queue_depth=9\n"
+        "SchedulerParameters=bf_window=60,default_queue_depth=9,batch_sched_delay=2\n"
     )
     assert got == {
         "GresTypes": "mps,gpu",
         "Licenses": "matlab:2,gpuaware:100000,gpuaware_shelf:8",
         "JobSubmitPlugins": "all_partitions,lua",
-        "SchedulerParameters": "bf_window=60,default_queue_depth=9",
+        "SchedulerParameters": "bf_window=60,default_queue_depth=9,batch_sched_delay=2",
     }
 
 
