@@ -1,0 +1,59 @@
+"""Nodes of two GPU models in one cluster: ``gpu:a100:2`` is a feature, others take any model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cluster import Cluster, CommandFailed
+from test_limits import WAIT, is_parked
+from test_nodes import node_of, restart
+from test_way_of_a_job import let_go
+
+SLURM = "/etc/slurm/slurm.conf"
+FILTER = "/etc/slurm/gpu_aware_conf.lua"
+
+
+@pytest.fixture(scope="module")
+def two_models(cluster: Cluster) -> Iterator[None]:
+    """n3 and n4 have another model than n1 and n2."""
+    cluster.sh("ctl", f"cp -p {SLURM} /tmp/slurm.keep; cp -p {FILTER} /tmp/filter.keep")
+    try:
+        cluster.sh(
+            "ctl",
+            f"sed -i -e '/^NodeName=n.1-4. /{{h; s/n.1-4./n[1-2]/; p; g; s/n.1-4./n[3-4]/;"
+            f' s/gpu_v100/gpu_a100/}}\' {SLURM}; sed -i \'s/"v100"/"v100", "a100"/\' {FILTER}',
+        )
+        restart(cluster)
+        yield
+    finally:
+        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        cluster.sh("ctl", f"cp -p /tmp/slurm.keep {SLURM}; cp -p /tmp/filter.keep {FILTER}")
+        restart(cluster)
+
+
+def test_a_model_is_where_it_was_asked_for(cluster: Cluster, two_models: None) -> None:
+    one = cluster.submit("alice", ["--gres=gpu:a100:2"], WAIT)
+    assert node_of(cluster, one) in ("n3", "n4")
+    two = cluster.submit("alice", ["-N2", "--gpus-per-node=v100:4"], WAIT)
+    cluster.wait(two, "RUNNING", 40)
+    assert set(cluster.gpus(two)) == {"n1", "n2"}
+    # The other models are free, and are not given; who names no model takes them.
+    waits = cluster.submit("alice", ["--gres=gpu:v100:1", "-t", "5"], "true")
+    other = cluster.submit("alice", ["--gres=gpu:1", "-t", "5"], WAIT)
+    assert node_of(cluster, other) in ("n3", "n4")
+    assert is_parked(cluster, waits)
+    let_go(cluster, "alice", two)
+    cluster.wait(waits, "COMPLETED", 60)
+
+
+def test_a_job_over_nodes_of_both_models(cluster: Cluster, two_models: None) -> None:
+    """Slurm gives such a job any nodes, and so do we."""
+    job_id = cluster.submit("alice", ["-N4", "--gres=gpu:4"], WAIT)
+    cluster.wait(job_id, "RUNNING", 40)
+    assert set(cluster.gpus(job_id)) == {"n1", "n2", "n3", "n4"}
+
+
+def test_a_model_that_nobody_has(cluster: Cluster, two_models: None) -> None:
+    with pytest.raises(CommandFailed, match="h100"):
+        cluster.submit("alice", ["--gres=gpu:h100:1"], "true")
