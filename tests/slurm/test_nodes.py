@@ -212,6 +212,55 @@ def test_a_node_that_lacks_a_gpu(cluster: Cluster) -> None:
         restart(cluster)
 
 
+POWER_SAVING = """\
+SuspendTime=100000
+SuspendTimeout=3
+ResumeTimeout=120
+SuspendProgram=/bin/true
+ResumeProgram=/tmp/resume
+"""
+
+
+@pytest.fixture
+def asleep(cluster: Cluster) -> Iterator[str]:
+    """A node that Slurm has put to sleep; ResumeProgram writes its name to /tmp/resumed."""
+    slurm, node = "/etc/slurm/slurm.conf", "n4"
+    cluster.sh("ctl", f"cp -p {slurm} /tmp/slurm.keep; cat >>{slurm}", stdin=POWER_SAVING)
+    script = "printf '#!/bin/sh\\necho $1 >>/tmp/resumed\\n' >/tmp/resume; chmod 755 /tmp/resume"
+    cluster.sh("ctl", f"{script}; rm -f /tmp/resumed")
+    try:
+        restart(cluster)
+        set_state(cluster, node, "state=power_down_force", "reason=test")
+        cluster.service_down(node, "slurmd")
+        cluster.wait_until(
+            lambda: "POWERED_DOWN" in cluster.sh("ctl", ["scontrol", "show", "node", node]),
+            40,
+            "asleep",
+        )
+        yield node
+    finally:
+        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        cluster.sh(node, "pkill slurmd; sleep 1", check=False)
+        cluster.sh("ctl", f"cp -p /tmp/slurm.keep {slurm}")
+        restart(cluster)
+
+
+def test_a_node_that_sleeps_is_woken(cluster: Cluster, asleep: str) -> None:
+    """It counts as free; its job is placed there once, and runs as soon as it is awake."""
+    for node in NODES[:3]:
+        job_id = cluster.submit("bob", ["-w", node, "--gres=gpu:4", "-t", "60"], WAIT)
+        cluster.wait(job_id, "RUNNING", 40)
+    job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
+    cluster.wait_until(
+        lambda: asleep in cluster.sh("ctl", "cat /tmp/resumed", check=False), 40, "to be woken"
+    )
+    time.sleep(35)  # longer than a placed job may take that nothing holds
+    cluster.sh(asleep, "slurmd -b")  # as a machine that has just booted
+    cluster.wait(job_id, "RUNNING", 60)
+    assert cluster.gpus(job_id) == {asleep: (0, 1)}
+    assert len(decisions(cluster, job_id)) == 1
+
+
 def restart(cluster: Cluster) -> None:
     """Restart Slurm everywhere with new files."""
     for name, service in (*((node, "slurmd") for node in NODES), ("ctl", "slurmctld")):
