@@ -110,6 +110,8 @@ class Cluster:
     None: not known, its GPUs alone count."""
     sockets: Sockets | None = None
     """Free cores beside each GPU; None: no job asks for them."""
+    asleep: BoolArray | None = None
+    """(N,): powered down until a job is placed there; None: no node is."""
 
     @property
     def shape(self) -> tuple[int, int]:

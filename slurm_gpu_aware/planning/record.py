@@ -77,7 +77,7 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
         settings = dict(content["settings"])
         settings["classes"] = tuple(settings["classes"])
         cluster = _read_cluster(content["cluster"])
-        masks = [_mask(nodes, cluster) for nodes in content["eligible"]]
+        masks = [_mask(nodes, cluster.nodes) for nodes in content["eligible"]]
         groups = [
             NodeGroups(np.array(of, dtype=np.int64), str(name))
             for name, of in content.get("together", ())
@@ -148,8 +148,8 @@ _NAMES = {"preempts", "preempts_lower"}
 """Fields that are sets of names."""
 
 
-def _mask(nodes: Sequence[int], cluster: Cluster) -> BoolArray:
-    mask = np.zeros(len(cluster.nodes), dtype=np.bool_)
+def _mask(nodes: Sequence[int], names: Sequence[str]) -> BoolArray:
+    mask = np.zeros(len(names), dtype=np.bool_)
     mask[list(nodes)] = True
     return mask
 
@@ -197,6 +197,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "running": [_running(job) for job in cluster.running],
         "same_indices": cluster.same_indices,
         "sockets": _sockets(cluster.sockets),
+        "asleep": None if cluster.asleep is None else np.flatnonzero(cluster.asleep).tolist(),
     }
 
 
@@ -262,4 +263,5 @@ def _read_cluster(row: Mapping[str, Any]) -> Cluster:
         same_indices=bool(row["same_indices"]),
         cpus=None if row["cpus"] is None else np.array(row["cpus"], dtype=np.int64),
         sockets=_read_sockets(row.get("sockets")),
+        asleep=_mask(row["asleep"], row["nodes"]) if row.get("asleep") else None,
     )

@@ -172,6 +172,7 @@ def build_cluster(
         ]
     slots_of = [max(slots, default=-1) + 1 for slots, _ in known]
     told = measured(profile, [node.name for node in here], slots_of, classes)
+    asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
     return Cluster(
         nodes=tuple(node.name for node in here),
         exists=exists,
@@ -192,6 +193,7 @@ def build_cluster(
         model=tuple(_model(node, told.models) for node in here),
         graphs=told.graphs,
         running=tuple(running),
+        asleep=asleep if asleep.any() else None,
     )
 
 

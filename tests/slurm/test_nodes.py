@@ -246,10 +246,12 @@ def asleep(cluster: Cluster) -> Iterator[str]:
 
 
 def test_a_node_that_sleeps_is_woken(cluster: Cluster, asleep: str) -> None:
-    """It counts as free; its job is placed there once, and runs as soon as it is awake."""
-    for node in NODES[:3]:
-        job_id = cluster.submit("bob", ["-w", node, "--gres=gpu:4", "-t", "60"], WAIT)
+    """For a job that fits on no other; that is placed once, and runs as soon as it is awake."""
+    for node, gpus in zip(NODES[:3], (4, 4, 2), strict=True):
+        job_id = cluster.submit("bob", ["-w", node, f"--gres=gpu:{gpus}", "-t", "60"], WAIT)
         cluster.wait(job_id, "RUNNING", 40)
+    awake = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
+    assert node_of(cluster, awake) == "n3"
     job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
     cluster.wait_until(
         lambda: asleep in cluster.sh("ctl", "cat /tmp/resumed", check=False), 40, "to be woken"

@@ -74,6 +74,18 @@ def test_in_a_maintenance_its_own_jobs_run() -> None:
     assert eligible(to_request(job(), asked(), where), where) == {"n2"}
 
 
+def test_who_sleeps_is_known() -> None:
+    """It does not answer, and can be used; one that wakes up needs no other to be woken."""
+    cloud = ("CLOUD", "NOT_RESPONDING")
+    asleep = node("n1", states=frozenset({"IDLE", "POWERED_DOWN", *cloud}))
+    waking = node("n2", states=frozenset({"MIXED", "POWERING_UP", *cloud}))
+    cluster = site([asleep, waking, node("n3")]).cluster
+    assert cluster.nodes == ("n1", "n2", "n3")
+    assert cluster.asleep is not None
+    assert cluster.asleep.tolist() == [True, False, False]
+    assert site([waking]).cluster.asleep is None
+
+
 # Shards, MPS, MIG --------------------------------------------------------------------------------
 
 SHARED = [

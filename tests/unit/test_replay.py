@@ -42,6 +42,8 @@ def a_round(seed):
             )
         )
     cluster = replace(cluster, running=tuple(running), cpus=np.full(6, 64))
+    if rng.random() < 0.5:
+        cluster = replace(cluster, asleep=np.array([False, True, True, False, False, False]))
     eligible = np.array([True, True, True, True, False, True])
     queue = [
         Request(

@@ -197,6 +197,17 @@ def test_clock(wish, clock):
     assert result.assignments[0].clock_mhz == clock
 
 
+def test_nodes_that_sleep_are_woken_last():
+    cluster = replace(Cluster.uniform(3, 2), asleep=np.array([True, False, True]))
+    result = plan([job(1, 1), job(2, 2), job(3, 1), job(4, 2)], cluster)
+    assert [a.nodes for a in result.assignments] == [(1,), (0,), (1,), (2,)]
+    assert [a.why.get("woken") for a in result.assignments] == [None, ["n0"], None, ["n2"]]
+    named = plan([job(1, 1, required=(2,))], cluster)
+    assert named.assignments[0].nodes == (2,)
+    wide = plan([job(1, 6, gpus_per_node=2)], cluster)
+    assert wide.assignments[0].nodes == (0, 1, 2)
+
+
 def test_preemption_takes_free_gpus_first():
     cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100, 1.0))
     result = plan([job(1, 1, preemption_tier=2.0)], cluster)
