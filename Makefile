@@ -9,8 +9,8 @@ CLUSTERS ?= 2
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 # On two busy cores a real cluster sometimes outruns a deadline: such a test is repeated on a clean
-# cluster, and the summary lists it as rerun. Never repeated: survival, filter and requests, where
-# one failure in many runs is a failure.
+# cluster, and the summary lists it as rerun. Never repeated: filter and requests, where one failure
+# in many runs is a failure; in survival, rolling and preemption only what ran past a deadline is.
 SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder \
   --reruns 2 --reruns-delay 5 -r fER --durations=25
 

@@ -125,7 +125,7 @@ class Cluster:
         return known if known is not None else np.ones(self.exists.shape)
 
     def copy(self) -> Cluster:
-        """Same cluster with its own ``free``, ``free_cpus``, ``free_memory_mb`` and ``sockets``.
+        """Same cluster with its own arrays of what is free and who sleeps.
 
         A round works on such a copy and marks what it gives away with :meth:`take`.
         """
@@ -135,6 +135,7 @@ class Cluster:
             free_cpus=self.free_cpus.copy(),
             free_memory_mb=self.free_memory_mb.copy(),
             sockets=None if self.sockets is None else self.sockets.copy(),
+            asleep=None if self.asleep is None else self.asleep.copy(),
         )
 
     def take(
@@ -155,6 +156,8 @@ class Cluster:
         self.free[node, chosen] = False
         self.free_cpus[node] -= cpus
         self.free_memory_mb[node] -= memory_mb
+        if self.asleep is not None:
+            self.asleep[node] = False  # it is woken anyway
         if self.sockets is not None and socket_cpus:
             self.sockets.free_cpus[node] -= np.asarray(socket_cpus)
             self.sockets.quiet[node] = False

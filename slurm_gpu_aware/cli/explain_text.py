@@ -185,7 +185,9 @@ def _decision_text(d: Mapping[str, Any]) -> str:
         ("clock", f"{d['clock_mhz']} MHz" if d["clock_mhz"] else "default"),
     ]
     if d["victims"]:
-        entries.append(("preempts", ", ".join(d["victims"])))
+        some = why.pop("preempts_of_these", None)
+        among = f"{some} of these, Slurm chooses: " if some else ""
+        entries.append(("preempts", among + ", ".join(d["victims"])))
     if summary := why.pop("summary", None):
         entries.append(("why", summary))
     blocks = []

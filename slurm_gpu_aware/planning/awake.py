@@ -1,35 +1,62 @@
-"""Nodes that sleep are woken only for jobs that fit on no others, as by Slurm's own scheduler."""
+"""Nodes that sleep are woken only for jobs that fit on no others, and as few as will do.
+
+Slurm's own scheduler gives such nodes the highest weight, so it takes them last.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.cluster import BoolArray, Cluster
 from slurm_gpu_aware.request import Request
 
-__all__ = ["on_awake_nodes", "told_who_wakes"]
+__all__ = ["place_awake_first"]
+
+Ask = Callable[[Request], Assignment | None]
 
 
-def on_awake_nodes(request: Request, cluster: Cluster) -> Request | None:
-    """The request for the nodes that are awake.
+def place_awake_first(request: Request, cluster: Cluster, ask: Ask) -> Assignment | None:
+    """Where ``ask`` places a request, on nodes that are awake as far as possible.
 
-    None: that is all of them, or it names one that is not, or too few GPUs are free there.
+    Sleeping nodes are those of the answer that ``ask`` gives if all may be woken; of these the
+    first few that the request needs beside nodes that are awake. ``why["woken"]`` names them.
     """
     asleep = cluster.asleep
     if asleep is None or asleep[list(request.required)].any():
-        return None
+        return _told(ask(request), cluster)
     allowed = ~asleep if request.eligible is None else request.eligible & ~asleep
-    if np.count_nonzero(cluster.free[allowed]) < request.gpus:
+    free = int(np.count_nonzero(cluster.free[allowed]))
+    found = ask(replace(request, eligible=allowed)) if free >= request.gpus else None
+    if found is not None:
+        return found
+    found = ask(request)
+    if found is None:
         return None
-    return replace(request, eligible=allowed)
+    woken = [node for node in found.nodes if asleep[node]]
+    low, high = 0, len(woken)  # too few, enough
+    while free and high - low > 1:
+        middle = (low + high) // 2
+        fewer = ask(replace(request, eligible=_with(allowed, woken[:middle])))
+        if fewer is None:
+            low = middle
+        else:
+            high, found = middle, fewer
+    return _told(found, cluster)
 
 
-def told_who_wakes(found: Assignment, cluster: Cluster) -> Assignment:
+def _with(allowed: BoolArray, nodes: list[int]) -> BoolArray:
+    result = allowed.copy()
+    result[nodes] = True
+    return result
+
+
+def _told(found: Assignment | None, cluster: Cluster) -> Assignment | None:
     """The assignment with the nodes that must be woken for it in its account."""
-    if cluster.asleep is None:
+    if found is None or cluster.asleep is None:
         return found
     names = [cluster.nodes[node] for node in found.nodes if cluster.asleep[node]]
     return replace(found, why={**found.why, "woken": names}) if names else found

@@ -14,7 +14,7 @@ from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
 from slurm_gpu_aware.placement.reasons import Reason
 from slurm_gpu_aware.placement.together import place_together, reason_together
-from slurm_gpu_aware.planning.awake import on_awake_nodes, told_who_wakes
+from slurm_gpu_aware.planning.awake import place_awake_first
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.request import Request
 
@@ -55,7 +55,10 @@ class Chooser:
             self.between()
         start = self.timer() if self.timer is not None else 0.0
         try:
-            found = self._ask(request, cluster)
+            policy = self._policy(request)
+            found = place_awake_first(
+                request, cluster, lambda asked: place_together(policy, asked, cluster, self.between)
+            )
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
         except Exception as exc:  # one job must not stop the round for all
@@ -66,16 +69,6 @@ class Chooser:
                 spent = self.timer() - start
                 self.took_s[request.job_id] = self.took_s.get(request.job_id, 0.0) + spent
         return found
-
-    def _ask(self, request: Request, cluster: Cluster) -> Assignment | None:
-        policy = self._policy(request)
-        awake = on_awake_nodes(request, cluster)
-        if awake is not None:
-            found = place_together(policy, awake, cluster, self.between)
-            if found is not None:
-                return found
-        found = place_together(policy, request, cluster, self.between)
-        return None if found is None else told_who_wakes(found, cluster)
 
     def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Like :meth:`place` for what-if questions: a failure counts as no place."""

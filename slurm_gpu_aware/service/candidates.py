@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.service.backoff import Backoff
@@ -88,8 +88,9 @@ class Candidates:
 
     def _take(self, job: SlurmJob, original: OriginalRequest, job_id: str) -> bool:
         """Look at a job or one task of it; False: the rest of its record is left to Slurm."""
-        # On the shelf nothing else shows, nor behind it until Slurm has looked.
-        reason = "Licenses" if job.reason == "Reservation" else job.reason
+        # On the shelf nothing else shows; Slurm looks at it before it is placed.
+        unseen = self.shelf.holds(job) or self.shelf.awaits(replace(job, id=job_id))
+        reason = "Licenses" if unseen else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.held += 1

@@ -70,13 +70,11 @@ def is_released(job: SlurmJob, config: Config) -> bool:
 
 
 def _is_stale(job: SlurmJob, tracked: Tracked | None, open_s: float) -> bool:
-    """Whether the reason is that of the gate, or of the shelf, as Slurm has not looked since.
+    """Whether the reason may be that of the gate, as Slurm has not looked since.
 
     ``open_s``: how long the gate has been open. Of a job that Slurm has tried later than in the
     second in which it was opened, ``Licenses`` means another licence.
     """
-    if job.reason == "Reservation":
-        return job.reservation is None and job.shelf is None
     if job.reason != "Licenses" or open_s >= STALE_S:
         return False
     opened_at = tracked.opened_at if tracked is not None else None

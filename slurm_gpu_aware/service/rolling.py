@@ -284,7 +284,8 @@ class Rolling:
                 self._untype(_models(files), summary)
             self._apply(wanted, name)
         except ResumedError as exc:
-            self._write(self._site.read().texts(before, features=True))
+            files = self._site.read()
+            self._write(files.texts(self._as_in_slurm(before, files), features=True))
             return self._abandon(name, str(exc), waited)
         except SourceError as exc:
             return self._put_back(name, exc, waited)

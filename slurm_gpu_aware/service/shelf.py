@@ -77,11 +77,13 @@ class Shelf:
         return job.shelf is not None and job.shelf == self._name
 
     def awaits(self, job: SlurmJob) -> bool:
-        """Whether Slurm has yet to say what holds a job that was taken from the shelf."""
+        """Whether Slurm has yet to say what holds a job that was taken from the shelf.
+
+        An update of a job leaves it without a reason until the next pass of Slurm's scheduler.
+        """
         taken = self._taken.get(job.id)
-        return (
-            job.reason == "Reservation" and taken is not None and self._timer() - taken < _LOOKED_S
-        )
+        unsaid = job.reason in ("None", "Reservation")
+        return unsaid and taken is not None and self._timer() - taken < _LOOKED_S
 
     def may_try(self, kind: Hashable) -> bool:
         """Whether one more of a kind that a limit holds may be tried: the limit may have changed

@@ -214,8 +214,10 @@ class Cluster:
 
         Raises
         ------
+        AssertionError
+            The job ended in another state.
         ClusterError
-            The job ended in another state, or ``deadline`` seconds passed; names the last state.
+            ``deadline`` seconds passed; names the last state.
         """
         wanted = {states} if isinstance(states, str) else set(states)
         last: dict[str, str] = {}
@@ -224,7 +226,7 @@ class Cluster:
             last.update(self.job(job_id))
             state = last["JobState"]
             if state in ENDED and state not in wanted:
-                raise ClusterError(f"job {job_id} ended as {state}, wanted {sorted(wanted)}")
+                raise AssertionError(f"job {job_id} ended as {state}, wanted {sorted(wanted)}")
             return state in wanted
 
         self.wait_until(

@@ -133,7 +133,7 @@ def change(state: dict, job: dict, job_id: str, fields: dict) -> None:
             (HOME / "touched-running").write_text(f"{job_id} {key}")
         if key == "ReservationName":
             job["Reservation"] = value or "(null)"
-            job["Reason"] = "Reservation" if value else job["Reason"]
+            job["Reason"] = "Reservation" if value else "None"
         elif value == "" and key not in CLEARED:
             job.pop(key, None)
         else:

@@ -202,10 +202,22 @@ def test_nodes_that_sleep_are_woken_last():
     result = plan([job(1, 1), job(2, 2), job(3, 1), job(4, 2)], cluster)
     assert [a.nodes for a in result.assignments] == [(1,), (0,), (1,), (2,)]
     assert [a.why.get("woken") for a in result.assignments] == [None, ["n0"], None, ["n2"]]
+    result = plan([job(1, 2), job(2, 1), job(3, 1)], cluster)
+    assert [a.nodes for a in result.assignments] == [(1,), (0,), (0,)]  # woken once
     named = plan([job(1, 1, required=(2,))], cluster)
     assert named.assignments[0].nodes == (2,)
     wide = plan([job(1, 6, gpus_per_node=2)], cluster)
     assert wide.assignments[0].nodes == (0, 1, 2)
+
+
+def test_a_wide_job_wakes_as_few_nodes_as_it_needs():
+    """Though those that sleep have the faster GPUs."""
+    scores = np.where(np.arange(12) < 3, 1.3, 1.0)[:, None].repeat(4, axis=1)
+    cluster = Cluster.uniform(12, 4, scores=dict.fromkeys("ABC", scores))
+    cluster = replace(cluster, asleep=np.arange(12) >= 3)
+    (chosen,) = plan([job(1, 16, gpus_per_node=4)], cluster).assignments
+    assert len(chosen.why["woken"]) == 1
+    assert {0, 1, 2} < set(chosen.nodes)
 
 
 def test_preemption_takes_free_gpus_first():

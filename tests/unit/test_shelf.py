@@ -126,23 +126,6 @@ def test_a_scheduler_that_does_not_come_to_it_is_not_waited_for(slurm: FakeSlurm
     assert bench.rounds.run().placed == ["9"]
 
 
-def test_who_is_placed_before_slurm_has_looked_stays_placed(slurm: FakeSlurm) -> None:
-    """Its reason is still that of the shelf, which holds nobody any more."""
-    bench = full_node(slurm, aged("9", stuck="1"))
-    end(slurm, "7")
-    bench.rounds.run()
-    bench.steady += 4.1
-    assert bench.rounds.run().placed == ["9"]
-    assert slurm.jobs["9"]["Reason"] == "Reservation"
-    for _ in range(3):
-        bench.steady += 8.0
-        assert bench.rounds.looks.look() == 0
-    bench.steady += 8.0
-    assert bench.rounds.looks.look() == 1  # not started within 30 s
-    bench.steady += 61.0
-    assert bench.rounds.run().placed == ["9"]
-
-
 def test_of_jobs_alike_one_shows_the_limit(slurm: FakeSlurm) -> None:
     other = aged(
         "11", ReqTRES="cpu=1,mem=500M,node=1,billing=1,gres/gpu=1", TresPerNode="gres/gpu:1"

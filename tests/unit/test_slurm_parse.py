@@ -61,6 +61,9 @@ def test_text_says_what_json_says(release: str) -> None:
             if field.name in OTHER_WORDS:
                 continue
             mine, theirs = getattr(job, field.name), getattr(truth[job.raw_id], field.name)
+            if field.name == "looked_at_s":  # Slurm went on between the two readings
+                assert abs(mine - theirs) <= 10 if mine and theirs else mine == theirs, what
+                continue
             if field.name == "shares":
                 mine = [(s.node, s.memory_mb, s.gpus, s.types) for s in mine]
                 theirs = [(s.node, s.memory_mb, s.gpus, s.types) for s in theirs]
