@@ -357,6 +357,7 @@ class JobUpdate:
             "CPUsPerTask",
             "ExcNodeList",
             "Extra",
+            "Features",
             "Licenses",
             "MinCPUsNode",
             "NumCPUs",

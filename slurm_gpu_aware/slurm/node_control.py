@@ -174,8 +174,11 @@ class NodeControl:
             fields = _untyped(job, model)
             if fields is None:
                 complaints[job.id] = f"asks for type {model} in a form that cannot be changed"
-            else:
+                continue
+            try:
                 updates.append(JobUpdate(job.id, fields))
+            except ValueError as exc:
+                complaints[job.id] = str(exc)
         refused: Mapping[str, str] = gateway.update_jobs(updates)
         changed = [u.job_id for u in updates if u.job_id not in refused]
         return changed, complaints | dict(refused)

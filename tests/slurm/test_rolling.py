@@ -209,6 +209,18 @@ def test_under_load_and_killed_at_random_moments(plain: Cluster) -> None:
     assert all("drain" not in state for state, _ in nodes(plain).values())
 
 
+def test_a_typed_job_that_waits_asks_for_the_feature(plain: Cluster) -> None:
+    """Its type is gone once the nodes are indexed."""
+    full = [plain.submit("bob", ["-w", node, "--gres=gpu:4"], "sleep 15") for node in ("n1", "n2")]
+    for job_id in full:
+        plain.wait(job_id, "RUNNING")
+    waits = plain.submit("alice", ["-w", "n1", "--gres=gpu:v100:3"], "true")
+    code, summary, talk = roll(plain, "--roll", "--nodes", "n[1-2]")
+    assert code == 0, talk
+    assert waits in summary["untyped_jobs"] or "v100" not in plain.job(waits)["TresPerNode"]
+    assert plain.wait(waits, "COMPLETED")["Features"] == "gpu_v100"
+
+
 def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
     """On indexed nodes the GPUs are chosen, on plain ones the node; models work on both."""
     plain.sh("ctl", ["scontrol", "update", "nodename=n2", "state=drain", "reason=broken fan"])
