@@ -89,9 +89,10 @@ def test_a_limit_where_every_job_is_bound(cluster: Cluster, all_bound: None, lim
     first = cluster.submit("alice", job, WAIT)
     cluster.wait(first, "RUNNING", 40)
     assert set(*cluster.gpus(first).values()) in ({0, 1}, {2, 3})
+    fill(cluster, [4, 4, 4])
     second = cluster.submit("alice", job, WAIT)
-    # Nothing is kept for it: others take all that is free.
-    fill(cluster, [4, 4, 4, 2])
+    # Nothing is kept for it: another job takes all that is free.
+    fill(cluster, [2])
     cluster.wait_until(lambda: is_parked(cluster, second), 15, lambda: str(cluster.job(second)[""]))
     let_go(cluster, "alice", first)
     cluster.wait(second, "RUNNING", 60)
