@@ -26,17 +26,28 @@ def place_awake_first(request: Request, cluster: Cluster, ask: Ask) -> Assignmen
     first few that the request needs beside nodes that are awake. ``why["woken"]`` names them.
     """
     asleep = cluster.asleep
-    if asleep is None or asleep[list(request.required)].any():
-        return _told(ask(request), cluster)
+    if asleep is None:
+        return ask(request)
+    found = _waking_few(request, cluster.free, asleep, ask)
+    if found is None or not asleep[list(found.nodes)].any():
+        return found
+    names = [cluster.nodes[node] for node in found.nodes if asleep[node]]
+    return replace(found, why={**found.why, "woken": names})
+
+
+def _waking_few(
+    request: Request, gpus: BoolArray, asleep: BoolArray, ask: Ask
+) -> Assignment | None:
+    """``gpus``: (N, W) which are free; ``asleep``: (N,)."""
+    if asleep[list(request.required)].any():
+        return ask(request)
     allowed = ~asleep if request.eligible is None else request.eligible & ~asleep
-    free = int(np.count_nonzero(cluster.free[allowed]))
+    free = int(np.count_nonzero(gpus[allowed]))
     found = ask(replace(request, eligible=allowed)) if free >= request.gpus else None
     if found is not None:
         return found
     found = ask(request)
-    if found is None:
-        return None
-    woken = [node for node in found.nodes if asleep[node]]
+    woken = [node for node in found.nodes if asleep[node]] if found is not None else []
     low, high = 0, len(woken)  # too few, enough
     while free and high - low > 1:
         middle = (low + high) // 2
@@ -45,18 +56,10 @@ def place_awake_first(request: Request, cluster: Cluster, ask: Ask) -> Assignmen
             low = middle
         else:
             high, found = middle, fewer
-    return _told(found, cluster)
+    return found
 
 
 def _with(allowed: BoolArray, nodes: list[int]) -> BoolArray:
     result = allowed.copy()
     result[nodes] = True
     return result
-
-
-def _told(found: Assignment | None, cluster: Cluster) -> Assignment | None:
-    """The assignment with the nodes that must be woken for it in its account."""
-    if found is None or cluster.asleep is None:
-        return found
-    names = [cluster.nodes[node] for node in found.nodes if cluster.asleep[node]]
-    return replace(found, why={**found.why, "woken": names}) if names else found

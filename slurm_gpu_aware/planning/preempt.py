@@ -73,8 +73,9 @@ def can_preempt(request: Request) -> bool:
 def _may_push_out(request: Request, job: RunningJob) -> bool:
     if job.preempt_group is not None:
         lower = job.priority < request.preempting_priority
-        among = request.preempts | (request.preempts_lower if lower else frozenset())
-        return job.preempt_group in among
+        return job.preempt_group in request.preempts or (
+            lower and job.preempt_group in request.preempts_lower
+        )
     tier = request.preemption_tier
     return tier is not None and job.preemptable_by is not None and job.preemptable_by < tier
 

@@ -168,7 +168,7 @@ class Books:
 
     def has_event(self, job_id: str, kind: str) -> bool:
         """Whether an event of a kind was written for a job."""
-        return self._do(lambda ledger: any(e.kind == kind for e in ledger.events(job_id)), False)
+        return self.first_event(job_id, kind) is not None
 
     def first_event(self, job_id: str, kind: str) -> Event | None:
         """The oldest event of a kind of a job; None: none, or the store cannot be used."""

@@ -25,6 +25,7 @@ from slurm_gpu_aware.service.roll_state import Outcome, RollState, StateFile, Su
 from slurm_gpu_aware.service.roll_waits import Control, Waits
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.indexing import SiteFiles
+from slurm_gpu_aware.slurm.node_control import NodeView
 from slurm_gpu_aware.slurm.render import feature_of
 
 __all__ = ["Control", "Rolling", "Site"]
@@ -125,21 +126,24 @@ class Rolling:
         """Files that a killed run wrote for a node that somebody resumed since: as Slurm has it."""
         files = self._site.read()
         before = files.indexed_by_us()
-        true = self._as_in_slurm(before, files)
+        true = self._as_in_slurm(before, files, self._control.nodes())
         for name in sorted(before ^ true):
             self._say(f"{name}: somebody resumed it before it was changed; it is begun anew")
         if before != true:
             self._write(files.texts(true, features=True))
 
     def _as_in_slurm(
-        self, indexed: frozenset[str], files: SiteFiles, but: str | None = None
+        self,
+        indexed: frozenset[str],
+        files: SiteFiles,
+        views: Mapping[str, NodeView],
+        but: str | None = None,
     ) -> frozenset[str]:
         """``indexed``, but nodes that are in use as Slurm has them.
 
         A reconfigure brings to Slurm what the files say of any node, and changing the GPUs of one
-        kills its jobs. ``but``: the node that is in hand.
+        kills its jobs. ``views``: the nodes as Slurm shows them now. ``but``: the one in hand.
         """
-        views = self._control.nodes()
         result = set(indexed)
         for name, node in files.nodes.items():
             view = views.get(name)
@@ -168,8 +172,9 @@ class Rolling:
     def _prepare(self, summary: Summary) -> None:
         """Features on plain nodes, too, so that a request by model finds both kinds."""
         files = self._site.read()
-        changes = files.texts(self._as_in_slurm(files.indexed_by_us(), files), features=True)
         views = self._control.nodes()
+        indexed = self._as_in_slurm(files.indexed_by_us(), files, views)
+        changes = files.texts(indexed, features=True)
         # A run that was killed may have written the features without telling Slurm.
         unknown = any(
             node.model is not None
@@ -285,7 +290,8 @@ class Rolling:
             self._apply(wanted, name)
         except ResumedError as exc:
             files = self._site.read()
-            self._write(files.texts(self._as_in_slurm(before, files), features=True))
+            former = self._as_in_slurm(before, files, self._control.nodes())
+            self._write(files.texts(former, features=True))
             return self._abandon(name, str(exc), waited)
         except SourceError as exc:
             return self._put_back(name, exc, waited)
@@ -311,7 +317,7 @@ class Rolling:
     def _apply(self, indexed: Iterable[str], name: str) -> None:
         """Files with these nodes indexed; the (empty, drained) node registers with them."""
         files = self._site.read()
-        wanted = self._as_in_slurm(frozenset(indexed), files, name)
+        wanted = self._as_in_slurm(frozenset(indexed), files, self._control.nodes(), name)
         self._write(files.texts(wanted, features=True))
         # Files alone change nothing; a node that takes jobs again is never reconfigured.
         if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):

@@ -219,11 +219,7 @@ class Shelf:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)
         self._send(updates, lambda: None)
 
-    def rescue(
-        self,
-        jobs: Iterable[SlurmJob],
-        asked_for_none: Callable[[SlurmJob], bool] = lambda job: False,
-    ) -> None:
+    def rescue(self, jobs: Iterable[SlurmJob], asked_for_none: Callable[[SlurmJob], bool]) -> None:
         """Give back to Slurm's queue who is held because Slurm lost the shelf that it lay on.
 
         ``jobs``: parked ones. Slurm holds them if it starts and the reservation is not valid any

@@ -43,12 +43,12 @@ class PreemptionRules:
 
     def preempts(self, job: SlurmJob) -> frozenset[str]:
         """Groups whose jobs a waiting job may preempt."""
-        own = self.qos.get(job.qos or "") if self._by("qos") else None
+        own = self._own_qos(job)
         return own.preempts - {own.name} if own is not None else NOBODY
 
     def preempts_lower(self, job: SlurmJob) -> frozenset[str]:
         """Groups whose jobs of lower priority it may preempt: its own QOS with ``WITHIN``."""
-        own = self.qos.get(job.qos or "") if self._by("qos") else None
+        own = self._own_qos(job)
         if self.slurm is None or own is None:
             return NOBODY
         within = "WITHIN" in own.preempt_mode | self.slurm.preempt_mode
@@ -62,7 +62,7 @@ class PreemptionRules:
             known = [self.partitions[p] for p in job.partitions if p in self.partitions]
             if known and known[0].preempt_mode & _FREEING:
                 return Standing(float(known[0].priority_tier))
-        own = self.qos.get(job.qos or "") if self._by("qos") else None
+        own = self._own_qos(job)
         if own is not None and (own.preempt_mode or self.slurm.preempt_mode) & _FREEING:
             return Standing(float(own.priority), own.name)
         return Standing()
@@ -79,6 +79,10 @@ class PreemptionRules:
     def _by(self, kind: str) -> bool:
         slurm = self.slurm
         return slurm is not None and slurm.preempt_type == kind
+
+    def _own_qos(self, job: SlurmJob) -> SlurmQos | None:
+        """The job's QOS where these preempt."""
+        return self.qos.get(job.qos or "") if self._by("qos") else None
 
     def _is_spared(self, job: SlurmJob, now: float) -> bool:
         """Slurm spares a job for a while after its start (PreemptExemptTime)."""
