@@ -264,8 +264,9 @@ class Cluster:
         self.sh(container, f'kill -s {signal} "$(services pid {service})"')
 
     def service_down(self, container: str, service: str, signal: str = "TERM") -> None:
-        """Stop a service and keep it down."""
+        """Stop a service, wait until it has ended, and keep it down."""
         self.sh(container, ["services", "down", service, signal])
+        self.wait_until(lambda: self.service_pid(container, service) is None, 40, f"{service} ends")
 
     def service_up(self, container: str, service: str) -> None:
         """Let a service run again."""
@@ -284,6 +285,14 @@ class Cluster:
         """Start a stopped container."""
         self._docker("start", self._id(container))
 
+    def answers(self) -> bool:
+        """Whether slurmctld does."""
+        return self.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
+
+    def cancel_all(self) -> None:
+        """Cancel every job, as root."""
+        self.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+
     def reset(self) -> None:
         """End all jobs and bring everything up again: services, containers, nodes.
 
@@ -297,8 +306,8 @@ class Cluster:
                 self.start(name)
         for name in CONTAINERS:
             self.sh(name, "rm -f /run/services/*.down")
-        self.wait_until(self._answers, 60, "slurmctld answers")
-        self.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        self.wait_until(self.answers, 60, "slurmctld answers")
+        self.cancel_all()
         reservations = self.sh("ctl", ["scontrol", "-o", "show", "reservation"], check=False)
         for name in re.findall(r"ReservationName=(\S+)", reservations):
             if name != GATE:
@@ -329,9 +338,6 @@ class Cluster:
         return "\n".join(parts)
 
     # -- plumbing ------------------------------------------------------------------------------
-
-    def _answers(self) -> bool:
-        return self.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
 
     def _hands_of(self, container: str, user: str) -> Hands:
         with self._lock:

@@ -66,7 +66,5 @@ def test_killed_service_is_started_again(cluster: Cluster) -> None:
     cluster.wait_until(
         lambda: cluster.service_pid("ctl", "slurmctld") not in (None, before), 10, "new slurmctld"
     )
-    cluster.wait_until(
-        lambda: cluster.run("ctl", ["sinfo", "-h"]).returncode == 0, 30, "slurmctld answers"
-    )
+    cluster.wait_until(cluster.answers, 30, "slurmctld answers")
     assert cluster.sh("ctl", ["sinfo", "-h", "-N", "-o", "%N"]).split() == list(NODES)

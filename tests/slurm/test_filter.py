@@ -66,8 +66,6 @@ def gate_again(cluster: Cluster) -> Iterator[None]:
 def closed_gate(cluster: Cluster, clean: None) -> Iterator[None]:
     """A gate that does not need the heartbeat, and nobody who opens it."""
     cluster.service_down("ctl", "selectd")
-    # Its last heartbeat would make the gate again.
-    cluster.wait_until(lambda: cluster.service_pid("ctl", "selectd") is None, 20, "selectd ends")
     delete_gate(cluster)
     create = f"scontrol create reservation reservationname={GATE} licenses=gpuaware:100000"
     cluster.sh("ctl", f"{create} starttime=now duration=60 users=root flags=ANY_NODES nodecnt=0")

@@ -42,7 +42,7 @@ def limit(cluster: Cluster) -> Iterator[str]:
     sacctmgr(cluster, "add", "qos", LIMIT, "set", "MaxTRESPerUser=gres/gpu=2")
     sacctmgr(cluster, "modify", "user", "alice", "set", f"qos+={LIMIT}")
     yield LIMIT
-    cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+    cluster.cancel_all()
     sacctmgr(cluster, "modify", "user", "alice", "set", f"qos-={LIMIT}")
     sacctmgr(cluster, "delete", "qos", LIMIT)
 

@@ -6,30 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import Cluster, CommandFailed
+from site_files import FILTER_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT, is_parked
-from test_nodes import node_of, restart
+from test_nodes import node_of
 from test_way_of_a_job import let_go
-
-SLURM = "/etc/slurm/slurm.conf"
-FILTER = "/etc/slurm/gpu_aware_conf.lua"
 
 
 @pytest.fixture(scope="module")
 def two_models(cluster: Cluster) -> Iterator[None]:
     """n3 and n4 have another model than n1 and n2."""
-    cluster.sh("ctl", f"cp -p {SLURM} /tmp/slurm.keep; cp -p {FILTER} /tmp/filter.keep")
-    try:
+    with kept(cluster, SLURM_CONF, FILTER_CONF):
         cluster.sh(
             "ctl",
             f"sed -i -e '/^NodeName=n.1-4. /{{h; s/n.1-4./n[1-2]/; p; g; s/n.1-4./n[3-4]/;"
-            f' s/gpu_v100/gpu_a100/}}\' {SLURM}; sed -i \'s/"v100"/"v100", "a100"/\' {FILTER}',
+            f" s/gpu_v100/gpu_a100/}}' {SLURM_CONF};"
+            f' sed -i \'s/"v100"/"v100", "a100"/\' {FILTER_CONF}',
         )
         restart(cluster)
         yield
-    finally:
-        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
-        cluster.sh("ctl", f"cp -p /tmp/slurm.keep {SLURM}; cp -p /tmp/filter.keep {FILTER}")
-        restart(cluster)
 
 
 def test_a_model_is_where_it_was_asked_for(cluster: Cluster, two_models: None) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 
 import pytest
-from cluster import NODES, Cluster
+from cluster import Cluster
+from site_files import CONFIG, SLURM_CONF, TOPOLOGY, kept, restart
 from test_limits import WAIT, is_parked
 from test_way_of_a_job import decisions, let_go, started
 
-CONF = "/etc/slurm/slurm.conf"
-TOPOLOGY = "/etc/slurm/topology.conf"
-CONFIG = "/etc/slurm-gpu-aware/config.toml"
 # Neighbours by name are never neighbours by network: no order of names gives these pairs.
 PAIRS = ({"n1", "n3"}, {"n2", "n4"})
 NETWORKS = {
@@ -22,19 +19,6 @@ NETWORKS = {
     ),
     "block": "BlockName=b0 Nodes=n[1,3]\nBlockName=b1 Nodes=n[2,4]\nBlockSizes=2\n",
 }
-
-
-def is_up(cluster: Cluster, container: str, service: str) -> bool:
-    return cluster.service_pid(container, service) is not None
-
-
-def restart(cluster: Cluster) -> None:
-    """A topology plugin changes with new daemons only, the levels with a new selector."""
-    services = [("ctl", "slurmctld"), *((node, "slurmd") for node in NODES), ("ctl", "selectd")]
-    for container, service in services:
-        cluster.wait_until(functools.partial(is_up, cluster, container, service), 40, service)
-        cluster.kill(container, service, "TERM")
-    cluster.reset()
 
 
 def wait_told(cluster: Cluster, job_id: str, pattern: str) -> None:
@@ -52,17 +36,12 @@ def wait_told(cluster: Cluster, job_id: str, pattern: str) -> None:
 @pytest.fixture(params=NETWORKS)
 def network(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     plugin: str = request.param
-    cluster.sh("ctl", f"cat > {TOPOLOGY}", stdin=NETWORKS[plugin])
-    cluster.sh("ctl", f"echo 'TopologyPlugin=topology/{plugin}' >> {CONF}")
-    cluster.sh("ctl", f"cp {CONFIG} {CONFIG}.kept")
-    cluster.sh("ctl", f"printf '\\n[placement.levels]\\nswitch = 1.2\\n' >> {CONFIG}")
-    try:
-        restart(cluster)
+    with kept(cluster, SLURM_CONF, TOPOLOGY, CONFIG):
+        cluster.sh("ctl", f"cat > {TOPOLOGY}", stdin=NETWORKS[plugin])
+        cluster.sh("ctl", f"echo 'TopologyPlugin=topology/{plugin}' >> {SLURM_CONF}")
+        cluster.sh("ctl", f"printf '\\n[placement.levels]\\nswitch = 1.2\\n' >> {CONFIG}")
+        restart(cluster)  # a topology plugin changes with new daemons only
         yield plugin
-    finally:
-        cluster.sh("ctl", f"rm {TOPOLOGY}; sed -i '/^TopologyPlugin=/d' {CONF}")
-        cluster.sh("ctl", f"mv {CONFIG}.kept {CONFIG}")
-        restart(cluster)
 
 
 def test_two_nodes_below_one_switch(cluster: Cluster, network: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import NODES, Cluster, CommandFailed
+from site_files import GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT, fill, is_parked, limit
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go
 
@@ -68,20 +69,11 @@ def test_cpus_beside_the_gpus(cluster: Cluster) -> None:
 @pytest.fixture
 def all_bound(cluster: Cluster) -> Iterator[None]:
     """Cores beside the GPUs are every job's default; the selector reads that at its start."""
-    flag = ",ENFORCE_BINDING_GRES"
-
-    def change(expression: str) -> None:
-        cluster.sh("ctl", f"sed -i '/^SelectTypeParameters=/{expression}' /etc/slurm/slurm.conf")
+    with kept(cluster, SLURM_CONF):
+        add = "/^SelectTypeParameters=/s/$/,ENFORCE_BINDING_GRES/"
+        cluster.sh("ctl", f"sed -i '{add}' {SLURM_CONF}")
         restart(cluster)
-        cluster.wait_until(lambda: cluster.service_pid("ctl", "selectd") is not None, 40, "selectd")
-        cluster.kill("ctl", "selectd", "TERM")
-        cluster.reset()
-
-    try:
-        change(f"s/$/{flag}/")
         yield
-    finally:
-        change(f"s/{flag}$//")
 
 
 def test_a_limit_where_every_job_is_bound(cluster: Cluster, all_bound: None, limit: str) -> None:
@@ -177,7 +169,7 @@ def test_partitions(cluster: Cluster) -> None:
         cluster.sh("ctl", ["scontrol", "update", "partitionname=right", "state=up"])
         cluster.wait(held, "COMPLETED", 40)
     finally:
-        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        cluster.cancel_all()
         time.sleep(2)
         for name in ("left", "right"):
             cluster.sh("ctl", ["scontrol", "delete", f"partitionname={name}"], check=False)
@@ -185,17 +177,15 @@ def test_partitions(cluster: Cluster) -> None:
 
 def test_a_node_that_lacks_a_gpu(cluster: Cluster) -> None:
     """GPU 1 of n4 is taken out of Slurm's files: the three others are used, exactly."""
-    slurm, gres = "/etc/slurm/slurm.conf", "/etc/slurm/gres.conf"
-    cluster.sh("ctl", f"cp -p {slurm} /tmp/slurm.keep; cp -p {gres} /tmp/gres.keep")
-    text = cluster.sh("ctl", ["cat", slurm])
+    text = cluster.sh("ctl", ["cat", SLURM_CONF])
     line = re.findall(r"^NodeName=n\[1-4\] .*$", text, flags=re.M)[0]
     lacking = line.replace("n[1-4]", "n4").replace("gpu:g1:1,", "")
     text = text.replace(line, f"{line.replace('n[1-4]', 'n[1-3]')}\n{lacking}")
-    kept = cluster.sh("ctl", ["cat", gres])
-    split = re.sub(r"^NodeName=n\[1-4\](.*Type=g1 .*)$", r"NodeName=n[1-3]\1", kept, flags=re.M)
-    try:
-        cluster.sh("ctl", f"cat >{slurm}", stdin=text)
-        cluster.sh("ctl", f"cat >{gres}", stdin=split)
+    gres = cluster.sh("ctl", ["cat", GRES_CONF])
+    split = re.sub(r"^NodeName=n\[1-4\](.*Type=g1 .*)$", r"NodeName=n[1-3]\1", gres, flags=re.M)
+    with kept(cluster, SLURM_CONF, GRES_CONF):
+        cluster.sh("ctl", f"cat >{SLURM_CONF}", stdin=text)
+        cluster.sh("ctl", f"cat >{GRES_CONF}", stdin=split)
         restart(cluster)
         fill(cluster, [4, 4, 4])
         with pytest.raises(CommandFailed, match="node configuration is not available"):
@@ -207,10 +197,6 @@ def test_a_node_that_lacks_a_gpu(cluster: Cluster) -> None:
         assert sorted(slots) == [[[0]], [[2]], [[3]]]
         types = [re.findall(r"gpu:(g\d):1\(IDX", cluster.job(j)[""]) for j in jobs]
         assert types == [[f"g{slot[0][0]}"] for slot in slots]
-    finally:
-        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
-        cluster.sh("ctl", f"cp -p /tmp/slurm.keep {slurm}; cp -p /tmp/gres.keep {gres}")
-        restart(cluster)
 
 
 POWER_SAVING = """\
@@ -225,11 +211,11 @@ ResumeProgram=/tmp/resume
 @pytest.fixture
 def asleep(cluster: Cluster) -> Iterator[str]:
     """A node that Slurm has put to sleep; ResumeProgram writes its name to /tmp/resumed."""
-    slurm, node = "/etc/slurm/slurm.conf", "n4"
-    cluster.sh("ctl", f"cp -p {slurm} /tmp/slurm.keep; cat >>{slurm}", stdin=POWER_SAVING)
-    script = "printf '#!/bin/sh\\necho $1 >>/tmp/resumed\\n' >/tmp/resume; chmod 755 /tmp/resume"
-    cluster.sh("ctl", f"{script}; rm -f /tmp/resumed")
-    try:
+    node = "n4"
+    with kept(cluster, SLURM_CONF):
+        cluster.sh("ctl", f"cat >>{SLURM_CONF}", stdin=POWER_SAVING)
+        script = "#!/bin/sh\necho $1 >>/tmp/resumed\n"
+        cluster.sh("ctl", "rm -f /tmp/resumed; install -m 755 /dev/stdin /tmp/resume", stdin=script)
         restart(cluster)
         set_state(cluster, node, "state=power_down_force", "reason=test")
         cluster.service_down(node, "slurmd")
@@ -239,11 +225,8 @@ def asleep(cluster: Cluster) -> Iterator[str]:
             "asleep",
         )
         yield node
-    finally:
-        cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+        cluster.cancel_all()
         cluster.sh(node, "pkill slurmd; sleep 1", check=False)
-        cluster.sh("ctl", f"cp -p /tmp/slurm.keep {slurm}")
-        restart(cluster)
 
 
 def test_a_node_that_sleeps_is_woken(cluster: Cluster, asleep: str) -> None:
@@ -262,14 +245,3 @@ def test_a_node_that_sleeps_is_woken(cluster: Cluster, asleep: str) -> None:
     cluster.wait(job_id, "RUNNING", 60)
     assert cluster.gpus(job_id) == {asleep: (0, 1)}
     assert len(decisions(cluster, job_id)) == 1
-
-
-def restart(cluster: Cluster) -> None:
-    """Restart Slurm everywhere with new files."""
-    for name, service in (*((node, "slurmd") for node in NODES), ("ctl", "slurmctld")):
-        cluster.service_down(name, service)
-        cluster.service_up(name, service)
-    cluster.wait_until(
-        lambda: cluster.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1, 60, "slurmctld"
-    )
-    cluster.reset()

@@ -12,31 +12,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from cluster import NODES, Cluster
+from cluster import Cluster
+from site_files import SLURM_CONF, restart
 from test_limits import WAIT, is_parked, sacctmgr
 
 # A wrong victim once is a failure, and never tried again. A missed deadline is, once.
 pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
-CONF = "/etc/slurm/slurm.conf"
 MARK = "# preemption, for a test"
 
 
 def configure(cluster: Cluster, lines: Sequence[str]) -> None:
-    """Replace our lines of slurm.conf and restart slurmctld and the selector with them."""
+    """Replace our lines of slurm.conf (the fixtures of a module overlap), and restart."""
     text = "\n".join(f"{line} {MARK}" for line in lines)
-    cluster.sh("ctl", f"sed -i '/{MARK}$/d' {CONF} && cat >>{CONF}", stdin=f"{text}\n")
-    cluster.service_down("ctl", "slurmctld")
-    cluster.service_up("ctl", "slurmctld")
-    cluster.wait_until(lambda: _answers(cluster), 60, "slurmctld answers")
-    for node in NODES:  # they read the new file too
-        cluster.run(node, ["scontrol", "ping"])
-    cluster.sh("ctl", ["scontrol", "reconfigure"], check=False)
-    cluster.kill("ctl", "selectd", "TERM")
-    cluster.reset()
-
-
-def _answers(cluster: Cluster) -> bool:
-    return cluster.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
+    edit = f"sed -i '/{MARK}$/d' {SLURM_CONF} && cat >>{SLURM_CONF}"
+    cluster.sh("ctl", edit, stdin=f"{text}\n")
+    restart(cluster)
 
 
 PARTITIONS = [
@@ -63,7 +53,7 @@ def by_qos(cluster: Cluster) -> Iterator[None]:
     for user, names in (("alice", "+=dear"), ("bob", "+=cheap,mates")):
         sacctmgr(cluster, "modify", "user", user, "set", f"qos{names}")
     yield
-    cluster.sh("ctl", "squeue -h -r -o %i | xargs -r scancel --quiet", check=False)
+    cluster.cancel_all()
     for user, names in (("alice", "-=dear"), ("bob", "-=cheap,mates")):
         sacctmgr(cluster, "modify", "user", user, "set", f"qos{names}")
     for name in ("dear", "cheap", "mates"):

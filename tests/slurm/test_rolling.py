@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 from cluster import ENDED, NODES, Cluster
+from site_files import CONFIG, GRES_CONF, SLURM_CONF
 
 # A job lost once is a failure, and never tried again. A missed deadline is, once.
 pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
-SLURM_CONF = "/etc/slurm/slurm.conf"
-GRES_CONF = "/etc/slurm/gres.conf"
-CONFIG = "/etc/slurm-gpu-aware/config.toml"
 STATE = "/var/lib/slurm-gpu-aware/roll.json"
 PLAIN_GRES = """\
 # Four GPUs on every node

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import GATE, Cluster
+from site_files import CONFIG, SLURM_CONF
 from test_limits import WAIT, fill, limit
 from test_survival import storm_without_mercy
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
 
 __all__ = ["limit"]  # a fixture of test_limits
 
-CONFIG = "/etc/slurm-gpu-aware/config.toml"
-SLURM_CONF = "/etc/slurm/slurm.conf"
 SHELF = "gpuaware_shelf"
 
 

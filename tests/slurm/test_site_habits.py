@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import Cluster
+from site_files import SLURM_CONF
 from test_limits import WAIT, is_parked
 from test_way_of_a_job import decisions, expect_kinds, let_go, started
 
-CONF = "/etc/slurm/slurm.conf"
 STORE = "/var/lib/slurm-gpu-aware/store.db"
 
 
 @pytest.fixture
 def three_cpus(cluster: Cluster) -> Iterator[None]:
     """Each GPU brings three CPUs."""
-    cluster.sh("ctl", f"sed -i 's/^PartitionName=gpu .*/& DefCpuPerGPU=3/' {CONF}")
+    cluster.sh("ctl", f"sed -i 's/^PartitionName=gpu .*/& DefCpuPerGPU=3/' {SLURM_CONF}")
     cluster.sh("ctl", ["scontrol", "reconfigure"])
     cluster.reset()
     yield
-    cluster.sh("ctl", f"sed -i 's/ DefCpuPerGPU=3//' {CONF}")
+    cluster.sh("ctl", f"sed -i 's/ DefCpuPerGPU=3//' {SLURM_CONF}")
     cluster.sh("ctl", ["scontrol", "reconfigure"])
     cluster.reset()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cluster import ENDED, NODES, Cluster
+from site_files import SLURM_CONF
 
 GATE_LICENCE = "gpuaware"
 SEEN = """
@@ -275,8 +276,7 @@ def test_ledger_tells_the_whole_way(cluster: Cluster) -> None:
 
 def test_own_licences_are_kept(cluster: Cluster) -> None:
     """Needs a licence beside the gate's; the cluster has one added for the test."""
-    conf = "/etc/slurm/slurm.conf"
-    cluster.sh("ctl", f"sed -i 's/^Licenses=gpuaware:100000.*$/&,matlab:1/' {conf}")
+    cluster.sh("ctl", f"sed -i 's/^Licenses=gpuaware:100000.*$/&,matlab:1/' {SLURM_CONF}")
     try:
         cluster.sh("ctl", ["scontrol", "reconfigure"])
         first = cluster.submit("alice", ["--gres=gpu:1", "-L", "matlab:1"], SEEN)
@@ -290,6 +290,6 @@ def test_own_licences_are_kept(cluster: Cluster) -> None:
         let_go(cluster, "alice", first)
         cluster.wait(second, "COMPLETED", 40)
     finally:
-        cluster.sh("ctl", "squeue -h -o %A | xargs -r scancel", check=False)
-        cluster.sh("ctl", f"sed -i 's/,matlab:1$//' {conf}")
+        cluster.cancel_all()
+        cluster.sh("ctl", f"sed -i 's/,matlab:1$//' {SLURM_CONF}")
         cluster.sh("ctl", ["scontrol", "reconfigure"])

@@ -1,0 +1,41 @@
+"""Configuration files that a test changes, and the restart with which all daemons read them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from cluster import NODES, Cluster
+
+__all__ = ["CONFIG", "FILTER_CONF", "GRES_CONF", "SLURM_CONF", "TOPOLOGY", "kept", "restart"]
+
+SLURM_CONF = "/etc/slurm/slurm.conf"
+GRES_CONF = "/etc/slurm/gres.conf"
+TOPOLOGY = "/etc/slurm/topology.conf"
+FILTER_CONF = "/etc/slurm/gpu_aware_conf.lua"
+CONFIG = "/etc/slurm-gpu-aware/config.toml"
+
+
+def restart(cluster: Cluster) -> None:
+    """Restart Slurm everywhere and the selector; ends all jobs, and waits until nodes are idle."""
+    services = [*((node, "slurmd") for node in NODES), ("ctl", "slurmctld"), ("ctl", "selectd")]
+    for container, service in services:
+        cluster.service_down(container, service)
+        cluster.service_up(container, service)
+    cluster.wait_until(cluster.answers, 60, "slurmctld answers")
+    cluster.reset()
+
+
+@contextlib.contextmanager
+def kept(cluster: Cluster, *paths: str) -> Iterator[None]:
+    """After the block these files are as before, or gone again, and the daemons know it."""
+    for path in paths:
+        cluster.sh("ctl", f"rm -f {path}.kept; [ ! -e {path} ] || cp -p {path} {path}.kept")
+    try:
+        yield
+    finally:
+        cluster.cancel_all()
+        for path in paths:
+            back = f"if [ -e {path}.kept ]; then mv {path}.kept {path}; else rm -f {path}; fi"
+            cluster.sh("ctl", back)
+        restart(cluster)
