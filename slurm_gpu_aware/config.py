@@ -131,7 +131,7 @@ class GateConfig:
     lease_s: int = 90
     """The reservation ends this long after the last heartbeat; parked jobs then start as plain
     Slurm would start them."""
-    queue_tests: int = 12_000
+    queue_tests: int = 4_000
     """How often one pass of Slurm's main scheduler may look at a node for a parked job; parked jobs
     beyond that wait on the shelf. 12,000 are about 0.1 s of slurmctld's time."""
 

@@ -21,6 +21,7 @@ local M = {}
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
 local comment = dofile(here .. "gpu_aware_comment.lua")
+local defer = dofile(here .. "gpu_aware_defer.lua")
 local left_to_slurm = dofile(here .. "gpu_aware_left.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
@@ -216,6 +217,7 @@ local function decide_submit(job, uid, conf)
             return left("a model together with groups or mixtures in --constraint")
         end
     end
+    new.begin_time = defer.begin_time(job, conf)
     new.admin_comment = request.admin_comment(job, new, model)
     if #new.admin_comment > MAX_RECORD then
         return left("a request too long to be recorded")

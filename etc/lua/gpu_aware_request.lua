@@ -181,6 +181,7 @@ function R.admin_comment(job, new, model)
     add("mt", model)
     add("ex", number16(job.shared) == 0 and "1")
     add("ia", not text_of(job.script) and "1")
+    add("bt", new.begin_time)
     add("ac", site and site:sub(1, 9) ~= "gpuaware/" and site)
     return PREFIX .. table.concat(entries, ";")
 end

@@ -14,6 +14,7 @@ from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.service.shelving import alike, limits
 from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.per_gpu import default_cpus
 from slurm_gpu_aware.slurm.snapshot import HOLDING, NODE_TAKEN
@@ -74,7 +75,7 @@ class Candidates:
                 self.waiting.append(waiting_entry(job.id, why))
                 continue
             shelved = job.reason == "Reservation" and job.reservation is None
-            if job.reason not in PLANNABLE and not shelved:
+            if job.reason not in PLANNABLE and not shelved and not only_deferred(job):
                 self.held += 1
                 self.backoff.shown(job.id)
                 self.waiting.append(waiting_entry(job.id, f"held by {job.reason}"))
@@ -90,7 +91,7 @@ class Candidates:
         """Look at a job or one task of it; False: the rest of its record is left to Slurm."""
         # On the shelf nothing else shows; Slurm looks at it before it is placed.
         unseen = self.shelf.holds(job) or self.shelf.awaits(replace(job, id=job_id))
-        reason = "Licenses" if unseen else job.reason
+        reason = "Licenses" if unseen or only_deferred(job) else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.held += 1

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.slurm.deferral import defer_until
 from slurm_gpu_aware.slurm.gate import hold_gate
 from slurm_gpu_aware.slurm.gateway import Gateway
 
@@ -98,6 +99,8 @@ class Heartbeat:
         self._held_until = end_s
         if self._shelf is not None:
             self._put_off(self._shelf, end_s)
+            if self._shelf.in_use and self._config.events.submit_file is not None:
+                defer_until(self._config.events.submit_file, end_s)
         if created:
             log.info("gate reservation %s created", self._config.gate.reservation)
             self.created.put(now)

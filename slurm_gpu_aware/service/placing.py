@@ -272,7 +272,7 @@ class Placer:
             comment = marked(job.admin_comment or "", RELEASED, job.restarts, now)
             fields = (
                 ("AdminComment", comment),
-                *open_fields(job, step.candidate.original),
+                *open_fields(job, step.candidate.original, now),
             )
             updates.append(JobUpdate(step.candidate.id, fields))
         opened: list[str] = []

@@ -213,7 +213,7 @@ class Recovery:
                 and original is not None
                 and job.licence_count(self._config.gate.licence)
             ):
-                updates.append(JobUpdate(job.id, open_fields(job, original)))
+                updates.append(JobUpdate(job.id, open_fields(job, original, now)))
         self._gateway.update_jobs(updates)
 
     def _write(self, job: SlurmJob, why: str, now: float) -> None:

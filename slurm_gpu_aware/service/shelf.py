@@ -72,6 +72,11 @@ class Shelf:
         """Jobs that were seen on a shelf."""
         self._tried: dict[Hashable, float] = {}
 
+    @property
+    def in_use(self) -> bool:
+        """Whether there is a closed shelf that takes jobs."""
+        return self._name is not None and self._timer() - self._made_at >= self._saved_s
+
     def holds(self, job: SlurmJob) -> bool:
         """Whether a job lies on the closed shelf."""
         return job.shelf is not None and job.shelf == self._name
@@ -140,7 +145,7 @@ class Shelf:
                     return None
                 self._made_at = self._used_at = now
                 log.info("parked jobs that are not next in line wait in %s", self._name)
-            return self._name if now - self._made_at >= self._saved_s else None
+            return self._name if self.in_use else None
 
     def tidy(self, jobs: Iterable[SlurmJob]) -> None:
         """``jobs``: all pending ones. Remove a shelf that has not been used for a while."""

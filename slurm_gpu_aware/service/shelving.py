@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.service.placing import Candidate, task_number
 from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.gateway import SlurmJob
 
 __all__ = ["TAKEN", "Alike", "alike", "is_limit", "limits", "placeable", "spare"]
@@ -62,7 +63,8 @@ def spare(
     tried = [
         job
         for job in jobs
-        if job.reservation is None and (job.reason in plannable or is_limit(job.reason))
+        if job.reservation is None
+        and (job.reason in plannable or is_limit(job.reason) or only_deferred(job))
     ]
     if len(tried) <= room:
         return []
@@ -70,8 +72,8 @@ def spare(
     return [
         job
         for job in tried[room:]
-        # Before its age counts a job must have been in the queue once.
-        if job.accrue_s is not None
+        # Without an eligible time its age would not count on the shelf.
+        if job.eligible_s is not None
         and job.id not in shown
         and not (job.array_tasks is not None and job.array_id in split)
     ][:_MOST]

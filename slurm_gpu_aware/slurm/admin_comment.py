@@ -67,6 +67,8 @@ class OriginalRequest:
     """``--exclusive``: whole nodes."""
     interactive: bool = False
     """No batch script: salloc or srun."""
+    begin_s: int | None = None
+    """Begin time that the filter gave, Unix seconds; see `slurm.deferral`."""
     admin_comment: str | None = None
     """AdminComment that the site's own script had set."""
 
@@ -94,6 +96,7 @@ _KEYS = {
     "mt": "model",
     "ex": "exclusive",
     "ia": "interactive",
+    "bt": "begin_s",
     "ac": "admin_comment",
 }
 _KINDS = {f.name: str(f.type) for f in fields(OriginalRequest)}

@@ -134,7 +134,7 @@ def hand_over(job: SlurmJob, ids: Sequence[str], now: float) -> list[JobUpdate]:
     if original is None or job.admin_comment is None:
         return []
     comment = marked(job.admin_comment, HAND, job.restarts, now)
-    fields = (("AdminComment", comment), *open_fields(job, original))
+    fields = (("AdminComment", comment), *open_fields(job, original, now))
     if job.reservation is None and job.shelf is None:
         fields += (("ReservationName", ""),)  # a round may just be putting it on the shelf
     opened = [JobUpdate(job_id, fields) for job_id in ids]

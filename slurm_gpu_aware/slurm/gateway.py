@@ -82,6 +82,7 @@ class SlurmJob:
     priority: int
     submit_s: float
     eligible_s: float | None
+    """Since when it may start, or its begin time; None: Slurm has not begun to count."""
     start_s: float | None
     """When it started; for a pending job Slurm's guess, if it has one."""
     end_s: float
@@ -91,8 +92,6 @@ class SlurmJob:
     restarts: int
     batch: bool
     """Has a batch script; False: salloc or srun."""
-    accrue_s: float | None = None
-    """Since when its age counts for its priority; None: Slurm has not begun to count."""
     looked_at_s: float | None = None
     """When a scheduler of Slurm last tried it (LastSchedEval), whole seconds; None: never."""
     time_min_s: float | None = None
@@ -365,6 +364,7 @@ class JobUpdate:
             "NumTasks",
             "ReqNodeList",
             "ReservationName",
+            "StartTime",
             "TresFreq",
             "TresPerJob",
             "TresPerNode",

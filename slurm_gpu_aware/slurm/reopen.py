@@ -81,7 +81,7 @@ def reopen(
             else:
                 parked.append(replace(entry, job=job))
         elif closed_now:  # it has started meanwhile, and does not need the licence
-            opening.append(JobUpdate(job.id, open_fields(job, entry.original)))
+            opening.append(JobUpdate(job.id, open_fields(job, entry.original, now)))
     # Open and pinned, a job would be nobody's: what keeps its pins stays closed.
     wrong |= gateway.update_jobs(unpinning)
     opening += [_opened(entry, now) for entry in parked if entry.job.id not in wrong]
@@ -97,7 +97,7 @@ def _unpinned(entry: Pinned) -> list[JobUpdate]:
 
 
 def _opened(entry: Pinned, now: float) -> JobUpdate:
-    fields = open_fields(entry.job, entry.original)
+    fields = open_fields(entry.job, entry.original, now)
     if parse(entry.job.admin_comment) is not None:
         comment = marked(entry.job.admin_comment or "", HAND, entry.job.restarts, now)
         fields = (("AdminComment", comment), *fields)

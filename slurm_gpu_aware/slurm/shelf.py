@@ -19,6 +19,7 @@ import re
 
 from slurm_gpu_aware.config import SHELF, is_shelf
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.deferral import begin_fields
 from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob, SlurmReservation
 
 __all__ = [
@@ -69,6 +70,9 @@ def left_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
     return (("ReservationName", ""),) if job.shelf is not None else ()
 
 
-def open_fields(job: SlurmJob, original: OriginalRequest) -> tuple[tuple[str, str], ...]:
+def open_fields(
+    job: SlurmJob, original: OriginalRequest, now: float
+) -> tuple[tuple[str, str], ...]:
     """Fields of an update that let a job start: the licences that its user asked for, no shelf."""
-    return (("Licenses", original.licenses or ""), *left_fields(job))
+    own = ("Licenses", original.licenses or "")
+    return (own, *left_fields(job), *begin_fields(job, original, now))

@@ -16,7 +16,7 @@ for name, unset in pairs({
     contiguous = 65534, sockets_per_node = 65534, cores_per_socket = 65534,
     threads_per_core = 65534, ntasks_per_core = 65534, ntasks_per_socket = 65534,
     req_switch = 4294967294, pn_min_tmp_disk = 4294967294, time_min = 4294967294,
-    immediate = 0, priority = 4294967294, user_id = 1000,
+    immediate = 0, priority = 4294967294, user_id = 1000, begin_time = 0, deadline = 0,
 }) do
     NUMBERS[name] = unset
 end
@@ -70,6 +70,11 @@ function harness.job(fields, environment, fail_at)
         __newindex = function(_, name, value)
             writes[#writes + 1] = name
             if name == fail_at and value ~= "" then error("bad argument to " .. name) end
+            if name == "begin_time" then
+                assert(type(value) == "number", "number expected")
+                values[name] = value
+                return
+            end
             assert(STRINGS[name], "unrecognized field: " .. name)
             assert(type(value) == "string" or type(value) == "number", "string expected")
             value = c_string(tostring(value))

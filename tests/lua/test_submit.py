@@ -21,7 +21,7 @@ TWO_NODES = {"min_nodes": 2, "max_nodes": 2}
 
 KNOWN_GLOBALS = frozenset(
     (
-        *("debug", "dofile", "error", "io", "ipairs", "loadfile", "math", "pairs", "pcall"),
+        *("debug", "dofile", "error", "io", "ipairs", "loadfile", "math", "os", "pairs", "pcall"),
         *("setfenv", "setmetatable", "slurm", "string", "table", "tonumber", "tostring", "type"),
     )
 )

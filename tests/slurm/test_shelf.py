@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from cluster import GATE, Cluster
@@ -16,6 +17,7 @@ from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
 __all__ = ["limit"]  # a fixture of test_limits
 
 SHELF = "gpuaware_shelf"
+DEFER = "/var/spool/slurm-gpu-aware/submitted.defer"
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,7 @@ def no_room(cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         cluster.service_down("ctl", "selectd")
-        cluster.sh("ctl", f"cp {kept} {CONFIG}")
+        cluster.sh("ctl", f"cp {kept} {CONFIG}; rm -f {DEFER}")
         cluster.service_up("ctl", "selectd")
 
 
@@ -65,6 +67,48 @@ def test_jobs_come_from_the_shelf_in_their_order_and_grow_older_there(cluster: C
         assert [cluster.job(j)["JobState"] for j in jobs[place + 1 :]] == ["PENDING"] * (2 - place)
     assert [cluster.job(job_id)["AccrueTime"] for job_id in jobs] == accrued
     assert [len(decisions(cluster, job_id)) for job_id in jobs] == [1, 1, 1]
+
+
+def seconds(job: dict[str, str], field: str) -> float:
+    """A time of a job; not "Unknown"."""
+    return datetime.fromisoformat(job[field]).timestamp()
+
+
+def test_who_comes_later_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
+    """The filter gives a begin time; neither a place nor the shelf waits for it to come."""
+    first = fill(cluster, [4, 4, 4, 4])
+    wide = cluster.submit("alice", ["-N4", "--gres=gpu:4", "-t", "30"], WAIT)
+    cluster.wait_until(lambda: on_shelf(cluster, wide), 60, "on the shelf")
+    cluster.wait_until(
+        lambda: cluster.run("ctl", ["test", "-e", DEFER]).returncode == 0, 60, "the filter is told"
+    )
+    late = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
+    array = cluster.submit("alice", ["--array=1-2", "--gres=gpu:4", "-t", "30"], WAIT)
+    cluster.wait_until(lambda: on_shelf(cluster, late, array), 9, "on the shelf")
+    job = cluster.job(late)
+    assert seconds(job, "EligibleTime") - seconds(job, "SubmitTime") == pytest.approx(10, abs=1)
+    cluster.submit("bob", ["-t", "1"], "true")  # Slurm's scheduler passes
+    time.sleep(12)
+    cluster.submit("bob", ["-t", "1"], "true")
+    cluster.wait_until(
+        lambda: cluster.job(late)["Reason"] == "Reservation", 60, lambda: cluster.job(late)[""]
+    )
+    for job in (cluster.job(late), cluster.job(array)):
+        assert job["AccrueTime"] == job["EligibleTime"]  # its age counts there
+        assert seconds(job, "LastSchedEval") - seconds(job, "SubmitTime") <= 1  # sbatch's own look
+    let_go(cluster, "bob", first[0])
+    cluster.wait(late, "RUNNING", 40)
+    assert len(decisions(cluster, late)) == 1
+    cluster.sh("ctl", ["scancel", wide, array])
+
+    let_go(cluster, "bob", first[1])
+    cluster.wait(first[1], "COMPLETED", 30)
+    at_once = cluster.submit("alice", ["--gres=gpu:1", "-t", "30"], WAIT)
+    assert "bt=" in cluster.job(at_once)["AdminComment"]
+    cluster.wait(at_once, "RUNNING", 9)
+    job = cluster.job(at_once)
+    assert job["EligibleTime"] <= job["StartTime"]
+    assert len(decisions(cluster, at_once)) == 1
 
 
 def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Cluster) -> None:

@@ -134,6 +134,8 @@ def change(state: dict, job: dict, job_id: str, fields: dict) -> None:
         if key == "ReservationName":
             job["Reservation"] = value or "(null)"
             job["Reason"] = "Reservation" if value else "None"
+        elif key == "StartTime":
+            job |= {"EligibleTime": str(int(time.time())), "Reason": "None"}
         elif value == "" and key not in CLEARED:
             job.pop(key, None)
         else:
@@ -146,6 +148,7 @@ def start(state: dict, job: dict) -> None:
         job["JobState"] not in ("PENDING", "RESV_DEL_HOLD")
         or GATE in job["Licenses"]
         or job.get("stuck")
+        or float(job.get("EligibleTime", "0").replace("Unknown", "0")) > time.time()
     ):
         return
     slots = [int(i) for i in re.findall(r"gpu:g(\d+):1", job.get("TresPerNode", ""))] or [0, 1]

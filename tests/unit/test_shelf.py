@@ -31,7 +31,7 @@ NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
 
 def aged(job_id: str, **fields: Any) -> dict[str, Any]:
     """A parked job whose age counts; each asks for a node's half."""
-    return parked(job_id, AccrueTime="900", **fields)
+    return parked(job_id, EligibleTime="900", **fields)
 
 
 def bench_of(slurm: FakeSlurm, *jobs: dict[str, Any], config: Config = NO_ROOM) -> RoundsBench:
@@ -88,7 +88,7 @@ def test_a_shelf_is_not_what_the_user_asked_for(slurm: FakeSlurm) -> None:
     jobs = {job.id: job for job in CliGateway(scontrol=slurm.scontrol).jobs()}
     assert (jobs["7"].reservation, jobs["7"].shelf) == (None, "gpuaware_shelf_1")
     assert (jobs["8"].reservation, jobs["8"].shelf) == ("class", None)
-    assert jobs["7"].accrue_s == 900.0
+    assert jobs["7"].eligible_s == 900.0
 
 
 def test_who_finds_no_place_is_put_there_and_taken_again_when_there_is_one(
@@ -179,12 +179,13 @@ def test_few_parked_jobs_stay_in_slurms_queue(slurm: FakeSlurm) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"AccrueTime": "Unknown"},
+        {"EligibleTime": "Unknown"},
         {"Reservation": "class"},
         {"Reason": "Dependency"},
         {"Reason": "JobHeldUser"},
+        {"Reason": "BeginTime", "EligibleTime": "2790000000"},
     ],
-    ids=["never looked at", "in a reservation", "dependent", "held"],
+    ids=["not eligible yet", "in a reservation", "dependent", "held", "user's begin time"],
 )
 def test_who_is_not_put_there(slurm: FakeSlurm, fields: dict[str, str]) -> None:
     full_node(slurm, aged("9") | fields)
@@ -193,8 +194,8 @@ def test_who_is_not_put_there(slurm: FakeSlurm, fields: dict[str, str]) -> None:
 
 
 def test_what_is_left_of_a_split_array_stays() -> None:
-    whole = slurm_job(98, array_id=98, array_tasks="1-9", accrue_s=1.0)
-    other = slurm_job(7, accrue_s=1.0)
+    whole = slurm_job(98, array_id=98, array_tasks="1-9")
+    other = slurm_job(7)
     assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole]
     assert spare([other, whole], PLANNABLE, 1, frozenset({98})) == []
 
@@ -475,7 +476,7 @@ def test_a_record_read_as_json_has_its_age() -> None:
         "cpus": 1,
         "tasks": 1,
         "resv_name": "gpuaware_shelf_9",
-        "accrue_time": {"set": True, "infinite": False, "number": 900},
+        "eligible_time": {"set": True, "infinite": False, "number": 900},
     }
     (job,) = parse_jobs_json(json.dumps({"jobs": [record]}))
-    assert (job.shelf, job.reservation, job.accrue_s) == ("gpuaware_shelf_9", None, 900.0)
+    assert (job.shelf, job.reservation, job.eligible_s) == ("gpuaware_shelf_9", None, 900.0)

@@ -1,0 +1,60 @@
+"""Jobs that come while parked jobs wait on the shelf: none before the selector has seen them.
+
+Slurm's main scheduler would try each of them at every node once, as its gate is only a licence. So
+the filter (``etc/lua/gpu_aware_defer.lua``) gives a job a begin time some seconds ahead and records
+it as ``bt`` in AdminComment. Meanwhile the selector puts the job on the shelf, or places it and lets
+it begin at once; if it does neither, the begin time passes. Until when the filter does so stands in
+a file: a selector that has died does not renew it, and it ends with the gate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.slurm.gateway import SlurmJob
+
+__all__ = ["begin_fields", "defer_until", "only_deferred"]
+
+log = logging.getLogger(__name__)
+
+
+def defer_until(submit_file: Path, until_s: float) -> None:
+    """Tell the filter, in a file beside ``submit_file``; ``until_s``: Unix seconds.
+
+    A file that cannot be written is logged: the filter then goes on without.
+    """
+    path = submit_file.with_name(f"{submit_file.name}.defer")
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(f"{int(until_s)}\n")
+        new.replace(path)
+    except OSError as exc:
+        log.warning("%s: cannot be written: %s", path, exc.strerror)
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+
+
+def only_deferred(job: SlurmJob) -> bool:
+    """Whether Slurm shows as reason the begin time that the filter gave a parked job."""
+    if job.reason != "BeginTime":
+        return False
+    original = parse(job.admin_comment)
+    return original is not None and _is_deferred(job, original)
+
+
+def begin_fields(
+    job: SlurmJob, original: OriginalRequest, now: float
+) -> tuple[tuple[str, str], ...]:
+    """Fields of an update with which a job need not wait for that begin time; ``now``: Unix s."""
+    if not _is_deferred(job, original) or original.begin_s is None or original.begin_s < now:
+        return ()
+    return (("StartTime", "now"),)
+
+
+def _is_deferred(job: SlurmJob, original: OriginalRequest) -> bool:
+    # Another eligible time is one that a user or Slurm (requeue) has set since.
+    return original.begin_s is not None and job.eligible_s == original.begin_s

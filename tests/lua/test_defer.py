@@ -1,0 +1,91 @@
+"""The begin time that the filter gives while parked jobs wait on the shelf."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from luafilter import Filter, MakeFilter
+
+from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.deferral import defer_until
+
+NODE = {"tres_per_node": "gres/gpu:1"}
+
+
+@pytest.fixture
+def submitted(filter_: Filter) -> Path:
+    """The submit file, and beside it the word of the selector."""
+    path = filter_.folder / "submitted"
+    defer_until(path, time.time() + 90)
+    return path
+
+
+def begin_of(job: dict[str, Any]) -> int | None:
+    given = job.get("begin_time")
+    return None if given is None else int(given)
+
+
+def test_a_job_begins_soon_and_the_record_says_so(filter_: Filter, submitted: Path) -> None:
+    before = int(time.time())
+    job = filter_.submit(**NODE).job
+    begin = begin_of(job)
+    assert begin is not None
+    assert before + 10 <= begin <= int(time.time()) + 10
+    record = parse(job["admin_comment"])
+    assert record is not None
+    assert record.begin_s == begin
+    assert job["licenses"] == "gpuaware:1"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"begin_time": 1_900_000_000},
+        {"dependency": "afterok:7"},
+        {"priority": 0},
+        {"deadline": 1_900_000_000},
+        {"script": None},
+    ],
+    ids=["--begin", "--dependency", "--hold", "--deadline", "salloc"],
+)
+def test_what_waits_anyway_and_who_waits_for_an_answer(
+    filter_: Filter, submitted: Path, fields: dict[str, Any]
+) -> None:
+    job = filter_.submit(**NODE, **fields).job
+    assert job["licenses"] == "gpuaware:1"
+    assert begin_of(job) == fields.get("begin_time")
+    assert ";bt=" not in job["admin_comment"]
+
+
+def test_a_job_that_is_not_parked(filter_: Filter, submitted: Path) -> None:
+    assert filter_.submit(tres_per_node="gres/gpu:1", comment="place=off").written == []
+    assert filter_.submit(num_tasks=4).written == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon\n", "0\n", "-5\n", "1e300\n", "nan\n", "4000000000\n", "x" * 100_000],
+)
+def test_words_that_no_selector_wrote(filter_: Filter, submitted: Path, text: str) -> None:
+    submitted.with_name("submitted.defer").write_text(text)
+    outcome = filter_.submit(**NODE)
+    assert (outcome.rc, outcome.log) == (0, [])
+    assert begin_of(outcome.job) is None
+    assert outcome.job["licenses"] == "gpuaware:1"
+
+
+def test_a_selector_that_has_gone(filter_: Filter, submitted: Path) -> None:
+    defer_until(submitted, time.time() - 1)
+    assert begin_of(filter_.submit(**NODE).job) is None
+    submitted.with_name("submitted.defer").unlink()
+    assert begin_of(filter_.submit(**NODE).job) is None
+
+
+def test_a_fifo_does_not_block(make_filter: MakeFilter, tmp_path: Path) -> None:
+    filter_ = make_filter()
+    os.mkfifo(tmp_path / "submitted.defer")
+    assert begin_of(filter_.submit(**NODE).job) is None

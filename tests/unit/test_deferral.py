@@ -1,0 +1,122 @@
+"""Jobs to which the filter gave a begin time because parked jobs wait on the shelf."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_slurm import FakeSlurm, parked
+from rounds_bench import RoundsBench
+from test_shelf import NO_ROOM, bench_of, end, full_node, shelved
+
+from slurm_gpu_aware.config import Config, EventsConfig
+from slurm_gpu_aware.service.heartbeat import Heartbeat
+from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.deferral import defer_until, only_deferred
+from slurm_gpu_aware.slurm.gate import release_by_hand
+
+BEGIN = int(time.time()) + 1000
+
+
+def deferred(job_id: str, **fields: Any) -> dict[str, Any]:
+    """As the filter and Slurm leave it."""
+    comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={BEGIN}"
+    given = {"AdminComment": comment, "EligibleTime": str(BEGIN), "Reason": "BeginTime"}
+    return parked(job_id, **given, **fields)
+
+
+def started(bench: RoundsBench, job_id: str) -> list[str]:
+    """Begin times that were sent for a job."""
+    fields = [dict(update.fields) for _, update in bench.told if update.job_id == job_id]
+    return [sent["StartTime"] for sent in fields if "StartTime" in sent]
+
+
+def test_it_is_placed_and_begins_at_once(slurm: FakeSlurm) -> None:
+    bench = bench_of(slurm, deferred("7"))
+    assert bench.rounds.run().placed == ["7"]
+    assert slurm.jobs["7"]["JobState"] == "RUNNING"
+    assert started(bench, "7") == ["now"]
+
+
+def test_it_is_put_on_the_shelf_and_waits_there_like_others(slurm: FakeSlurm) -> None:
+    bench = full_node(slurm, deferred("9"))
+    assert shelved(slurm) == ["9"]
+    slurm.change("9", Reason="BeginTime")  # until Slurm's scheduler passes
+    assert bench.rounds.run().held == 0
+    end(slurm, "7")
+    assert bench.rounds.run().taken == 1
+    # Its begin time has come; the job needs none.
+    slurm.change("9", Reason="Licenses", EligibleTime=str(int(time.time()) - 5))
+    assert bench.rounds.run().placed == ["9"]
+    assert started(bench, "9") == []
+
+
+@pytest.mark.parametrize("reason", ["BeginTime", "None"])
+def test_on_the_shelf_for_less_than_its_begin_time(slurm: FakeSlurm, reason: str) -> None:
+    """An update of ours leaves ``None`` as reason; the begin time holds it all the same."""
+    bench = full_node(slurm, deferred("9"))
+    end(slurm, "7")
+    bench.rounds.run()
+    slurm.change("9", Reason=reason)
+    bench.steady += 5.0
+    assert bench.rounds.run().placed == ["9"]
+    assert started(bench, "9") == ["now"]
+
+
+def test_released_by_hand_it_begins_at_once(slurm: FakeSlurm) -> None:
+    slurm.write([deferred("7")], ["n1"])
+    release_by_hand(CliGateway(scontrol=slurm.scontrol), Config(), ["7"])
+    assert slurm.jobs["7"]["JobState"] == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"EligibleTime": str(BEGIN + 3600)},  # scontrol update StartTime=, or requeued
+        {"AdminComment": "gpuaware/1;tn=gres/gpu:2;mc=1"},  # sbatch --begin
+    ],
+    ids=["changed since", "the user's own"],
+)
+def test_another_begin_time_holds_the_job(slurm: FakeSlurm, fields: dict[str, str]) -> None:
+    bench = bench_of(slurm, deferred("7") | fields)
+    outcome = bench.rounds.run()
+    assert (outcome.placed, outcome.held) == ([], 1)
+    assert outcome.waiting[0]["reason"] == "held by BeginTime"
+    release_by_hand(CliGateway(scontrol=slurm.scontrol), Config(), ["7"])
+    assert slurm.jobs["7"]["JobState"] == "PENDING"
+
+
+def test_a_time_that_has_come_is_not_sent(slurm: FakeSlurm) -> None:
+    """Slurm would count the job's age from now."""
+    past = int(time.time()) - 100
+    comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
+    bench = bench_of(slurm, deferred("7") | {"AdminComment": comment, "EligibleTime": str(past)})
+    (job,) = bench.gateway.jobs()
+    assert only_deferred(job)
+    assert bench.rounds.run().placed == ["7"]
+    assert started(bench, "7") == []
+
+
+def test_the_heartbeat_tells_the_filter_while_there_is_a_shelf(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "submitted"))
+    bench = bench_of(slurm, parked("7", EligibleTime="900"))
+    heartbeat = Heartbeat(bench.gateway, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat.beat()
+    assert not list(tmp_path.glob("submitted*"))
+    bench = full_node(slurm, parked("9", EligibleTime="900"))
+    heartbeat = Heartbeat(bench.gateway, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat.beat()
+    assert [path.name for path in tmp_path.glob("submitted*")] == ["submitted.defer"]
+    told = float((tmp_path / "submitted.defer").read_text())
+    assert told == int(heartbeat.held_until)
+    Heartbeat(bench.gateway, Config(), bench.shelf, clock=lambda: bench.wall).beat()  # no file
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    defer_until(tmp_path / "gone" / "submitted", 1e9)
+    assert "submitted.defer: cannot be written: No such file" in caplog.text
