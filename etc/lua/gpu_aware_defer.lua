@@ -5,7 +5,7 @@ Slurm's main scheduler tries each new job at every node of its partition before 
 gate's licence is missing: 15 ms on 2,000 nodes, with slurmctld's locks held. It does not try a job
 that may not begin yet, and by then the selector has put it on the shelf, or placed it and let it
 begin at once. Until when there is a shelf says a file that the selector writes beside submit_file;
-a selector that has gone does not renew it.
+a selector that has gone does not renew it. Lua does not see --deadline.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -27,17 +27,13 @@ local function until_s(path)
     return type(number) == "number" and number or nil
 end
 
---- Was a field with a time, or a number that counts as one, given?
-local function given(value)
-    return type(value) == "number" and value ~= 0
-end
-
 --- Begin time to give to a job that is parked now; nil: none.
 function D.begin_time(job, conf)
-    local nothing_else_holds = not given(job.begin_time)
+    local nothing_else_holds = (job.begin_time or 0) == 0
         and not text_of(job.dependency)
+        and not text_of(job.reservation)
         and job.priority ~= 0 -- --hold
-    if not conf.submit_file or not nothing_else_holds or not text_of(job.script) or given(job.deadline) then
+    if not conf.submit_file or not nothing_else_holds or not text_of(job.script) then
         return nil
     end
     local now, last = os.time(), until_s(conf.submit_file .. ".defer")

@@ -21,6 +21,7 @@ __all__ = [
     "LiveJob",
     "find_job",
     "gate_state",
+    "live_job",
     "live_jobs",
     "network_groups_of",
     "open_gateway",
@@ -112,7 +113,7 @@ def network_groups_of(config: Config, used: Collection[str]) -> dict[str, dict[s
 def live_jobs(config: Config) -> list[LiveJob] | None:
     """All jobs that Slurm shows; None if it does not answer."""
     try:
-        return [_live(job, config) for job in open_gateway(config).jobs()]
+        return [live_job(job, config) for job in open_gateway(config).jobs()]
     except SourceError:
         return None
 
@@ -170,15 +171,17 @@ def gate_state(config: Config) -> GateState | None:
     return GateState(name, False)
 
 
-def _live(job: SlurmJob, config: Config) -> LiveJob:
+def live_job(job: SlurmJob, config: Config) -> LiveJob:
     from slurm_gpu_aware.slurm.admin_comment import is_ours
+    from slurm_gpu_aware.slurm.deferral import only_deferred
     from slurm_gpu_aware.slurm.gate import is_parked
     from slurm_gpu_aware.slurm.mark import HAND, RELEASED, mark_of
     from slurm_gpu_aware.slurm.snapshot import ENDED
 
     mark = mark_of(job.admin_comment)
-    # On the shelf, and until Slurm has looked at it afterwards, it waits for us as at the gate.
-    on_shelf = job.reason == "Reservation" and job.reservation is None
+    # On the shelf, on its way there, and until Slurm has looked at it afterwards, it waits for us
+    # as at the gate.
+    ours = only_deferred(job) or (job.reason == "Reservation" and job.reservation is None)
     gated = job.licence_count(config.gate.licence) > 0
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
     return LiveJob(
@@ -190,7 +193,7 @@ def _live(job: SlurmJob, config: Config) -> LiveJob:
         user=job.user,
         state=job.state,
         ended=job.state in ENDED,
-        reason="Licenses" if on_shelf else job.reason,
+        reason="Licenses" if ours else job.reason,
         parked=is_parked(job, config.gate),
         shelved=job.shelf is not None,
         placed_at=mark.at if mark is not None and mark.state == RELEASED else None,

@@ -68,7 +68,8 @@ class Candidates:
             original = parse(job.admin_comment)
             assert original is not None  # noqa: S101 - is_parked said so
             kind = alike(job)
-            shown = limited.get(kind) if self.shelf.holds(job) else None
+            unseen = self.shelf.holds(job) or only_deferred(job)
+            shown = limited.get(kind) if unseen else None
             if shown is not None and not self.shelf.may_try(kind):
                 self.held += 1
                 why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"

@@ -16,6 +16,7 @@ from slurm_gpu_aware.service.backoff import STALE_S, Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.gate import closed_licences, is_parked
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
@@ -75,7 +76,11 @@ def _is_stale(job: SlurmJob, tracked: Tracked | None, open_s: float) -> bool:
     ``open_s``: how long the gate has been open. Of a job that Slurm has tried later than in the
     second in which it was opened, ``Licenses`` means another licence.
     """
-    if job.reason != "Licenses" or open_s >= STALE_S:
+    if open_s >= STALE_S:
+        return False
+    if only_deferred(job):
+        return True
+    if job.reason != "Licenses":
         return False
     opened_at = tracked.opened_at if tracked is not None else None
     tried = opened_at is not None and job.looked_at_s is not None and job.looked_at_s > opened_at

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.recovery import in_parts
+from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.deferral import begin_fields
 from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
 from slurm_gpu_aware.slurm.shelf import (
     LAST_S,
@@ -22,7 +24,7 @@ from slurm_gpu_aware.slurm.shelf import (
     shelves,
 )
 
-__all__ = ["Shelf"]
+__all__ = ["Shelf", "ageless"]
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,14 @@ _SAVED_S = 15.0
 """Slurm has saved a new reservation after this time; before jobs, which name it, it must have."""
 _LOCK_S = 1.0
 """A heartbeat waits no longer for a round that makes or removes a shelf."""
+
+
+def ageless(job: SlurmJob) -> bool:
+    """Whether a job has no eligible time on a shelf, and gets none there.
+
+    Slurm takes it away when a job is held, and gives it back to one whose reservation has begun.
+    """
+    return job.shelf is not None and job.eligible_s is None and job.reason == "Reservation"
 
 
 class Shelf:
@@ -204,14 +214,16 @@ class Shelf:
         updates = []
         for job in jobs:
             self._taken[job.id] = now
-            updates.append(JobUpdate(job.id, left_fields(job)))
+            original = parse(job.admin_comment)
+            begin = begin_fields(job, original, self._clock()) if original is not None else ()
+            updates.append(JobUpdate(job.id, left_fields(job) + begin))
         self._send(updates, between)
 
     def free(self, jobs: Iterable[SlurmJob], split: Set[int]) -> None:
-        """Take from any shelf who does not wait at the gate, and nobody would take from there.
+        """Take from any shelf who must not lie there, and nobody would take from there.
 
-        An operator opened its gate while a round put it there, or changed its licences. ``split``:
-        see `update_ids`. Raises SourceError if Slurm does not answer.
+        An operator opened its gate while a round put it there, or changed its licences; or it is
+        `ageless`. ``split``: see `update_ids`. Raises SourceError if Slurm does not answer.
         """
         updates = []
         for job in jobs:
@@ -219,7 +231,8 @@ class Shelf:
                 continue
             try:
                 updates += [JobUpdate(i, left_fields(job)) for i in update_ids(job, split)]
-                log.info("job %s is taken from the shelf: its gate is open", job.id)
+                why = "its age does not count there" if ageless(job) else "its gate is open"
+                log.info("job %s is taken from the shelf: %s", job.id, why)
             except ValueError as exc:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)
         self._send(updates, lambda: None)

@@ -50,9 +50,10 @@ def begin_fields(
     job: SlurmJob, original: OriginalRequest, now: float
 ) -> tuple[tuple[str, str], ...]:
     """Fields of an update with which a job need not wait for that begin time; ``now``: Unix s."""
-    if not _is_deferred(job, original) or original.begin_s is None or original.begin_s < now:
+    if job.state != "PENDING" or not _is_deferred(job, original):
         return ()
-    return (("StartTime", "now"),)
+    ahead = original.begin_s is not None and original.begin_s >= now
+    return (("StartTime", "now"),) if ahead else ()
 
 
 def _is_deferred(job: SlurmJob, original: OriginalRequest) -> bool:

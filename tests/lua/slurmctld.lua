@@ -16,7 +16,7 @@ for name, unset in pairs({
     contiguous = 65534, sockets_per_node = 65534, cores_per_socket = 65534,
     threads_per_core = 65534, ntasks_per_core = 65534, ntasks_per_socket = 65534,
     req_switch = 4294967294, pn_min_tmp_disk = 4294967294, time_min = 4294967294,
-    immediate = 0, priority = 4294967294, user_id = 1000, begin_time = 0, deadline = 0,
+    immediate = 0, priority = 4294967294, user_id = 1000, begin_time = 0,
 }) do
     NUMBERS[name] = unset
 end

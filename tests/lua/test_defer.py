@@ -47,10 +47,10 @@ def test_a_job_begins_soon_and_the_record_says_so(filter_: Filter, submitted: Pa
         {"begin_time": 1_900_000_000},
         {"dependency": "afterok:7"},
         {"priority": 0},
-        {"deadline": 1_900_000_000},
+        {"reservation": "class"},
         {"script": None},
     ],
-    ids=["--begin", "--dependency", "--hold", "--deadline", "salloc"],
+    ids=["--begin", "--dependency", "--hold", "--reservation", "salloc"],
 )
 def test_what_waits_anyway_and_who_waits_for_an_answer(
     filter_: Filter, submitted: Path, fields: dict[str, Any]

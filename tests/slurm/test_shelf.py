@@ -96,6 +96,14 @@ def test_who_comes_later_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
     for job in (cluster.job(late), cluster.job(array)):
         assert job["AccrueTime"] == job["EligibleTime"]  # its age counts there
         assert seconds(job, "LastSchedEval") - seconds(job, "SubmitTime") <= 1  # sbatch's own look
+    cluster.sh("ctl", ["scontrol", "hold", array])
+    cluster.wait_until(lambda: cluster.job(array)["EligibleTime"] == "Unknown", 30, "held")
+    cluster.sh("ctl", ["scontrol", "release", array])
+    cluster.wait_until(
+        lambda: on_shelf(cluster, array) and cluster.job(array)["AccrueTime"] != "Unknown",
+        60,
+        lambda: cluster.job(array)[""],
+    )
     let_go(cluster, "bob", first[0])
     cluster.wait(late, "RUNNING", 40)
     assert len(decisions(cluster, late)) == 1

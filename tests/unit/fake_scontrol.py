@@ -128,6 +128,9 @@ def unknown_reservation(name: str | None) -> bool:
 
 
 def change(state: dict, job: dict, job_id: str, fields: dict) -> None:
+    if "StartTime" in fields and job["JobState"] != "PENDING":
+        print(f"Job is no longer pending execution for job {job_id}", file=sys.stderr)
+        return
     for key, value in fields.items():
         if job["JobState"] != "PENDING" and key in ("NumNodes", "ReqNodeList", "TresPerNode"):
             (HOME / "touched-running").write_text(f"{job_id} {key}")

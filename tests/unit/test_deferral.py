@@ -12,8 +12,10 @@ from fake_slurm import FakeSlurm, parked
 from rounds_bench import RoundsBench
 from test_shelf import NO_ROOM, bench_of, end, full_node, shelved
 
+from slurm_gpu_aware.cli.live import live_job
 from slurm_gpu_aware.config import Config, EventsConfig
 from slurm_gpu_aware.service.heartbeat import Heartbeat
+from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.deferral import defer_until, only_deferred
 from slurm_gpu_aware.slurm.gate import release_by_hand
@@ -46,24 +48,59 @@ def test_it_is_put_on_the_shelf_and_waits_there_like_others(slurm: FakeSlurm) ->
     assert shelved(slurm) == ["9"]
     slurm.change("9", Reason="BeginTime")  # until Slurm's scheduler passes
     assert bench.rounds.run().held == 0
+    past = int(time.time()) - 5  # its begin time has come; the job needs none
+    comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
+    slurm.change("9", Reason="Reservation", EligibleTime=str(past), AdminComment=comment)
     end(slurm, "7")
     assert bench.rounds.run().taken == 1
-    # Its begin time has come; the job needs none.
-    slurm.change("9", Reason="Licenses", EligibleTime=str(int(time.time()) - 5))
+    slurm.change("9", Reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
     assert started(bench, "9") == []
 
 
-@pytest.mark.parametrize("reason", ["BeginTime", "None"])
-def test_on_the_shelf_for_less_than_its_begin_time(slurm: FakeSlurm, reason: str) -> None:
-    """An update of ours leaves ``None`` as reason; the begin time holds it all the same."""
+def test_taken_from_the_shelf_before_its_begin_time(slurm: FakeSlurm) -> None:
+    """Slurm looks at it first, as at others: it may begin now."""
     bench = full_node(slurm, deferred("9"))
     end(slurm, "7")
-    bench.rounds.run()
-    slurm.change("9", Reason=reason)
-    bench.steady += 5.0
+    assert bench.rounds.run().taken == 1
+    assert started(bench, "9") == ["now"]
+    assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
+    slurm.change("9", Reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
     assert started(bench, "9") == ["now"]
+
+
+def test_a_limit_that_holds_another_like_it(slurm: FakeSlurm) -> None:
+    """Slurm shows the limit of those at which it has looked; nobody is placed to find it out."""
+    limited = parked("7", EligibleTime="900", Reason="QOSMaxJobsPerUserLimit")
+    bench = bench_of(slurm, limited, deferred("9"), deferred("10"))
+    outcome = bench.rounds.run()
+    assert outcome.placed == []
+    reasons = {w["job_id"]: w["reason"] for w in outcome.waiting}
+    assert reasons["9"].startswith("a limit holds job 7")
+    assert reasons["10"].startswith("a limit holds job 7")
+
+
+def test_placed_while_slurms_clock_is_behind_ours(slurm: FakeSlurm) -> None:
+    """Its begin time came for us, and has not come for Slurm."""
+    bench = bench_of(slurm, deferred("7", stuck="1"))
+    bench.wall = BEGIN + 1.0
+    assert bench.rounds.run().placed == ["7"]
+    assert started(bench, "7") == []
+    slurm.change("7", Reason="BeginTime")
+    bench.steady += 2.0
+    bench.rounds.run()
+    assert bench.closed("7") == []
+    bench.steady += 4.0
+    bench.rounds.run()
+    assert len(bench.closed("7")) == 1
+
+
+def test_what_people_see_of_it(slurm: FakeSlurm) -> None:
+    slurm.write([deferred("7")], ["n1"])
+    (job,) = CliGateway(scontrol=slurm.scontrol).jobs()
+    assert live_job(job, Config()).reason == "Licenses"
+    assert live_job(replace(job, eligible_s=job.submit_s), Config()).reason == "BeginTime"
 
 
 def test_released_by_hand_it_begins_at_once(slurm: FakeSlurm) -> None:
@@ -120,3 +157,15 @@ def test_the_heartbeat_tells_the_filter_while_there_is_a_shelf(
 def test_a_file_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     defer_until(tmp_path / "gone" / "submitted", 1e9)
     assert "submitted.defer: cannot be written: No such file" in caplog.text
+
+
+def test_not_before_the_shelf_takes_jobs(slurm: FakeSlurm) -> None:
+    """Slurm saves a new reservation some seconds later."""
+    bench = bench_of(slurm, parked("9", EligibleTime="900"))
+    shelf = Shelf(bench.gateway, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    assert not shelf.in_use
+    (job,) = bench.gateway.jobs()
+    shelf.put([job], bench.wall + 60.0)
+    assert not shelf.in_use
+    bench.steady += 15.0
+    assert shelf.in_use

@@ -193,6 +193,20 @@ def test_who_is_not_put_there(slurm: FakeSlurm, fields: dict[str, str]) -> None:
     assert shelves(slurm) == []
 
 
+def test_held_and_released_on_the_shelf_it_goes_on_growing_older(slurm: FakeSlurm) -> None:
+    """Slurm takes its eligible time away, and gives it a new one only in its own queue."""
+    bench = full_node(slurm, aged("9"))
+    slurm.change("9", EligibleTime="Unknown", Reason="JobHeldUser")
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+    slurm.change("9", Reason="Reservation")
+    bench.rounds.run()
+    assert shelved(slurm) == []
+    slurm.change("9", EligibleTime="950", Reason="Licenses")
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+
+
 def test_what_is_left_of_a_split_array_stays() -> None:
     whole = slurm_job(98, array_id=98, array_tasks="1-9")
     other = slurm_job(7)
