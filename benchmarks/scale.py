@@ -93,8 +93,9 @@ def compare_submissions(controller: Controller, count: int, waiting: int, turns:
         )
         with selector(controller) if ours else contextlib.nullcontext():
             controller.sh("squeue -h -t PD -o %i | xargs -r -n 500 scancel; sleep 5", "alice")
-            with undisturbed(controller):
+            with partition_down(controller):
                 queue(controller, waiting)
+            await_look(controller)
             settle(controller, waiting, ours=ours)
             for _ in range(turns):
                 rates[ours].append(submission_rate(controller, count))
@@ -130,9 +131,9 @@ def fill(controller: Controller, jobs: int, *, partly: bool = False) -> float:
 
     ``partly``: as many of them as there is room for; the rest is cancelled.
     """
-    controller.sh("scontrol update partitionname=gpu state=down")
-    controller.sh(f"sbatch -Q --array=1-{jobs} --gres=gpu:8 -t 7-0 --wrap true", "alice")
-    controller.sh("sdiag -r; scontrol update partitionname=gpu state=up")
+    with partition_down(controller):
+        controller.sh(f"sbatch -Q --array=1-{jobs} --gres=gpu:8 -t 7-0 --wrap true", "alice")
+        controller.sh("sdiag -r")
     end = time.monotonic() + 600
     running = 0
     while time.monotonic() < end:
@@ -150,14 +151,18 @@ def fill(controller: Controller, jobs: int, *, partly: bool = False) -> float:
 
 
 @contextlib.contextmanager
-def undisturbed(controller: Controller) -> Iterator[None]:
+def partition_down(controller: Controller) -> Iterator[None]:
     """Slurm's scheduler does not try what is submitted meanwhile, which would take minutes."""
     controller.sh("scontrol update partitionname=gpu state=down")
     try:
         yield
     finally:
         controller.sh("scontrol update partitionname=gpu state=up")
-        controller.sh("while squeue -h -t PD -o %r | grep -q PartitionDown; do sleep 1; done")
+
+
+def await_look(controller: Controller) -> None:
+    """Until Slurm's scheduler has passed over all that was submitted."""
+    controller.sh("while squeue -h -t PD -o %r | grep -q PartitionDown; do sleep 1; done")
 
 
 @contextlib.contextmanager
@@ -225,8 +230,9 @@ def measure(controller: Controller, parked: int, occupied: int, turns: int) -> N
         "scontrol create reservation reservationname=gpuaware_gate licenses=gpuaware:100000 "
         "starttime=now duration=3600 users=root flags=ANY_NODES nodecnt=0"
     )
-    with undisturbed(controller):
+    with partition_down(controller):
         park(controller, parked)
+    await_look(controller)
     found = json.loads(controller.python(HERE / "scale_inside.py"))
     print(
         f"{found['jobs']} jobs known, {found['queued']} planned, {found['assigned']} of them placed"

@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm_gpu_aware.cli.live import open_gateway
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.slurm.cli_gateway import run_command
-from slurm_gpu_aware.slurm.gateway import SlurmNode, SlurmReservation
+from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import Profile, load_profile
 

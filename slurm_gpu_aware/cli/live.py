@@ -13,7 +13,8 @@ from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config
-    from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob
+    from slurm_gpu_aware.slurm.gateway import Gateway
+    from slurm_gpu_aware.slurm.records import SlurmJob
     from slurm_gpu_aware.store.ledger import Decision
 
 __all__ = [

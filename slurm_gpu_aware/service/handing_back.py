@@ -18,9 +18,10 @@ from slurm_gpu_aware.service.alone import LOCK, alone
 from slurm_gpu_aware.service.strays import pinned_stray
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import hold_gate
-from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob
+from slurm_gpu_aware.slurm.gateway import Gateway
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.reopen import Pinned, reopen
 from slurm_gpu_aware.slurm.rewrite import is_pinned
 from slurm_gpu_aware.store.ledger import Decision

@@ -14,7 +14,8 @@ from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.recovery import in_parts
 from slurm_gpu_aware.slurm.gate import hand_over
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
+from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 
 __all__ = ["Leaver"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.values import parse_licenses
 
 __all__ = ["Licences", "own_licences"]

@@ -20,7 +20,7 @@ from slurm_gpu_aware.planning.chooser import shape_of
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.service.placing import Candidate
-from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["fits_by_counts", "left_to_slurm"]
 

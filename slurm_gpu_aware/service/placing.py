@@ -23,8 +23,9 @@ from slurm_gpu_aware.service.strays import RECORD
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.gate import is_parked
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.mark import PREPARED, RELEASED, marked, unmarked
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields
 from slurm_gpu_aware.slurm.shelf import left_fields, open_fields
 from slurm_gpu_aware.slurm.undo import extra_with_clock, undo_fields

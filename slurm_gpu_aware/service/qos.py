@@ -7,7 +7,8 @@ import threading
 from collections.abc import Mapping
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.gateway import Gateway, SlurmQos
+from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.records import SlurmQos
 
 __all__ = ["QosReader"]
 

@@ -18,8 +18,9 @@ from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.gate import closed_licences, is_parked
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
+from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.rewrite import is_pinned
 from slurm_gpu_aware.slurm.shelf import open_fields
 from slurm_gpu_aware.slurm.snapshot import NODE_TAKEN

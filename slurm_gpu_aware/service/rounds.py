@@ -32,17 +32,17 @@ from slurm_gpu_aware.slurm.admin_comment import is_ours, parse
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
 from slurm_gpu_aware.slurm.free_cores import with_sockets
 from slurm_gpu_aware.slurm.gate import is_parked
-from slurm_gpu_aware.slurm.gateway import (
-    Gateway,
+from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.gres import placed_slots
+from slurm_gpu_aware.slurm.per_gpu import least_with_gpus
+from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
     SlurmNode,
     SlurmPartition,
     split_arrays,
 )
-from slurm_gpu_aware.slurm.gres import placed_slots
-from slurm_gpu_aware.slurm.per_gpu import least_with_gpus
-from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.rewrite import gpus_per_node
 from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster, is_usable
 from slurm_gpu_aware.slurm.topology import Network

@@ -14,7 +14,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.recovery import in_parts
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.deferral import begin_fields
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
+from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.shelf import (
     LAST_S,
     LICENCE,

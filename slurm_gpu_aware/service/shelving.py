@@ -14,7 +14,7 @@ from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.service.placing import Candidate, task_number
 from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.deferral import only_deferred
-from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["TAKEN", "Alike", "alike", "is_limit", "limits", "placeable", "spare"]
 

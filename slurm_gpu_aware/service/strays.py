@@ -15,8 +15,9 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob, update_ids
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.gres import placed_slots
+from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.reopen import Pinned, reopen
 from slurm_gpu_aware.slurm.shelf import left_fields
 from slurm_gpu_aware.store.ledger import Decision

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.service.placing import Candidate
-from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["TaskOrder", "in_task_order", "queue_order"]
 

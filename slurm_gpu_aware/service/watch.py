@@ -11,9 +11,9 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books, Entry
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
-from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.shelf import lost_reservation
 from slurm_gpu_aware.slurm.snapshot import HOLDING
 

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.fitting import fits_idle
-from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob
 from slurm_gpu_aware.slurm.rewrite import Form
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 

@@ -18,17 +18,7 @@ from types import MappingProxyType
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.fabric import default_topology
-from slurm_gpu_aware.slurm.gateway import (
-    JOB_ID,
-    JobUpdate,
-    SlurmConfig,
-    SlurmJob,
-    SlurmNode,
-    SlurmPartition,
-    SlurmQos,
-    SlurmReservation,
-    SlurmSwitch,
-)
+from slurm_gpu_aware.slurm.gateway import JOB_ID, JobUpdate
 from slurm_gpu_aware.slurm.job_reader import JobReader, parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import (
     parse_config,
@@ -39,6 +29,15 @@ from slurm_gpu_aware.slurm.parse_cluster import (
     parse_reservations,
 )
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.records import (
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmQos,
+    SlurmReservation,
+    SlurmSwitch,
+)
 from slurm_gpu_aware.slurm.slices import SlicedNodes
 from slurm_gpu_aware.slurm.topology import parse_topology
 

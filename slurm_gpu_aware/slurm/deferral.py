@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["begin_fields", "defer_until", "only_deferred"]
 

@@ -12,8 +12,8 @@ from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.features import matches
 from slurm_gpu_aware.slurm.fitting import fits_idle
-from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 
 __all__ = [

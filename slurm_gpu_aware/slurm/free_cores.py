@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.cluster import Cluster, RunningJob
-from slurm_gpu_aware.slurm.gateway import NodeCores, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres_line import slot_of
+from slurm_gpu_aware.slurm.records import NodeCores, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold
 from slurm_gpu_aware.sockets import Sockets
 

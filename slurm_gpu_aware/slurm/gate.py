@@ -15,15 +15,9 @@ from dataclasses import replace
 from slurm_gpu_aware.config import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.gateway import (
-    Gateway,
-    JobUpdate,
-    SlurmJob,
-    array_tasks,
-    split_arrays,
-    update_ids,
-)
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.mark import HAND, marked
+from slurm_gpu_aware.slurm.records import SlurmJob, array_tasks, split_arrays, update_ids
 from slurm_gpu_aware.slurm.shelf import open_fields
 from slurm_gpu_aware.slurm.undo import undo_fields
 

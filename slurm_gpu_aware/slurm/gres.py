@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurm_gpu_aware.slurm.gateway import SlurmNode
 from slurm_gpu_aware.slurm.gres_line import slot_of
+from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = [
     "GpuItem",

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.parse import job_from_record
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["JobReader", "JobTexts", "parse_jobs"]
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway, run_command
-from slurm_gpu_aware.slurm.gateway import JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.gateway import JobUpdate
 from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import check_node_names
 from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.render import feature_of
 from slurm_gpu_aware.slurm.snapshot import ENDED
 

@@ -24,9 +24,9 @@ from collections.abc import Mapping
 
 from slurm_gpu_aware.config import is_shelf
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.gateway import NodeShare, SlurmJob
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob
 from slurm_gpu_aware.slurm.unchecked import core_bounds, unchecked_options
 from slurm_gpu_aware.slurm.values import (
     UNSET,

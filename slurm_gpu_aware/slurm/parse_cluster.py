@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.gateway import (
+from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres, slot_of
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.records import (
     GpuDefaults,
     NodeCores,
     SlurmConfig,
@@ -22,8 +24,6 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmQos,
     SlurmReservation,
 )
-from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres, slot_of
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.values import (
     parse_count,
     parse_duration,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.parse import job_from_fields
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["parse_jobs_json"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.eligible import open_partitions
-from slurm_gpu_aware.slurm.gateway import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
 from slurm_gpu_aware.slurm.gres import gpu_item
+from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
 from slurm_gpu_aware.slurm.rewrite import Form, cpus_of_a_task
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 

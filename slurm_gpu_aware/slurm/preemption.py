@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
 
 __all__ = ["PreemptionRules", "Standing"]
 

@@ -14,8 +14,9 @@ from slurm_gpu_aware.config import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.gate import closed_licences
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate, SlurmJob
+from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.mark import HAND, RELEASED, marked, unmarked
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.shelf import open_fields
 from slurm_gpu_aware.slurm.undo import undo_fields
 

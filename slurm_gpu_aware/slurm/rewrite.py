@@ -32,10 +32,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.gres import GpuItem, gpu_item, same_tres, typed_gres
 from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = [
     "Form",

@@ -20,7 +20,8 @@ import re
 from slurm_gpu_aware.config import SHELF, is_shelf
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.deferral import begin_fields
-from slurm_gpu_aware.slurm.gateway import Gateway, SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 
 __all__ = [
     "LAST_S",

@@ -12,13 +12,8 @@ from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.request import NodeGroups
 from slurm_gpu_aware.slurm.fabric import TREE, Fabric
-from slurm_gpu_aware.slurm.gateway import (
-    SlurmConfig,
-    SlurmNode,
-    SlurmPartition,
-    SlurmReservation,
-)
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode, SlurmPartition, SlurmReservation
 
 __all__ = ["CannotPlanError", "Site"]
 

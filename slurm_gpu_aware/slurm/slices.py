@@ -14,8 +14,8 @@ from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.confblocks import ConfFiles, pairs_of
-from slurm_gpu_aware.slurm.gateway import SlurmNode
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = ["SlicedNodes"]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import BoolArray, Cluster, RunningJob
 from slurm_gpu_aware.penalties import LevelPenalties
-from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.measured import measured
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.topology.locality import build_levels
 
 if TYPE_CHECKING:

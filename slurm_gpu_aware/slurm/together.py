@@ -9,7 +9,7 @@ import numpy as np
 from slurm_gpu_aware.cluster import BoolArray
 from slurm_gpu_aware.request import NodeGroups, Request
 from slurm_gpu_aware.slurm.fabric import BLOCK
-from slurm_gpu_aware.slurm.gateway import SlurmPartition
+from slurm_gpu_aware.slurm.records import SlurmPartition
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 
 __all__ = ["groups_of", "most_together", "together"]

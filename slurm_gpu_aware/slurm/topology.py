@@ -20,8 +20,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.fabric import Fabric, fabric_of
-from slurm_gpu_aware.slurm.gateway import Gateway, SlurmSwitch
+from slurm_gpu_aware.slurm.gateway import Gateway
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.records import SlurmSwitch
 
 __all__ = ["Network", "network_groups", "parse_topology"]
 

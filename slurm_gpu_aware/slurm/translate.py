@@ -23,9 +23,9 @@ from slurm_gpu_aware.slurm.eligible import (
 )
 from slurm_gpu_aware.slurm.features import understood
 from slurm_gpu_aware.slurm.fitting import fits, fits_idle, needs_both_kinds
-from slurm_gpu_aware.slurm.gateway import GpuDefaults, SlurmJob, SlurmPartition
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.per_gpu import check_default_cpus, default_cpus, per_gpu_of
+from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob, SlurmPartition
 from slurm_gpu_aware.slurm.rewrite import Form, form_of, tasks_of
 from slurm_gpu_aware.slurm.site import CannotPlanError, Site
 from slurm_gpu_aware.slurm.together import groups_of, most_together, together

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["slurm_job"]
 

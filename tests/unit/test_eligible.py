@@ -9,8 +9,8 @@ import pytest
 from test_translate import NOW, asked, eligible, job, node, site
 
 from slurm_gpu_aware.slurm.eligible import allowed_nodes
-from slurm_gpu_aware.slurm.gateway import SlurmReservation
 from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
+from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.slices import SlicedNodes
 from slurm_gpu_aware.slurm.snapshot import build_cluster, is_usable
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request

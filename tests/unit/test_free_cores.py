@@ -12,10 +12,10 @@ from sample_jobs import slurm_job
 
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.slurm.free_cores import with_sockets
-from slurm_gpu_aware.slurm.gateway import NodeCores, NodeShare, SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.job_reader import parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import parse_config, parse_nodes
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.records import NodeCores, NodeShare, SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster
 from slurm_gpu_aware.sockets import Sockets
 

@@ -16,9 +16,9 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.recovery import Recovery
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmPartition, SlurmQos
 from slurm_gpu_aware.slurm.parse_cluster import parse_partitions, parse_qos
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
 
 SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
 RELEASED_AT = 1000.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.slurm import parse
-from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.job_reader import JobReader, parse_jobs
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm-24.11" / "jobs.txt"
 RUNNING = RECORDED.read_text(errors="surrogateescape").partition("\n")[0]

@@ -19,7 +19,7 @@ from slurm_gpu_aware.service import never
 from slurm_gpu_aware.service.never import fits_by_counts, left_to_slurm
 from slurm_gpu_aware.service.placing import Candidate
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.gateway import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 
 def cluster(*there: list[int], width: int = 4) -> Cluster:

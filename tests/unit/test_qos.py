@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.qos import QosReader
-from slurm_gpu_aware.slurm.gateway import Gateway, SlurmQos
+from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.records import SlurmQos
 
 
 class Slurmdbd:

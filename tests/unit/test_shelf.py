@@ -23,8 +23,8 @@ from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.service.shelving import alike, placeable, spare
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gate import release_by_hand
-from slurm_gpu_aware.slurm.gateway import SlurmJob
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
 

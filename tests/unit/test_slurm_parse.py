@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.gateway import SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.job_reader import parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import (
@@ -24,6 +23,7 @@ from slurm_gpu_aware.slurm.parse_cluster import (
     parse_reservations,
 )
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.records import SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.values import (
     parse_count,
     parse_duration,

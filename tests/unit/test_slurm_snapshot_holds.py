@@ -1,6 +1,6 @@
 """What is promised to placed jobs that have not started is not promised twice."""
 
-from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode
 from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster
 
 SLURM = SlurmConfig(version=(24, 11, 5), cluster="c", counts_memory=True, counts_cpus=True)

@@ -13,8 +13,8 @@ from test_translate import asked, job, node, site
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.fabric import BLOCK, TREE, Fabric, default_topology, fabric_of
-from slurm_gpu_aware.slurm.gateway import SlurmReservation
 from slurm_gpu_aware.slurm.parse_cluster import parse_config, parse_partitions
+from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.topology import parse_topology
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 

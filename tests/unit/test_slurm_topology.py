@@ -6,7 +6,7 @@ import pytest
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import SlurmSwitch
+from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.slurm.topology import Network, network_groups, parse_topology
 
 NAMES = ("switch", "rack", "row")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.slurm.gateway import GpuDefaults
 from slurm_gpu_aware.slurm.job_reader import parse_jobs
 from slurm_gpu_aware.slurm.parse_cluster import parse_config, parse_partitions
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.records import GpuDefaults
 from slurm_gpu_aware.slurm.unchecked import core_bounds, unchecked_options
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "slurm-24.11"

@@ -13,7 +13,8 @@ from sample_jobs import slurm_job
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.gateway import (
+from slurm_gpu_aware.slurm.per_gpu import default_cpus, least_with_gpus
+from slurm_gpu_aware.slurm.records import (
     GpuDefaults,
     SlurmConfig,
     SlurmJob,
@@ -21,7 +22,6 @@ from slurm_gpu_aware.slurm.gateway import (
     SlurmPartition,
     SlurmReservation,
 )
-from slurm_gpu_aware.slurm.per_gpu import default_cpus, least_with_gpus
 from slurm_gpu_aware.slurm.snapshot import build_cluster
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 

@@ -24,7 +24,7 @@ from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
 from slurm_gpu_aware.slurm.fitting import fits
 from slurm_gpu_aware.slurm.free_cores import with_sockets
-from slurm_gpu_aware.slurm.gateway import (
+from slurm_gpu_aware.slurm.records import (
     NodeCores,
     NodeShare,
     SlurmConfig,

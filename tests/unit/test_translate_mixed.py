@@ -8,7 +8,7 @@ import pytest
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.slurm.fitting import needs_both_kinds
-from slurm_gpu_aware.slurm.gateway import SlurmConfig, SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode
 from slurm_gpu_aware.slurm.snapshot import build_cluster
 
 INDEXED = tuple((f"g{i}", 1) for i in range(4))

@@ -11,7 +11,7 @@ from sample_jobs import slurm_job
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Tracked, Watch
-from slurm_gpu_aware.slurm.gateway import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
