@@ -54,6 +54,7 @@ class Heartbeat:
         self._last_round = timer()
         self._stalled = False
         self._beats = 0
+        self._deferring = True
         self.created: SimpleQueue[float] = SimpleQueue()
         """Times at which the reservation had to be created; the main loop writes them down."""
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -99,11 +100,24 @@ class Heartbeat:
         self._held_until = end_s
         if self._shelf is not None:
             self._put_off(self._shelf, end_s)
-            if self._shelf.in_use and self._config.events.submit_file is not None:
-                defer_until(self._config.events.submit_file, end_s)
+            if self._shelf.in_use:
+                self._defer(end_s)
         if created:
             log.info("gate reservation %s created", self._config.gate.reservation)
             self.created.put(now)
+
+    def _defer(self, until_s: float) -> None:
+        """Have the filter give new jobs a begin time while there is a shelf for them."""
+        submit_file = self._config.events.submit_file
+        if submit_file is None:
+            return
+        try:
+            defer_until(submit_file, until_s)
+            self._deferring = True
+        except OSError as exc:
+            if self._deferring:
+                log.warning("Slurm tries new jobs before they lie on the shelf: %s", exc)
+            self._deferring = False
 
     @staticmethod
     def _put_off(shelf: Shelf, gate_ends_s: float) -> None:

@@ -72,7 +72,7 @@ def is_released(job: SlurmJob, config: Config) -> bool:
 
 
 def _is_stale(job: SlurmJob, tracked: Tracked | None, open_s: float) -> bool:
-    """Whether the reason may be that of the gate, as Slurm has not looked since.
+    """Whether the reason may be the gate's, or the filter's begin time: Slurm has not looked since.
 
     ``open_s``: how long the gate has been open. Of a job that Slurm has tried later than in the
     second in which it was opened, ``Licenses`` means another licence.

@@ -23,7 +23,7 @@ from slurm_gpu_aware.service.placing import Candidate, Placer
 from slurm_gpu_aware.service.policies import policy_options
 from slurm_gpu_aware.service.qos import QosReader
 from slurm_gpu_aware.service.recovery import Recovery, is_released
-from slurm_gpu_aware.service.shelf import Shelf, ageless
+from slurm_gpu_aware.service.shelf import Shelf, stranded
 from slurm_gpu_aware.service.shelving import TAKEN, placeable, spare
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order, queue_order
@@ -146,8 +146,8 @@ class Rounds:
         self._strays.open(pending, now, split, gate_held=self._gate_held(now))
         self._shelf.rescue(parked, self.watch.asked_for_none)
         gated = {job.raw_id for job in parked}
-        wrong = [job for job in pending if job.raw_id not in gated or ageless(job)]
-        self._shelf.free(wrong, split)
+        ungated = [job for job in pending if job.raw_id not in gated]
+        self._shelf.free([*ungated, *stranded(parked, split)], split)
         outcome.queued = len(parked)
         outcome.released = len(released)
         if parked or released:

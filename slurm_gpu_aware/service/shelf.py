@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from itertools import islice
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.recovery import in_parts
@@ -25,7 +26,7 @@ from slurm_gpu_aware.slurm.shelf import (
     shelves,
 )
 
-__all__ = ["Shelf", "ageless"]
+__all__ = ["Shelf", "ages_there", "stranded"]
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +44,36 @@ _UNUSED_S = 60.0
 """A shelf on which nothing lies is removed after this time."""
 _SAVED_S = 15.0
 """Slurm has saved a new reservation after this time; before jobs, which name it, it must have."""
+_STRANDED = 100
+"""Jobs that one round takes from the shelf because they do not grow older there."""
 _LOCK_S = 1.0
 """A heartbeat waits no longer for a round that makes or removes a shelf."""
 
 
-def ageless(job: SlurmJob) -> bool:
-    """Whether a job has no eligible time on a shelf, and gets none there.
+def ages_there(job: SlurmJob) -> bool:
+    """Whether a job grows older in a reservation that has not begun.
 
-    Slurm takes it away when a job is held, and gives it back to one whose reservation has begun.
+    Slurm does not begin to count there unless the job has an eligible time, and gives it none. It
+    takes both away from a job that is held (with enforced limits); from an array whose throttle
+    holds it only the eligible time, and goes on counting.
     """
-    return job.shelf is not None and job.eligible_s is None and job.reason == "Reservation"
+    return job.eligible_s is not None or job.accrue_s is not None
+
+
+def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
+    """Jobs that were held and released on a shelf and do not grow older there, some each round.
+
+    What is left of an array of which tasks stand in other records can be taken only one by one.
+    """
+    found = (
+        job
+        for job in jobs
+        if job.shelf is not None
+        and job.reason == "Reservation"
+        and not ages_there(job)
+        and not (job.array_tasks is not None and job.array_id in split)
+    )
+    return list(islice(found, _STRANDED))
 
 
 class Shelf:
@@ -224,7 +245,7 @@ class Shelf:
         """Take from any shelf who must not lie there, and nobody would take from there.
 
         An operator opened its gate while a round put it there, or changed its licences; or it is
-        `ageless`. ``split``: see `update_ids`. Raises SourceError if Slurm does not answer.
+        `stranded`. ``split``: see `update_ids`. Raises SourceError if Slurm does not answer.
         """
         updates = []
         for job in jobs:
@@ -232,8 +253,7 @@ class Shelf:
                 continue
             try:
                 updates += [JobUpdate(i, left_fields(job)) for i in update_ids(job, split)]
-                why = "its age does not count there" if ageless(job) else "its gate is open"
-                log.info("job %s is taken from the shelf: %s", job.id, why)
+                log.info("job %s is taken from the shelf", job.id)
             except ValueError as exc:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)
         self._send(updates, lambda: None)

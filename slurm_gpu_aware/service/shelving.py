@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.service.placing import Candidate, task_number
-from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.service.shelf import Shelf, ages_there
 from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.records import SlurmJob
 
@@ -72,8 +72,7 @@ def spare(
     return [
         job
         for job in tried[room:]
-        # Without an eligible time its age would not count on the shelf.
-        if job.eligible_s is not None
+        if ages_there(job)
         and job.id not in shown
         and not (job.array_tasks is not None and job.array_id in split)
     ][:_MOST]

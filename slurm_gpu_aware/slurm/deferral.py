@@ -9,9 +9,6 @@ stands in a file: a selector that has died does not renew it, and it ends with t
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 from pathlib import Path
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
@@ -19,23 +16,16 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["begin_fields", "defer_until", "only_deferred"]
 
-log = logging.getLogger(__name__)
-
 
 def defer_until(submit_file: Path, until_s: float) -> None:
     """Tell the filter, in a file beside ``submit_file``; ``until_s``: Unix seconds.
 
-    A file that cannot be written is logged: the filter then goes on without.
+    Raises OSError: the filter goes on without.
     """
     path = submit_file.with_name(f"{submit_file.name}.defer")
     new = path.with_name(f"{path.name}.new")
-    try:
-        new.write_text(f"{int(until_s)}\n")
-        new.replace(path)
-    except OSError as exc:
-        log.warning("%s: cannot be written: %s", path, exc.strerror)
-        with contextlib.suppress(OSError):
-            os.unlink(new)
+    new.write_text(f"{int(until_s)}\n")
+    new.replace(path)
 
 
 def only_deferred(job: SlurmJob) -> bool:

@@ -207,6 +207,7 @@ def job_from_fields(fields: Mapping[str, str]) -> SlurmJob:
         priority=int(fields["Priority"]),
         submit_s=_time(fields["SubmitTime"]) or 0.0,
         eligible_s=_time(fields.get("EligibleTime", "")),
+        accrue_s=_time(fields.get("AccrueTime", "")),
         looked_at_s=_time(fields.get("LastSchedEval", "")),
         start_s=_time(fields.get("StartTime", "")),
         end_s=_time(fields.get("EndTime", "")) or math.inf,

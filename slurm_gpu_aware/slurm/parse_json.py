@@ -44,6 +44,7 @@ _NUMBERS = {
     "Priority": "priority",
     "SubmitTime": "submit_time",
     "EligibleTime": "eligible_time",
+    "AccrueTime": "accrue_time",
     "LastSchedEval": "last_sched_evaluation",
     "StartTime": "start_time",
     "EndTime": "end_time",

@@ -85,6 +85,8 @@ class SlurmJob:
     restarts: int
     batch: bool
     """Has a batch script; False: salloc or srun."""
+    accrue_s: float | None = None
+    """Since when its age counts for its priority; None: Slurm does not count."""
     looked_at_s: float | None = None
     """When a scheduler of Slurm last tried it (LastSchedEval), whole seconds; None: never."""
     time_min_s: float | None = None

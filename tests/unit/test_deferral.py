@@ -17,7 +17,7 @@ from slurm_gpu_aware.config import Config, EventsConfig
 from slurm_gpu_aware.service.heartbeat import Heartbeat
 from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.deferral import defer_until, only_deferred
+from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.gate import release_by_hand
 
 BEGIN = int(time.time()) + 1000
@@ -154,9 +154,16 @@ def test_the_heartbeat_tells_the_filter_while_there_is_a_shelf(
     Heartbeat(bench.gateway, Config(), bench.shelf, clock=lambda: bench.wall).beat()  # no file
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    defer_until(tmp_path / "gone" / "submitted", 1e9)
-    assert "submitted.defer: cannot be written: No such file" in caplog.text
+def test_a_file_that_cannot_be_written_is_told_once(
+    slurm: FakeSlurm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "gone" / "submitted"))
+    bench = full_node(slurm, parked("9", EligibleTime="900"))
+    heartbeat = Heartbeat(bench.gateway, config, bench.shelf, clock=lambda: bench.wall)
+    for _ in range(3):
+        heartbeat.beat()
+    assert heartbeat.held_until == bench.wall + 90.0
+    assert caplog.text.count("No such file") == 1
 
 
 def test_not_before_the_shelf_takes_jobs(slurm: FakeSlurm) -> None:

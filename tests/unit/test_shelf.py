@@ -19,7 +19,7 @@ from slurm_gpu_aware.config import Config, is_shelf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.candidates import PLANNABLE
 from slurm_gpu_aware.service.heartbeat import Heartbeat
-from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.service.shelf import Shelf, stranded
 from slurm_gpu_aware.service.shelving import alike, placeable, spare
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.gate import release_by_hand
@@ -194,9 +194,9 @@ def test_who_is_not_put_there(slurm: FakeSlurm, fields: dict[str, str]) -> None:
 
 
 def test_held_and_released_on_the_shelf_it_goes_on_growing_older(slurm: FakeSlurm) -> None:
-    """Slurm takes its eligible time away, and gives it a new one only in its own queue."""
-    bench = full_node(slurm, aged("9"))
-    slurm.change("9", EligibleTime="Unknown", Reason="JobHeldUser")
+    """With enforced limits Slurm forgets both times, and counts again only in its own queue."""
+    bench = full_node(slurm, aged("9", AccrueTime="900"))
+    slurm.change("9", EligibleTime="Unknown", AccrueTime="Unknown", Reason="JobHeldUser")
     bench.rounds.run()
     assert shelved(slurm) == ["9"]
     slurm.change("9", Reason="Reservation")
@@ -205,6 +205,25 @@ def test_held_and_released_on_the_shelf_it_goes_on_growing_older(slurm: FakeSlur
     slurm.change("9", EligibleTime="950", Reason="Licenses")
     bench.rounds.run()
     assert shelved(slurm) == ["9"]
+
+
+def test_an_array_whose_throttle_held_it_stays_on_the_shelf(slurm: FakeSlurm) -> None:
+    """Slurm forgets its eligible time, and goes on counting its age."""
+    bench = full_node(slurm, aged("9", AccrueTime="900"))
+    slurm.change("9", EligibleTime="Unknown", Reason="Reservation")
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+
+
+def test_who_is_stranded() -> None:
+    shelf = "gpuaware_shelf_9"
+    lost = {"shelf": shelf, "reason": "Reservation", "eligible_s": None}
+    jobs = [slurm_job(7, **lost), slurm_job(8, shelf=shelf, reason="Reservation")]
+    jobs.append(slurm_job(98, array_id=98, array_tasks="2-9", **lost))
+    assert stranded(jobs, frozenset()) == [jobs[0], jobs[2]]
+    assert stranded(jobs, frozenset({98})) == [jobs[0]]
+    many = [slurm_job(i, **lost) for i in range(1, 500)]
+    assert stranded(many, frozenset()) == many[:100]
 
 
 def test_what_is_left_of_a_split_array_stays() -> None:
