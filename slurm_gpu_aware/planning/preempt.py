@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
 from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.planning.timeline import Timeline
+from slurm_gpu_aware.planning.victims import in_slurms_order, pushed_out
 from slurm_gpu_aware.request import Request
 
 __all__ = ["Preemption", "can_preempt", "plan_preemption"]
@@ -54,15 +56,19 @@ def plan_preemption(
     start times are not known here). For a job on one node this is exact over nodes for plain GPU
     counts; over several nodes victims are added in order of cost until the job fits and those that
     turn out needless are spared, most expensive first: no victim is left that could be spared.
+    Three and more are such that Slurm preempts no others beside them (see `planning.victims`), or
+    these are among the victims.
+
+    ``running``: in the order of Slurm's records.
     """
-    victims = sorted((job for job in running if _may_push_out(request, job)), key=_cost)
-    if not victims:
+    candidates = in_slurms_order([job for job in running if _may_push_out(request, job)])
+    if not candidates:
         return None
     if 1 in request.node_counts(cluster.shape[1]):
-        found = _on_one_node(request, cluster, victims, place)
+        found = _on_one_node(request, cluster, candidates, place)
         if found is not None:
             return found
-    return _over_nodes(request, cluster, victims, place)
+    return _over_nodes(request, cluster, candidates, place)
 
 
 def can_preempt(request: Request) -> bool:
@@ -95,10 +101,10 @@ def _without(cluster: Cluster, victims: Sequence[RunningJob]) -> Cluster:
 
 
 def _on_one_node(
-    request: Request, cluster: Cluster, victims: Sequence[RunningJob], place: Place
+    request: Request, cluster: Cluster, candidates: Sequence[RunningJob], place: Place
 ) -> Preemption | None:
     held: dict[int, list[tuple[RunningJob, int]]] = {}
-    for job in victims:
+    for job in candidates:
         for node, slots in job.gpus:
             held.setdefault(node, []).append((job, len(slots)))
     free = cluster.free.sum(axis=1)
@@ -114,7 +120,10 @@ def _on_one_node(
             chosen.append(job)
             missing -= gpus
         if missing <= 0:
-            chosen = _cheaper(chosen, holders, wanted - int(free[node]))
+            missing = wanted - int(free[node])
+            chosen = _cheaper(chosen, holders, missing)
+            if len(chosen) < len(pushed_out(chosen, candidates, {node})):
+                chosen = _first(holders, missing)
             options.append((len(chosen), sorted(map(_cost, chosen)), node, chosen))
     options.sort(key=lambda o: (o[0], o[1], o[2]))
     for _, _, node, chosen in options[:_MOST_NODES]:
@@ -126,6 +135,12 @@ def _on_one_node(
         if assignment is not None:
             return Preemption(assignment, tuple(chosen), after)
     return None
+
+
+def _first(holders: list[tuple[RunningJob, int]], missing: int) -> list[RunningJob]:
+    """The first in Slurm's order that free enough: it preempts just these."""
+    freed = list(accumulate(count for _, count in holders))
+    return [job for job, _ in holders[: 1 + next(i for i, n in enumerate(freed) if n >= missing)]]
 
 
 def _cheaper(
@@ -146,8 +161,9 @@ def _cheaper(
 
 
 def _over_nodes(
-    request: Request, cluster: Cluster, victims: Sequence[RunningJob], place: Place
+    request: Request, cluster: Cluster, candidates: Sequence[RunningJob], place: Place
 ) -> Preemption | None:
+    victims = sorted(candidates, key=_cost)
     low, high = 0, len(victims)
     if place(request, _without(cluster, victims)) is None:
         return None
@@ -167,6 +183,9 @@ def _over_nodes(
         spared = [other for other in needed if other is not job]
         if place(request, _without(cluster, spared)) is not None:
             needed = spared
-    after = _without(cluster, needed)
-    assignment = place(request, after)
-    return None if assignment is None else Preemption(assignment, tuple(needed), after)
+    assignment = place(request, _without(cluster, needed))
+    if assignment is None:
+        return None
+    gone = pushed_out(needed, candidates, set(assignment.nodes))
+    needed += [job for job in gone if job not in needed]
+    return Preemption(assignment, tuple(needed), _without(cluster, needed))

@@ -210,11 +210,12 @@ def _changed(prefix: str, one: Mapping[str, str], other: Mapping[str, str]) -> l
 
 
 def _said(text: str) -> str:
-    """What a command said, without numbers of jobs, node names and our own sentences."""
+    """What a command said, without times, numbers of jobs, node names and our own sentences."""
     lines = []
     for line in text.splitlines():
         if OURS.search(line) or WAITING.match(line):
             continue
+        line = re.sub(r"^\[\d{4}-\d\d-\d\dT[\d:.]+\] ", "", line)
         line = re.sub(r"\b(job|StepId=|JobId=|step|allocation) ?\d+(\.\d+)?", r"\1 J", line)
         line = re.sub(r"\bn\d\b|\bn\[[\d,-]+\]", "NODE", line)
         lines.append(re.sub(r"task(s)? [\d,-]+", "task T", line))

@@ -71,6 +71,14 @@ def _smaller_step(plain: Seen, ours: Seen) -> bool:
     return ours.placed == "gpus" and plain.shares == ours.shares and len(ours.shares) == 1
 
 
+def _all_of_the_node(plain: Seen, ours: Seen) -> bool:
+    return _smaller_step(plain, ours) and ours.steps["one"].gpus == (ours.shares[0][2],)
+
+
+def _as_the_step_asked(plain: Seen, ours: Seen) -> bool:
+    return _both_ran(plain, ours) and set(ours.steps["gpus"].gpus) == {1}
+
+
 def _both_ran(plain: Seen, ours: Seen) -> bool:
     return plain.verdict == ours.verdict == "ran"
 
@@ -132,6 +140,20 @@ EXPLAINED: tuple[Explained, ...] = (
         r"--gpus-per-task=|--tres-per-task=",
         r"\S+ SLURM_TRES_PER_TASK|(one|gres|gpus|per-task)\.\d+ SLURM_GPUS_ON_NODE",
         _both_ran,
+    ),
+    Explained(
+        "Slurm 26.05 takes SLURM_TRES_PER_TASK from the job, whose GPUs are typed per node: with"
+        " --gpu-bind=none or closest, a step with fewer tasks sees all GPUs of its node",
+        r"--gpus-per-task=1.*--gpu-bind=(none|closest)",
+        r"one gpus|one\.\d+ (CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|SLURM_STEP_GPUS)",
+        _all_of_the_node,
+    ),
+    Explained(
+        "Slurm 26.05 takes SLURM_TRES_PER_TASK from the job, whose GPUs are typed per node: a step"
+        " that asks for --gpus=1 gets one, not the two of a task, and says that it has not two",
+        r"--gpus-per-task=2",
+        r"gpus (said|gpus)|gpus\.\d+ (CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|SLURM_STEP_GPUS)",
+        _as_the_step_asked,
     ),
     Explained(
         "Slurm picks other cores of the node (not by socket of the GPUs), so a step with fewer GPUs"

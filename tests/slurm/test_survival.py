@@ -66,8 +66,11 @@ def submit_storm(cluster: Cluster, rng: random.Random, user: str) -> str:
         try:
             return cluster.submit(user, [f"--comment=class={app_class}", "-t1", *options], script)
         except CommandFailed as exc:
-            # slurmctld right after its start, before the nodes have told their GPUs
-            if "node configuration is not available" not in exc.stderr:
+            # slurmctld right after its start, before the nodes have told their GPUs, or at its
+            # end. If it took a job whose number it could not tell, the job has run as well.
+            if not re.search(
+                "node configuration is not available|Connection reset by peer", exc.stderr
+            ):
                 raise
             time.sleep(0.2)
     raise AssertionError("slurmctld refuses all GPU jobs")
@@ -104,7 +107,9 @@ def check_storm(cluster: Cluster, job_ids: list[str]) -> None:
     states = {job["JobId"]: job.get("JobState") for job in cluster.jobs()}
     assert {states[job_id] for job_id in job_ids} == {"COMPLETED"}
     runs = re.findall(r"^(\d+) (\d+)$", cluster.sh("ctl", "cat /shared/home/storm/runs"), re.M)
-    assert sorted(job_id for job_id, _ in runs) == sorted(job_ids), "each exactly once"
+    ran = [job_id for job_id, _ in runs]
+    assert len(ran) == len(set(ran)), "none twice"
+    assert set(job_ids) <= set(ran)
     assert cluster.sh("ctl", "cat /shared/home/storm/shared 2>/dev/null || true") == ""
 
 
