@@ -62,9 +62,15 @@ def by_qos(cluster: Cluster) -> Iterator[None]:
 
 
 def occupy(cluster: Cluster, counts: Sequence[int], *options: str) -> list[str]:
-    """Low jobs of bob that hold so many GPUs each; all run, packed whatever the GPUs' scores."""
+    """Low jobs of bob that hold so many GPUs each; all run, packed whatever the GPUs' scores.
+
+    Each may run longer than the one before, and so is cheaper to preempt.
+    """
     low = ["--comment=place=packed", *options]
-    jobs = [cluster.submit("bob", [f"--gres=gpu:{n}", *low], WAIT) for n in counts]
+    jobs = [
+        cluster.submit("bob", [f"--gres=gpu:{n}", "-t", str(60 + place), *low], WAIT)
+        for place, n in enumerate(counts)
+    ]
     for job_id in jobs:
         cluster.wait(job_id, "RUNNING", 60)
     return jobs
