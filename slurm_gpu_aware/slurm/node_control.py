@@ -50,6 +50,8 @@ class NodeControl:
     """Reservation that keeps jobs from starting while Slurm is reconfigured."""
     LAUNCH_S = 20.0
     """How long jobs that are being started are waited for; shorter than the reservation."""
+    SLURMDS_S = 10.0
+    """How long slurmds that read their files again are waited for."""
     POLL_S = 0.25
 
     def __init__(self, timeout_s: float = 20.0) -> None:
@@ -100,13 +102,16 @@ class NodeControl:
         """All daemons read their files again, while no job is being started.
 
         A job that slurmctld allocates in the moment before it forks its successor is never
-        launched: it stays RUNNING with reason Prolog. So a reservation of all nodes keeps jobs
-        from starting for a second or two; if we are killed meanwhile it ends by itself.
+        launched: it stays RUNNING with reason Prolog. Nor is one that a slurmd is told to launch
+        when it reads its files, a moment after slurmctld. So a reservation of all nodes keeps jobs
+        from starting for some seconds; if we are killed meanwhile it ends by itself.
         """
         held = self._hold_starts()
         try:
             self._await_launched()
+            before = self._slurmd_starts()
             run_command(["scontrol", "reconfigure"], self.RECONFIGURE_S)
+            self._await_slurmds(before)
         finally:
             if held:
                 self._let_start()
@@ -137,6 +142,29 @@ class NodeControl:
                     return
                 time.sleep(self.POLL_S)
         log.warning("reservation %s could not be deleted; it ends within a minute", self.HOLD)
+
+    def _slurmd_starts(self) -> dict[str, str]:
+        """When the slurmd of each node that answers began; it begins anew to read its files."""
+        try:
+            text = run_command(["scontrol", "-o", "show", "node"], self._timeout_s)[0]
+        except SourceError as exc:
+            log.warning("it is not known when slurmd has read its files: %s", exc)
+            return {}
+        found = re.findall(
+            r"^NodeName=(\S+) .*? State=(\S+) .*?SlurmdStartTime=(\S+)", text, flags=re.MULTILINE
+        )
+        away = re.compile(r"\*|DOWN|NOT_RESPONDING|POWER")
+        return {node: start for node, state, start in found if not away.search(state)}
+
+    def _await_slurmds(self, before: Mapping[str, str]) -> None:
+        """Until these have registered again; at most ``SLURMDS_S``."""
+        waited = 0.0
+        while waited < self.SLURMDS_S:
+            after = self._slurmd_starts()
+            if all(after.get(node) != start for node, start in before.items()):
+                return
+            waited += self.POLL_S
+            time.sleep(self.POLL_S)
 
     def _await_launched(self) -> None:
         """Until no job has been starting for a second; at most ``LAUNCH_S``."""

@@ -50,6 +50,8 @@ def plain(cluster: Cluster) -> Iterator[Cluster]:
     try:
         yield cluster
     finally:
+        # One that a failed test has left would write its own files over ours.
+        cluster.sh("ctl", ["pkill", "-KILL", "-f", "gpu-aware setup"], check=False)
         cluster.sh("ctl", ["tee", CONFIG], stdin=config)
         cluster.reset()
         lay_out(cluster, original, cluster.sh("ctl", ["cat", "/opt/cluster/etc/gres.conf"]))
