@@ -101,13 +101,13 @@ class Rolling:
         self._finish_others(scope, in_hand, summary)
         if not self._undo:
             self._prepare(summary)
-        todo = list(scope)
-        while todo:
+        remaining = list(scope)
+        while remaining:
             if self._stopping():
                 summary.interrupted = True
                 break
-            node = self._next(todo, in_hand)
-            todo.remove(node)
+            node = self._next(remaining, in_hand)
+            remaining.remove(node)
             outcome = self._one(node, in_hand, memory, summary)
             summary.nodes.append(outcome)
             if outcome.result == "left":
@@ -226,10 +226,10 @@ class Rolling:
 
     # -- one node ------------------------------------------------------------------------------
 
-    def _next(self, todo: Collection[str], in_hand: str | None) -> str:
+    def _next(self, remaining: Collection[str], in_hand: str | None) -> str:
         """The node that was in hand, then idle ones, then those that are only partly in use."""
         views = self._control.nodes()
-        order = list(todo)
+        order = list(remaining)
 
         def key(name: str) -> tuple[bool, int, int]:
             view = views.get(name)

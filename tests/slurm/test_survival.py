@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -49,6 +50,9 @@ def prepare_storm(cluster: Cluster) -> None:
     cluster.sh("ctl", "touch /shared/home/storm/runs; chmod 666 /shared/home/storm/runs")
 
 
+NUMBERS = itertools.count()
+
+
 def submit_storm(cluster: Cluster, rng: random.Random, user: str) -> str:
     options = rng.choice(
         [
@@ -62,15 +66,20 @@ def submit_storm(cluster: Cluster, rng: random.Random, user: str) -> str:
     )
     app_class = rng.choice("ABC")
     script = GUARDED.replace("$1", f"{rng.uniform(0.2, 1.5):.2f}")
+    name = f"storm-{next(NUMBERS)}"
+    asked = [f"--comment=class={app_class}", "-t1", "-J", name, *options]
     for _ in range(50):
         try:
-            return cluster.submit(user, [f"--comment=class={app_class}", "-t1", *options], script)
+            return cluster.submit(user, asked, script)
         except CommandFailed as exc:
-            # slurmctld right after its start, before the nodes have told their GPUs, or at its
-            # end. If it took a job whose number it could not tell, the job has run as well.
-            if not re.search(
-                "node configuration is not available|Connection reset by peer", exc.stderr
-            ):
+            if "Connection reset by peer" in exc.stderr:
+                # slurmctld at its end; it may have taken the job, and not told its number
+                cluster.wait_until(cluster.answers, 60, "slurmctld answers")
+                taken = [job["JobId"] for job in cluster.jobs() if job.get("JobName") == name]
+                if taken:
+                    return taken[0]
+            # slurmctld right after its start, before the nodes have told their GPUs
+            elif "node configuration is not available" not in exc.stderr:
                 raise
             time.sleep(0.2)
     raise AssertionError("slurmctld refuses all GPU jobs")
@@ -107,9 +116,7 @@ def check_storm(cluster: Cluster, job_ids: list[str]) -> None:
     states = {job["JobId"]: job.get("JobState") for job in cluster.jobs()}
     assert {states[job_id] for job_id in job_ids} == {"COMPLETED"}
     runs = re.findall(r"^(\d+) (\d+)$", cluster.sh("ctl", "cat /shared/home/storm/runs"), re.M)
-    ran = [job_id for job_id, _ in runs]
-    assert len(ran) == len(set(ran)), "none twice"
-    assert set(job_ids) <= set(ran)
+    assert sorted(job_id for job_id, _ in runs) == sorted(job_ids), "each exactly once"
     assert cluster.sh("ctl", "cat /shared/home/storm/shared 2>/dev/null || true") == ""
 
 

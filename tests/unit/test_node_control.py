@@ -1,4 +1,4 @@
-"""Pending jobs that ask for a GPU type ask for a feature, before a node loses the type."""
+"""What setup --roll asks of Slurm: types become features, no job starts while files are read."""
 
 from __future__ import annotations
 
