@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.sockets import Sockets
     from slurm_gpu_aware.topology.graph import HardwareGraph
 
-__all__ = ["BoolArray", "Cluster", "FloatArray", "IntArray", "LocalityLevel", "RunningJob"]
+__all__ = [
+    "BoolArray",
+    "Cluster",
+    "FloatArray",
+    "IntArray",
+    "LocalityLevel",
+    "PreemptionOrder",
+    "RunningJob",
+]
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -75,6 +83,29 @@ class RunningJob:
     """Application by its name in an interference profile (``topo-aware``); None: not known."""
     socket_cpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """CPUs held on each socket per node index, where the cluster's sockets are known."""
+    start_s: float = 0.0
+    """When it started, same clock; of two jobs alike the newer one is preempted."""
+    node_count: int = 1
+    """Nodes that it runs on, those outside the cluster included; the wider goes later."""
+    keeps_gpus: bool = False
+    """Who preempts it only suspends it."""
+
+    @property
+    def on_nodes(self) -> frozenset[int]:
+        """Node indices on which it holds anything."""
+        return frozenset(node for node, _ in self.gpus).union(self.cpus)
+
+
+@dataclass(frozen=True)
+class PreemptionOrder:
+    """In which order the site's Slurm takes jobs that may be preempted (PreemptParameters)."""
+
+    youngest_first: bool = False
+    """The newest first, whatever their tier."""
+    strict: bool = False
+    """Trying again, all but the last that it took keep their order."""
+    reorder_count: int = 1
+    """Slurm tries again once more often than this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +143,8 @@ class Cluster:
     """Free cores beside each GPU; None: no job asks for them."""
     asleep: BoolArray | None = None
     """(N,): powered down until a job is placed there; None: no node is."""
+    preemption: PreemptionOrder = PreemptionOrder()
+    """Slurm's constraint: whom it preempts beside those who hold what a job needs."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from slurm_gpu_aware.cli.install import SCRIPT_KEYS
 from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.slurm import render
+from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
 from slurm_gpu_aware.store.known import gpu_names
 from slurm_gpu_aware.store.ownership import of_selector
@@ -113,7 +114,7 @@ def check_profile(g: Ground) -> Iterable[Check]:
     else:
         yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {age(g.now - oldest)}")
     if profile.faults:
-        names = render.hostlist(profile.faults)
+        names = hostlist(profile.faults)
         yield warning("faults", f"probes failed on {names}", "look at 'gpu-aware-profile show'")
 
 
@@ -124,7 +125,7 @@ def check_coverage(g: Ground) -> Iterable[Check]:
     if missing:
         yield warning(
             "coverage",
-            f"never profiled: {render.hostlist(missing)} (their GPUs count as average)",
+            f"never profiled: {hostlist(missing)} (their GPUs count as average)",
             "run 'gpu-aware-profile sweep'",
         )
     different = [
@@ -136,14 +137,14 @@ def check_coverage(g: Ground) -> Iterable[Check]:
     if different:
         yield warning(
             "coverage",
-            f"Slurm and the profile count GPUs differently on {render.hostlist(different)}",
+            f"Slurm and the profile count GPUs differently on {hostlist(different)}",
             "run 'gpu-aware-profile sweep', then compare gres.conf",
         )
     absent = sorted(known - {n.name for n in g.nodes})
     if absent:
         yield warning(
             "coverage",
-            f"in the profile, but no node of Slurm: {render.hostlist(absent)}",
+            f"in the profile, but no node of Slurm: {hostlist(absent)}",
             f"'gpu-aware-profile forget {' '.join(absent[:8])}'"
             + (" and so on" if len(absent) > 8 else ""),
         )

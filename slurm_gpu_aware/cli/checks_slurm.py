@@ -13,6 +13,7 @@ from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.slurm import render, shelf
 from slurm_gpu_aware.slurm.cli_gateway import run_command
 from slurm_gpu_aware.slurm.gres import gpu_slots
+from slurm_gpu_aware.slurm.hostlist import hostlist
 
 __all__ = [
     "check_filter",
@@ -237,14 +238,14 @@ def check_types(g: Ground) -> Iterable[Check]:
         yield failed("gres types", "Slurm knows no node with GPUs", "add Gres= to the node lines")
         return
     shared = [n.name for n in with_gpus if n.shared_gres]
-    note = f"; left to Slurm (shards, MPS, MIG): {render.hostlist(shared)}" if shared else ""
+    note = f"; left to Slurm (shards, MPS, MIG): {hostlist(shared)}" if shared else ""
     with_gpus = [n for n in with_gpus if not n.shared_gres]
     plain = [n.name for n in with_gpus if not gpu_slots(n)[1]]
     lines = "'gpu-aware setup --roll' changes nodes one by one, each when no job is on it"
     if len(plain) == len(with_gpus):
         yield failed("gres types", f"no node has one GRES type per GPU{note}", lines)
     elif plain:
-        names = render.hostlist(plain)
+        names = hostlist(plain)
         yield warning("gres types", f"{names}: only the node is chosen, not the GPU{note}", lines)
     else:
         yield ok("gres types", f"{len(with_gpus)} nodes with one GRES type per GPU{note}")

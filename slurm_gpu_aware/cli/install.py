@@ -24,6 +24,7 @@ from slurm_gpu_aware.slurm.conffile import (
     outside_block,
     replace_block,
 )
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.render import NodeGpus
 
 __all__ = [
@@ -178,7 +179,7 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     absent = [n for n in site.nodes if states.get(n.name) is None]
     if plain:
         notes.append(
-            f"{render.hostlist(plain)} keep their GRES types: changing them under running jobs"
+            f"{hostlist(plain)} keep their GRES types: changing them under running jobs"
             " kills these. 'gpu-aware setup --roll' moves them one by one, each when it is empty."
             " Until then we choose only the node there"
         )
@@ -228,8 +229,6 @@ def _described(lines: Iterable[str]) -> set[str]:
 
 def expand(hosts: str) -> list[str]:
     """Node names of a host list: ``n[1-2,5],x`` -> n1 n2 n5 x. Raises SourceError."""
-    from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-
     return list(expand_hostlist(hosts))
 
 

@@ -23,10 +23,10 @@ from slurm_gpu_aware.service.handing_back import hand_back
 from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
 from slurm_gpu_aware.service.rolling import Rolling
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway, run_command
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site
 from slurm_gpu_aware.slurm.node_control import NodeControl
-from slurm_gpu_aware.slurm.render import NodeGpus, hostlist
+from slurm_gpu_aware.slurm.render import NodeGpus
 
 __all__ = ["FAILED", "SKIPPED", "roll"]
 

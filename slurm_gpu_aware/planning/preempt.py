@@ -1,28 +1,33 @@
 """Victims: which running jobs a job of a higher tier pushes out, and the GPUs that it takes.
 
-Free GPUs first: this is asked only when nothing free fits. Slurm then preempts exactly the jobs
-that hold the chosen GPUs, so the plan names them.
+Free GPUs first: this is asked only when nothing free fits. Whom Slurm then preempts follows from
+the chosen GPUs, so the plan names them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.planning.timeline import Timeline
-from slurm_gpu_aware.planning.victims import in_slurms_order, pushed_out
+from slurm_gpu_aware.planning.victims import Lack, VictimQueue, tier
 from slurm_gpu_aware.request import Request
 
 __all__ = ["Preemption", "can_preempt", "plan_preemption"]
 
 _MOST_NODES = 16  # cheapest single nodes that are tried before victims over several nodes
 Place = Callable[[Request, Cluster], Assignment | None]
+Cost = tuple[float, float, float, str]
+Price = tuple[int, list[int]]
+"""How many jobs, and their ranks: places among all by what they cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +48,12 @@ class Preemption:
         if self.assignment.exact:
             return self.victims
         nodes = set(self.assignment.nodes)
-        there = [job for job in running if nodes & {node for node, _ in job.gpus}]
-        return tuple(job for job in there if job in self.victims or _may_push_out(request, job))
+        there = [job for job in running if nodes & job.on_nodes]
+        return tuple(
+            job
+            for job in there
+            if job in self.victims or (_may_push_out(request, job) and not job.keeps_gpus)
+        )
 
 
 def plan_preemption(
@@ -52,23 +61,24 @@ def plan_preemption(
 ) -> Preemption | None:
     """Choose the cheapest victims and the GPUs that become free by them, or None.
 
-    Cheapest: fewest jobs, then the lowest tiers, then the newest (the latest end by its limit, as
-    start times are not known here). For a job on one node this is exact over nodes for plain GPU
+    Cheapest: fewest jobs, then the lowest tiers, then the newest; where Slurm preempts the newest
+    first, the tiers do not count. For a job on one node this is exact over nodes for plain GPU
     counts; over several nodes victims are added in order of cost until the job fits and those that
     turn out needless are spared, most expensive first: no victim is left that could be spared.
-    Three and more are such that Slurm preempts no others beside them (see `planning.victims`), or
-    these are among the victims.
+    The victims named are those whom Slurm preempts for the GPUs chosen (see `planning.victims`);
+    on one node sets are preferred beside which it takes no others.
 
     ``running``: in the order of Slurm's records.
     """
-    candidates = in_slurms_order([job for job in running if _may_push_out(request, job)])
-    if not candidates:
+    allowed = [job for job in running if _may_push_out(request, job)]
+    queue = VictimQueue(allowed, cluster.preemption)
+    if not queue.jobs or queue.suspends:
         return None
     if 1 in request.node_counts(cluster.shape[1]):
-        found = _on_one_node(request, cluster, candidates, place)
+        found = _on_one_node(request, cluster, queue, place)
         if found is not None:
             return found
-    return _over_nodes(request, cluster, candidates, place)
+    return _over_nodes(request, cluster, queue, place)
 
 
 def can_preempt(request: Request) -> bool:
@@ -82,91 +92,174 @@ def _may_push_out(request: Request, job: RunningJob) -> bool:
         return job.preempt_group in request.preempts or (
             lower and job.preempt_group in request.preempts_lower
         )
-    tier = request.preemption_tier
-    return tier is not None and job.preemptable_by is not None and job.preemptable_by < tier
+    own = request.preemption_tier
+    return own is not None and job.preemptable_by is not None and job.preemptable_by < own
 
 
-def _cost(job: RunningJob) -> tuple[float, float, str]:
-    """Cheapest first: lowest tier, then the latest end."""
-    tier = job.preemptable_by if job.preemptable_by is not None else math.inf
-    return (tier, -job.end_s, job.job_id)
+def _cost(job: RunningJob, order: PreemptionOrder) -> Cost:
+    """Cheapest first: lowest tier, then the newest, then the latest end."""
+    own_tier = 0.0 if order.youngest_first else tier(job)
+    return (own_tier, -job.start_s, -job.end_s, job.job_id)
+
+
+def _by_cost(queue: VictimQueue) -> list[RunningJob]:
+    """The cheapest first."""
+    return sorted(queue.jobs, key=partial(_cost, order=queue.order))
+
+
+def _price(ranks: Iterable[int]) -> Price:
+    ordered = sorted(ranks)
+    return len(ordered), ordered
 
 
 def _without(cluster: Cluster, victims: Sequence[RunningJob]) -> Cluster:
-    gone = [replace(job, end_s=0.0) for job in victims]
-    after = Timeline(gone, 0.0).at(cluster, 0.0)
+    after = Timeline(victims, 0.0).at(cluster, math.inf)
     if after.sockets is not None and cluster.sockets is not None:
         after.sockets.quiet[:] = cluster.sockets.quiet  # that is not later, it is now
     return after
 
 
 def _on_one_node(
-    request: Request, cluster: Cluster, candidates: Sequence[RunningJob], place: Place
+    request: Request, cluster: Cluster, queue: VictimQueue, place: Place
 ) -> Preemption | None:
-    held: dict[int, list[tuple[RunningJob, int]]] = {}
-    for job in candidates:
-        for node, slots in job.gpus:
-            held.setdefault(node, []).append((job, len(slots)))
-    free = cluster.free.sum(axis=1)
-    options: list[tuple[int, list[tuple[float, float, str]], int, list[RunningJob]]] = []
-    for node, holders in held.items():
-        wanted = int(cluster.exists[node].sum()) if request.whole_node else request.gpus
-        chosen: list[RunningJob] = []
-        missing = wanted - int(free[node])
-        # The largest holders first gives the fewest jobs; what it overshoots is spared below.
-        for job, gpus in sorted(holders, key=lambda h: (-h[1], _cost(h[0]))):
-            if missing <= 0 and chosen:
-                break
-            chosen.append(job)
-            missing -= gpus
-        if missing <= 0:
-            missing = wanted - int(free[node])
-            chosen = _cheaper(chosen, holders, missing)
-            if len(chosen) < len(pushed_out(chosen, candidates, {node})):
-                chosen = _first(holders, missing)
-            options.append((len(chosen), sorted(map(_cost, chosen)), node, chosen))
-    options.sort(key=lambda o: (o[0], o[1], o[2]))
-    for _, _, node, chosen in options[:_MOST_NODES]:
+    """Nodes in the order of what they cost at least; on each as Slurm preempts there."""
+    ranks = {job.job_id: rank for rank, job in enumerate(_by_cost(queue))}
+    options = _options(request, cluster, queue, ranks)
+    best: tuple[Price, Assignment, list[RunningJob]] | None = None
+    for option in options[:_MOST_NODES]:
+        if best is not None and best[0] <= option.price:
+            break
         only = np.zeros(cluster.shape[0], dtype=np.bool_)
-        only[node] = request.eligible is None or bool(request.eligible[node])
+        only[option.node] = True
         narrowed = replace(request, eligible=only)
-        after = _without(cluster, chosen)
-        assignment = place(narrowed, after)
-        if assignment is not None:
-            return Preemption(assignment, tuple(chosen), after)
-    return None
+        for chosen in option.sets(queue.order):
+            assignment = place(narrowed, _without(cluster, chosen))
+            if assignment is None:
+                continue
+            gone = _gone(request, assignment, cluster, queue, chosen)
+            price = _price(ranks[job.job_id] for job in gone)
+            if best is None or price < best[0]:
+                best = (price, assignment, gone)
+            if len(gone) <= len(chosen):
+                break
+    if best is None:
+        return None
+    _, assignment, gone = best
+    return Preemption(assignment, tuple(gone), _without(cluster, gone))
 
 
-def _first(holders: list[tuple[RunningJob, int]], missing: int) -> list[RunningJob]:
-    """The first in Slurm's order that free enough: it preempts just these."""
-    freed = list(accumulate(count for _, count in holders))
-    return [job for job, _ in holders[: 1 + next(i for i, n in enumerate(freed) if n >= missing)]]
+class _Holder(NamedTuple):
+    """Who holds GPUs of a node (or, where it is wanted as a whole, anything)."""
+
+    gpus: int
+    rank: int
+    job: RunningJob
 
 
-def _cheaper(
-    chosen: list[RunningJob], holders: list[tuple[RunningJob, int]], missing: int
+class _Option(NamedTuple):
+    """A node whose holders can free enough GPUs."""
+
+    node: int
+    price: Price
+    """Of those that have to go at least."""
+    cheapest: list[_Holder]
+    holders: list[_Holder]
+    """In Slurm's order."""
+    missing: int
+
+    def sets(self, order: PreemptionOrder) -> Iterator[list[RunningJob]]:
+        """Sets that free enough: the cheapest one, then one beside which Slurm takes no other."""
+        yield [holder.job for holder in self.cheapest]
+        alone = _alone(self.holders, self.missing, order.reorder_count + 1)
+        if {holder.rank for holder in alone} != {holder.rank for holder in self.cheapest}:
+            yield [holder.job for holder in alone]
+
+
+def _options(
+    request: Request, cluster: Cluster, queue: VictimQueue, ranks: Mapping[str, int]
+) -> list[_Option]:
+    free = cluster.free.sum(axis=1).tolist()
+    there = cluster.exists.sum(axis=1).tolist()
+    held = {job.job_id: {node: len(slots) for node, slots in job.gpus} for job in queue.jobs}
+    options = []
+    for node in queue.nodes:
+        if request.eligible is not None and not request.eligible[node]:
+            continue
+        holders = [
+            _Holder(gpus, ranks[job.job_id], job)
+            for job in queue.on(node)
+            if (gpus := held[job.job_id].get(node, 0)) or request.whole_node
+        ]
+        missing = (there[node] if request.whole_node else request.gpus) - free[node]
+        if not holders or missing > sum(holder.gpus for holder in holders):
+            continue
+        cheapest = holders if request.whole_node else _cheapest(holders, missing)
+        price = _price(holder.rank for holder in cheapest)
+        options.append(_Option(node, price, cheapest, holders, missing))
+    options.sort(key=lambda option: (option.price, option.node))
+    return options
+
+
+def _gone(
+    request: Request,
+    assignment: Assignment,
+    cluster: Cluster,
+    queue: VictimQueue,
+    needed: Sequence[RunningJob],
 ) -> list[RunningJob]:
-    """Swap victims for cheaper holders while the same number of jobs still frees enough."""
-    gpus = {job.job_id: count for job, count in holders}
-    result = sorted(chosen, key=_cost, reverse=True)
-    for position, job in enumerate(result):
-        freed = sum(gpus[j.job_id] for j in result)
-        taken = {j.job_id for j in result}
-        for other, count in sorted(holders, key=lambda h: _cost(h[0])):
-            cheaper = other.job_id not in taken and _cost(other) < _cost(job)
-            if cheaper and freed - gpus[job.job_id] + count >= missing:
-                result[position] = other
+    """Whom Slurm preempts for an assignment that fits with ``needed`` gone."""
+    lack = Lack.of(request, assignment, cluster, needed)
+    gone = queue.preempted(assignment.nodes, lack)
+    return list(needed) if gone is None else gone
+
+
+def _first(holders: Sequence[_Holder], missing: int) -> list[_Holder]:
+    """The first that free enough GPUs, one at least; all if that is not enough."""
+    freed = list(accumulate(holder.gpus for holder in holders))
+    return list(holders[: 1 + next((i for i, n in enumerate(freed) if n >= missing), len(freed))])
+
+
+def _alone(holders: Sequence[_Holder], missing: int, moved: int) -> list[_Holder]:
+    """The fewest that Slurm takes alone: the first in its order and ``moved`` others."""
+    found = []
+    for first in range(len(holders) + 1):
+        rest = sorted(holders[first:], key=lambda h: (-h.gpus, h.rank))[:moved]
+        short = missing - sum(holder.gpus for holder in holders[:first])
+        chosen = [*holders[:first], *(_first(rest, short) if short > 0 else ())]
+        if sum(holder.gpus for holder in chosen) >= missing and chosen:
+            found.append(chosen)
+    return min(found, key=lambda chosen: _price(holder.rank for holder in chosen))
+
+
+def _cheapest(holders: Sequence[_Holder], missing: int) -> list[_Holder]:
+    """The fewest, and of as many cheaper ones: swapped in while they still free enough."""
+    by_size = sorted(holders, key=lambda holder: (-holder.gpus, holder.rank))
+    result = sorted(_first(by_size, missing), key=lambda holder: holder.rank, reverse=True)
+    by_rank = sorted(holders, key=lambda holder: holder.rank)
+    taken = {holder.rank for holder in result}
+    spare = sum(holder.gpus for holder in result) - missing
+    for position, old in enumerate(result):
+        for new in by_rank:
+            if new.rank >= old.rank:
+                break
+            if new.rank not in taken and old.gpus - new.gpus <= spare:
+                spare -= old.gpus - new.gpus
+                taken = taken - {old.rank} | {new.rank}
+                result[position] = new
                 break
     return result
 
 
 def _over_nodes(
-    request: Request, cluster: Cluster, candidates: Sequence[RunningJob], place: Place
+    request: Request, cluster: Cluster, queue: VictimQueue, place: Place
 ) -> Preemption | None:
-    victims = sorted(candidates, key=_cost)
-    low, high = 0, len(victims)
+    victims = _by_cost(queue)
     if place(request, _without(cluster, victims)) is None:
         return None
+    low, high = 0, 1
+    while high < len(victims) and place(request, _without(cluster, victims[:high])) is None:
+        low, high = high, 2 * high
+    high = min(high, len(victims))
     while high - low > 1:
         middle = (low + high) // 2
         if place(request, _without(cluster, victims[:middle])) is None:
@@ -176,7 +269,7 @@ def _over_nodes(
     needed = list(victims[:high])
     assignment = place(request, _without(cluster, needed))
     if assignment is not None:  # at once to those whose GPUs or room the chosen set touches
-        touched = [job for job in needed if {n for n, _ in job.gpus} & set(assignment.nodes)]
+        touched = [job for job in needed if job.on_nodes.intersection(assignment.nodes)]
         if place(request, _without(cluster, touched)) is not None:
             needed = touched
     for job in reversed(list(needed)):
@@ -186,6 +279,5 @@ def _over_nodes(
     assignment = place(request, _without(cluster, needed))
     if assignment is None:
         return None
-    gone = pushed_out(needed, candidates, set(assignment.nodes))
-    needed += [job for job in gone if job not in needed]
-    return Preemption(assignment, tuple(needed), _without(cluster, needed))
+    gone = _gone(request, assignment, cluster, queue, needed)
+    return Preemption(assignment, tuple(gone), _without(cluster, gone))

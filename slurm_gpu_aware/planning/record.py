@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import BoolArray, Cluster, LocalityLevel, RunningJob
+from slurm_gpu_aware.cluster import (
+    BoolArray,
+    Cluster,
+    LocalityLevel,
+    PreemptionOrder,
+    RunningJob,
+)
 from slurm_gpu_aware.penalties import Penalty
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -198,6 +204,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "same_indices": cluster.same_indices,
         "sockets": _sockets(cluster.sockets),
         "asleep": None if cluster.asleep is None else np.flatnonzero(cluster.asleep).tolist(),
+        "preemption": asdict(cluster.preemption),
     }
 
 
@@ -264,4 +271,5 @@ def _read_cluster(row: Mapping[str, Any]) -> Cluster:
         cpus=None if row["cpus"] is None else np.array(row["cpus"], dtype=np.int64),
         sockets=_read_sockets(row.get("sockets")),
         asleep=_mask(row["asleep"], row["nodes"]) if row.get("asleep") else None,
+        preemption=PreemptionOrder(**row.get("preemption", {})),
     )

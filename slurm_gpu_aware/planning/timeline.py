@@ -95,6 +95,8 @@ def as_running(
         job_id=request.job_id,
         gpus=gpus,
         end_s=now + request.time_limit_s,
+        start_s=now,
+        node_count=count,
         cpus={node: share.cpus for node, share in held.items()},
         memory_mb={node: share.memory_mb for node, share in held.items()},
         socket_cpus={n: share.socket_cpus for n, share in held.items() if share.socket_cpus},

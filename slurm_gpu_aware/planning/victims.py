@@ -1,51 +1,143 @@
-"""Whom Slurm pushes out beside those who hold what a job needs.
+"""Whom Slurm preempts for a job that is told its nodes and GPUs.
 
 Slurm (24.11.5, ``_run_now`` of select/cons_tres) takes running jobs away in its own order until the
-job fits, twice moves the last of them to the front and tries again, and preempts all that it took
-away the last time on the job's nodes. One or two victims are found exactly so. Of three and more
-all but two must be the first in its order, or it preempts others of these nodes as well.
+job fits, moves the last of them to the front and tries again (twice, unless ``reorder_count`` says
+otherwise), and preempts all that it took away the last time on the job's nodes, whether they hold
+GPUs or not. On one node by default, jobs therefore go alone if all but two of them are the first in
+its order; others take along who stands before them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
-from slurm_gpu_aware.cluster import RunningJob
+import numpy as np
 
-__all__ = ["in_slurms_order", "pushed_out"]
+from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.request import Request
 
-_REORDERED = 2
-"""How often Slurm tries again with another order (reorder_count=1)."""
-
-
-def in_slurms_order(jobs: Sequence[RunningJob]) -> list[RunningJob]:
-    """Lowest tier first, then jobs on fewest nodes; ``jobs``: in the order of Slurm's records."""
-    return sorted(jobs, key=lambda job: (_tier(job), len(job.gpus)))
+__all__ = ["Lack", "VictimQueue", "tier"]
 
 
-def pushed_out(
-    needed: Sequence[RunningJob], candidates: Sequence[RunningJob], nodes: Collection[int]
-) -> list[RunningJob]:
-    """Jobs that Slurm preempts so that all of ``needed`` are gone; these and perhaps others.
+@dataclass
+class Lack:
+    """What running jobs keep from a job on the nodes that were chosen for it."""
 
-    Parameters
-    ----------
-    candidates : all jobs that may be preempted, in Slurm's order.
-    nodes : of the job that preempts.
+    slots: set[tuple[int, int]] = field(default_factory=set)
+    """(node, slot) of its GPUs."""
+    cpus: dict[int, int] = field(default_factory=dict)
+    """Node -> CPUs that are lacking; 0 and less: there are enough."""
+    memory_mb: dict[int, int] = field(default_factory=dict)
+    """The same in MB."""
+    jobs: set[str] = field(default_factory=set)
+    """Jobs that have to go for another reason."""
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        assignment: Assignment,
+        cluster: Cluster,
+        needed: Sequence[RunningJob],
+    ) -> Lack:
+        """``needed``: with them gone it fits. All of them go where it cannot be told why."""
+        lack = cls()
+        for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+            cpus, memory = node_demand(request, len(assignment.nodes), len(slots))
+            if request.whole_node:
+                slots = tuple(np.flatnonzero(cluster.exists[node]).tolist())
+                cpus = cpus if cluster.cpus is None else int(cluster.cpus[node])
+            lack.slots |= {(node, slot) for slot in slots if not cluster.free[node, slot]}
+            lack.cpus[node] = cpus - int(cluster.free_cpus[node])
+            lack.memory_mb[node] = memory - int(cluster.free_memory_mb[node])
+        by_slurm = not assignment.exact and not request.whole_node
+        if by_slurm or request.bound or not lack:
+            lack.jobs = {job.job_id for job in needed}
+        return lack
+
+    def __bool__(self) -> bool:
+        amounts = (self.cpus, self.memory_mb)
+        return bool(self.slots or self.jobs) or any(n > 0 for a in amounts for n in a.values())
+
+    def copy(self) -> Lack:
+        """The same with its own sets."""
+        return replace(
+            self,
+            slots=set(self.slots),
+            cpus=dict(self.cpus),
+            memory_mb=dict(self.memory_mb),
+            jobs=set(self.jobs),
+        )
+
+    def take_away(self, job: RunningJob) -> None:
+        """What is lacked no longer when a job is gone."""
+        for node, slots in job.gpus:
+            self.slots.difference_update((node, slot) for slot in slots)
+        for amounts, held in ((self.cpus, job.cpus), (self.memory_mb, job.memory_mb)):
+            for node, amount in held.items():
+                if node in amounts:
+                    amounts[node] -= amount
+        self.jobs.discard(job.job_id)
+
+
+class VictimQueue:
+    """All jobs that a request may preempt, in the order in which Slurm takes them away.
+
+    Lowest tier first, then jobs on fewest nodes, then as Slurm lists them; with ``youngest_first``
+    the newest first, and nothing else counts.
     """
-    there = {job.job_id: sum(node in nodes for node, _ in job.gpus) for job in candidates}
-    order = [job for job in candidates if there[job.job_id]]
-    wanted = {job.job_id for job in needed}
-    for attempt in range(_REORDERED + 1):
-        last = max((i for i, job in enumerate(order) if job.job_id in wanted), default=-1)
-        removed = order[: last + 1]
-        if not removed or attempt == _REORDERED or len(candidates) <= attempt + 1:
-            break
-        earlier = sorted(removed[:-1], key=lambda job: -there[job.job_id])
-        order = [removed[-1], *earlier, *order[last + 1 :]]
-    return removed
+
+    def __init__(self, jobs: Sequence[RunningJob], order: PreemptionOrder) -> None:
+        """``jobs``: in the order of Slurm's records."""
+        self.order = order
+        if order.youngest_first:
+            ordered = sorted(jobs, key=lambda job: -job.start_s)
+        else:
+            ordered = sorted(jobs, key=lambda job: (tier(job), job.node_count))
+        self.suspends = bool(ordered) and ordered[0].keeps_gpus
+        """Slurm then suspends for this request, and ends nobody."""
+        self.jobs = [job for job in ordered if not job.keeps_gpus]
+        self._places: dict[int, list[int]] = {}
+        for place, job in enumerate(self.jobs):
+            for node in job.on_nodes:
+                self._places.setdefault(node, []).append(place)
+
+    def on(self, node: int) -> list[RunningJob]:
+        """Those on a node, in this order."""
+        return [self.jobs[place] for place in self._places.get(node, ())]
+
+    @property
+    def nodes(self) -> list[int]:
+        """Nodes on which any of them runs."""
+        return list(self._places)
+
+    def preempted(self, nodes: Collection[int], lack: Lack) -> list[RunningJob] | None:
+        """Whom Slurm preempts on ``nodes`` so that nothing is lacked; None: that cannot be."""
+        places = [place for node in nodes for place in self._places.get(node, ())]
+        found, shared = np.unique(np.array(places, dtype=np.int64), return_counts=True)
+        queue = [(self.jobs[p], int(n)) for p, n in zip(found, shared, strict=True)]
+        attempt = 0
+        while True:
+            left, count = lack.copy(), 0
+            while left and count < len(queue):
+                left.take_away(queue[count][0])
+                count += 1
+            if left:
+                return None
+            tried_enough = attempt > self.order.reorder_count or len(self.jobs) <= attempt + 1
+            if tried_enough or not count:
+                return [job for job, _ in queue[:count]]
+            last, earlier = queue[count - 1], queue[: count - 1]
+            if not self.order.strict:
+                earlier.sort(key=lambda entry: -entry[1])
+            queue = [last, *earlier, *queue[count:]]
+            attempt += 1
 
 
-def _tier(job: RunningJob) -> float:
+def tier(job: RunningJob) -> float:
+    """What it costs to preempt a job: tiers first."""
     return job.preemptable_by if job.preemptable_by is not None else math.inf

@@ -16,8 +16,8 @@ from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.per_gpu import default_cpus
-from slurm_gpu_aware.slurm.records import SlurmJob, array_tasks
-from slurm_gpu_aware.slurm.snapshot import HOLDING, NODE_TAKEN
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
+from slurm_gpu_aware.slurm.snapshot import NODE_TAKEN
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
 __all__ = ["PLANNABLE", "Candidates", "waiting_entry"]

@@ -172,7 +172,7 @@ class Placer:
         fields += (("AdminComment", comment),)
         JobUpdate(candidate.id, fields)  # raises before anything is written
         tracked = Tracked(None, "planned", names, slots, job.restarts)
-        tracked.preempts = bool(assignment.victims)
+        tracked.victims = frozenset(assignment.victims)
         tracked.decision = self._decide(candidate, assignment, names, took_s, now)
         previous = self._watch.placed.get(candidate.id)
         if previous is not None:

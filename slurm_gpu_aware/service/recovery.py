@@ -136,7 +136,7 @@ class Recovery:
         if job.reason not in _STARTING and not _is_stale(job, tracked, now - since):
             return f"held by {job.reason}"
         limit_s = self._config.selector.start_timeout_s
-        limit_s += self.grace_s if tracked is not None and tracked.preempts else 0.0
+        limit_s += self.grace_s if tracked is not None and tracked.victims else 0.0
         if now - since > limit_s:
             return f"not started within {limit_s:g} s"
         return None

@@ -333,6 +333,7 @@ class Rounds:
             whole_node=original.exclusive or job.exclusive,
             fills_sockets=is_bound(job, self._static()) and fills_sockets(original, nodes),
             memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
+            victims=tracked.victims if (tracked := self.watch.placed.get(job.id)) else frozenset(),
         )
 
     def _plan(

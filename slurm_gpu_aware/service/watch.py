@@ -13,9 +13,8 @@ from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 from slurm_gpu_aware.slurm.shelf import lost_reservation
-from slurm_gpu_aware.slurm.snapshot import HOLDING
 
 __all__ = ["Tracked", "Watch"]
 
@@ -41,8 +40,8 @@ class Tracked:
     """The same, Unix seconds."""
     raw_id: int | None = None
     """Slurm's number of its record, once we have seen it placed."""
-    preempts: bool = False
-    """Other jobs have to go first; Slurm may give them time for that."""
+    victims: frozenset[str] = frozenset()
+    """Jobs that have to go first; Slurm may give them time for that."""
 
 
 @dataclass
@@ -63,7 +62,7 @@ class Watch:
             tracked = Tracked(
                 Entry(decision.id), decision.state, tuple(decision.nodes), slots, decision.restarts
             )
-            tracked.preempts = bool(decision.victims)
+            tracked.victims = frozenset(decision.victims)
             self.placed[decision.job_id] = tracked
 
     def observe(self, jobs: Iterable[SlurmJob], now: float, unread: Set[int] = frozenset()) -> None:

@@ -14,14 +14,11 @@ import numpy as np
 
 from slurm_gpu_aware.cluster import Cluster, RunningJob
 from slurm_gpu_aware.slurm.gres_line import slot_of
-from slurm_gpu_aware.slurm.records import NodeCores, SlurmJob, SlurmNode
-from slurm_gpu_aware.slurm.snapshot import HOLDING, Hold
+from slurm_gpu_aware.slurm.records import HOLDING_CPUS, NodeCores, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.snapshot import Hold
 from slurm_gpu_aware.sockets import Sockets
 
 __all__ = ["with_sockets"]
-
-_KEEPING = HOLDING - {"SUSPENDED"}
-"""Job states in which cores are held; a suspended job gives them to others."""
 
 
 def with_sockets(
@@ -38,7 +35,7 @@ def with_sockets(
     """
     here = [nodes[name] for name in cluster.nodes]
     places = {name: i for i, name in enumerate(cluster.nodes)}
-    keeping = {job.id: job for job in jobs if job.state in _KEEPING and job.shares}
+    keeping = {job.id: job for job in jobs if job.state in HOLDING_CPUS and job.shares}
     sockets = _read(here, keeping.values(), cluster.shape[1])
     many = sockets.cpus.shape[1]
     running = {

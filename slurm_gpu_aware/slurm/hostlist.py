@@ -1,4 +1,4 @@
-"""Slurm's host lists: ``n[1-4,07],m2`` into names, and the check that a name is a node name."""
+"""Slurm's host lists: ``n[1-4,07],m2`` into names and back, and the check of a node's name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["NODE_NAME", "check_node_names", "expand_hostlist"]
+__all__ = ["NODE_NAME", "by_number", "check_node_names", "expand_hostlist", "hostlist"]
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
 """What may be handed to a command as the name of a node."""
@@ -78,3 +78,43 @@ def _numbers(ranges: str, text: str) -> list[str]:
         width = len(first)
         found.extend(f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
     return found
+
+
+def hostlist(names: Iterable[str]) -> str:
+    """Slurm's short form of node names: ``n1 n2 n3 x`` -> ``n[1-3],x``."""
+    split = [re.match(r"(.*?)(\d*)\Z", n, re.DOTALL) for n in sorted(set(names), key=by_number)]
+    parts = [(m.group(1), m.group(2)) for m in split if m]
+    # Only zero-padded numbers have a fixed width; 9 and 10 belong to one range.
+    padded = {(p, len(d)) for p, d in parts if len(d) > 1 and d.startswith("0")}
+    grouped: dict[tuple[str, int], list[str]] = {}
+    for prefix, digits in parts:
+        width = len(digits) if not digits or (prefix, len(digits)) in padded else -1
+        grouped.setdefault((prefix, width), []).append(digits)
+    out: list[str] = []
+    for (prefix, width), numbers in grouped.items():
+        if len(numbers) == 1:
+            out.append(prefix + numbers[0])
+        else:
+            out.append(f"{prefix}[{_ranges([int(n) for n in numbers], max(width, 0))}]")
+    return ",".join(out)
+
+
+def _ranges(numbers: list[int], padded: int) -> str:
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(
+        f"{a:0{padded}d}" if a == b else f"{a:0{padded}d}-{b:0{padded}d}" for a, b in spans
+    )
+
+
+def by_number(name: str) -> list[tuple[int, int, str]]:
+    """Sort key of a name: ``n9`` before ``n10``."""
+    return [
+        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        for part in re.split(r"(\d+)", name)
+        if part
+    ]

@@ -22,8 +22,8 @@ from slurm_gpu_aware.slurm.confblocks import (
 )
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.gres_line import is_slice
-from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.render import NodeGpus, feature_of, gres_lines, hostlist, usable_model
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+from slurm_gpu_aware.slurm.render import NodeGpus, feature_of, gres_lines, usable_model
 
 __all__ = ["NodeForm", "SiteFiles", "read_site"]
 

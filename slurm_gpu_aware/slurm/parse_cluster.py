@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from slurm_gpu_aware.cluster import PreemptionOrder
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres, slot_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
@@ -247,6 +248,7 @@ def parse_config(text: str) -> SlurmConfig:
         raise SourceError("scontrol show config: no SLURM_VERSION in the answer")
     version = re.findall(r"[0-9]+", settings["SLURM_VERSION"])[:3]
     resources = settings.get("SelectTypeParameters", "").upper()
+    preempting = settings.get("PreemptParameters", "").lower()
     return SlurmConfig(
         version=tuple(int(part) for part in version),
         cluster=settings.get("ClusterName", ""),
@@ -259,11 +261,35 @@ def parse_config(text: str) -> SlurmConfig:
         preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
         per_gpu=_gpu_defaults(settings.get("JobDefaults", "")),
         preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,
+        preemption=_preemption_order(preempting, settings.get("SchedulerParameters", "").lower()),
+        spared_above=_number_behind("min_exempt_priority=", preempting, math.inf),
         private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
         private_reservations="RESERVATIONS" in _modes(settings.get("PrivateData", "none")),
         conf_file=_value(settings, "SLURM_CONF"),
         topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
     )
+
+
+def _preemption_order(preempting: str, scheduling: str) -> PreemptionOrder:
+    """PreemptParameters; SchedulerParameters has the same words behind ``preempt_``.
+
+    Both in lower case: Slurm looks for the words anywhere in the text, whatever their case.
+    """
+    default = PreemptionOrder.reorder_count
+    older = _number_behind("preempt_reorder_count=", scheduling, default)
+    count = int(_number_behind("reorder_count=", preempting, older))
+    return PreemptionOrder(
+        youngest_first="youngest_first" in preempting or "preempt_youngest_first" in scheduling,
+        strict="strict_order" in preempting or "preempt_strict_order" in scheduling,
+        reorder_count=count if count >= 0 else default,
+    )
+
+
+def _number_behind(word: str, text: str, default: float) -> float:
+    match = re.search(re.escape(word) + "(-?[0-9]*)", text)
+    if match is None:
+        return default
+    return float(match[1]) if match[1].strip("-") else 0.0  # as C reads it
 
 
 def _records(text: str, first_key: str) -> Iterator[dict[str, str]]:

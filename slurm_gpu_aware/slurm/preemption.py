@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmConfig, SlurmJob, SlurmPartition, SlurmQos
 
 __all__ = ["PreemptionRules", "Standing"]
 
 _FREEING = frozenset({"REQUEUE", "CANCEL"})
 """Modes that free a victim's GPUs."""
+_PREEMPTED = HOLDING - {"COMPLETING"}
+_MOST = 0xFFFF
+"""A QOS of higher priority is preempted as readily as one of this (preempt/qos)."""
+_SUSPENDING = frozenset({"SUSPEND"})
 NOBODY = frozenset[str]()
 
 
@@ -27,6 +31,8 @@ class Standing:
     """Jobs of a higher tier may preempt it; for a job of a group: what it costs to preempt it."""
     group: str | None = None
     """Jobs that name this group may preempt it."""
+    keeps_gpus: bool = False
+    """They only suspend it."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +62,19 @@ class PreemptionRules:
 
     def standing(self, job: SlurmJob, now: float) -> Standing:
         """How a running job stands: who may preempt it."""
-        if self.slurm is None or job.state != "RUNNING" or self._is_spared(job, now):
+        if self.slurm is None or job.state not in _PREEMPTED or self._is_spared(job, now):
             return Standing()
         if self._by("partition_prio"):
             known = [self.partitions[p] for p in job.partitions if p in self.partitions]
             if known and known[0].preempt_mode & _FREEING:
                 return Standing(float(known[0].priority_tier))
         own = self._own_qos(job)
-        if own is not None and (own.preempt_mode or self.slurm.preempt_mode) & _FREEING:
-            return Standing(float(own.priority), own.name)
+        if own is None:
+            return Standing()
+        modes = own.preempt_mode or self.slurm.preempt_mode
+        if modes & (_FREEING | _SUSPENDING):
+            cost = float(min(own.priority, _MOST))
+            return Standing(cost, own.name, keeps_gpus=not modes & _FREEING)
         return Standing()
 
     @property
@@ -85,8 +95,10 @@ class PreemptionRules:
         return self.qos.get(job.qos or "") if self._by("qos") else None
 
     def _is_spared(self, job: SlurmJob, now: float) -> bool:
-        """Slurm spares a job for a while after its start (PreemptExemptTime)."""
+        """Slurm spares a job for a while after its start, and those of high priority."""
         assert self.slurm is not None  # noqa: S101 - the caller looked
+        if job.priority > self.slurm.spared_above:
+            return True
         exempt_s = self.slurm.preempt_exempt_s
         own = self.qos.get(job.qos or "")
         if own is not None and own.exempt_s is not None:

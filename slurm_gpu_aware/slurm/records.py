@@ -12,7 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
+from slurm_gpu_aware.cluster import PreemptionOrder
+
 __all__ = [
+    "HOLDING",
+    "HOLDING_CPUS",
     "GpuDefaults",
     "NodeCores",
     "NodeShare",
@@ -28,6 +32,10 @@ __all__ = [
     "update_ids",
 ]
 
+HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"})
+"""Job states in which resources are held."""
+HOLDING_CPUS = HOLDING - {"SUSPENDED"}
+"""A suspended job gives its CPUs to others, and nothing else."""
 _TASKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?\Z")
 
 
@@ -319,6 +327,9 @@ class SlurmConfig:
     preempt_mode: frozenset[str] = frozenset({"OFF"})
     preempt_exempt_s: float = 0.0
     """A job is spared for this long after its start."""
+    preemption: PreemptionOrder = PreemptionOrder()  # noqa: RUF009 - it is frozen
+    spared_above: float = math.inf
+    """Jobs of a higher priority are not preempted (min_exempt_priority)."""
     per_gpu: GpuDefaults = GpuDefaults()
     """Where a partition has no defaults of its own."""
     private_jobs: bool = False

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.slurm.conffile import SlurmConf
+from slurm_gpu_aware.slurm.hostlist import by_number, hostlist
 from slurm_gpu_aware.slurm.shelf import LICENCE, LICENCE_COUNT
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "clock_conf",
     "gate_command",
     "gres_lines",
-    "hostlist",
     "lua_conf",
     "node_lines",
     "selectd_unit",
@@ -353,7 +353,7 @@ WantedBy=timers.target
 def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
     """Group nodes with equal GPUs; (host list, one of them), in the order of first names."""
     groups: dict[tuple[object, ...], list[NodeGpus]] = {}
-    for node in sorted(nodes, key=lambda n: _natural(n.name)):
+    for node in sorted(nodes, key=lambda n: by_number(n.name)):
         key = (
             node.indices,
             node.model,
@@ -361,42 +361,3 @@ def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
         )
         groups.setdefault(key, []).append(node)
     return [(hostlist(n.name for n in group), group[0]) for group in groups.values()]
-
-
-def hostlist(names: Iterable[str]) -> str:
-    """Slurm's short form of node names: ``n1 n2 n3 x`` -> ``n[1-3],x``."""
-    split = [re.match(r"(.*?)(\d*)\Z", n, re.DOTALL) for n in sorted(set(names), key=_natural)]
-    parts = [(m.group(1), m.group(2)) for m in split if m]
-    # Only zero-padded numbers have a fixed width; 9 and 10 belong to one range.
-    padded = {(p, len(d)) for p, d in parts if len(d) > 1 and d.startswith("0")}
-    grouped: dict[tuple[str, int], list[str]] = {}
-    for prefix, digits in parts:
-        width = len(digits) if not digits or (prefix, len(digits)) in padded else -1
-        grouped.setdefault((prefix, width), []).append(digits)
-    out: list[str] = []
-    for (prefix, width), numbers in grouped.items():
-        if len(numbers) == 1:
-            out.append(prefix + numbers[0])
-        else:
-            out.append(f"{prefix}[{_ranges([int(n) for n in numbers], max(width, 0))}]")
-    return ",".join(out)
-
-
-def _ranges(numbers: list[int], padded: int) -> str:
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(
-        f"{a:0{padded}d}" if a == b else f"{a:0{padded}d}-{b:0{padded}d}" for a, b in spans
-    )
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part)
-        for part in re.split(r"(\d+)", name)
-        if part
-    ]

@@ -14,13 +14,13 @@ from slurm_gpu_aware.penalties import LevelPenalties
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.measured import measured
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import HOLDING, HOLDING_CPUS, SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.topology.locality import build_levels
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["ENDED", "HOLDING", "NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
+__all__ = ["ENDED", "NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
 
 ENDED = frozenset(
     {
@@ -37,8 +37,6 @@ ENDED = frozenset(
     }
 )
 """Job states in which Slurm is done with a job."""
-HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"})
-"""Job states in which resources are held."""
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job for whose node (-w) another one waits, too: it says nothing about the job."""
 
@@ -92,6 +90,8 @@ class Hold:
     fills_sockets: bool = False
     """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
     memory_mb_per_cpu: int = 0
+    victims: frozenset[str] = frozenset()
+    """Jobs that Slurm preempts for it."""
 
 
 def is_usable(node: SlurmNode) -> bool:
@@ -194,6 +194,7 @@ def build_cluster(
         graphs=told.graphs,
         running=tuple(running),
         asleep=asleep if asleep.any() else None,
+        preemption=slurm.preemption,
     )
 
 
@@ -207,6 +208,7 @@ def _with_standing(
         running,
         preemptable_by=standing.preemptable_by,
         preempt_group=standing.group,
+        keeps_gpus=standing.keeps_gpus,
         priority=float(job.priority),
     )
 
@@ -228,7 +230,8 @@ def _without_victims(
             for node, slots in job.gpus
             if (rest := tuple(s for s in slots if (node, s) not in promised))
         )
-        if keeps != job.gpus or any(node in short for node, _ in job.gpus):
+        goes = job.job_id in hold.victims
+        if goes or keeps != job.gpus or any(node in short for node, _ in job.gpus):
             job = replace(job, gpus=keeps, preemptable_by=None, preempt_group=None)
         left.append(job)
     return left
@@ -269,9 +272,11 @@ def _running(
             if (held := tuple(g for g in share.gpus if g in nodes[places[share.node]].gpus_used))
         ),
         end_s=job.end_s,
-        cpus={places[share.node]: share.cpus for share in shares},
+        cpus={places[s.node]: s.cpus if job.state in HOLDING_CPUS else 0 for s in shares},
         memory_mb={places[share.node]: share.memory_mb for share in shares},
         app_class=class_of(job),
+        start_s=job.start_s or 0.0,
+        node_count=len(job.shares),
     )
 
 

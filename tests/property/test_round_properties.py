@@ -157,6 +157,8 @@ def test_victims_are_lower_hold_what_is_taken_and_none_could_be_spared(situation
         gone = _without(cluster, victims)
         for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
             assert gone.free[node, list(slots)].all()
+        if len(assignment.nodes) > 1 or len(victims) > 2 or not assignment.exact:
+            continue  # Slurm takes others along, or chooses itself (tests/unit/test_victims.py)
         for job in victims:
             spared = [other for other in victims if other is not job]
             assert policy.place(queue[0], _without(cluster, spared)) is None

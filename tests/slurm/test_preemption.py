@@ -44,14 +44,25 @@ def by_partition(cluster: Cluster) -> Iterator[None]:
     configure(cluster, [])
 
 
+@pytest.fixture
+def by_age(cluster: Cluster, by_partition: None) -> Iterator[None]:
+    middle = "PartitionName=middle Nodes=n[1-4] PriorityTier=5 PreemptMode=REQUEUE DefaultTime=60"
+    order = "PreemptParameters=youngest_first,reorder_count=0"
+    configure(cluster, [*PARTITIONS, middle, order])
+    yield
+    cluster.cancel_all()
+    configure(cluster, PARTITIONS)
+
+
 @pytest.fixture(scope="module")
 def by_qos(cluster: Cluster) -> Iterator[None]:
-    configure(cluster, ["PreemptType=preempt/qos", "PreemptMode=REQUEUE"])
     sacctmgr(cluster, "add", "qos", "cheap", "set", "priority=1", "preemptmode=requeue")
     sacctmgr(cluster, "add", "qos", "dear", "set", "priority=5", "preempt=cheap")
     sacctmgr(cluster, "add", "qos", "mates", "set", "preemptmode=within,requeue")
     for user, names in (("alice", "+=dear"), ("bob", "+=cheap,mates")):
         sacctmgr(cluster, "modify", "user", user, "set", f"qos{names}")
+    # The restart behind: QOS are read once a minute.
+    configure(cluster, ["PreemptType=preempt/qos", "PreemptMode=REQUEUE"])
     yield
     cluster.cancel_all()
     for user, names in (("alice", "-=dear"), ("bob", "-=cheap,mates")):
@@ -138,6 +149,20 @@ def test_exactly_the_named_victims(cluster: Cluster, by_partition: None, count: 
     assert {(n, s) for n, slots in cluster.gpus(high).items() for s in slots} == held
 
 
+def test_jobs_without_gpus_that_slurm_preempts_are_named(
+    cluster: Cluster, by_partition: None
+) -> None:
+    """They are older, so that Slurm takes them away on its way to the third victim."""
+    plain = [cluster.submit("bob", ["-w", f"n{i}", "-t60"], WAIT) for i in range(1, 5)]
+    for job_id in plain:
+        cluster.wait(job_id, "RUNNING", 60)
+    low = occupy(cluster, [1] * 16)
+    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:3"], WAIT)
+    victims = check_victims(cluster, high, [*plain, *low], REQUEUED)
+    assert len(victims) == 4
+    assert len(set(victims) & set(plain)) == 1
+
+
 def test_free_gpus_first(cluster: Cluster, by_partition: None) -> None:
     low = occupy(cluster, [4, 4, 4, 3])
     high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:1"], WAIT)
@@ -191,6 +216,16 @@ def test_cancelled_victims(cluster: Cluster, by_partition: None) -> None:
     victims = check_victims(cluster, high, low, ("PREEMPTED", "0"))
     assert len(victims) == 1
     assert victims[0] in low[:2]
+
+
+def test_the_newest_first(cluster: Cluster, by_age: None) -> None:
+    """By default the lower tier goes. Were that chosen here, Slurm would take all four."""
+    occupy(cluster, [4, 4, 4], "-p", "urgent")
+    old = occupy(cluster, [1, 1])
+    time.sleep(2)
+    new = occupy(cluster, [1, 1], "-p", "middle")
+    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:2"], WAIT)
+    assert check_victims(cluster, high, [*old, *new], REQUEUED) == sorted(new)
 
 
 def test_by_qos(cluster: Cluster, by_qos: None) -> None:

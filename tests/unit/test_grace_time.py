@@ -95,8 +95,9 @@ def due(watch: Watch, after_s: float, grace_s: float) -> dict[str, str]:
 def test_only_a_job_with_victims_is_given_the_time(
     watch: Watch, preempts: bool, after_s: float, parked_again: bool
 ):
+    victims = frozenset({"5"} if preempts else ())
     watch.placed["7"] = Tracked(
-        None, "released", ("n1",), (1,), 0, opened=RELEASED_AT, preempts=preempts
+        None, "released", ("n1",), (1,), 0, opened=RELEASED_AT, victims=victims
     )
     assert bool(due(watch, after_s, grace_s=90.0)) is parked_again
 
@@ -105,4 +106,4 @@ def test_only_a_job_with_victims_is_given_the_time(
 def test_a_selector_that_starts_anew_knows_who_has_victims(watch: Watch, victims: list[str]):
     watch.books.decide(decision("7", victims=victims, state="released"))
     watch.load()
-    assert watch.placed["7"].preempts is bool(victims)
+    assert watch.placed["7"].victims == set(victims)

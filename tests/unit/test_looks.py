@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ import pytest
 from fake_slurm import FakeSlurm, parked
 from rounds_bench import RoundsBench, placed_and_stuck, reads
 
+from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.placement.pal_mapa import PalMapa
 from slurm_gpu_aware.service.selectd import Selector
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster
 from slurm_gpu_aware.store.ledger import Ledger
 
 HELD = "QOSMaxGRESPerUser"
@@ -39,6 +41,22 @@ def test_a_look_forgets_who_has_started_or_is_gone(slurm: FakeSlurm) -> None:
     slurm.change("8", JobId="9")
     assert bench.rounds.looks.look() == 0
     assert bench.rounds.looks.starting == []
+
+
+def test_victims_of_a_placed_job_go_with_what_it_holds(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = placed_and_stuck(slurm)
+    bench.rounds.watch.placed["7"].victims = frozenset({"5"})
+    seen: dict[str, frozenset[str]] = {}
+
+    def build(*args: Any, holds: Sequence[Hold], **more: Any) -> Cluster:
+        seen.update({hold.job_id: hold.victims for hold in holds})
+        return build_cluster(*args, holds=holds, **more)
+
+    monkeypatch.setattr("slurm_gpu_aware.service.rounds.build_cluster", build)
+    bench.rounds.run()
+    assert seen == {"7": {"5"}, "8": frozenset()}
 
 
 @pytest.fixture

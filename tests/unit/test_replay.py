@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round
@@ -39,9 +39,12 @@ def a_round(seed):
                 app_class="B",
                 preemptable_by=2.0 if node == 1 else None,
                 preempt_group="low" if node == 2 else None,
+                start_s=float(node),
+                node_count=1 + node % 2,
             )
         )
-    cluster = replace(cluster, running=tuple(running), cpus=np.full(6, 64))
+    order = PreemptionOrder(youngest_first=bool(seed % 2), reorder_count=seed)
+    cluster = replace(cluster, running=tuple(running), cpus=np.full(6, 64), preemption=order)
     if rng.random() < 0.5:
         cluster = replace(cluster, asleep=np.array([False, True, True, False, False, False]))
     eligible = np.array([True, True, True, True, False, True])
@@ -75,6 +78,8 @@ def test_a_replay_is_identical(seed):
     content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
     recorded = read_round(content)
     assert len(recorded.placed) == len(plan.assignments) > 0
+    assert recorded.cluster.running == cluster.running
+    assert recorded.cluster.preemption == cluster.preemption
     assert replay(recorded) == []
     again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
     assert again.assignments == plan.assignments
@@ -89,6 +94,15 @@ def test_a_difference_is_named():
     (found,) = replay(read_round(content))
     assert found.job_id == job
     assert found.then == (("n5",), ((7,),))
+
+
+def test_rounds_from_before_the_order_of_preemption_was_read():
+    queue, cluster, settings, plan = a_round(0)
+    content = record_round(queue, cluster, settings, 50.0, plan)
+    del content["cluster"]["preemption"]
+    for row in content["cluster"]["running"]:
+        del row["start_s"], row["node_count"]
+    assert read_round(content).cluster.preemption == PreemptionOrder()
 
 
 def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):

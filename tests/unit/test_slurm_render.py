@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from slurm_gpu_aware.config import Config, EventsConfig, GateConfig, SiteConfig
 from slurm_gpu_aware.slurm.conffile import SlurmConf, parse_conf
+from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.slurm.render import (
     NodeGpus,
     feature_of,
     gate_command,
     gres_lines,
-    hostlist,
     lua_conf,
     node_lines,
     selectd_unit,

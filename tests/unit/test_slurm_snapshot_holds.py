@@ -1,6 +1,12 @@
 """What is promised to placed jobs that have not started is not promised twice."""
 
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode
+from dataclasses import replace
+
+from sample_jobs import slurm_job
+
+from slurm_gpu_aware.cluster import PreemptionOrder
+from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmConfig, SlurmNode, SlurmPartition
 from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster
 
 SLURM = SlurmConfig(version=(24, 11, 5), cluster="c", counts_memory=True, counts_cpus=True)
@@ -35,3 +41,33 @@ def test_holds_on_a_plain_node_add_up():
     assert cluster.free.sum(axis=1).tolist() == [1, 4]
     taken = [g for job in cluster.running for _, slots in job.gpus for g in slots]
     assert len(taken) == len(set(taken)) == 3
+
+
+def test_victims_of_a_placed_job_are_nobody_elses():
+    """Not even those that hold none of its GPUs: Slurm takes them along."""
+    slurm = replace(
+        SLURM, preempt_type="partition_prio", preemption=PreemptionOrder(youngest_first=True)
+    )
+    low = SlurmPartition("low", frozenset(), up=True, preempt_mode=frozenset({"REQUEUE"}))
+    shares = (NodeShare("n1", 2, 500, ()), NodeShare("login", 1, 500, ()))
+    jobs = [
+        slurm_job(
+            number, state=state, partitions=("low",), nodes=("n1",), shares=shares, start_s=9.0
+        )
+        for number, state in ((1, "RUNNING"), (2, "SUSPENDED"), (3, "RUNNING"))
+    ]
+    cluster = build_cluster(
+        [plain_node("n1")],
+        jobs,
+        None,
+        slurm,
+        classes=["A"],
+        penalties={"node": 1.0, "cluster": 1.5},
+        holds=[replace(hold("9", 1), victims=frozenset({"1"}))],
+        rules=PreemptionRules(slurm, {"low": low}),
+    )
+    assert cluster.preemption == slurm.preemption
+    known = {job.job_id: job for job in cluster.running}
+    assert [known[name].preemptable_by is None for name in "123"] == [True, False, False]
+    assert [known[name].cpus[0] for name in "123"] == [2, 0, 2]
+    assert {(known[name].start_s, known[name].node_count) for name in "123"} == {(9.0, 2)}
