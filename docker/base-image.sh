@@ -38,7 +38,7 @@ trap 'exit 129' HUP INT TERM
 
 packages=slurmctld,slurmd,slurmdbd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-mysql-plugin
 packages=$packages,munge,mariadb-server,systemd-standalone-sysusers,adduser
-packages=$packages,python3-minimal,python3-venv,lua5.1,procps,passwd,iproute2
+packages=$packages,python3-minimal,python3-venv,lua5.1,procps,passwd,iproute2,elfutils
 
 set -- --variant=essential --format=tar --components=main --include="$packages" \
     --aptopt='Acquire::Check-Valid-Until "false"' \

@@ -123,6 +123,28 @@ mode() {
     esac
 }
 
+# Slurm 24.11.5 hangs for ever in some of its reconfigures and shutdowns (docs/slurm.md). An admin would
+# restart it; here this does, and keeps what its threads did.
+watch_slurmctld() {
+    local pid last="" silent=0
+    while sleep 3; do
+        pid=$(cat "$state/slurmctld.pid" 2>/dev/null) || continue
+        if [ "$pid" != "$last" ] || timeout 9 scontrol ping 2>/dev/null | grep -q UP; then
+            silent=0 last=$pid
+            continue
+        fi
+        silent=$((silent + 1))
+        [ $silent -ge 3 ] || continue
+        {
+            echo "slurmctld, pid $pid, has not answered for $((silent * 12)) s, $(date +%T)"
+            setpriv --reuid slurm --regid slurm --init-groups timeout 20 eu-stack -p "$pid" 2>&1
+        } >>"$logs/hangs.txt"
+        say "slurmctld hangs, pid $pid: killed; see hangs.txt"
+        kill -KILL "$pid"
+        silent=0
+    done
+}
+
 selector() {
     if gpu-aware selectd --help >/dev/null 2>&1; then
         keep selectd as_user slurm gpu-aware selectd
@@ -137,6 +159,7 @@ run_ctl() {
     database
     keep slurmctld as_user slurm slurmctld -D &
     await 300 listening ctl 6817
+    watch_slurmctld &
     selector &
 }
 

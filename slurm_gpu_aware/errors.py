@@ -7,6 +7,7 @@ import sys
 __all__ = [
     "AwareError",
     "ConfigError",
+    "NoAnswerError",
     "PolicyError",
     "RequestError",
     "SourceError",
@@ -43,6 +44,10 @@ class RequestError(AwareError):
 
 class SourceError(AwareError):
     """A call to the outside (a Slurm command, NVML) failed, timed out or answered nonsense."""
+
+
+class NoAnswerError(SourceError):
+    """slurmctld does not answer any more: it hangs, or has died."""
 
 
 class StoreError(AwareError):

@@ -111,6 +111,23 @@ class Waits:
                     raise
             self._pause(self.POLL_S)
 
+    def back(self, advice: str) -> bool:
+        """Wait for slurmctld, however long: without it the cluster stands still. False: stopped."""
+        started = self._now()
+        told: float | None = None
+        while not self._answers():
+            if self._stopping():
+                return False
+            now = self._now()
+            if told is None:
+                self._say(f"slurmctld does not answer. {advice}")
+            elif now - told >= self.REPEAT_S:
+                self._say(f"slurmctld still does not answer, after another {now - started:.0f} s")
+            if told is None or now - told >= self.REPEAT_S:
+                told = now
+            self._pause(self.POLL_S)
+        return True
+
     def settled(self, name: str) -> NodeView | None:
         """The node once it answers: after a reconfigure all nodes have to register again."""
         end = self._now() + self.SETTLE_S
@@ -120,6 +137,13 @@ class Waits:
             if not silent or self._now() >= end or self._stopping():
                 return view
             self._pause(self.POLL_S)
+
+    def _answers(self) -> bool:
+        try:
+            self._control.nodes()
+        except SourceError:
+            return False
+        return True
 
     def _look(self, name: str) -> NodeView | None:
         """None while slurmctld does not answer: it restarts when it is reconfigured."""

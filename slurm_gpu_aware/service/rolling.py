@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import NoAnswerError, SourceError
 from slurm_gpu_aware.service.roll_node import (
     DRAINED,
     REASON,
@@ -45,6 +45,13 @@ class Site(Protocol):
 
     def filter_models(self, models: frozenset[str]) -> None:
         """Tell the filter which GRES types in requests are GPU models."""
+
+
+_HANGS = (
+    "Some releases of Slurm now and then hang for ever when they are reconfigured (24.11 before"
+    " 24.11.6, 25.05 before 25.05.8, 25.11 before 25.11.7). If its log says nothing new, kill it"
+    " (kill -9) and start it again: jobs go on, and so does this."
+)
 
 
 class ResumedError(SourceError):
@@ -185,7 +192,7 @@ class Rolling:
         if changes or unknown:
             self._say("adding the features of GPU models to slurm.conf")
             self._write(changes)
-            self._control.reconfigure()
+            self._reconfigure()
             self._waits.answer()
         models = _models(files)
         self._site.filter_models(models)
@@ -221,7 +228,7 @@ class Rolling:
             return
         self._say("taking the features out of slurm.conf")
         self._write(changes)
-        self._control.reconfigure()
+        self._reconfigure()
         self._waits.answer()
 
     # -- one node ------------------------------------------------------------------------------
@@ -322,10 +329,22 @@ class Rolling:
         # Files alone change nothing; a node that takes jobs again is never reconfigured.
         if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
             raise ResumedError("somebody resumed it meanwhile")
-        self._control.reconfigure()
+        self._reconfigure()
         node = files.nodes[name]
         types = {index_type(i) for i in node.indices} if name in wanted else set()
         self._waits.registration(name, types, node.count)
+
+    def _reconfigure(self) -> None:
+        """Until the slurmds were told, too: not by a slurmctld that had to be restarted."""
+        for last in (False, False, True):
+            try:
+                self._control.reconfigure()
+                return
+            except NoAnswerError as exc:
+                self._say(str(exc))
+                if not self._waits.back(_HANGS) or last:
+                    raise
+                self._say("slurmctld answers again; once more 'scontrol reconfigure'")
 
     def _write(self, changes: Mapping[Path, str]) -> None:
         for path, text in changes.items():  # slurm.conf is last: it says what is done

@@ -300,6 +300,37 @@ def test_interrupted_while_it_waits(plain: Cluster) -> None:
     assert plain.job(job)["JobState"] == "RUNNING"
 
 
+def test_slurmctld_hangs_when_it_is_reconfigured(plain: Cluster) -> None:
+    """As 24.11.5 now and then does. Our supervisor restarts it, on a site an admin; it goes on."""
+    wrapper = """\
+#!/bin/sh
+if [ "$1" = reconfigure ] && mkdir /tmp/hang/once 2>/dev/null; then
+    kill -STOP "$(services pid slurmctld)"
+fi
+exec /usr/bin/scontrol "$@"
+"""
+    plain.sh("ctl", "rm -rf /tmp/hang; mkdir /tmp/hang")
+    plain.sh("ctl", ["tee", "/tmp/hang/scontrol"], stdin=wrapper)
+    plain.sh("ctl", ["chmod", "755", "/tmp/hang/scontrol"])
+    running = plain.submit("alice", ["--gres=gpu:1", "-w", "n3"], "sleep 60")
+    plain.wait(running, "RUNNING")
+    time.sleep(7)  # until that is in the state that a killed slurmctld comes back with
+    before = plain.service_pid("ctl", "slurmctld")
+    command = "PATH=/tmp/hang:$PATH exec gpu-aware setup --roll --nodes n[1-2] --yes --json"
+    done = plain.run("ctl", command, timeout=240)
+    talk = done.stderr.decode()
+    assert done.returncode == 0, talk
+    assert results(json.loads(done.stdout)) == {"n1": "changed", "n2": "changed"}
+    assert "Socket timed out" in talk or "slurmctld has not answered for" in talk
+    assert "once more 'scontrol reconfigure'" in talk
+    assert plain.service_pid("ctl", "slurmctld") != before
+    state = nodes(plain)
+    assert [state[n][1] for n in NODES] == [INDEXED, INDEXED, "gpu:v100:4", "gpu:v100:4"]
+    assert all("drain" not in state[n][0] for n in NODES)
+    job = plain.wait(running, "COMPLETED", deadline=90)
+    assert (job["Restarts"], job["RunTime"][:6]) == ("0", "00:01:")
+
+
 def test_removal_loses_no_job(plain: Cluster) -> None:
     """By the guide: parked, placed and running jobs all end well, and nothing of ours is left."""
     assert roll(plain, "--roll")[0] == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import NoAnswerError, SourceError
 from slurm_gpu_aware.service.roll_node import REASON
 from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
 from slurm_gpu_aware.service.rolling import Rolling
@@ -50,6 +50,10 @@ class World:
     features: dict[str, frozenset[str]] = field(default_factory=dict)
     steps: int = 0
     dies_at: int | None = None
+    hangs_at: set[int] = field(default_factory=set)
+    """Which reconfigures, from 1, slurmctld does not survive; somebody restarts it after 100 s."""
+    reconfigured: int = 0
+    back_at: float = 0.0
     clock: float = 0.0
     on_pause: Callable[[], None] = lambda: None
     distributed: int = 0
@@ -63,6 +67,8 @@ class World:
     # Control
 
     def nodes(self) -> dict[str, NodeView]:
+        if self.clock < self.back_at:
+            raise SourceError("scontrol: no answer")
         out = {}
         for name in NODES:
             states = {"ALLOCATED" if self.jobs.get(name) else "IDLE"}
@@ -93,6 +99,10 @@ class World:
 
     def reconfigure(self) -> None:
         self.step()
+        self.reconfigured += 1
+        if self.reconfigured in self.hangs_at:
+            self.back_at = self.clock + 100
+            raise NoAnswerError("slurmctld has not answered for 40 s")
         for record in read_conf(self.folder / "slurm.conf").nodes:
             gres = [g for g in parse_gres(record.get("gres", "")) if g.name == "gpu"]
             for name in expand_hostlist(record["nodename"]):
@@ -346,6 +356,38 @@ def test_interrupted_while_waiting_gives_the_node_back(world: World):
     assert any("waiting for 2 jobs" in line for line in said)
     last = StateFile(world.folder / "roll.json").load()
     assert last == RollState("roll", ("n1",), "n1")
+
+
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("first", range(1, 5))
+def test_slurmctld_hangs_and_is_restarted(world: World, undo: bool, first: int):
+    """The slurmds were not told, so it is done once more; twice in a row is survived, too."""
+    if undo:
+        run(world)
+    done = world.reconfigured
+    world.hangs_at = {done + first, done + first + 1}
+    said: list[str] = []
+    summary = run(world, undo=undo, said=said)
+    assert results(summary) == dict.fromkeys(NODES, "changed")
+    assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert world.reconfigured == done + 4 + 2
+    assert sum("kill it (kill -9) and start it again" in line for line in said) == 2
+    assert sum("still does not answer, after another 60 s" in line for line in said) == 2
+
+
+def test_stopped_while_slurmctld_hangs(world: World):
+    """It cannot be put back now; the next run goes on from there."""
+    world.hangs_at = {2}
+    summary = run(world, stopping=lambda: world.back_at > 0)
+    assert [(o.node, o.result) for o in summary.nodes] == [("n2", "failed")]
+    assert "it stays drained" in summary.nodes[0].why
+    assert list(world.drained) == ["n2"]
+    world.clock = world.back_at
+    assert results(run(world)) == dict.fromkeys(NODES, "changed")
+    assert world.registered == dict.fromkeys(NODES, INDEXED)
+    assert world.killed_jobs == 0
 
 
 def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
