@@ -136,7 +136,7 @@ watch_slurmctld() {
         silent=$((silent + 1))
         [ $silent -ge 3 ] || continue
         {
-            echo "slurmctld, pid $pid, has not answered for $((silent * 12)) s, $(date +%T)"
+            echo "slurmctld, pid $pid, did not answer three times, $(date +%T)"
             setpriv --reuid slurm --regid slurm --init-groups timeout 20 eu-stack -p "$pid" 2>&1
         } >>"$logs/hangs.txt"
         say "slurmctld hangs, pid $pid: killed; see hangs.txt"

@@ -7,10 +7,10 @@ import sys
 __all__ = [
     "AwareError",
     "ConfigError",
-    "NoAnswerError",
     "PolicyError",
     "RequestError",
     "SourceError",
+    "StoppedError",
     "StoreBusyError",
     "StoreError",
     "not_installed",
@@ -46,8 +46,8 @@ class SourceError(AwareError):
     """A call to the outside (a Slurm command, NVML) failed, timed out or answered nonsense."""
 
 
-class NoAnswerError(SourceError):
-    """slurmctld does not answer any more: it hangs, or has died."""
+class StoppedError(SourceError):
+    """A person gave up waiting for an answer from outside."""
 
 
 class StoreError(AwareError):

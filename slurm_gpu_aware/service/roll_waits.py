@@ -19,7 +19,12 @@ class Control(Protocol):
     def jobs_on(self, node: str) -> tuple[str, ...]: ...
     def drain(self, node: str, reason: str) -> None: ...
     def resume(self, node: str) -> None: ...
-    def reconfigure(self) -> None: ...
+    def reconfigure(
+        self,
+        ready: Callable[[], None],
+        say: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None: ...
     def jobs_with_feature(self, features: frozenset[str]) -> list[str]: ...
     def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]: ...
 
@@ -111,23 +116,6 @@ class Waits:
                     raise
             self._pause(self.POLL_S)
 
-    def back(self, advice: str) -> bool:
-        """Wait for slurmctld, however long: without it the cluster stands still. False: stopped."""
-        started = self._now()
-        told: float | None = None
-        while not self._answers():
-            if self._stopping():
-                return False
-            now = self._now()
-            if told is None:
-                self._say(f"slurmctld does not answer. {advice}")
-            elif now - told >= self.REPEAT_S:
-                self._say(f"slurmctld still does not answer, after another {now - started:.0f} s")
-            if told is None or now - told >= self.REPEAT_S:
-                told = now
-            self._pause(self.POLL_S)
-        return True
-
     def settled(self, name: str) -> NodeView | None:
         """The node once it answers: after a reconfigure all nodes have to register again."""
         end = self._now() + self.SETTLE_S
@@ -137,13 +125,6 @@ class Waits:
             if not silent or self._now() >= end or self._stopping():
                 return view
             self._pause(self.POLL_S)
-
-    def _answers(self) -> bool:
-        try:
-            self._control.nodes()
-        except SourceError:
-            return False
-        return True
 
     def _look(self, name: str) -> NodeView | None:
         """None while slurmctld does not answer: it restarts when it is reconfigured."""

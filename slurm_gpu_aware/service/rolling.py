@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from slurm_gpu_aware.errors import NoAnswerError, SourceError
+from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.service.roll_node import (
     DRAINED,
     REASON,
@@ -45,13 +45,6 @@ class Site(Protocol):
 
     def filter_models(self, models: frozenset[str]) -> None:
         """Tell the filter which GRES types in requests are GPU models."""
-
-
-_HANGS = (
-    "Some releases of Slurm now and then hang for ever when they are reconfigured (24.11 before"
-    " 24.11.6, 25.05 before 25.05.8, 25.11 before 25.11.7). If its log says nothing new, kill it"
-    " (kill -9) and start it again: jobs go on, and so does this."
-)
 
 
 class ResumedError(SourceError):
@@ -104,6 +97,16 @@ class Rolling:
         in_hand = last.in_hand if last else None
         memory = RollState(summary.direction, tuple(scope), in_hand)
         self._state.save(memory)
+        try:
+            self._all(scope, in_hand, memory, summary)
+        except StoppedError as exc:
+            self._say(str(exc))
+            summary.interrupted = True
+        return summary
+
+    def _all(
+        self, scope: Collection[str], in_hand: str | None, memory: RollState, summary: Summary
+    ) -> None:
         self._take_back()
         self._finish_others(scope, in_hand, summary)
         if not self._undo:
@@ -125,7 +128,6 @@ class Rolling:
             if self._undo:
                 self._tidy(summary)
             self._state.clear()
-        return summary
 
     # -- before and after the nodes ------------------------------------------------------------
 
@@ -300,6 +302,9 @@ class Rolling:
             former = self._as_in_slurm(before, files, self._control.nodes())
             self._write(files.texts(former, features=True))
             return self._abandon(name, str(exc), waited)
+        except StoppedError as exc:
+            self._say(f"{name}: stays drained: {exc}")
+            return Outcome(name, "left", f"still drained: {exc}", waited)
         except SourceError as exc:
             return self._put_back(name, exc, waited)
         self._give_back(name, name)
@@ -326,25 +331,19 @@ class Rolling:
         files = self._site.read()
         wanted = self._as_in_slurm(frozenset(indexed), files, self._control.nodes(), name)
         self._write(files.texts(wanted, features=True))
-        # Files alone change nothing; a node that takes jobs again is never reconfigured.
-        if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
-            raise ResumedError("somebody resumed it meanwhile")
-        self._reconfigure()
+
+        def still_ours() -> None:
+            """Files alone change nothing; a node that takes jobs again is never reconfigured."""
+            if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
+                raise ResumedError("somebody resumed it meanwhile")
+
+        self._reconfigure(still_ours)
         node = files.nodes[name]
         types = {index_type(i) for i in node.indices} if name in wanted else set()
         self._waits.registration(name, types, node.count)
 
-    def _reconfigure(self) -> None:
-        """Until the slurmds were told, too: not by a slurmctld that had to be restarted."""
-        for last in (False, False, True):
-            try:
-                self._control.reconfigure()
-                return
-            except NoAnswerError as exc:
-                self._say(str(exc))
-                if not self._waits.back(_HANGS) or last:
-                    raise
-                self._say("slurmctld answers again; once more 'scontrol reconfigure'")
+    def _reconfigure(self, ready: Callable[[], None] = lambda: None) -> None:
+        self._control.reconfigure(ready, self._say, self._stopping)
 
     def _write(self, changes: Mapping[Path, str]) -> None:
         for path, text in changes.items():  # slurm.conf is last: it says what is done

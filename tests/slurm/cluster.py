@@ -300,7 +300,12 @@ class Cluster:
 
     def _known_hangs(self) -> int:
         text = self.sh("ctl", "cat /var/log/cluster/hangs.txt 2>/dev/null || true")
-        return sum("slurmscriptd_f" in part for part in re.split(r"^slurmctld, ", text, flags=re.M))
+        count = 0
+        for part in re.split(r"^slurmctld, ", text, flags=re.MULTILINE):
+            main = part.split("TID ")[1:2]
+            # Not in a wait with a time limit, as that for scripts that run
+            count += any("slurmscriptd_f" in t and "pthread_cond_wait" in t for t in main)
+        return count
 
     def cancel_all(self) -> None:
         """Cancel every job, as root."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.errors import NoAnswerError, SourceError
+from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.service.roll_node import REASON
 from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
 from slurm_gpu_aware.service.rolling import Rolling
@@ -50,10 +50,10 @@ class World:
     features: dict[str, frozenset[str]] = field(default_factory=dict)
     steps: int = 0
     dies_at: int | None = None
-    hangs_at: set[int] = field(default_factory=set)
-    """Which reconfigures, from 1, slurmctld does not survive; somebody restarts it after 100 s."""
+    hangs_at: int | None = None
+    """Which reconfigure, from 1, slurmctld does not survive; it is back after 100 s."""
     reconfigured: int = 0
-    back_at: float = 0.0
+    on_hang: Callable[[], None] = lambda: None
     clock: float = 0.0
     on_pause: Callable[[], None] = lambda: None
     distributed: int = 0
@@ -67,8 +67,6 @@ class World:
     # Control
 
     def nodes(self) -> dict[str, NodeView]:
-        if self.clock < self.back_at:
-            raise SourceError("scontrol: no answer")
         out = {}
         for name in NODES:
             states = {"ALLOCATED" if self.jobs.get(name) else "IDLE"}
@@ -97,12 +95,27 @@ class World:
         del self.drained[node]
         self.step()
 
-    def reconfigure(self) -> None:
+    def reconfigure(
+        self,
+        ready: Callable[[], None],
+        say: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        ready()
         self.step()
         self.reconfigured += 1
-        if self.reconfigured in self.hangs_at:
-            self.back_at = self.clock + 100
-            raise NoAnswerError("slurmctld has not answered for 40 s")
+        if self.reconfigured == self.hangs_at:
+            say("slurmctld has not answered for 40 s")
+            if stopping():
+                raise StoppedError("slurmctld does not answer")
+            self.clock += 100
+            self.on_hang()
+            ready()
+        self.take_over()
+        self.step()
+
+    def take_over(self) -> None:
+        """What the files say is true from now on."""
         for record in read_conf(self.folder / "slurm.conf").nodes:
             gres = [g for g in parse_gres(record.get("gres", "")) if g.name == "gpu"]
             for name in expand_hostlist(record["nodename"]):
@@ -118,7 +131,6 @@ class World:
                 else:
                     self.invalid.discard(name)
                     self.registered[name] = new
-        self.step()
 
     def jobs_with_feature(self, features: frozenset[str]) -> list[str]:
         return []
@@ -163,6 +175,18 @@ def world(tmp_path: Path) -> World:
     (tmp_path / "gres.conf").write_text(GRES)
     jobs = {"n1": [3, 1], "n3": [2]}
     return World(tmp_path, jobs=jobs, registered=dict.fromkeys(NODES, PLAIN))
+
+
+class Said(list[str]):
+    """Lines of progress; ``heard`` is called with each."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def append(self, text: str) -> None:
+        super().append(text)
+        self._heard(text)
 
 
 def run(
@@ -358,36 +382,50 @@ def test_interrupted_while_waiting_gives_the_node_back(world: World):
     assert last == RollState("roll", ("n1",), "n1")
 
 
-@pytest.mark.parametrize("undo", [False, True])
-@pytest.mark.parametrize("first", range(1, 5))
-def test_slurmctld_hangs_and_is_restarted(world: World, undo: bool, first: int):
-    """The slurmds were not told, so it is done once more; twice in a row is survived, too."""
-    if undo:
-        run(world)
-    done = world.reconfigured
-    world.hangs_at = {done + first, done + first + 1}
-    said: list[str] = []
-    summary = run(world, undo=undo, said=said)
-    assert results(summary) == dict.fromkeys(NODES, "changed")
-    assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
+@pytest.mark.parametrize("hangs_at", range(1, 5))
+def test_stopped_while_slurmctld_hangs(world: World, hangs_at: int):
+    """A node whose files are written stays drained, and is told of; the next run goes on."""
+    world.hangs_at = hangs_at
+    hung = False
+
+    def say(text: str) -> None:
+        nonlocal hung
+        hung |= "has not answered" in text
+
+    summary = run(world, stopping=lambda: hung, said=Said(say))
+    assert summary.interrupted
+    left = [(o.node, o.why) for o in summary.nodes if o.result == "left"]
+    assert [node for node, _ in left] == list(world.drained)
+    assert len(left) == (hangs_at > 1)
+    assert all("still drained: slurmctld does not answer" in why for _, why in left)
+    assert set(results(run(world)).values()) <= {"changed", "already"}
+    assert world.registered == dict.fromkeys(NODES, INDEXED)
     assert world.drained == {}
     assert world.killed_jobs == 0
-    assert world.reconfigured == done + 4 + 2
-    assert sum("kill it (kill -9) and start it again" in line for line in said) == 2
-    assert sum("still does not answer, after another 60 s" in line for line in said) == 2
 
 
-def test_stopped_while_slurmctld_hangs(world: World):
-    """It cannot be put back now; the next run goes on from there."""
-    world.hangs_at = {2}
-    summary = run(world, stopping=lambda: world.back_at > 0)
-    assert [(o.node, o.result) for o in summary.nodes] == [("n2", "failed")]
-    assert "it stays drained" in summary.nodes[0].why
-    assert list(world.drained) == ["n2"]
-    world.clock = world.back_at
-    assert results(run(world)) == dict.fromkeys(NODES, "changed")
-    assert world.registered == dict.fromkeys(NODES, INDEXED)
+@pytest.mark.parametrize("undo", [False, True])
+def test_resumed_by_an_admin_who_restarts_slurmctld(world: World, undo: bool):
+    """slurmctld then has what the files said; a job that began there is not killed."""
+    if undo:
+        run(world)
+    world.hangs_at = world.reconfigured + (1 if undo else 2)
+
+    def admin() -> None:
+        world.take_over()
+        (node,) = world.drained
+        del world.drained[node]
+        world.jobs[node] = [10**6]
+
+    world.on_hang = admin
+    said: list[str] = []
+    summary = run(world, undo=undo, said=said)
     assert world.killed_jobs == 0
+    assert list(results(summary).values()) == ["skipped", "changed", "changed"]
+    assert any("somebody resumed it meanwhile" in line for line in said)
+    assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
+    conf = read_site(world.folder / "slurm.conf", world.folder / "gres.conf")
+    assert conf.indexed_by_us() == (frozenset() if undo else frozenset(NODES))
 
 
 def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):

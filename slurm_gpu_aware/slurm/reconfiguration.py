@@ -1,0 +1,223 @@
+"""``scontrol reconfigure`` that loses no job, whatever becomes of slurmctld meanwhile.
+
+A job that slurmctld allocates in the moment before it starts anew is never launched: it stays
+RUNNING with reason Prolog. Nor is one that a slurmd is told to launch when it reads its files, a
+moment after slurmctld. So a reservation of all nodes keeps jobs from starting until the slurmds
+have begun anew; it ends by itself if we are killed.
+
+Some releases of Slurm can hang when they are reconfigured (docs/slurm.md). Somebody then has to
+restart slurmctld, and the slurmds have not been told: it is done once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from slurm_gpu_aware.errors import SourceError, StoppedError
+
+__all__ = ["Reconfiguration"]
+
+log = logging.getLogger(__name__)
+
+_NODE = re.compile(r"^NodeName=(\S+) .*? State=(\S+) .*?SlurmdStartTime=(\S+)", re.MULTILINE)
+_AWAY = re.compile(r"\*|DOWN|NOT_RESPONDING|POWER")
+_UNREGISTERED = frozenset(("None", "Unknown"))
+_LOST = re.compile(
+    r"no answer within|timed out|unable to contact|zero bytes|missing socket|header lengths"
+    r"|connection (?:refused|reset|timed)|communication (?:connection|shutdown)"
+    r"|message (?:send|receive) failure",
+    re.IGNORECASE,
+)
+"""Nobody said no: slurmctld was too slow to answer, hangs, or has died."""
+_HANGS = (
+    "slurmctld has not answered for {silent:.0f} s, since 'scontrol reconfigure' ({error}). Look at"
+    " its log: if it ended, mend what it complains of and start it. If it runs and the log does not"
+    " go on, it hangs, as some releases can (24.11 before 24.11.6): kill -9 it and start it again."
+    " Jobs go on, and so does this."
+)
+
+
+class Reconfiguration:
+    """One ``scontrol reconfigure``, repeated where slurmctld did not live to tell the slurmds.
+
+    Parameters
+    ----------
+    ask : runs a command for at most so many seconds; its output. Raises SourceError.
+    say : takes a line for the person who waits.
+    stopping : asked while slurmctld does not answer; True gives up.
+    now, pause : seconds of a monotonic clock; wait for seconds.
+    """
+
+    HOLD = "gpuaware_roll"
+    """Reservation that keeps jobs from starting."""
+    TRIES = 3
+    COMMAND_S = 120.0
+    """How long ``scontrol reconfigure`` may take."""
+    LAUNCH_S = 20.0
+    """How long jobs that are being started are waited for; shorter than the reservation."""
+    SLURMDS_S = 20.0
+    """How long slurmds that read their files are waited for; a restarted slurmctld asks the nodes
+    to register after some seconds."""
+    ANSWER_S = 30.0
+    """How long slurmctld may stay silent before we say so."""
+    REPEAT_S = 60.0
+    """How often that is repeated."""
+    RELEASE_S = 30.0
+    """How long the reservation is tried to be deleted."""
+    POLL_S = 0.25
+
+    def __init__(
+        self,
+        ask: Callable[[Sequence[str], float | None], str],
+        say: Callable[[str], None],
+        stopping: Callable[[], bool],
+        now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._ask = ask
+        self._say = say
+        self._stopping = stopping
+        self._now = now
+        self._pause = pause
+        self._silent = False
+        """slurmctld did not answer when it was asked last."""
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Do it. ``ready`` is called before each try and raises what speaks against it.
+
+        Raises
+        ------
+        SourceError
+            Slurm refused, or slurmctld came back three times without having told the slurmds.
+        StoppedError
+            ``stopping``, while slurmctld did not answer.
+        """
+        before: Mapping[str, str] = {}
+        for _ in range(self.TRIES):
+            ready()
+            with self._no_starts():
+                self._await_launched()
+                before = before or self._known_starts()
+                asked = self._now()
+                lost = self._tell()
+                silent, anew = self._await_slurmds(before, asked if lost else self._now())
+            if anew or not (lost or silent):
+                return
+            self._say("slurmctld is back, but the slurmds did not read their files")
+        raise SourceError(
+            f"'scontrol reconfigure' was given up after {self.TRIES} tries: the slurmds did not"
+            f" read their files{f' ({lost})' if lost else ''}"
+        )
+
+    def _tell(self) -> SourceError | None:
+        """How the answer was lost. Raises SourceError if Slurm refuses."""
+        try:
+            self._ask(["scontrol", "reconfigure"], self.COMMAND_S)
+        except SourceError as exc:
+            if not _LOST.search(str(exc)):
+                raise
+            return exc
+        return None
+
+    def _await_slurmds(self, before: Mapping[str, str], silent_since: float) -> tuple[bool, bool]:
+        """(slurmctld was silent for a while, any of these slurmds has begun anew).
+
+        Ends when all have, or ``SLURMDS_S`` after slurmctld answers.
+        """
+        silent = False
+        answers_since: float | None = None
+        told: float | None = None
+        while True:
+            now = self._now()
+            try:
+                starts = self._starts()
+            except SourceError as exc:
+                self._silent = silent = True
+                answers_since = None
+                now = self._now()
+                if now - silent_since >= self.ANSWER_S:
+                    if told is None or now - told >= self.REPEAT_S:
+                        self._say(_HANGS.format(silent=now - silent_since, error=exc))
+                        told = now
+                    if self._stopping():
+                        raise StoppedError("slurmctld does not answer") from exc
+            else:
+                self._silent = False
+                silent_since = now
+                answers_since = now if answers_since is None else answers_since
+                anew = [n for n, start in before.items() if starts.get(n, start) != start]
+                if len(anew) == len(before) or now - answers_since >= self.SLURMDS_S:
+                    return silent, bool(anew)
+            self._pause(self.POLL_S)
+
+    def _starts(self) -> dict[str, str]:
+        """When the slurmd of each node began that has registered and answers."""
+        text = self._ask(["scontrol", "-o", "show", "node"], None)
+        return {
+            node: start
+            for node, state, start in _NODE.findall(text)
+            if start not in _UNREGISTERED and not _AWAY.search(state)
+        }
+
+    def _known_starts(self) -> dict[str, str]:
+        try:
+            return self._starts()
+        except SourceError as exc:
+            log.warning("it will not be known when slurmd has read its files: %s", exc)
+            return {}
+
+    # -- the reservation -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _no_starts(self) -> Iterator[None]:
+        held = self._hold_starts()
+        try:
+            yield
+        finally:
+            if held and not self._silent:
+                self._let_start(self.RELEASE_S)
+
+    def _hold_starts(self) -> bool:
+        create = ["scontrol", "create", "reservation", f"reservationname={self.HOLD}"]
+        create += ["nodes=ALL", "starttime=now", "duration=1", "users=root"]
+        create += ["flags=IGNORE_JOBS,OVERLAP"]
+        for last in (False, True):
+            try:
+                self._ask(create, None)
+                return True
+            except SourceError as exc:
+                if last:
+                    log.warning("jobs may start while Slurm is reconfigured: %s", exc)
+                    return False
+                self._let_start(0.0)  # one of a run that was killed
+        return False
+
+    def _let_start(self, within_s: float) -> None:
+        """Delete the reservation; slurmctld may be away for a moment."""
+        end = self._now() + within_s
+        while True:
+            try:
+                self._ask(["scontrol", "delete", f"reservationname={self.HOLD}"], None)
+                return
+            except SourceError as exc:
+                if "is invalid" in str(exc) or "not found" in str(exc).lower():
+                    return
+            if self._now() >= end:
+                log.warning("reservation %s is left; it ends within a minute", self.HOLD)
+                return
+            self._pause(self.POLL_S)
+
+    def _await_launched(self) -> None:
+        """Until no job has been starting for a second; at most ``LAUNCH_S``."""
+        command = ["squeue", "-h", "-a", "-t", "CONFIGURING,RUNNING", "-o", "%t %r"]
+        end = self._now() + self.LAUNCH_S
+        quiet = self._now()
+        while self._now() - quiet < 1.0 and self._now() < end:
+            text = self._ask(command, None)
+            if any(line.startswith("CF") or line.endswith("Prolog") for line in text.splitlines()):
+                quiet = self._now()
+            self._pause(self.POLL_S)

@@ -1,0 +1,204 @@
+"""scontrol reconfigure on a simulated slurmctld that is slow, hangs, dies, or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from slurm_gpu_aware.errors import SourceError, StoppedError
+from slurm_gpu_aware.slurm.reconfiguration import Reconfiguration
+
+TIMED_OUT = "slurm_reconfigure error: Socket timed out on send/recv operation"
+
+
+@dataclass
+class Slurm:
+    """Nodes n1, n2 answer, n3 is down. Reading files takes a slurmctld and its slurmds a second."""
+
+    clock: float = 0.0
+    away_until: float = 0.0
+    """slurmctld does not answer before."""
+    registered_at: float = 0.0
+    anew_at: float | None = None
+    """When the slurmds begin anew, once slurmctld has told them."""
+    tells: bool = True
+    hangs: set[int] = field(default_factory=set)
+    """Which reconfigures, from 1, do not come back."""
+    admin_after: float = 100.0
+    """How long after that somebody restarts slurmctld; nodes register 5 s later."""
+    restarts_slurmds: bool = False
+    replies_first: bool = False
+    """An answer comes even where it hangs then, as from a slurmctld in the foreground."""
+    takes: float = 1.0
+    refusal: str | None = None
+    reservation: bool = False
+    left_over: bool = False
+    starting_until: float = 0.0
+    """A job is being started until then."""
+    sent: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    reconfigured: int = 0
+    started_while_reading: bool = False
+
+    def ask(self, command: Sequence[str], timeout_s: float | None) -> str:
+        what = " ".join(command)
+        if self.clock < self.away_until:
+            self.clock += min(20.0, self.away_until - self.clock)
+            raise SourceError(f"{what}: no answer within 20 s")
+        self.clock += 0.02
+        self.sent.append(command[1])
+        if command[0] == "squeue":
+            self.sent.pop()
+            return "R None\nR Prolog\n" if self.clock < self.starting_until else "R None\n"
+        if command[1] == "create":
+            if self.left_over:
+                raise SourceError("Duplicate reservation name")
+            self.reservation = True
+        elif command[1] == "delete":
+            reading = self.anew_at is not None and self.clock < self.anew_at
+            self.started_while_reading |= reading
+            self.left_over = self.reservation = False
+        elif command[1] == "reconfigure":
+            self.reconfigure()
+        return self.nodes()
+
+    def reconfigure(self) -> None:
+        assert self.reservation
+        assert self.clock >= self.starting_until + 0.7
+        if self.refusal is not None:
+            raise SourceError(self.refusal)
+        self.reconfigured += 1
+        if self.reconfigured in self.hangs:
+            self.away_until = self.clock + self.admin_after
+            self.registered_at = self.away_until + 5.0
+            self.anew_at = self.registered_at if self.restarts_slurmds else None
+            self.reservation = self.reservation and self.admin_after < 60
+            if self.replies_first:
+                return
+            self.clock += min(20.0, self.admin_after)
+            raise SourceError(TIMED_OUT)
+        self.away_until = self.clock + self.takes
+        if self.tells:
+            self.anew_at = self.registered_at = self.away_until + 1.0
+        if self.takes > 20:
+            self.clock += 20.0
+            raise SourceError(TIMED_OUT)
+
+    def nodes(self) -> str:
+        start = "200" if self.anew_at is not None and self.clock >= self.anew_at else "100"
+        if self.clock < self.registered_at:
+            start = "None"
+        line = "NodeName={} Arch=x State={} ThreadsPerCore=1 SlurmdStartTime={} Last=7\n"
+        up = line.format("n1", "IDLE", start) + line.format("n2", "MIXED+DRAIN", start)
+        return up + line.format("n3", "DOWN*+NOT_RESPONDING", "100")
+
+    def pause(self, seconds: float) -> None:
+        self.clock += seconds
+
+    def run(
+        self,
+        ready: Callable[[], None] = lambda: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        Reconfiguration(
+            self.ask, self.said.append, stopping, now=lambda: self.clock, pause=self.pause
+        ).run(ready)
+        assert not self.reservation
+        assert not self.started_while_reading
+
+
+def test_no_job_starts_before_the_slurmds_have_read_their_files():
+    """One that is being started is waited for; a reservation that was left over is taken away."""
+    slurm = Slurm(starting_until=4.0, left_over=True)
+    slurm.run()
+    assert slurm.sent[:5] == ["create", "delete", "create", "-o", "reconfigure"]
+    assert slurm.sent[-1] == "delete"
+    assert slurm.clock < 10
+    assert slurm.said == []
+
+
+def test_one_that_is_slow_is_not_asked_twice():
+    """On a large cluster scontrol does not wait long enough for the answer."""
+    slurm = Slurm(takes=70.0)
+    slurm.run()
+    assert slurm.reconfigured == 1
+    assert len(slurm.said) == 1
+
+
+@pytest.mark.parametrize("replies_first", [False, True])
+@pytest.mark.parametrize("admin_after", [4.0, 28.0, 45.0, 500.0])
+@pytest.mark.parametrize("hangs", [{1}, {1, 2}])
+def test_hung_and_restarted(hangs: set[int], admin_after: float, replies_first: bool):
+    """The slurmds were not told: once more, however early the answer and the restart came."""
+    slurm = Slurm(hangs=hangs, admin_after=admin_after, replies_first=replies_first)
+    slurm.run()
+    assert slurm.reconfigured == len(hangs) + 1
+    assert slurm.anew_at is not None
+    advice = [line for line in slurm.said if "kill -9" in line]
+    assert bool(advice) == (admin_after > 40)
+    assert all("no answer within 20 s" in line for line in advice)
+    if admin_after == 500.0:
+        assert 6 * len(hangs) <= len(advice) <= 9 * len(hangs)
+
+
+def test_an_admin_who_restarts_the_slurmds_too_has_done_it():
+    slurm = Slurm(hangs={1}, restarts_slurmds=True)
+    slurm.run()
+    assert slurm.reconfigured == 1
+
+
+def test_never_told():
+    slurm = Slurm(hangs={1, 2, 3})
+    with pytest.raises(SourceError, match=r"given up after 3 tries.*Socket timed out"):
+        slurm.run()
+    assert not slurm.reservation
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "slurm_reconfigure error: Invalid user id",
+        "Access denied, contact your administrator",
+        "error configuring interconnect",
+        "Unable to process configuration file",
+    ],
+)
+def test_a_refusal_is_told_at_once(refusal: str):
+    slurm = Slurm(refusal=refusal)
+    with pytest.raises(SourceError, match=refusal):
+        slurm.run()
+    assert slurm.sent.count("reconfigure") == 1
+    assert not slurm.reservation
+
+
+def test_given_up_by_a_person():
+    """Not before the advice is said; nobody is asked to delete the reservation."""
+    slurm = Slurm(hangs={1}, admin_after=1e6)
+    with pytest.raises(StoppedError, match="slurmctld does not answer"):
+        slurm.run(stopping=lambda: True)
+    assert len(slurm.said) == 1
+    assert 30 <= slurm.clock <= 80
+    assert "delete" not in slurm.sent
+
+
+def test_what_speaks_against_it_is_asked_before_each_try():
+    slurm = Slurm(hangs={1})
+
+    def ready() -> None:
+        if slurm.reconfigured:
+            raise SourceError("somebody resumed it meanwhile")
+
+    with pytest.raises(SourceError, match="resumed"):
+        slurm.run(ready)
+    assert slurm.reconfigured == 1
+    assert not slurm.reservation
+
+
+def test_slurmds_that_do_not_begin_anew_are_not_waited_for_for_ever():
+    """Slurm said yes and was not away: the node's registration shows what is wrong."""
+    slurm = Slurm(tells=False, takes=0.0)
+    slurm.run()
+    assert slurm.reconfigured == 1
+    assert 20 <= slurm.clock <= 30
