@@ -129,7 +129,9 @@ watch_slurmctld() {
     local pid last="" silent=0
     while sleep 3; do
         pid=$(cat "$state/slurmctld.pid" 2>/dev/null) || continue
-        if [ "$pid" != "$last" ] || timeout 9 scontrol ping 2>/dev/null | grep -q UP; then
+        timeout 9 scontrol ping >/dev/null 2>&1
+        # One that starts, or has no munged, refuses at once.
+        if [ $? -ne 124 ] || [ "$pid" != "$last" ]; then
             silent=0 last=$pid
             continue
         fi

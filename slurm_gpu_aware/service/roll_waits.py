@@ -22,6 +22,7 @@ class Control(Protocol):
     def reconfigure(
         self,
         ready: Callable[[], None],
+        node: str | None,
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None: ...

@@ -173,8 +173,15 @@ class Rolling:
                 continue
             self._say(f"{name}: an earlier run left it drained")
             files = self._site.read()
-            if name in files.nodes and not self._control.jobs_on(name):
-                self._apply(files.indexed_by_us(), name)
+            try:
+                if name in files.nodes and not self._control.jobs_on(name):
+                    self._apply(files.indexed_by_us(), name)
+            except ResumedError as exc:
+                self._say(f"{name}: left alone: {exc}")
+                continue
+            except StoppedError as exc:
+                summary.nodes.append(self._still_drained(name, exc))
+                raise
             self._give_back(name, in_hand)
             summary.nodes.append(Outcome(name, "already", "resumed; an earlier run left it"))
 
@@ -303,14 +310,18 @@ class Rolling:
             self._write(files.texts(former, features=True))
             return self._abandon(name, str(exc), waited)
         except StoppedError as exc:
-            self._say(f"{name}: stays drained: {exc}")
-            return Outcome(name, "left", f"still drained: {exc}", waited)
+            return self._still_drained(name, exc, waited)
         except SourceError as exc:
             return self._put_back(name, exc, waited)
         self._give_back(name, name)
         form = "plain" if self._undo else "one type per GPU"
         self._say(f"{name}: done, {form}")
         return Outcome(name, "changed", "", waited)
+
+    def _still_drained(self, name: str, why: StoppedError, waited: float = 0.0) -> Outcome:
+        """Given up by a person in the middle of its change; the next run goes on with it."""
+        self._say(f"{name}: stays drained: {why}")
+        return Outcome(name, "left", f"still drained: {why}", waited)
 
     def _put_back(self, name: str, cause: SourceError, waited: float) -> Outcome:
         """This node as it was before; the run ends with the reason."""
@@ -320,6 +331,12 @@ class Rolling:
         try:
             self._apply(former, name)
             self._give_back(name, name)
+        except ResumedError as exc:
+            why = f"{cause}; {exc}"
+            self._say(f"{name}: left alone: {why}")
+            return Outcome(name, "failed", why, waited)
+        except StoppedError as exc:
+            return self._still_drained(name, exc, waited)
         except SourceError as exc:
             why = f"{cause}; putting it back failed, too: {exc}; it stays drained"
             self._say(f"{name}: {why}")
@@ -337,13 +354,15 @@ class Rolling:
             if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
                 raise ResumedError("somebody resumed it meanwhile")
 
-        self._reconfigure(still_ours)
+        self._reconfigure(still_ours, name)
         node = files.nodes[name]
         types = {index_type(i) for i in node.indices} if name in wanted else set()
         self._waits.registration(name, types, node.count)
 
-    def _reconfigure(self, ready: Callable[[], None] = lambda: None) -> None:
-        self._control.reconfigure(ready, self._say, self._stopping)
+    def _reconfigure(
+        self, ready: Callable[[], None] = lambda: None, node: str | None = None
+    ) -> None:
+        self._control.reconfigure(ready, node, self._say, self._stopping)
 
     def _write(self, changes: Mapping[Path, str]) -> None:
         for path, text in changes.items():  # slurm.conf is last: it says what is done

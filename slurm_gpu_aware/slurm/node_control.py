@@ -92,11 +92,12 @@ class NodeControl:
     def reconfigure(
         self,
         ready: Callable[[], None],
+        node: str | None,
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
         """All daemons read their files again; see `Reconfiguration`."""
-        Reconfiguration(self._ask, say, stopping).run(ready)
+        Reconfiguration(self._ask, say, stopping).run(ready, node)
 
     def jobs_with_feature(self, features: frozenset[str]) -> list[str]:
         """Ids of jobs that have not ended and whose constraint names one of the features."""

@@ -86,8 +86,10 @@ class Reconfiguration:
         self._silent = False
         """slurmctld did not answer when it was asked last."""
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+    def run(self, ready: Callable[[], None] = lambda: None, node: str | None = None) -> None:
         """Do it. ``ready`` is called before each try and raises what speaks against it.
+
+        ``node``: the one that has to be told, if it answers; None: any.
 
         Raises
         ------
@@ -96,16 +98,20 @@ class Reconfiguration:
         StoppedError
             ``stopping``, while slurmctld did not answer.
         """
-        before: Mapping[str, str] = {}
+        before: Mapping[str, str] | None = None
         for _ in range(self.TRIES):
             ready()
-            with self._no_starts():
+            with self._no_starts() as held:
                 self._await_launched()
-                before = before or self._known_starts()
+                before = self._known_starts() if before is None else before
+                if held:
+                    self._hold_longer()
                 asked = self._now()
                 lost = self._tell()
-                silent, anew = self._await_slurmds(before, asked if lost else self._now())
-            if anew or not (lost or silent):
+                silent, anew = self._await_slurmds(before or {}, asked if lost else self._now())
+            nobody = before is not None and not before
+            told = nobody or (node in anew if before and node in before else bool(anew))
+            if told or not (lost or silent):
                 return
             self._say("slurmctld is back, but the slurmds did not read their files")
         raise SourceError(
@@ -115,43 +121,49 @@ class Reconfiguration:
 
     def _tell(self) -> SourceError | None:
         """How the answer was lost. Raises SourceError if Slurm refuses."""
+        self._silent = True
         try:
             self._ask(["scontrol", "reconfigure"], self.COMMAND_S)
         except SourceError as exc:
-            if not _LOST.search(str(exc)):
-                raise
-            return exc
+            if _LOST.search(str(exc)):
+                return exc
+            self._silent = False
+            raise
+        self._silent = False
         return None
 
-    def _await_slurmds(self, before: Mapping[str, str], silent_since: float) -> tuple[bool, bool]:
-        """(slurmctld was silent for a while, any of these slurmds has begun anew).
+    def _await_slurmds(
+        self, before: Mapping[str, str], silent_since: float
+    ) -> tuple[bool, frozenset[str]]:
+        """(slurmctld was silent for a while, which of these slurmds have begun anew).
 
-        Ends when all have, or ``SLURMDS_S`` after slurmctld answers.
+        Ends when all have, or when slurmctld has answered for ``SLURMDS_S``.
         """
         silent = False
-        answers_since: float | None = None
+        answered_s = 0.0
+        began = silent_since
         told: float | None = None
         while True:
-            now = self._now()
+            asked = self._now()
             try:
                 starts = self._starts()
             except SourceError as exc:
                 self._silent = silent = True
-                answers_since = None
                 now = self._now()
-                if now - silent_since >= self.ANSWER_S:
-                    if told is None or now - told >= self.REPEAT_S:
-                        self._say(_HANGS.format(silent=now - silent_since, error=exc))
-                        told = now
-                    if self._stopping():
-                        raise StoppedError("slurmctld does not answer") from exc
+                if now - silent_since >= self.ANSWER_S and (
+                    told is None or now - told >= self.REPEAT_S
+                ):
+                    self._say(_HANGS.format(silent=now - silent_since, error=exc))
+                    told = now
+                if now - began >= self.ANSWER_S and self._stopping():
+                    raise StoppedError("slurmctld does not answer") from exc
             else:
                 self._silent = False
-                silent_since = now
-                answers_since = now if answers_since is None else answers_since
-                anew = [n for n, start in before.items() if starts.get(n, start) != start]
-                if len(anew) == len(before) or now - answers_since >= self.SLURMDS_S:
-                    return silent, bool(anew)
+                silent_since = self._now()
+                answered_s += silent_since - asked + self.POLL_S
+                anew = frozenset(n for n, start in before.items() if starts.get(n, start) != start)
+                if len(anew) == len(before) or answered_s >= self.SLURMDS_S:
+                    return silent, anew
             self._pause(self.POLL_S)
 
     def _starts(self) -> dict[str, str]:
@@ -163,20 +175,20 @@ class Reconfiguration:
             if start not in _UNREGISTERED and not _AWAY.search(state)
         }
 
-    def _known_starts(self) -> dict[str, str]:
+    def _known_starts(self) -> dict[str, str] | None:
         try:
             return self._starts()
         except SourceError as exc:
             log.warning("it will not be known when slurmd has read its files: %s", exc)
-            return {}
+            return None
 
     # -- the reservation -----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _no_starts(self) -> Iterator[None]:
+    def _no_starts(self) -> Iterator[bool]:
         held = self._hold_starts()
         try:
-            yield
+            yield held
         finally:
             if held and not self._silent:
                 self._let_start(self.RELEASE_S)
@@ -196,6 +208,14 @@ class Reconfiguration:
                 self._let_start(0.0)  # one of a run that was killed
         return False
 
+    def _hold_longer(self) -> None:
+        """The minute of the reservation may have gone by; a large slurmctld reads for another."""
+        update = ["scontrol", "update", f"reservationname={self.HOLD}", "endtime=now+3minutes"]
+        try:
+            self._ask(update, None)
+        except SourceError as exc:
+            log.warning("jobs may start while Slurm is reconfigured: %s", exc)
+
     def _let_start(self, within_s: float) -> None:
         """Delete the reservation; slurmctld may be away for a moment."""
         end = self._now() + within_s
@@ -207,7 +227,7 @@ class Reconfiguration:
                 if "is invalid" in str(exc) or "not found" in str(exc).lower():
                     return
             if self._now() >= end:
-                log.warning("reservation %s is left; it ends within a minute", self.HOLD)
+                log.warning("reservation %s is left; it ends within three minutes", self.HOLD)
                 return
             self._pause(self.POLL_S)
 

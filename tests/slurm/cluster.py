@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hands import Hands
 
-__all__ = ["ENDED", "NODES", "Cluster", "ClusterError", "CommandFailed"]
+__all__ = ["ENDED", "NODES", "Cluster", "ClusterError", "CommandFailed", "LostJob"]
 
 NODES = ("n1", "n2", "n3", "n4")
 CONTAINERS = ("ctl", *NODES)
@@ -42,6 +42,10 @@ _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*|JOB_GRES|GRES)=")
 
 class ClusterError(AssertionError):
     """The cluster did not come to the state that the test waited for."""
+
+
+class LostJob(AssertionError):  # noqa: N818 - reads as what happened
+    """A job did not run as often, or not as well, as it should have: never excused."""
 
 
 class CommandFailed(ClusterError):  # noqa: N818 - reads as what happened
@@ -296,6 +300,9 @@ class Cluster:
         Its slurmscriptd answers before it waits for the answer (docs/slurm.md), so it waits for
         ever. Read from its stack; any other hang does not count.
         """
+        if not self.answers():
+            with contextlib.suppress(ClusterError):  # until the supervisor has looked
+                self.wait_until(self.answers, 90)
         return self._known_hangs() > self._hangs
 
     def _known_hangs(self) -> int:

@@ -33,7 +33,11 @@ class Slurm:
     """An answer comes even where it hangs then, as from a slurmctld in the foreground."""
     takes: float = 1.0
     refusal: str | None = None
-    reservation: bool = False
+    held_until: float = 0.0
+    """When the reservation ends."""
+    other_restarted: bool = False
+    """During a hang somebody restarts the slurmd of n2."""
+    none_up: bool = False
     left_over: bool = False
     starting_until: float = 0.0
     """A job is being started until then."""
@@ -55,17 +59,20 @@ class Slurm:
         if command[1] == "create":
             if self.left_over:
                 raise SourceError("Duplicate reservation name")
-            self.reservation = True
+            self.held_until = self.clock + 60
+        elif command[1] == "update":
+            assert self.held_until > self.clock
+            self.held_until = self.clock + 180
         elif command[1] == "delete":
-            reading = self.anew_at is not None and self.clock < self.anew_at
-            self.started_while_reading |= reading
-            self.left_over = self.reservation = False
+            self.look()
+            self.left_over = False
+            self.held_until = 0.0
         elif command[1] == "reconfigure":
             self.reconfigure()
         return self.nodes()
 
     def reconfigure(self) -> None:
-        assert self.reservation
+        assert self.held_until > self.clock + 100
         assert self.clock >= self.starting_until + 0.7
         if self.refusal is not None:
             raise SourceError(self.refusal)
@@ -74,7 +81,6 @@ class Slurm:
             self.away_until = self.clock + self.admin_after
             self.registered_at = self.away_until + 5.0
             self.anew_at = self.registered_at if self.restarts_slurmds else None
-            self.reservation = self.reservation and self.admin_after < 60
             if self.replies_first:
                 return
             self.clock += min(20.0, self.admin_after)
@@ -86,12 +92,22 @@ class Slurm:
             self.clock += 20.0
             raise SourceError(TIMED_OUT)
 
+    def look(self) -> None:
+        """slurmctld may start jobs; do slurmds read their files?"""
+        reading = self.anew_at is not None and self.clock < self.anew_at
+        self.started_while_reading |= reading and self.clock >= self.away_until
+
     def nodes(self) -> str:
+        if self.clock >= self.held_until:
+            self.look()
         start = "200" if self.anew_at is not None and self.clock >= self.anew_at else "100"
         if self.clock < self.registered_at:
             start = "None"
         line = "NodeName={} Arch=x State={} ThreadsPerCore=1 SlurmdStartTime={} Last=7\n"
-        up = line.format("n1", "IDLE", start) + line.format("n2", "MIXED+DRAIN", start)
+        if self.none_up:
+            return line.format("n3", "DOWN*+NOT_RESPONDING", "100")
+        other = "300" if self.other_restarted and self.clock >= self.registered_at > 0 else start
+        up = line.format("n1", "IDLE", start) + line.format("n2", "MIXED+DRAIN", other)
         return up + line.format("n3", "DOWN*+NOT_RESPONDING", "100")
 
     def pause(self, seconds: float) -> None:
@@ -100,12 +116,13 @@ class Slurm:
     def run(
         self,
         ready: Callable[[], None] = lambda: None,
+        node: str | None = "n1",
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         Reconfiguration(
             self.ask, self.said.append, stopping, now=lambda: self.clock, pause=self.pause
-        ).run(ready)
-        assert not self.reservation
+        ).run(ready, node)
+        assert self.held_until <= self.clock
         assert not self.started_while_reading
 
 
@@ -113,7 +130,7 @@ def test_no_job_starts_before_the_slurmds_have_read_their_files():
     """One that is being started is waited for; a reservation that was left over is taken away."""
     slurm = Slurm(starting_until=4.0, left_over=True)
     slurm.run()
-    assert slurm.sent[:5] == ["create", "delete", "create", "-o", "reconfigure"]
+    assert slurm.sent[:6] == ["create", "delete", "create", "-o", "update", "reconfigure"]
     assert slurm.sent[-1] == "delete"
     assert slurm.clock < 10
     assert slurm.said == []
@@ -149,11 +166,43 @@ def test_an_admin_who_restarts_the_slurmds_too_has_done_it():
     assert slurm.reconfigured == 1
 
 
+def test_another_slurmd_that_is_restarted_does_not_count():
+    slurm = Slurm(hangs={1}, other_restarted=True)
+    slurm.run(node="n1")
+    assert slurm.reconfigured == 2
+
+
+def test_where_no_slurmd_answers_there_is_nobody_to_tell():
+    slurm = Slurm(hangs={1}, none_up=True)
+    slurm.run(node=None)
+    assert slurm.reconfigured == 1
+
+
+def test_one_that_answers_now_and_then_does_not_keep_us_for_ever(monkeypatch: pytest.MonkeyPatch):
+    """And Ctrl-C is heard."""
+    monkeypatch.setattr(Reconfiguration, "TRIES", 1)
+
+    class Flapping(Slurm):
+        def nodes(self) -> str:
+            if self.reconfigured and self.anew_at is None:
+                self.away_until = self.clock + 19.0
+            return super().nodes()
+
+    slurm = Flapping(tells=False)
+    with pytest.raises(SourceError, match="given up after 1 tries"):
+        slurm.run()
+    assert slurm.clock < 2000
+    slurm = Flapping(tells=False)
+    with pytest.raises(StoppedError):
+        slurm.run(stopping=lambda: slurm.clock > 100)
+    assert slurm.clock < 150
+
+
 def test_never_told():
     slurm = Slurm(hangs={1, 2, 3})
     with pytest.raises(SourceError, match=r"given up after 3 tries.*Socket timed out"):
         slurm.run()
-    assert not slurm.reservation
+    assert slurm.held_until <= slurm.clock
 
 
 @pytest.mark.parametrize(
@@ -170,7 +219,7 @@ def test_a_refusal_is_told_at_once(refusal: str):
     with pytest.raises(SourceError, match=refusal):
         slurm.run()
     assert slurm.sent.count("reconfigure") == 1
-    assert not slurm.reservation
+    assert slurm.held_until <= slurm.clock
 
 
 def test_given_up_by_a_person():
@@ -193,7 +242,7 @@ def test_what_speaks_against_it_is_asked_before_each_try():
     with pytest.raises(SourceError, match="resumed"):
         slurm.run(ready)
     assert slurm.reconfigured == 1
-    assert not slurm.reservation
+    assert slurm.held_until <= slurm.clock
 
 
 def test_slurmds_that_do_not_begin_anew_are_not_waited_for_for_ever():

@@ -98,6 +98,7 @@ class World:
     def reconfigure(
         self,
         ready: Callable[[], None],
+        node: str | None,
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
@@ -426,6 +427,38 @@ def test_resumed_by_an_admin_who_restarts_slurmctld(world: World, undo: bool):
     assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
     conf = read_site(world.folder / "slurm.conf", world.folder / "gres.conf")
     assert conf.indexed_by_us() == (frozenset() if undo else frozenset(NODES))
+
+
+def test_resumed_while_it_is_put_back(world: World):
+    """Nothing is done to it any more, and nobody is told that it is drained."""
+    world.refuses = {"n2"}
+
+    def admin() -> None:
+        if world.clock > 100:
+            world.drained.pop("n2", None)
+
+    world.on_pause = admin
+    said: list[str] = []
+    summary = run(world, scope=["n2"], said=said)
+    assert results(summary) == {"n2": "failed"}
+    assert "somebody resumed it meanwhile" in summary.nodes[0].why
+    assert not any("stays drained" in line for line in said)
+
+
+def test_a_node_of_another_scope_is_resumed_while_slurmctld_hangs(world: World):
+    """It is left to whom resumed it, and the run goes on."""
+    world.drained["n3"] = REASON
+    world.jobs.clear()
+    world.hangs_at = 1
+
+    def admin() -> None:
+        del world.drained["n3"]
+        world.jobs["n3"] = [10**6]
+
+    world.on_hang = admin
+    summary = run(world, scope=["n1"])
+    assert results(summary) == {"n1": "changed"}
+    assert world.killed_jobs == 0
 
 
 def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
