@@ -210,7 +210,7 @@ class Reconfiguration:
 
     def _hold_longer(self) -> None:
         """The minute of the reservation may have gone by; a large slurmctld reads for another."""
-        update = ["scontrol", "update", f"reservationname={self.HOLD}", "endtime=now+3minutes"]
+        update = ["scontrol", "update", f"reservationname={self.HOLD}", "endtime=now+2minutes"]
         try:
             self._ask(update, None)
         except SourceError as exc:
@@ -227,7 +227,7 @@ class Reconfiguration:
                 if "is invalid" in str(exc) or "not found" in str(exc).lower():
                     return
             if self._now() >= end:
-                log.warning("reservation %s is left; it ends within three minutes", self.HOLD)
+                log.warning("reservation %s is left; it ends within two minutes", self.HOLD)
                 return
             self._pause(self.POLL_S)
 

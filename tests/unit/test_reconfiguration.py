@@ -62,7 +62,7 @@ class Slurm:
             self.held_until = self.clock + 60
         elif command[1] == "update":
             assert self.held_until > self.clock
-            self.held_until = self.clock + 180
+            self.held_until = self.clock + 120
         elif command[1] == "delete":
             self.look()
             self.left_over = False
