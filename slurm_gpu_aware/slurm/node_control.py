@@ -13,7 +13,7 @@ from slurm_gpu_aware.slurm.gateway import JobUpdate
 from slurm_gpu_aware.slurm.gres import gpu_item
 from slurm_gpu_aware.slurm.hostlist import check_node_names
 from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
-from slurm_gpu_aware.slurm.reconfiguration import Reconfiguration
+from slurm_gpu_aware.slurm.reconfiguration import UNREGISTERED, Reconfiguration
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.render import feature_of
 from slurm_gpu_aware.slurm.snapshot import ENDED
@@ -50,7 +50,7 @@ class NodeControl:
 
     def nodes(self) -> dict[str, NodeView]:
         """All nodes but those that cannot be understood."""
-        text = run_command(["scontrol", "-o", "-d", "-a", "show", "node"], self._timeout_s)[0]
+        text = self._ask(["scontrol", "-o", "-d", "-a", "show", "node"])
         found = {}
         unreadable: dict[str, str] = {}
         for line in text.splitlines():
@@ -61,7 +61,7 @@ class NodeControl:
                     states=node.states,
                     gpus=node.gpus,
                     reason=reason[1] if reason else "",
-                    registered=started is not None and started[1] not in ("None", "Unknown"),
+                    registered=started is not None and started[1] not in UNREGISTERED,
                     features=node.features,
                 )
         for name, why in unreadable.items():
@@ -79,7 +79,7 @@ class NodeControl:
         """Ids of the jobs that hold anything on a node, epilog included."""
         (name,) = check_node_names([node])
         command = ["squeue", "-h", "-a", "-r", "-w", name, "-t", _ON_NODE, "-o", "%i"]
-        return tuple(sorted(set(run_command(command, self._timeout_s)[0].split())))
+        return tuple(sorted(set(self._ask(command).split())))
 
     def drain(self, node: str, reason: str) -> None:
         """No new jobs on the node; those that run go on."""
@@ -131,13 +131,12 @@ class NodeControl:
         changed = [u.job_id for u in updates if u.job_id not in refused]
         return changed, complaints | dict(refused)
 
-    def _ask(self, command: Sequence[str], timeout_s: float | None) -> str:
+    def _ask(self, command: Sequence[str], timeout_s: float | None = None) -> str:
         return run_command(command, self._timeout_s if timeout_s is None else timeout_s)[0]
 
     def _update(self, node: str, *fields: str) -> None:
         (name,) = check_node_names([node])
-        command = ["scontrol", "update", f"nodename={name}", *fields]
-        run_command(command, self._timeout_s)
+        self._ask(["scontrol", "update", f"nodename={name}", *fields])
 
 
 def _words(features: str | None) -> Sequence[str]:

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from slurm_gpu_aware.errors import SourceError, StoppedError
 
-__all__ = ["Reconfiguration"]
+__all__ = ["UNREGISTERED", "Reconfiguration"]
 
 log = logging.getLogger(__name__)
 
 _NODE = re.compile(r"^NodeName=(\S+) .*? State=(\S+) .*?SlurmdStartTime=(\S+)", re.MULTILINE)
 _AWAY = re.compile(r"\*|DOWN|NOT_RESPONDING|POWER")
-_UNREGISTERED = frozenset(("None", "Unknown"))
+UNREGISTERED = frozenset(("None", "Unknown"))
+"""SlurmdStartTime of a node that has not registered since slurmctld read its configuration."""
 _LOST = re.compile(
     r"no answer within|timed out|unable to contact|zero bytes|missing socket|header lengths"
     r"|connection (?:refused|reset|timed)|communication (?:connection|shutdown)"
@@ -109,8 +110,8 @@ class Reconfiguration:
                 asked = self._now()
                 lost = self._tell()
                 silent, anew = self._await_slurmds(before or {}, asked if lost else self._now())
-            nobody = before is not None and not before
-            told = nobody or (node in anew if before and node in before else bool(anew))
+            known = before or {}
+            told = before == {} or (node in anew if node in known else bool(anew))
             if told or not (lost or silent):
                 return
             self._say("slurmctld is back, but the slurmds did not read their files")
@@ -172,7 +173,7 @@ class Reconfiguration:
         return {
             node: start
             for node, state, start in _NODE.findall(text)
-            if start not in _UNREGISTERED and not _AWAY.search(state)
+            if start not in UNREGISTERED and not _AWAY.search(state)
         }
 
     def _known_starts(self) -> dict[str, str] | None:

@@ -12,7 +12,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hands import Hands
@@ -294,15 +294,25 @@ class Cluster:
         """Whether slurmctld does."""
         return self.run("ctl", ["scontrol", "ping"]).stdout.count(b"UP") == 1
 
+    def await_answer(self) -> None:
+        """Until slurmctld answers; one that hangs is restarted by its supervisor meanwhile."""
+        self.wait_until(self.answers, 90, "slurmctld answers")
+
+    def resume(self, states: Mapping[str, str]) -> None:
+        """Resume those of the nodes that are out of service but answer; ``states`` by ``sinfo``."""
+        for node, state in states.items():
+            if state.startswith(("down", "drain", "inval")) and not state.endswith("*"):
+                update = ["scontrol", "update", f"nodename={node}", "state=resume"]
+                self.sh("ctl", update, check=False)
+
     def hung(self) -> bool:
         """Whether slurmctld hung since the last `reset`, as 24.11.5 does now and then when it ends.
 
         Its slurmscriptd answers before it waits for the answer (docs/slurm.md), so it waits for
         ever. Read from its stack; any other hang does not count.
         """
-        if not self.answers():
-            with contextlib.suppress(ClusterError):  # until the supervisor has looked
-                self.wait_until(self.answers, 90)
+        with contextlib.suppress(ClusterError):
+            self.await_answer()
         return self._known_hangs() > self._hangs
 
     def _known_hangs(self) -> int:
@@ -331,7 +341,7 @@ class Cluster:
                 self.start(name)
         for name in CONTAINERS:
             self.sh(name, "rm -f /run/services/*.down")
-        self.wait_until(self.answers, 90, "slurmctld answers")
+        self.await_answer()
         self._hangs = self._known_hangs()
         self.cancel_all()
         reservations = self.sh("ctl", ["scontrol", "-o", "show", "reservation"], check=False)
@@ -346,10 +356,7 @@ class Cluster:
             nonlocal last
             last = self.sh("ctl", "squeue -h; sinfo -h -N -o '%N %T' | sort -u", check=False)
             states = dict(re.findall(r"^(n\d) (\S+)$", last, flags=re.M))
-            for node, state in states.items():
-                if state.startswith(("down", "drain")) and not state.endswith("*"):
-                    update = ["scontrol", "update", f"nodename={node}", "state=resume"]
-                    self.sh("ctl", update, check=False)
+            self.resume(states)
             lines = last.split("\n")
             return len(states) == len(NODES) == len(lines) - 1 and set(states.values()) == {"idle"}
 

@@ -22,7 +22,7 @@ def restart(cluster: Cluster) -> None:
     for container, service in services:
         cluster.service_down(container, service)
         cluster.service_up(container, service)
-    cluster.wait_until(cluster.answers, 90, "slurmctld answers")
+    cluster.await_answer()
     cluster.reset()
 
 

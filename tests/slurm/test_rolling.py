@@ -54,7 +54,7 @@ def plain(cluster: Cluster) -> Iterator[Cluster]:
         # One that a failed test has left would write its own files over ours.
         cluster.sh("ctl", ["pkill", "-KILL", "-f", "gpu-aware setup"], check=False)
         cluster.sh("ctl", ["tee", CONFIG], stdin=config)
-        cluster.wait_until(cluster.answers, 90, "slurmctld answers")
+        cluster.await_answer()
         cluster.cancel_all()
         lay_out(cluster, original, cluster.sh("ctl", ["cat", "/opt/cluster/etc/gres.conf"]))
         cluster.reset()
@@ -71,10 +71,7 @@ def lay_out(cluster: Cluster, slurm_conf: str, gres_conf: str) -> None:
 
     def registered() -> bool:
         states = nodes(cluster)
-        for name, (state, _) in states.items():
-            if state.startswith(("drain", "inval")) and not state.endswith("*"):
-                update = ["scontrol", "update", f"nodename={name}", "state=resume"]
-                cluster.sh("ctl", update, check=False)
+        cluster.resume({name: state for name, (state, _) in states.items()})
         return all(f"gpu:{first}" in g and s == "idle" for s, g in states.values())
 
     cluster.wait_until(registered, 60, lambda: f"all nodes idle with gpu:{first}: {nodes(cluster)}")
