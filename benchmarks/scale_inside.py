@@ -25,7 +25,7 @@ from slurm_gpu_aware.service import rounds as service
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.selectd import GC_OBJECTS
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 
 REPEATS = 5
 

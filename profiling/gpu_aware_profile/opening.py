@@ -15,13 +15,13 @@ from pathlib import Path
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.slurm.cli_gateway import run_command
+from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
 
 __all__ = ["written"]
 
-_SLURM_USER = re.compile(r"^SlurmUser\s*=\s*([^\s(]+)", re.MULTILINE)
+_SLURM_USER = re.compile(r"([^\s(]+)")
 
 
 @contextmanager
@@ -49,10 +49,10 @@ def _is_roots(folder: Path) -> bool:
 def _give(path: Path, config: Config) -> None:
     """Without Slurm's answer nothing is given; ``gpu-aware setup --install`` makes up for it."""
     try:
-        text, _ = run_command(["scontrol", "show", "config"], config.selector.command_timeout_s)
+        settings = open_client(config.selector.command_timeout_s).settings()
     except SourceError:
         return
-    found = _SLURM_USER.search(text)
+    found = _SLURM_USER.match(settings.get("SlurmUser", ""))
     if found:
         try:
             give_folder(path.parent, found[1], [file.name for file in of_selector(path)])

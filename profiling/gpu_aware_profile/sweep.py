@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.slurm.cli_gateway import clean_environment, run_command
+from slurm_gpu_aware.slurm.commands import clean_environment, run_command
 from slurm_gpu_aware.store.report import parse_report
 
 __all__ = [

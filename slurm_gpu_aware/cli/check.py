@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,12 @@ from pathlib import Path
 
 from slurm_gpu_aware.cli.live import open_gateway
 from slurm_gpu_aware.config import Config
-from slurm_gpu_aware.slurm.cli_gateway import run_command
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import Profile, load_profile
 
 __all__ = ["Check", "Ground", "failed", "ok", "skipped", "warning", "words"]
-
-_SETTING = re.compile(r"([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
 
 
 @dataclass(frozen=True)
@@ -65,22 +62,23 @@ class Ground:
 
     @cached_property
     def slurm(self) -> Mapping[str, str]:
-        """``scontrol show config``: key -> value as Slurm spells them."""
-        text, _ = run_command(
-            ["scontrol", "show", "config"], self.config.selector.command_timeout_s
-        )
-        matches = (_SETTING.match(line.strip()) for line in text.splitlines())
-        return {m.group(1): m.group(2).strip() for m in matches if m}
+        """Slurm's configuration: key -> value as Slurm spells them."""
+        return self.client.settings()
+
+    @cached_property
+    def client(self) -> SlurmClient:
+        """Slurm's client."""
+        return open_gateway(self.config)
 
     @cached_property
     def nodes(self) -> Sequence[SlurmNode]:
         """Slurm's nodes."""
-        return open_gateway(self.config).nodes()
+        return self.client.nodes()
 
     @cached_property
     def reservations(self) -> Sequence[SlurmReservation]:
         """Slurm's reservations."""
-        return open_gateway(self.config).reservations()
+        return self.client.reservations()
 
     @cached_property
     def folder(self) -> Path:

@@ -11,7 +11,7 @@ from slurm_gpu_aware.cli.check import Check, Ground, failed, ok, skipped, warnin
 from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER, filter_files, operators
 from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.slurm import render, shelf
-from slurm_gpu_aware.slurm.cli_gateway import run_command
+from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.hostlist import hostlist
 

@@ -13,7 +13,7 @@ from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config
-    from slurm_gpu_aware.slurm.gateway import Gateway
+    from slurm_gpu_aware.slurm.client import SlurmClient, open_client
     from slurm_gpu_aware.slurm.records import SlurmJob
     from slurm_gpu_aware.store.ledger import Decision
 
@@ -81,11 +81,9 @@ class GateState:
         return asdict(self)
 
 
-def open_gateway(config: Config) -> Gateway:
-    """The gateway to Slurm, with the configured time limit per call."""
-    from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-
-    return CliGateway(timeout_s=config.selector.command_timeout_s)
+def open_gateway(config: Config) -> SlurmClient:
+    """Slurm's client, with the configured time limit per call. Raises SourceError."""
+    return open_client(config.selector.command_timeout_s)
 
 
 def network_groups_of(config: Config, used: Collection[str]) -> dict[str, dict[str, str]]:

@@ -12,7 +12,7 @@ from slurm_gpu_aware.cli.output import say
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config
-    from slurm_gpu_aware.slurm.gateway import Gateway
+    from slurm_gpu_aware.slurm.client import SlurmClient
 
 __all__ = ["command"]
 
@@ -55,7 +55,7 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     say(f"opened the gate for {len(opened)} {'job' if len(opened) == 1 else 'jobs'}")
 
 
-def _placed(gateway: Gateway, config: Config) -> list[str]:
+def _placed(gateway: SlurmClient, config: Config) -> list[str]:
     """Give placed jobs that wait back to Slurm; their ids."""
     from slurm_gpu_aware.service.handing_back import hand_back
 

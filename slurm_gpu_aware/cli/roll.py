@@ -22,7 +22,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.handing_back import hand_back
 from slurm_gpu_aware.service.roll_state import RollState, StateFile, Summary
 from slurm_gpu_aware.service.rolling import Rolling
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway, run_command
+from slurm_gpu_aware.slurm.client import open_client
+from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site
 from slurm_gpu_aware.slurm.node_control import NodeControl
@@ -89,7 +90,7 @@ def roll(
     if nodes and partition:
         raise click.UsageError("--nodes and --partition exclude each other")
     _check_writable(slurm_dir)
-    control = NodeControl(config.selector.command_timeout_s)
+    control = NodeControl(open_client(config.selector.command_timeout_s))
     site = _Site(config, slurm_dir, profile)
     state = StateFile(config.store.path.parent / STATE_FILE)
     with state.locked():
@@ -118,7 +119,7 @@ def _hand_back(config: Config) -> None:
     Such a job asks for types that are about to go, and would never start. A selector that runs
     looks after them itself.
     """
-    back = hand_back(CliGateway(config.selector.command_timeout_s), config)
+    back = hand_back(open_client(config.selector.command_timeout_s), config)
     if back.opened:
         say(f"given back what they asked for, to be started by Slurm: {', '.join(back.opened)}")
     for job_id, why in back.wrong.items():

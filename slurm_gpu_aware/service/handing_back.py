@@ -17,8 +17,8 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.service.alone import LOCK, alone
 from slurm_gpu_aware.service.strays import pinned_stray
 from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gate import hold_gate
-from slurm_gpu_aware.slurm.gateway import Gateway
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -41,7 +41,7 @@ class HandedBack:
     kept_why: str = ""
 
 
-def hand_back(gateway: Gateway, config: Config) -> HandedBack:
+def hand_back(gateway: SlurmClient, config: Config) -> HandedBack:
     """Give all placed jobs that wait their original request, and open their gate for good.
 
     The gate is held meanwhile, and no selector can start. If one runs, nothing is done: it looks
@@ -59,7 +59,7 @@ def hand_back(gateway: Gateway, config: Config) -> HandedBack:
 
 
 def _hand_back(
-    gateway: Gateway, config: Config, decisions: Callable[[str], Sequence[Decision]]
+    gateway: SlurmClient, config: Config, decisions: Callable[[str], Sequence[Decision]]
 ) -> HandedBack:
     pinned = pinned_jobs(gateway.jobs(), decisions)
     ids = [entry.job.id for entry in pinned]

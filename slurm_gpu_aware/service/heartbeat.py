@@ -15,9 +15,9 @@ from queue import SimpleQueue
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.deferral import defer_until
 from slurm_gpu_aware.slurm.gate import hold_gate
-from slurm_gpu_aware.slurm.gateway import Gateway
 
 __all__ = ["Heartbeat"]
 
@@ -35,7 +35,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SlurmClient,
         config: Config,
         shelf: Shelf | None = None,
         *,

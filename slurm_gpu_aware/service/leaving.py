@@ -13,8 +13,8 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.recovery import in_parts
+from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.gate import hand_over
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 
 __all__ = ["Leaver"]
@@ -28,7 +28,9 @@ _MOST_TASKS = 500
 class Leaver:
     """Leaves jobs to Slurm."""
 
-    def __init__(self, gateway: Gateway, config: Config, books: Books, backoff: Backoff) -> None:
+    def __init__(
+        self, gateway: SlurmClient, config: Config, books: Books, backoff: Backoff
+    ) -> None:
         self._gateway = gateway
         self._config = config
         self._books = books

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.values import parse_licenses
 
@@ -20,7 +20,7 @@ def own_licences(job: SlurmJob, reservations: Sequence[SlurmReservation]) -> fro
 class Licences:
     """How many are free, minus what this round gives away."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: SlurmClient) -> None:
         self._gateway = gateway
         self._free: dict[str, int] | None = None
 

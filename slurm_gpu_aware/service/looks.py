@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.recovery import FEW, Recovery, is_released
-from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["Looks"]
@@ -39,7 +39,7 @@ class Looks:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SlurmClient,
         config: Config,
         recovery: Recovery,
         gate_held: Callable[[float], bool],

@@ -22,8 +22,8 @@ from slurm_gpu_aware.service.recovery import in_parts
 from slurm_gpu_aware.service.strays import RECORD
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.gate import is_parked
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.mark import PREPARED, RELEASED, marked, unmarked
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.rewrite import Pins, differences, placed_fields
@@ -75,7 +75,7 @@ class Placer:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SlurmClient,
         config: Config,
         books: Books,
         watch: Watch,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmQos
 
 __all__ = ["QosReader"]
@@ -21,7 +21,7 @@ _WAIT_S = 0.5
 class QosReader:
     """What was last known; each `refresh` asks anew unless the last question is still open."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: SlurmClient) -> None:
         self._gateway = gateway
         self._thread: threading.Thread | None = None
         self.known: Mapping[str, SlurmQos] = {}

@@ -16,9 +16,9 @@ from slurm_gpu_aware.service.backoff import STALE_S, Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.watch import Tracked, Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.gate import closed_licences, is_parked
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.mark import HAND, mark_of
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.rewrite import is_pinned
@@ -92,7 +92,7 @@ class Recovery:
     """Finds jobs that must be parked again, and parks them."""
 
     def __init__(
-        self, gateway: Gateway, config: Config, books: Books, watch: Watch, backoff: Backoff
+        self, gateway: SlurmClient, config: Config, books: Books, watch: Watch, backoff: Backoff
     ) -> None:
         self._gateway = gateway
         self._config = config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.gres_line import is_slice
-from slurm_gpu_aware.slurm.node_control import NodeView
+from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = [
     "DRAINED",
@@ -29,7 +29,7 @@ _AWAY = frozenset(
 )
 
 
-def unusable(view: NodeView, ours: bool) -> str | None:
+def unusable(view: SlurmNode, ours: bool) -> str | None:
     """Why a node is left alone as it stands now; None: it can be moved."""
     if ours:
         return None
@@ -42,21 +42,21 @@ def unusable(view: NodeView, ours: bool) -> str | None:
     return None
 
 
-def ours_now(view: NodeView, in_hand: str | None) -> bool:
+def ours_now(view: SlurmNode, in_hand: str | None) -> bool:
     """Drained by us. Slurm replaces our reason if the node registers with wrong GPUs."""
     if not view.states & (DRAINED | {"DOWN", "INVAL", "INVALID_REG"}):
         return False
     return view.reason.startswith(REASON) or (view.name == in_hand and "gres/" in view.reason)
 
 
-def has_index_types(view: NodeView, count: int) -> bool:
+def has_index_types(view: SlurmNode, count: int) -> bool:
     """Whether Slurm has one type per GPU for a node of ``count`` GPUs, whatever the files say."""
     return not {kind or "" for kind, _ in view.gpus}.isdisjoint(map(index_type, range(count)))
 
 
-def registration_problem(view: NodeView, types: set[str], count: int) -> str | None:
+def registration_problem(view: SlurmNode, types: set[str], count: int) -> str | None:
     wrong = view.states & {"DOWN", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN"}
-    if wrong or not view.registered:
+    if wrong or view.slurmd_start_s is None:
         reason = f", {view.reason}" if view.reason and not view.reason.startswith(REASON) else ""
         return f"its state is {'+'.join(sorted(view.states))}{reason}"
     have = {kind or "" for kind, _ in view.gpus}

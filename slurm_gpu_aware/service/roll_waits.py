@@ -7,7 +7,7 @@ from typing import Protocol
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.roll_node import DRAINED, ours_now, registration_problem
-from slurm_gpu_aware.slurm.node_control import NodeView
+from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = ["Control", "RegistrationError", "Waits"]
 
@@ -15,7 +15,7 @@ __all__ = ["Control", "RegistrationError", "Waits"]
 class Control(Protocol):
     """What is asked of Slurm; see `slurm_gpu_aware.slurm.node_control.NodeControl`."""
 
-    def nodes(self) -> dict[str, NodeView]: ...
+    def nodes(self) -> dict[str, SlurmNode]: ...
     def jobs_on(self, node: str) -> tuple[str, ...]: ...
     def drain(self, node: str, reason: str) -> None: ...
     def resume(self, node: str) -> None: ...
@@ -117,7 +117,7 @@ class Waits:
                     raise
             self._pause(self.POLL_S)
 
-    def settled(self, name: str) -> NodeView | None:
+    def settled(self, name: str) -> SlurmNode | None:
         """The node once it answers: after a reconfigure all nodes have to register again."""
         end = self._now() + self.SETTLE_S
         while True:
@@ -127,7 +127,7 @@ class Waits:
                 return view
             self._pause(self.POLL_S)
 
-    def _look(self, name: str) -> NodeView | None:
+    def _look(self, name: str) -> SlurmNode | None:
         """None while slurmctld does not answer: it restarts when it is reconfigured."""
         try:
             return self._control.nodes().get(name)

@@ -25,7 +25,7 @@ from slurm_gpu_aware.service.roll_state import Outcome, RollState, StateFile, Su
 from slurm_gpu_aware.service.roll_waits import Control, Waits
 from slurm_gpu_aware.slurm.gres import index_type
 from slurm_gpu_aware.slurm.indexing import SiteFiles
-from slurm_gpu_aware.slurm.node_control import NodeView
+from slurm_gpu_aware.slurm.records import SlurmNode
 from slurm_gpu_aware.slurm.render import feature_of
 
 __all__ = ["Control", "Rolling", "Site"]
@@ -145,7 +145,7 @@ class Rolling:
         self,
         indexed: frozenset[str],
         files: SiteFiles,
-        views: Mapping[str, NodeView],
+        views: Mapping[str, SlurmNode],
         but: str | None = None,
     ) -> frozenset[str]:
         """``indexed``, but nodes that are in use as Slurm has them.

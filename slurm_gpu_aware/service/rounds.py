@@ -30,9 +30,9 @@ from slurm_gpu_aware.service.task_order import in_task_order, queue_order
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import is_ours, parse
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.free_cores import with_sockets
 from slurm_gpu_aware.slurm.gate import is_parked
-from slurm_gpu_aware.slurm.gateway import Gateway
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.per_gpu import least_with_gpus
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
@@ -85,7 +85,7 @@ class Rounds:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SlurmClient,
         config: Config,
         books: Books,
         *,

@@ -30,8 +30,7 @@ from slurm_gpu_aware.service.heartbeat import Heartbeat
 from slurm_gpu_aware.service.rest import Rest, spent_s
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.service.shelf import Shelf
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 
 __all__ = ["GC_OBJECTS", "Selector", "run"]
 
@@ -70,8 +69,8 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
         )
     gc.set_threshold(GC_OBJECTS, 20, 20)
     settings = config if isinstance(config, Config) else load_config(config)
-    gateway = CliGateway(settings.selector.command_timeout_s)
     try:
+        gateway = open_client(settings.selector.command_timeout_s)
         with alone(settings.store.path.parent / LOCK):
             selector = Selector(settings, gateway)
             try:
@@ -86,7 +85,7 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
 class Selector:
     """The daemon: heartbeat, events, rounds, ledger."""
 
-    def __init__(self, config: Config, gateway: Gateway) -> None:
+    def __init__(self, config: Config, gateway: SlurmClient) -> None:
         self._config = config
         self._books = Books(config.store.path)
         self._shelf = Shelf(gateway)

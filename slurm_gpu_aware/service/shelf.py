@@ -14,8 +14,8 @@ from itertools import islice
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.recovery import in_parts
 from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.deferral import begin_fields
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.shelf import (
     LAST_S,
@@ -81,7 +81,7 @@ class Shelf:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SlurmClient,
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
@@ -141,8 +141,8 @@ class Shelf:
             if not self._known:
                 self._look()
             opens_s = gate_ends_s + _GAP_S
-            if self._name is None or self._gateway.put_off_reservation(
-                self._name, opens_s, opens_s + LAST_S
+            if self._name is None or self._gateway.move_reservation(
+                self._name, opens_s + LAST_S, start_s=opens_s
             ):
                 return
             log.warning("shelf %s has opened: its jobs wait at the gate", self._name)

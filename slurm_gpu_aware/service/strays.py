@@ -15,7 +15,7 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.gres import placed_slots
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.reopen import Pinned, reopen
@@ -56,7 +56,7 @@ class Strays:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SlurmClient,
         config: Config,
         books: Books,
         watch: Watch,

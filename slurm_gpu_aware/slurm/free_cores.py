@@ -1,7 +1,7 @@
 """Free cores by socket: what the planner is told where a waiting job wants CPUs beside its GPUs.
 
-Which socket a GPU is bound to stands in a node's ``Gres`` (``gpu:g0:1(S:0)``), which CPUs a job
-holds in its record (``CPU_IDs=0-3,8``). Nothing of this is looked at where no job asks for it.
+Which socket a GPU is bound to stands in a node's ``Gres`` (``gpu:g0:1(S:0)``), which cores a job
+holds in its record. Nothing of this is looked at where no job asks for it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _read(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob], width: int) -> S
     for job in jobs:
         for share in job.shares:
             i = places.get(share.node)
-            if i is not None and (cores := nodes[i].cores) is not None:
-                held[i] |= _core_bits(share.cpu_ids or (), cores.threads)
+            if i is not None and nodes[i].cores is not None:
+                held[i] |= _core_bits(share.cores or (), 1)
     for i, node in enumerate(nodes):
         if node.cores is None:
             continue
@@ -112,7 +112,7 @@ def _bound_to(
 
 @lru_cache(maxsize=1 << 14)
 def _core_bits(cpu_ids: tuple[int, ...], threads: int) -> int:
-    """The cores that CPUs belong to: bit N stands for core N of the node."""
+    """The cores that CPUs of so many threads belong to: bit N stands for core N of the node."""
     bits = 0
     for cpu in cpu_ids:
         bits |= 1 << (cpu // threads)
@@ -137,8 +137,8 @@ def _held(
     found = {}
     for share in job.shares:
         i = places.get(share.node)
-        if i is not None and (cores := nodes[i].cores) is not None and share.cpu_ids:
-            found[i] = _by_socket(_core_bits(share.cpu_ids, cores.threads), cores, many)
+        if i is not None and (cores := nodes[i].cores) is not None and share.cores:
+            found[i] = _by_socket(_core_bits(share.cores, 1), cores, many)
     return found
 
 

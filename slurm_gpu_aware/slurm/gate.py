@@ -15,7 +15,7 @@ from dataclasses import replace
 from slurm_gpu_aware.config import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate, NewReservation, SlurmClient
 from slurm_gpu_aware.slurm.mark import HAND, marked
 from slurm_gpu_aware.slurm.records import SlurmJob, array_tasks, split_arrays, update_ids
 from slurm_gpu_aware.slurm.shelf import open_fields
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def hold_gate(
-    gateway: Gateway, gate: GateConfig, now: float, *, check: bool = False
+    gateway: SlurmClient, gate: GateConfig, now: float, *, check: bool = False
 ) -> tuple[float, bool]:
     """Make the reservation last ``lease_s`` from ``now``; create it if it is not there.
 
@@ -43,25 +43,30 @@ def hold_gate(
     Returns (end of the reservation, whether it had to be created). Raises SourceError.
     """
     end_s = now + gate.lease_s
-    if gateway.extend_reservation(gate.reservation, end_s):
+    if gateway.move_reservation(gate.reservation, end_s):
         held = _held(gateway, gate) if check else None
         if held is None or held >= gate.licence_count:
             return end_s, False
         return end_s, _replace(gateway, gate, held, end_s)
     try:
-        gateway.create_licence_reservation(
-            gate.reservation, gate.licence, gate.licence_count, "root", end_s
-        )
+        gateway.create_reservation(_reservation(gate, gate.licence_count, end_s))
     except SourceError:
         # One that ended a moment ago may be purged between the two calls, or another one
         # may have created it.
-        if not gateway.extend_reservation(gate.reservation, end_s):
+        if not gateway.move_reservation(gate.reservation, end_s):
             raise
         return end_s, False
     return end_s, True
 
 
-def _held(gateway: Gateway, gate: GateConfig) -> int | None:
+def _reservation(gate: GateConfig, count: int, end_s: float) -> NewReservation:
+    licenses = f"{gate.licence}:{count}"
+    return NewReservation(
+        gate.reservation, end_s, licenses=licenses, flags=frozenset({"ANY_NODES"})
+    )
+
+
+def _held(gateway: SlurmClient, gate: GateConfig) -> int | None:
     """Licences of the gate that its reservation holds; None: there is no such reservation."""
     for reservation in gateway.reservations():
         if reservation.name == gate.reservation:
@@ -69,7 +74,7 @@ def _held(gateway: Gateway, gate: GateConfig) -> int | None:
     return None
 
 
-def _replace(gateway: Gateway, gate: GateConfig, held: int, end_s: float) -> bool:
+def _replace(gateway: SlurmClient, gate: GateConfig, held: int, end_s: float) -> bool:
     """Put a reservation of all licences in the place of one that holds too few.
 
     Slurm may start parked jobs between the two commands, as it might have before. If it does not
@@ -77,7 +82,7 @@ def _replace(gateway: Gateway, gate: GateConfig, held: int, end_s: float) -> boo
     """
 
     def create(count: int) -> None:
-        gateway.create_licence_reservation(gate.reservation, gate.licence, count, "root", end_s)
+        gateway.create_reservation(_reservation(gate, count, end_s))
 
     log.warning(
         "reservation %s holds %d licences %s instead of %d: it is made anew",
@@ -142,7 +147,7 @@ def hand_over(job: SlurmJob, ids: Sequence[str], now: float) -> list[JobUpdate]:
 
 
 def open_gate(
-    gateway: Gateway, jobs: Iterable[SlurmJob], now: float, split: Set[int] = frozenset()
+    gateway: SlurmClient, jobs: Iterable[SlurmJob], now: float, split: Set[int] = frozenset()
 ) -> dict[str, str]:
     """Open the gate for parked jobs as an operator: unpinned, and left alone by the selector.
 
@@ -158,7 +163,9 @@ def open_gate(
     return gateway.update_jobs(updates)
 
 
-def release_by_hand(gateway: Gateway, config: Config, job_ids: Sequence[str] | None) -> list[str]:
+def release_by_hand(
+    gateway: SlurmClient, config: Config, job_ids: Sequence[str] | None
+) -> list[str]:
     """Open the gate for these jobs (ids as users type them; None: all parked ones).
 
     ``98`` names a job, or all tasks of array 98 that are still parked; ``98_3`` one task.

@@ -15,18 +15,17 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from slurm_gpu_aware.errors import SourceError, StoppedError
+from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
+from slurm_gpu_aware.slurm.commands import run_command
 
-__all__ = ["UNREGISTERED", "Reconfiguration"]
+__all__ = ["Reconfiguration"]
 
 log = logging.getLogger(__name__)
 
-_NODE = re.compile(r"^NodeName=(\S+) .*? State=(\S+) .*?SlurmdStartTime=(\S+)", re.MULTILINE)
-_AWAY = re.compile(r"\*|DOWN|NOT_RESPONDING|POWER")
-UNREGISTERED = frozenset(("None", "Unknown"))
-"""SlurmdStartTime of a node that has not registered since slurmctld read its configuration."""
+_AWAY = re.compile(r"DOWN|NOT_RESPONDING|POWER")
 _LOST = re.compile(
     r"no answer within|timed out|unable to contact|zero bytes|missing socket|header lengths"
     r"|connection (?:refused|reset|timed)|communication (?:connection|shutdown)"
@@ -47,14 +46,18 @@ class Reconfiguration:
 
     Parameters
     ----------
-    ask : runs a command for at most so many seconds; its output. Raises SourceError.
+    client : Slurm.
     say : takes a line for the person who waits.
     stopping : asked while slurmctld does not answer; True gives up.
-    now, pause : seconds of a monotonic clock; wait for seconds.
+    tell : runs ``scontrol reconfigure``, as an administrator would. Raises SourceError.
+    clock, now, pause : Unix time; seconds of a monotonic clock; wait for seconds.
     """
 
     HOLD = "gpuaware_roll"
     """Reservation that keeps jobs from starting."""
+    HOLD_S = 60.0
+    LONGER_S = 120.0
+    """How long it lasts; and from the moment before Slurm is told."""
     TRIES = 3
     COMMAND_S = 120.0
     """How long ``scontrol reconfigure`` may take."""
@@ -73,15 +76,19 @@ class Reconfiguration:
 
     def __init__(
         self,
-        ask: Callable[[Sequence[str], float | None], str],
+        client: SlurmClient,
         say: Callable[[str], None],
         stopping: Callable[[], bool],
+        tell: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.time,
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._ask = ask
+        self._client = client
+        self._reconfigure = tell or self._scontrol
         self._say = say
         self._stopping = stopping
+        self._clock = clock
         self._now = now
         self._pause = pause
         self._silent = False
@@ -99,7 +106,7 @@ class Reconfiguration:
         StoppedError
             ``stopping``, while slurmctld did not answer.
         """
-        before: Mapping[str, str] | None = None
+        before: Mapping[str, float] | None = None
         for _ in range(self.TRIES):
             ready()
             with self._no_starts() as held:
@@ -124,7 +131,7 @@ class Reconfiguration:
         """How the answer was lost. Raises SourceError if Slurm refuses."""
         self._silent = True
         try:
-            self._ask(["scontrol", "reconfigure"], self.COMMAND_S)
+            self._reconfigure()
         except SourceError as exc:
             if _LOST.search(str(exc)):
                 return exc
@@ -133,8 +140,11 @@ class Reconfiguration:
         self._silent = False
         return None
 
+    def _scontrol(self) -> None:
+        run_command(["scontrol", "reconfigure"], self.COMMAND_S)
+
     def _await_slurmds(
-        self, before: Mapping[str, str], silent_since: float
+        self, before: Mapping[str, float], silent_since: float
     ) -> tuple[bool, frozenset[str]]:
         """(slurmctld was silent for a while, which of these slurmds have begun anew).
 
@@ -167,16 +177,15 @@ class Reconfiguration:
                     return silent, anew
             self._pause(self.POLL_S)
 
-    def _starts(self) -> dict[str, str]:
+    def _starts(self) -> dict[str, float]:
         """When the slurmd of each node began that has registered and answers."""
-        text = self._ask(["scontrol", "-o", "show", "node"], None)
         return {
-            node: start
-            for node, state, start in _NODE.findall(text)
-            if start not in UNREGISTERED and not _AWAY.search(state)
+            node.name: node.slurmd_start_s
+            for node in self._client.nodes()
+            if node.slurmd_start_s is not None and not any(map(_AWAY.search, node.states))
         }
 
-    def _known_starts(self) -> dict[str, str] | None:
+    def _known_starts(self) -> dict[str, float] | None:
         try:
             return self._starts()
         except SourceError as exc:
@@ -195,12 +204,15 @@ class Reconfiguration:
                 self._let_start(self.RELEASE_S)
 
     def _hold_starts(self) -> bool:
-        create = ["scontrol", "create", "reservation", f"reservationname={self.HOLD}"]
-        create += ["nodes=ALL", "starttime=now", "duration=1", "users=root"]
-        create += ["flags=IGNORE_JOBS,OVERLAP"]
+        wanted = NewReservation(
+            self.HOLD,
+            self._clock() + self.HOLD_S,
+            nodes="ALL",
+            flags=frozenset({"IGNORE_JOBS", "OVERLAP"}),
+        )
         for last in (False, True):
             try:
-                self._ask(create, None)
+                self._client.create_reservation(wanted)
                 return True
             except SourceError as exc:
                 if last:
@@ -211,9 +223,8 @@ class Reconfiguration:
 
     def _hold_longer(self) -> None:
         """The minute of the reservation may have gone by; a large slurmctld reads for another."""
-        update = ["scontrol", "update", f"reservationname={self.HOLD}", "endtime=now+2minutes"]
         try:
-            self._ask(update, None)
+            self._client.move_reservation(self.HOLD, self._clock() + self.LONGER_S)
         except SourceError as exc:
             log.warning("jobs may start while Slurm is reconfigured: %s", exc)
 
@@ -222,11 +233,10 @@ class Reconfiguration:
         end = self._now() + within_s
         while True:
             try:
-                self._ask(["scontrol", "delete", f"reservationname={self.HOLD}"], None)
+                self._client.delete_reservation(self.HOLD)
                 return
             except SourceError as exc:
-                if "is invalid" in str(exc) or "not found" in str(exc).lower():
-                    return
+                log.debug("reservation %s: %s", self.HOLD, exc)
             if self._now() >= end:
                 log.warning("reservation %s is left; it ends within two minutes", self.HOLD)
                 return
@@ -234,11 +244,12 @@ class Reconfiguration:
 
     def _await_launched(self) -> None:
         """Until no job has been starting for a second; at most ``LAUNCH_S``."""
-        command = ["squeue", "-h", "-a", "-t", "CONFIGURING,RUNNING", "-o", "%t %r"]
         end = self._now() + self.LAUNCH_S
         quiet = self._now()
         while self._now() - quiet < 1.0 and self._now() < end:
-            text = self._ask(command, None)
-            if any(line.startswith("CF") or line.endswith("Prolog") for line in text.splitlines()):
+            if any(
+                job.state == "CONFIGURING" or (job.state == "RUNNING" and job.reason == "Prolog")
+                for job in self._client.jobs()
+            ):
                 quiet = self._now()
             self._pause(self.POLL_S)

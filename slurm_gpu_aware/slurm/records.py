@@ -50,8 +50,8 @@ class NodeShare:
     """Slurm's GPU indices (IDX), ascending."""
     types: Mapping[int, str] = field(default_factory=dict)
     """GRES type of each index, where the GPU has one."""
-    cpu_ids: tuple[int, ...] | None = None
-    """Its CPUs by Slurm's own count, over sockets and cores (`NodeCores`); None: not told."""
+    cores: tuple[int, ...] | None = None
+    """Its cores, counted over the node's sockets; None: not told."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,8 @@ class SlurmJob:
     """``%N``: tasks that may run at a time."""
     het: bool = False
     """Component of a heterogeneous job."""
+    dependency: str | None = None
+    """What it still waits for (``--dependency``); None: nothing, or nothing any more."""
     account: str | None = None
     qos: str | None = None
     req_nodes: tuple[str, ...] = ()
@@ -232,13 +234,16 @@ class SlurmNode:
     cpus_used: int = 0
     memory_mb: int = 0
     memory_used_mb: int = 0
-    partitions: tuple[str, ...] = ()
     shared_gres: bool = False
     """Has MPS, shards or MIG slices: its GPUs are left to Slurm."""
     cores: NodeCores | None = None
     """None: not told, or not such that free cores of a socket could be counted."""
     gpu_sockets: tuple[tuple[int, ...] | None, ...] = ()
     """Sockets of the GPUs of each entry of ``gpus``; None: not told."""
+    reason: str = ""
+    """Why it is drained or down; empty: none."""
+    slurmd_start_s: float | None = None
+    """When its slurmd began; None: it has not registered since slurmctld read its files."""
 
 
 @dataclass(frozen=True)

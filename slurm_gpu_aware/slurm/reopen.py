@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from slurm_gpu_aware.config import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.gate import closed_licences
-from slurm_gpu_aware.slurm.gateway import Gateway, JobUpdate
 from slurm_gpu_aware.slurm.mark import HAND, RELEASED, marked, unmarked
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.shelf import open_fields
@@ -43,7 +43,7 @@ class Pinned:
 
 
 def reopen(
-    gateway: Gateway, gate: GateConfig, pinned: Sequence[Pinned], now: float
+    gateway: SlurmClient, gate: GateConfig, pinned: Sequence[Pinned], now: float
 ) -> dict[str, str]:
     """Undo the pins of jobs and open their gate for good.
 

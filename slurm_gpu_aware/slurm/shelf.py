@@ -19,8 +19,8 @@ import re
 
 from slurm_gpu_aware.config import SHELF, is_shelf
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
+from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
 from slurm_gpu_aware.slurm.deferral import begin_fields
-from slurm_gpu_aware.slurm.gateway import Gateway
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 
 __all__ = [
@@ -45,14 +45,23 @@ _USERS = "-root"
 _LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
 
 
-def create_shelf(gateway: Gateway, now: float, opens_s: float) -> str:
+def create_shelf(gateway: SlurmClient, now: float, opens_s: float) -> str:
     """Make a shelf that opens at ``opens_s`` unless it is put off; its name.
 
     Raises SourceError if Slurm refuses, as it does where slurm.conf has no licence for it.
     """
     name = f"{SHELF}_{int(now)}"
     end_s = opens_s + LAST_S
-    gateway.create_licence_reservation(name, LICENCE, 1, _USERS, end_s, start_s=opens_s)
+    gateway.create_reservation(
+        NewReservation(
+            name,
+            end_s,
+            start_s=opens_s,
+            users=_USERS,
+            licenses=f"{LICENCE}:1",
+            flags=frozenset({"ANY_NODES", "NO_HOLD_JOBS_AFTER", "PURGE_COMP"}),
+        )
+    )
     return name
 
 

@@ -19,8 +19,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.fabric import Fabric, fabric_of
-from slurm_gpu_aware.slurm.gateway import Gateway
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 
@@ -92,7 +92,7 @@ def network_groups(
 class Network:
     """The network as it was last read; without an answer, none."""
 
-    def __init__(self, gateway: Gateway, names: Sequence[str]) -> None:
+    def __init__(self, gateway: SlurmClient, names: Sequence[str]) -> None:
         self._gateway = gateway
         self._names = names
         self._groups: dict[str, dict[str, str]] = {}

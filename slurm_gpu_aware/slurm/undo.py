@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.mark import unmarked
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.rewrite import restored_fields

@@ -20,20 +20,21 @@ __all__ = [
 UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
 """How Slurm writes that there is no value."""
 
+_LICENSE_COUNT = re.compile(r"\s*([0-9]{1,10})")
 _DURATION = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)\Z")
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTPE]?)\Z")
 _MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4, "": 1}
 _ONES = {unit: 1024**power for power, unit in enumerate(["", *"KMGTPE"])}
 
 
+@lru_cache(maxsize=4096)
 def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
-    """``a,b:2`` into (name, count); ``(null)`` into nothing."""
-    if text in UNSET:
-        return ()
+    """``a,b:2`` into (name, count), as slurmctld reads it: a count that is no number is 1."""
     found = []
-    for item in re.split(r"[,;|]", text):
+    for item in re.split(r"[,;|]", text) if text else ():
         name, _, count = item.partition(":")
-        found.append((name, int(count) if count else 1))
+        number = _LICENSE_COUNT.match(count)
+        found.append((name.strip(), int(number[1]) if number else 1))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
 from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 
 __all__ = ["RoundsBench", "placed_and_stuck", "reads"]
 

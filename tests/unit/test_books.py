@@ -18,7 +18,7 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
 from slurm_gpu_aware.service.selectd import Selector
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.parse_cluster import parse_config
 from slurm_gpu_aware.store.database import Store, open_store, published_path
 from slurm_gpu_aware.store.ledger import Decision, Ledger

@@ -9,7 +9,7 @@ import pytest
 from fake_slurm import FakeSlurm, parked
 
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 
 FORGED = "x JobState=RUNNING"
 

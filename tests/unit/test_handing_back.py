@@ -16,7 +16,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.alone import LOCK, alone
 from slurm_gpu_aware.service.handing_back import HandedBack, hand_back
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 
 PINS = {"ReqNodeList": "n1", "TresPerNode": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"

@@ -15,7 +15,7 @@ from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.qos import QosReader
-from slurm_gpu_aware.slurm.gateway import Gateway
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmQos
 
 
@@ -29,7 +29,7 @@ class Slurmdbd:
 
 def test_a_slurmdbd_that_hangs_is_not_waited_for() -> None:
     dbd = Slurmdbd()
-    reader = QosReader(cast(Gateway, cast(Any, dbd)))
+    reader = QosReader(cast(SlurmClient, cast(Any, dbd)))
     reader.refresh()
     reader.refresh()
     assert (dict(reader.known), dbd.asked) == ({}, 1)

@@ -8,8 +8,8 @@ import pytest
 
 from slurm_gpu_aware.service.placing import extra_with_clock
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, encode, parse
+from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.features import matches, understood
-from slurm_gpu_aware.slurm.gateway import JobUpdate
 from slurm_gpu_aware.slurm.gres import gpu_slots, placed_slots, same_tres, typed_gres
 from slurm_gpu_aware.slurm.mark import HAND, RELEASED, mark_of, marked, unmarked
 from slurm_gpu_aware.slurm.parse_json import parse_jobs_json

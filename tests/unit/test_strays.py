@@ -12,7 +12,7 @@ from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
 from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.gateway import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

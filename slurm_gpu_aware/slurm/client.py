@@ -1,0 +1,165 @@
+"""What we ask Slurm and tell it: the narrow protocol behind which Slurm stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_gpu_aware.slurm.records import (
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmQos,
+    SlurmReservation,
+    SlurmSwitch,
+)
+
+__all__ = ["JOB_ID", "JobUpdate", "NewReservation", "SlurmClient", "open_client"]
+
+JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+"""``98`` or ``98_3``."""
+_COUNT = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
+_LONGEST = 65536
+
+
+@dataclass(frozen=True)
+class JobUpdate:
+    """New values for fields of one job, by the names of ``scontrol update``.
+
+    An empty text clears the field. Raises ValueError for what is no value of its field, so that
+    whoever has made an update can send it.
+    """
+
+    job_id: str
+    fields: tuple[tuple[str, str], ...]
+
+    TEXTS = frozenset(
+        {
+            *("AdminComment", "CpusPerTres", "ExcNodeList", "Extra", "Features", "Licenses"),
+            *("ReqNodeList", "ReservationName", "TresFreq", "TresPerJob", "TresPerNode"),
+            *("TresPerSocket", "TresPerTask"),
+        }
+    )
+    COUNTS = frozenset({"CPUsPerTask", "MinCPUsNode", "NumCPUs", "NumNodes", "NumTasks"})
+    """``N``; NumCPUs and NumNodes also ``MIN-MAX``."""
+
+    def __post_init__(self) -> None:
+        if not JOB_ID.match(self.job_id):
+            raise ValueError(f"{self.job_id!r} is not a job id")
+        for name, value in self.fields:
+            if name in self.TEXTS:
+                fits = "\0" not in value and len(value) <= _LONGEST
+            elif name in self.COUNTS:
+                fits = _COUNT.match(value) is not None
+            elif name == "StartTime":
+                fits = value == "now"
+            else:
+                raise ValueError(f"job {self.job_id}: field {name!r} is not ours to change")
+            if not fits:
+                raise ValueError(f"job {self.job_id}: {name}={value[:80]!r} is no value of it")
+
+    @staticmethod
+    def range(value: str) -> tuple[int, int | None]:
+        """(least, most) of a count; None: the most stays as it is. Raises ValueError."""
+        match = _COUNT.match(value)
+        if match is None:
+            raise ValueError(f"{value[:80]!r} is not a count")
+        return int(match[1]), int(match[2]) if match[2] else None
+
+
+@dataclass(frozen=True)
+class NewReservation:
+    """A reservation to be made."""
+
+    name: str
+    end_s: float
+    start_s: float | None = None
+    """None: now."""
+    users: str = "root"
+    """Who may use it; ``-alice``: all others."""
+    licenses: str = ""
+    """``name:count``; such a reservation holds no node."""
+    nodes: str = ""
+    """Host list, or ``ALL``."""
+    flags: frozenset[str] = frozenset()
+    """Of `FLAGS`."""
+
+    FLAGS = frozenset({"ANY_NODES", "IGNORE_JOBS", "NO_HOLD_JOBS_AFTER", "OVERLAP", "PURGE_COMP"})
+
+
+class SlurmClient(Protocol):
+    """Every call has a time limit and raises SourceError when Slurm refuses or cannot be asked."""
+
+    unread: frozenset[int]
+    """Raw numbers of records that the last ``jobs`` left out: they are there, but were not read."""
+
+    def settings(self) -> Mapping[str, str]:
+        """Slurm's configuration: key -> value as ``scontrol show config`` spells them."""
+
+    def config(self) -> SlurmConfig:
+        """What of Slurm's configuration matters to placing."""
+
+    def jobs(self) -> list[SlurmJob]:
+        """All job records that slurmctld has, also those that ended a while ago."""
+
+    def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
+        """A few jobs, each asked for by itself; whoever is gone is not among them."""
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes."""
+
+    def partitions(self) -> list[SlurmPartition]:
+        """All partitions, hidden ones too."""
+
+    def qos(self) -> list[SlurmQos]:
+        """All QOS, by slurmdbd."""
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations."""
+
+    def topology(self) -> list[SlurmSwitch]:
+        """Switches or blocks of the default topology; empty if Slurm has none."""
+
+    def free_licenses(self) -> dict[str, int]:
+        """Licences that nobody holds or reserves, by name."""
+
+    def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
+        """Carry out updates in their order; return Slurm's complaint per job id refused.
+
+        Not atomic: a refused update may have changed some of its fields, and after an error any
+        of them may still be applied. Read back.
+        """
+
+    def release_jobs(self, ids: Sequence[str]) -> None:
+        """Let jobs go that Slurm itself holds; a refusal is logged."""
+
+    def create_reservation(self, wanted: NewReservation) -> None:
+        """Make a reservation."""
+
+    def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
+        """Move a reservation's end, and its start where it has not begun.
+
+        False if there is none of that name, or its start cannot be moved any more.
+        """
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation if there is one."""
+
+    def drain_node(self, name: str, reason: str) -> None:
+        """No new jobs on the node; those that run go on."""
+
+    def resume_node(self, name: str) -> None:
+        """The node takes jobs again."""
+
+
+def open_client(timeout_s: float) -> SlurmClient:
+    """The client of the Slurm that this host belongs to; ``timeout_s`` bounds each call.
+
+    Raises SourceError that says what is missing.
+    """
+    from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
+
+    return LibslurmClient(timeout_s)

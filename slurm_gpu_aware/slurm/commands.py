@@ -1,0 +1,63 @@
+"""Slurm's commands where an administrator would type them, too: run with a time limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from slurm_gpu_aware.errors import SourceError
+
+__all__ = ["clean_environment", "run_command"]
+
+
+def clean_environment() -> dict[str, str]:
+    """Our environment without what would change the answers of Slurm's commands."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key == "SLURM_CONF"
+        or not key.startswith(("SLURM_", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_"))
+    }
+    # Times as Unix seconds, task lists of arrays in full, texts in English.
+    return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
+
+
+def run_command(
+    argv: Sequence[str],
+    timeout_s: float,
+    *,
+    stdin: str | None = None,
+    check: bool = True,
+    extra: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, str]:
+    """Run a command, with ``extra`` in its environment; return (stdout, stderr).
+
+    Raises
+    ------
+    SourceError
+        It is not there, ran past ``timeout_s``, or (with ``check``) exited other than 0.
+    """
+    what = " ".join(argv[:4])
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            timeout=timeout_s,
+            env=clean_environment() | dict(extra),
+            process_group=0,  # Ctrl-C is for us: a command that was begun ends by itself
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"{what}: no answer within {timeout_s:g} s") from None
+    except OSError as exc:
+        raise SourceError(f"{what}: cannot be run: {exc.strerror}") from None
+    stdout = done.stdout.decode("utf-8", "surrogateescape")
+    stderr = done.stderr.decode("utf-8", "surrogateescape")
+    if check and done.returncode != 0:
+        said = (stderr.strip() or stdout.strip()).splitlines()
+        raise SourceError(f"{what}: {said[-1][:200] if said else f'exit {done.returncode}'}")
+    return stdout, stderr

@@ -1,0 +1,156 @@
+"""Builds ``_libslurm``: cffi in API mode on Slurm's public library.
+
+The compiler takes the layout of Slurm's structures from the headers of the release at hand, so one
+source serves all releases. ``SLURM_INCLUDE_DIR`` and ``SLURM_LIB_DIR`` name a Slurm that is not
+where the compiler looks. Run by setuptools when the package is installed (``setup.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).parent
+_FIELDS = runpy.run_path(str(HERE / "libslurm_fields.py"))
+
+_NUMBERS: dict[str, dict[str, str]] = {
+    "job": {
+        "job_id": "JOB_ID(record)",
+        "exclusive": "(uint64_t)JOB_IS_EXCLUSIVE(record)",
+        "segment_size": "JOB_SEGMENT_SIZE(record)",
+        "oversized": "(uint64_t)oversized",
+    },
+    "node": {
+        "alloc_cpus": "(uint64_t)allocated_cpus(record)",
+        "alloc_memory": "allocated_memory(record)",
+    },
+}
+"""Numbers that are not simply a member of that name."""
+_TEXTS: dict[str, dict[str, str | None]] = {
+    "job": {
+        # RESV_DEL_HOLD would hide the state of a job that its reservation has left.
+        "state": "slurm_job_state_string(record->job_state & ~JOB_RESV_DEL_HOLD)",
+        "reason": None,
+        "shares": None,
+    },
+    "node": {
+        "state": "slurm_node_state_string_complete(record->node_state)",
+        "features": "record->features_act ? record->features_act : record->features",
+    },
+    "partition": {
+        "preempt_mode": "slurm_preempt_mode_string(record->preempt_mode)",
+        "topology_name": "PARTITION_TOPOLOGY(record)",
+        "line": None,
+    },
+    "reservation": {"flags": "slurm_reservation_flags_string(record)"},
+}
+"""Texts that are not simply a member of that name; None: one of `_WRITERS` writes it."""
+_WRITERS = {"reason": "put_reason", "shares": "put_shares", "line": "put_partition_line"}
+_FREED = {("node", "state"), ("reservation", "flags")}
+"""Texts that we have to free."""
+_TYPES = {
+    "job": "job_info_t",
+    "node": "node_info_t",
+    "partition": "partition_info_t",
+    "reservation": "reserve_info_t",
+    "license": "slurm_license_info_t",
+}
+
+
+def _writer(kind: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> str:
+    """C function that writes one record."""
+    lines = [f"static void put_{kind}(aware_reply *out, {_TYPES[kind]} *record)", "{"]
+    if "oversized" in numbers:
+        plain = [text for text in texts if text not in _TEXTS[kind]]
+        lines.append("\tint oversized = 0;")
+        lines += [f"\toversized |= too_long(record->{text});" for text in plain]
+    lines.append("\tsize_t at = begin_record(out);")
+    for number in numbers:
+        value = _NUMBERS.get(kind, {}).get(number, f"record->{number}")
+        lines.append(f"\tNUMBER({value});")
+    for text in texts:
+        value = _TEXTS.get(kind, {}).get(text, f"record->{text}")
+        if value is None:
+            lines.append(f"\t{_WRITERS[text]}(out, record);")
+        elif (kind, text) in _FREED:
+            lines.append(f"\t{{ char *made = {value}; put_text(out, made);")
+            lines.append("\tslurm_xfree((void **)&made); }")
+        else:
+            lines.append(f"\tput_text(out, {value});")
+    return "\n".join([*lines, "\tend_record(out, at);", "}\n"])
+
+
+def _setter() -> str:
+    """C function that fills an update."""
+    lines = ["static void set_job(job_desc_msg_t *job, char **texts, int64_t *numbers)", "{"]
+    for i, text in enumerate(_FIELDS["UPDATE_TEXTS"]):
+        lines.append(f"\tif (texts[{i}]) job->{text} = texts[{i}];")
+    for i, number in enumerate(_FIELDS["UPDATE_NUMBERS"]):
+        lines.append(f"\tif (numbers[{i}] >= 0) job->{number} = numbers[{i}];")
+    return "\n".join([*lines, "}\n"])
+
+
+def _source() -> str:
+    kinds = [_FIELDS[name] for name in ("JOB", "NODE", "PARTITION", "RESERVATION", "LICENSE")]
+    generated = "\n".join(_writer(*kind) for kind in kinds) + _setter()
+    text = (HERE / "libslurm_records.c").read_text(encoding="utf-8")
+    includes = ["ctype.h", "errno.h", "inttypes.h", "stdio.h", "stdlib.h", "string.h", "unistd.h"]
+    includes += ["slurm/slurm.h", "slurm/slurm_errno.h", "slurm/slurm_version.h"]
+    head = "\n".join(f"#include <{name}>" for name in includes)
+    return f"{head}\n{text.replace('/* GENERATED RECORDS */', generated)}"
+
+
+def _folder(variable: str) -> list[str]:
+    return [os.environ[variable]] if os.environ.get(variable) else []
+
+
+builder = FFI()
+builder.cdef(
+    """
+    typedef struct { char *data; size_t size; ...; } aware_reply;
+    void aware_free(aware_reply *);
+    int aware_jobs(aware_reply *);
+    int aware_job(uint32_t, aware_reply *);
+    int aware_nodes(aware_reply *);
+    int aware_partitions(aware_reply *);
+    int aware_reservations(aware_reply *);
+    int aware_licenses(aware_reply *);
+    int aware_settings(aware_reply *);
+    int aware_topology(aware_reply *);
+    int aware_update_job(char *, char **, int64_t *, aware_reply *);
+    int aware_create_reservation(char *, char *, char *, char *, int64_t, int64_t, uint64_t);
+    int aware_move_reservation(char *, int64_t, int64_t);
+    int aware_delete_reservation(char *);
+    int aware_update_node(char *, uint32_t, char *);
+    long aware_built_for(void);
+    long slurm_api_version(void);
+    void slurm_init(const char *);
+    char *slurm_strerror(int);
+    #define RESERVE_FLAG_ANY_NODES ...
+    #define RESERVE_FLAG_IGN_JOBS ...
+    #define RESERVE_FLAG_NO_HOLD_JOBS ...
+    #define RESERVE_FLAG_OVERLAP ...
+    #define RESERVE_FLAG_PURGE_COMP ...
+    #define NODE_STATE_DRAIN ...
+    #define NODE_RESUME ...
+    #define ESLURM_IN_STANDBY_MODE ...
+    #define ESLURM_INVALID_JOB_ID ...
+    #define ESLURM_RESERVATION_INVALID ...
+    #define ESLURM_RSV_ALREADY_STARTED ...
+    """
+)
+builder.set_source(
+    "slurm_gpu_aware.slurm._libslurm",
+    _source(),
+    libraries=["slurm"],
+    include_dirs=_folder("SLURM_INCLUDE_DIR"),
+    library_dirs=_folder("SLURM_LIB_DIR"),
+    # Without headers or a compiler the package is installed all the same, without the client.
+    optional=True,
+)
+
+if __name__ == "__main__":
+    builder.compile(verbose=True)

@@ -1,0 +1,363 @@
+"""`SlurmClient` over Slurm's own library: one RPC per call, structured records, no text of a user
+anywhere but as the value that it is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.client import JOB_ID, JobUpdate, NewReservation
+from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.fabric import default_topology
+from slurm_gpu_aware.slurm.hostlist import check_node_names
+from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
+from slurm_gpu_aware.slurm.libslurm_fields import (
+    JOB,
+    LICENSE,
+    NODE,
+    PARTITION,
+    RESERVATION,
+    RESULT,
+    UPDATE_NUMBERS,
+    UPDATE_TEXTS,
+    RecordKind,
+)
+from slurm_gpu_aware.slurm.read_cluster import (
+    config_of,
+    node_of,
+    parse_qos,
+    parse_settings,
+    partition_of,
+    reservation_of,
+)
+from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.slurm.records import (
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmQos,
+    SlurmReservation,
+    SlurmSwitch,
+)
+from slurm_gpu_aware.slurm.slices import SlicedNodes
+from slurm_gpu_aware.slurm.topology import parse_topology
+
+__all__ = ["LibslurmClient"]
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_TEXTS = {
+    "AdminComment": "admin_comment",
+    "CpusPerTres": "cpus_per_tres",
+    "ExcNodeList": "exc_nodes",
+    "Extra": "extra",
+    "Features": "features",
+    "Licenses": "licenses",
+    "ReqNodeList": "req_nodes",
+    "ReservationName": "reservation",
+    "TresFreq": "tres_freq",
+    "TresPerJob": "tres_per_job",
+    "TresPerNode": "tres_per_node",
+    "TresPerSocket": "tres_per_socket",
+    "TresPerTask": "tres_per_task",
+}
+_COUNTS = {
+    "CPUsPerTask": ("cpus_per_task", None),
+    "MinCPUsNode": ("pn_min_cpus", None),
+    "NumCPUs": ("min_cpus", "max_cpus"),
+    "NumNodes": ("min_nodes", "max_nodes"),
+    "NumTasks": ("num_tasks", None),
+}
+"""Name of ``scontrol update`` -> field of ``job_desc_msg_t`` (least, most)."""
+_UNLIMITED = 0xFFFFFFFF
+"""INFINITE: a priority that Slurm computes; releases a held job."""
+_PER_UPDATE_S = 0.02
+_FLAGS = {
+    "ANY_NODES": "RESERVE_FLAG_ANY_NODES",
+    "IGNORE_JOBS": "RESERVE_FLAG_IGN_JOBS",
+    "NO_HOLD_JOBS_AFTER": "RESERVE_FLAG_NO_HOLD_JOBS",
+    "OVERLAP": "RESERVE_FLAG_OVERLAP",
+    "PURGE_COMP": "RESERVE_FLAG_PURGE_COMP",
+}
+
+
+class LibslurmClient:
+    """See `SlurmClient`.
+
+    Parameters
+    ----------
+    timeout_s : how long a call may take.
+
+    Raises
+    ------
+    SourceError
+        The library cannot be used here; the sentence says what to do.
+    """
+
+    def __init__(self, timeout_s: float = 20.0) -> None:
+        self._slurm = Libslurm(timeout_s)
+        self._timeout_s = timeout_s
+        self._known: dict[bytes, SlurmJob | None] = {}
+        """Each job record of the last reading -> the job; None: it was not understood."""
+        self._complained: dict[str, str] = {}
+        """What was not understood the last time, and why."""
+        self._sliced = SlicedNodes()
+        self.unread: frozenset[int] = frozenset()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def settings(self) -> Mapping[str, str]:
+        """Slurm's configuration as ``scontrol show config`` spells it."""
+        return parse_settings(self._slurm.reply("aware_settings").decode(errors="replace"))
+
+    def config(self) -> SlurmConfig:
+        """What of Slurm's configuration matters to placing."""
+        found = config_of(self.settings())
+        if not found.conf_file:
+            return found
+        path = Path(found.conf_file)
+        self._sliced.beside(path)
+        return replace(found, default_topology=default_topology(path.with_name("topology.yaml")))
+
+    def jobs(self) -> list[SlurmJob]:
+        """All job records; one that reads as the last time is not looked at again."""
+        before, self._known = self._known, {}
+        found, unread = [], []
+        for record in self._slurm.records(JOB, "aware_jobs"):
+            job = before[record] if record in before else self._job(record)
+            self._known[record] = job
+            if job is None:
+                unread.append(int(decode(JOB, record)["job_id"]))
+            else:
+                found.append(job)
+        self.unread = frozenset(unread)
+        return found
+
+    def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
+        """A few jobs, each asked for by itself, whatever the length of the queue."""
+        found: list[SlurmJob] = []
+        for job_id in ids:
+            if not JOB_ID.match(job_id):
+                raise ValueError(f"{job_id!r} is not a job id")
+            number = int(job_id.partition("_")[0])
+            try:
+                answer = self._slurm.records(JOB, "aware_job", number)
+            except SlurmError as exc:
+                if exc.code == self._slurm.lib.ESLURM_INVALID_JOB_ID:
+                    continue
+                raise
+            jobs = filter(None, map(self._job, answer))
+            found += [job for job in jobs if job.id == job_id][:1]
+        return found
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes but those that cannot be understood, which costs no other its place."""
+        return self._sliced.mark(self._each(NODE, "aware_nodes", node_of))
+
+    def partitions(self) -> list[SlurmPartition]:
+        """All partitions, hidden ones too."""
+        return self._each(PARTITION, "aware_partitions", partition_of)
+
+    def qos(self) -> list[SlurmQos]:
+        """All QOS, by slurmdbd, as an administrator would ask for them."""
+        columns = "format=name,preempt,preemptmode,priority,preemptexempttime,gracetime"
+        command = ["sacctmgr", "-n", "-P", "show", "qos", columns]
+        return parse_qos(run_command(command, self._timeout_s)[0])
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations."""
+        now = time.time()
+        return self._each(
+            RESERVATION, "aware_reservations", lambda fields: reservation_of(fields, now)
+        )
+
+    def topology(self) -> list[SlurmSwitch]:
+        """Switches or blocks of the default topology; empty if Slurm has none."""
+        return parse_topology(self._slurm.reply("aware_topology").decode(errors="replace"))
+
+    def free_licenses(self) -> dict[str, int]:
+        """Licences that nobody holds or reserves."""
+        found = (
+            decode(LICENSE, record) for record in self._slurm.records(LICENSE, "aware_licenses")
+        )
+        # A reservation's licences count as free until jobs inside it take them.
+        return {lic["name"]: max(0, lic["available"] - lic["reserved"]) for lic in found}
+
+    def _job(self, record: bytes) -> SlurmJob | None:
+        fields = decode(JOB, record)
+        return self._understood(f"job {fields['job_id']}", partial(job_of, fields))
+
+    def _each(
+        self, kind: RecordKind, function: str, read: Callable[[Mapping[str, Any]], _T]
+    ) -> list[_T]:
+        found = []
+        for record in self._slurm.records(kind, function):
+            fields = decode(kind, record)
+            one = self._understood(f"{kind.name} {fields['name']}", partial(read, fields))
+            if one is not None:
+                found.append(one)
+        return found
+
+    def _understood(self, what: str, read: Callable[[], _T]) -> _T | None:
+        """What ``read`` returns; None, and a line in the log, if it does not understand."""
+        try:
+            return read()
+        except (SourceError, ValueError, LookupError) as exc:
+            if self._complained.get(what) != str(exc):
+                log.warning("%s is left out: %s", what, exc)
+            self._complained[what] = str(exc)
+            return None
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
+        """Carry out updates in order, one RPC each; complaints by job id."""
+        return self._update([(u.job_id, *_descriptor(u.fields)) for u in updates])
+
+    def release_jobs(self, ids: Sequence[str]) -> None:
+        """Let jobs go that Slurm itself holds; a refusal is logged."""
+        for job_id in ids:
+            if not JOB_ID.match(job_id):
+                raise ValueError(f"{job_id!r} is not a job id")
+        released = {"priority": _UNLIMITED}
+        for job_id, why in self._update([(job_id, {}, released) for job_id in ids]).items():
+            log.warning("job %s could not be released: %s", job_id, why)
+
+    def _update(
+        self, updates: Sequence[tuple[str, Mapping[str, str], Mapping[str, int]]]
+    ) -> dict[str, str]:
+        """Updates (id, texts, numbers) in order. Raises SourceError if Slurm cannot be asked."""
+        if not updates:
+            return {}
+
+        def send() -> dict[str, str]:
+            refused: dict[str, str] = {}
+            for update in updates:
+                refused |= self._send(*update)
+            return refused
+
+        return self._slurm.within(send, _PER_UPDATE_S * len(updates))
+
+    def _send(
+        self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]
+    ) -> dict[str, str]:
+        ffi, lib = self._slurm.ffi, self._slurm.lib
+        kept = {
+            name: ffi.new("char[]", text.encode("utf-8", "surrogateescape"))
+            for name, text in texts.items()
+        }
+        reply = ffi.new("aware_reply *")
+        try:
+            code = lib.aware_update_job(
+                ffi.new("char[]", job_id.encode()),
+                ffi.new("char *[]", [kept.get(name, ffi.NULL) for name in UPDATE_TEXTS]),
+                ffi.new("int64_t[]", [numbers.get(name, -1) for name in UPDATE_NUMBERS]),
+                reply,
+            )
+            data = bytes(ffi.buffer(reply.data, reply.size)) if reply.size else b""
+        finally:
+            lib.aware_free(reply)
+        refused = {
+            _named(result["job_id"], job_id): result["message"]
+            or self._slurm.text_of(result["error_code"])
+            for result in (decode(RESULT, record) for record in records(data))
+            if result["error_code"]
+        }
+        if refused or not code:
+            return refused
+        try:
+            self._slurm.check(code, f"update of job {job_id}")
+        except SlurmError as exc:
+            if not exc.refused:
+                raise
+        return {job_id: self._slurm.text_of(code)}
+
+    # -- reservations and nodes ----------------------------------------------------------------
+
+    def create_reservation(self, wanted: NewReservation) -> None:
+        """Make a reservation."""
+        lib = self._slurm.lib
+        flags = 0
+        for flag in wanted.flags:
+            flags |= getattr(lib, _FLAGS[flag])
+        start_s = time.time() if wanted.start_s is None else wanted.start_s
+        self._slurm.call(
+            "aware_create_reservation",
+            self._text(wanted.name),
+            self._text(wanted.users),
+            self._text(wanted.licenses),
+            self._text(wanted.nodes),
+            int(start_s),
+            int(wanted.end_s),
+            flags,
+        )
+
+    def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
+        """Move a reservation's end, and its start where it has not begun."""
+        start = -1 if start_s is None else int(start_s)
+        try:
+            self._slurm.call("aware_move_reservation", self._text(name), start, int(end_s))
+        except SlurmError as exc:
+            lib = self._slurm.lib
+            if exc.code in (lib.ESLURM_RESERVATION_INVALID, lib.ESLURM_RSV_ALREADY_STARTED):
+                return False
+            raise
+        return True
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation if there is one."""
+        try:
+            self._slurm.call("aware_delete_reservation", self._text(name))
+        except SlurmError as exc:
+            if exc.code != self._slurm.lib.ESLURM_RESERVATION_INVALID:
+                raise
+
+    def drain_node(self, name: str, reason: str) -> None:
+        """No new jobs on the node; those that run go on."""
+        self._update_node(name, self._slurm.lib.NODE_STATE_DRAIN, reason)
+
+    def resume_node(self, name: str) -> None:
+        """The node takes jobs again."""
+        self._update_node(name, self._slurm.lib.NODE_RESUME, "")
+
+    def _update_node(self, name: str, state: int, reason: str) -> None:
+        check_node_names([name])
+        self._slurm.call("aware_update_node", self._text(name), state, self._text(reason))
+
+    def _text(self, text: str) -> object:
+        """A C string; NULL for the empty one."""
+        ffi = self._slurm.ffi
+        return ffi.new("char[]", text.encode("utf-8", "surrogateescape")) if text else ffi.NULL
+
+
+def _descriptor(fields: Iterable[tuple[str, str]]) -> tuple[dict[str, str], dict[str, int]]:
+    """(texts, numbers) of an update by the names of ``job_desc_msg_t``."""
+    texts: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    for name, value in fields:
+        if name in _TEXTS:
+            texts[_TEXTS[name]] = value
+        elif name == "StartTime":
+            numbers["begin_time"] = int(time.time())
+        else:
+            least, most = JobUpdate.range(value)
+            fewest, largest = _COUNTS[name]
+            numbers[fewest] = least
+            if largest is not None and most is not None:
+                numbers[largest] = most
+    return texts, numbers
+
+
+def _named(record: str, asked: str) -> str:
+    """The id of a refused record as it was asked for: ``98_[4-9]`` is the rest of array 98."""
+    array, _, task = record.partition("_")
+    return record if task.isdigit() and asked != array else asked

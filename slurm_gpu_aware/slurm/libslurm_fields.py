@@ -1,0 +1,100 @@
+"""Which fields of Slurm's records are read, in the words of ``slurm/slurm.h``.
+
+One table for both sides: `libslurm_build` writes the C code from it, `libslurm` splits what that
+code returns. Standard library alone: it is read while the package is built.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "JOB",
+    "LICENSE",
+    "NODE",
+    "NOT_SET",
+    "PARTITION",
+    "RESERVATION",
+    "RESULT",
+    "UNLIMITED",
+    "UPDATE_NUMBERS",
+    "UPDATE_TEXTS",
+    "RecordKind",
+]
+
+
+class RecordKind(NamedTuple):
+    """One kind of record: numbers first, then texts, each under Slurm's own name."""
+
+    name: str
+    numbers: tuple[str, ...]
+    """Integers of any width; NO_VAL becomes `NOT_SET`, INFINITE becomes `UNLIMITED`."""
+    texts: tuple[str, ...]
+
+
+NOT_SET = -2
+UNLIMITED = -1
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+JOB = RecordKind(
+    "job",
+    _words(
+        """job_id array_job_id array_task_id array_max_tasks het_job_id user_id priority
+        job_state state_reason restart_cnt batch_flag submit_time eligible_time accrue_time
+        last_sched_eval start_time end_time time_limit time_min num_nodes max_nodes num_cpus
+        num_tasks cpus_per_task ntasks_per_node ntasks_per_core threads_per_core
+        sockets_per_node cores_per_socket core_spec contiguous pn_min_memory pn_min_cpus
+        pn_min_tmp_disk req_switch segment_size exclusive bitflags oversized"""
+    ),
+    _words(
+        """state reason array_task_str name user_name account qos partition req_nodes exc_nodes
+        nodes dependency tres_req_str features prefer batch_features burst_buffer resv_name
+        licenses admin_comment comment extra tres_per_node tres_per_job tres_per_task
+        tres_per_socket tres_bind tres_freq cpus_per_tres mem_per_tres gres_total shares
+        job_size_str"""
+    ),
+)
+"""``oversized``: a text was longer than is read, and is empty here. ``shares``: per node a line
+``node TAB CPUs TAB cores TAB MB TAB gres``; cores are ``*`` where they are not told."""
+
+NODE = RecordKind(
+    "node",
+    _words(
+        """cpus cpus_efctv threads sockets cores alloc_cpus real_memory mem_spec_limit
+        alloc_memory slurmd_start_time boot_time"""
+    ),
+    _words("name state features gres gres_used gres_drain cpu_spec_list reason"),
+)
+
+PARTITION = RecordKind(
+    "partition",
+    _words("state_up max_time default_time max_nodes priority_tier max_share grace_time"),
+    _words("name nodes preempt_mode topology_name line"),
+)
+"""``line``: as ``scontrol show partition`` prints it, which alone tells JobDefaults."""
+
+RESERVATION = RecordKind(
+    "reservation",
+    _words("start_time end_time core_cnt"),
+    _words("name node_list licenses users tres_str flags"),
+)
+
+LICENSE = RecordKind("license", _words("total in_use available reserved"), ("name",))
+
+RESULT = RecordKind("result", ("error_code",), ("job_id", "message"))
+"""What became of one record of an update."""
+
+UPDATE_TEXTS = _words(
+    """admin_comment comment cpus_per_tres exc_nodes extra features licenses name partition
+    req_nodes reservation tres_bind tres_freq tres_per_job tres_per_node tres_per_socket
+    tres_per_task"""
+)
+UPDATE_NUMBERS = _words(
+    """begin_time cpus_per_task max_cpus max_nodes min_cpus min_nodes num_tasks pn_min_cpus
+    priority time_limit"""
+)
+"""Fields of ``job_desc_msg_t`` that an update may set."""

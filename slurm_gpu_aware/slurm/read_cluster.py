@@ -1,0 +1,261 @@
+"""Nodes, partitions, reservations and settings of Slurm's library into records.
+
+Only administrators write what stands here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from slurm_gpu_aware.cluster import PreemptionOrder
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres, slot_of
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.records import (
+    GpuDefaults,
+    NodeCores,
+    SlurmConfig,
+    SlurmNode,
+    SlurmPartition,
+    SlurmQos,
+    SlurmReservation,
+)
+from slurm_gpu_aware.slurm.values import (
+    parse_count,
+    parse_duration,
+    parse_indices,
+    parse_licenses,
+)
+
+__all__ = ["config_of", "node_of", "parse_qos", "parse_settings", "partition_of", "reservation_of"]
+
+_SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
+_JOB_DEFAULTS = re.compile(r"\sJobDefaults=(\S+)")
+_UNSET = frozenset({"(null)", "N/A", "", "None"})
+_PARTITION_UP = 3
+"""PARTITION_UP: submission and scheduling."""
+_EXCLUSIVE = 0
+"""``max_share`` of OverSubscribe=EXCLUSIVE."""
+
+
+def node_of(raw: Mapping[str, Any]) -> SlurmNode:
+    """A node, from fields by the names of `libslurm_fields.NODE`. Raises SourceError, ValueError."""
+    gres = parse_gres(_value(raw["gres"]))
+    started = raw["slurmd_start_time"]
+    return SlurmNode(
+        name=raw["name"],
+        states=frozenset(raw["state"].replace("*", "+NOT_RESPONDING").split("+")),
+        features=frozenset(filter(None, _value(raw["features"]).split(","))),
+        gpus=tuple((item.kind, item.count) for item in gres if item.name == "gpu"),
+        gpus_used=_gpu_indices(_value(raw["gres_used"])),
+        gpus_drained=_gpu_indices(_value(raw["gres_drain"])),
+        cpus=raw["cpus_efctv"] or raw["cpus"],
+        threads=raw["threads"] or 1,
+        cpus_used=raw["alloc_cpus"],
+        memory_mb=raw["real_memory"] - raw["mem_spec_limit"],
+        memory_used_mb=raw["alloc_memory"],
+        shared_gres=any(item.name != "gpu" or is_slice(item.kind) for item in gres),
+        cores=_cores(raw),
+        gpu_sockets=tuple(item.sockets for item in gres if item.name == "gpu"),
+        reason=raw["reason"],
+        slurmd_start_s=float(started) if started > 0 else None,
+    )
+
+
+def _cores(raw: Mapping[str, Any]) -> NodeCores | None:
+    """None where the CPUs are no whole cores, or it is not told which are kept for the system."""
+    sockets, cores, threads = raw["sockets"], raw["cores"], raw["threads"] or 1
+    total, special = raw["cpus"], _value(raw["cpu_spec_list"])
+    kept = bool(special) or raw["cpus_efctv"] == total
+    if not sockets * cores or total not in (sockets * cores, sockets * cores * threads) or not kept:
+        return None
+    per_core = total // (sockets * cores)
+    return NodeCores(sockets, cores, threads, per_core, frozenset(parse_indices(special)))
+
+
+@lru_cache(maxsize=8192)  # thousands of nodes show the same few lines
+def _gpu_indices(text: str) -> frozenset[int]:
+    """GPU indices of ``GresUsed`` or ``GresDrain``.
+
+    Of GPUs without a device file Slurm says only how many there are; any indices stand for them.
+    """
+    found: set[int] = set()
+    counted = 0
+    for item in parse_gres(text):
+        slot = slot_of(item.kind)
+        if item.indices is not None:
+            found.update(item.indices)
+        elif slot is not None and item.count:
+            found.add(slot)
+        else:
+            counted += item.count
+    free = (slot for slot in itertools.count() if slot not in found)
+    return frozenset([*found, *itertools.islice(free, counted)])
+
+
+def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
+    """A partition, from fields by the names of `libslurm_fields.PARTITION`."""
+    defaults = _JOB_DEFAULTS.search(raw["line"])
+    return SlurmPartition(
+        name=raw["name"],
+        nodes=frozenset(expand_hostlist(_value(raw["nodes"]))),
+        up=raw["state_up"] == _PARTITION_UP,
+        max_time_s=_minutes(raw["max_time"], math.inf),
+        default_time_s=_minutes(raw["default_time"], None),
+        max_nodes=raw["max_nodes"] if raw["max_nodes"] >= 0 else None,
+        priority_tier=raw["priority_tier"],
+        preempt_mode=_modes(raw["preempt_mode"]),
+        exclusive=raw["max_share"] == _EXCLUSIVE,
+        grace_s=float(max(0, raw["grace_time"])),
+        per_gpu=_gpu_defaults(defaults[1] if defaults else ""),
+        topology=_value(raw["topology_name"]),
+    )
+
+
+def _minutes(number: int, unset: Any) -> Any:
+    """Minutes in seconds; ``unset`` where there is no limit or none is given."""
+    return unset if number < 0 else 60.0 * number
+
+
+def _gpu_defaults(text: str) -> GpuDefaults:
+    """``DefCpuPerGPU=4,DefMemPerGPU=1000``; 0 is no default."""
+    found = dict(item.strip().lower().partition("=")[::2] for item in text.split(","))
+    cpus, memory = (found.get(f"def{name}pergpu", "") for name in ("cpu", "mem"))
+    return GpuDefaults(
+        int(cpus) or None if cpus.isdigit() else None,
+        int(memory) or None if memory.isdigit() else None,
+    )
+
+
+def parse_qos(text: str) -> list[SlurmQos]:
+    """QOS of ``sacctmgr -nP show qos``; its columns are name, preempt, preemptmode, priority,
+    preemptexempttime, gracetime.
+
+    Raises SourceError.
+    """
+    found = []
+    for line in filter(None, text.splitlines()):
+        values = line.split("|")
+        if len(values) != 6:
+            raise SourceError(f"sacctmgr show qos: {line[:80]!r} has not six values")
+        name, preempts, mode, priority, exempt, grace = values
+        found.append(
+            SlurmQos(
+                name=name,
+                preempts=frozenset(filter(None, preempts.split(","))),
+                preempt_mode=frozenset() if mode in ("", "cluster") else _modes(mode),
+                priority=int(priority) if priority.isdigit() else 0,
+                exempt_s=_exempt(exempt),
+                grace_s=_grace(grace),
+            )
+        )
+    return found
+
+
+def _modes(text: str) -> frozenset[str]:
+    return frozenset(part.strip().upper() for part in text.split(","))
+
+
+def _exempt(text: str) -> float | None:
+    seconds = parse_duration(text)
+    return None if math.isinf(seconds) else seconds
+
+
+def _grace(text: str) -> float:
+    """Seconds, also where Slurm writes only their number."""
+    return float(text) if text.isdigit() else _exempt(text) or 0.0
+
+
+def reservation_of(raw: Mapping[str, Any], now: float) -> SlurmReservation:
+    """A reservation, from fields by the names of `libslurm_fields.RESERVATION`."""
+    tres = [item.partition("=")[::2] for item in _value(raw["tres_str"]).split(",")]
+    return SlurmReservation(
+        name=raw["name"],
+        start_s=float(raw["start_time"]),
+        end_s=float(raw["end_time"]),
+        nodes=frozenset(expand_hostlist(_value(raw["node_list"]))),
+        licenses=parse_licenses(_value(raw["licenses"])),
+        flags=frozenset(filter(None, _value(raw["flags"]).split(","))),
+        active=raw["start_time"] <= now <= raw["end_time"],
+        cpus=next((parse_count(n) for name, n in tres if name == "cpu"), None),
+        gpus=_gpus_of(tres),
+    )
+
+
+def _gpus_of(tres: Sequence[tuple[str, ...]]) -> int | None:
+    """``gres/gpu=2``, or typed ones, or both, which then count the same GPUs."""
+    typed = [int(n) for name, n in tres if name.startswith("gres/gpu:") and n.isdigit()]
+    untyped = [int(n) for name, n in tres if name == "gres/gpu" and n.isdigit()]
+    return max(sum(typed), *untyped, 0) if typed or untyped else None
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """Slurm's configuration as it prints it: ``Key = value`` a line, into a mapping."""
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _SETTING.match(line)
+        if match is not None:
+            settings.setdefault(match[1], match[2].strip())
+    return settings
+
+
+def config_of(settings: Mapping[str, str]) -> SlurmConfig:
+    """What matters to placing. Raises SourceError if the settings are not Slurm's."""
+    if "SLURM_VERSION" not in settings:
+        raise SourceError("Slurm tells no SLURM_VERSION with its configuration")
+    version = re.findall(r"[0-9]+", settings["SLURM_VERSION"])[:3]
+    resources = settings.get("SelectTypeParameters", "").upper()
+    preempting = settings.get("PreemptParameters", "").lower()
+    return SlurmConfig(
+        version=tuple(int(part) for part in version),
+        cluster=settings.get("ClusterName", ""),
+        counts_memory="MEMORY" in resources,
+        counts_cpus=any(word in resources for word in ("CR_CPU", "CR_CORE", "CR_SOCKET")),
+        counts_cores=("CR_CPU" in resources or "CR_CORE" in resources)
+        and "CR_SOCKET" not in resources,
+        enforce_binding="ENFORCE_BINDING_GRES" in resources,
+        preempt_type=_value(settings.get("PreemptType", ""))
+        .removeprefix("preempt/")
+        .replace("none", ""),
+        preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
+        per_gpu=_gpu_defaults(settings.get("JobDefaults", "")),
+        preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,
+        preemption=_preemption_order(preempting, settings.get("SchedulerParameters", "").lower()),
+        spared_above=_number_behind("min_exempt_priority=", preempting, math.inf),
+        private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
+        private_reservations="RESERVATIONS" in _modes(settings.get("PrivateData", "none")),
+        conf_file=_value(settings.get("SLURM_CONF", "")),
+        topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
+    )
+
+
+def _preemption_order(preempting: str, scheduling: str) -> PreemptionOrder:
+    """PreemptParameters; SchedulerParameters has the same words behind ``preempt_``.
+
+    Both in lower case: Slurm looks for the words anywhere in the text, whatever their case.
+    """
+    default = PreemptionOrder.reorder_count
+    older = _number_behind("preempt_reorder_count=", scheduling, default)
+    count = int(_number_behind("reorder_count=", preempting, older))
+    return PreemptionOrder(
+        youngest_first="youngest_first" in preempting or "preempt_youngest_first" in scheduling,
+        strict="strict_order" in preempting or "preempt_strict_order" in scheduling,
+        reorder_count=count if count >= 0 else default,
+    )
+
+
+def _number_behind(word: str, text: str, default: float) -> float:
+    match = re.search(re.escape(word) + "(-?[0-9]*)", text)
+    if match is None:
+        return default
+    return float(match[1]) if match[1].strip("-") else 0.0  # as C reads it
+
+
+def _value(value: str) -> str:
+    """The value; empty if Slurm says that there is none."""
+    return "" if value in _UNSET else value

@@ -1,0 +1,231 @@
+"""A job of Slurm's library into `SlurmJob`: sentinels, units and lists, each text by its grammar.
+
+Users choose names, comments, licences and more. Each is a value of its own here, and what cannot
+be understood concerns that job alone.
+"""
+
+from __future__ import annotations
+
+import math
+import pwd
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from slurm_gpu_aware.config import is_shelf
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.gres_line import parse_gres
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob
+from slurm_gpu_aware.slurm.values import (
+    parse_count,
+    parse_indices,
+    parse_licenses,
+    parse_memory,
+)
+
+__all__ = ["job_of"]
+
+_MEM_PER_CPU = 1 << 63
+_THREADS = 0x8000
+"""CORE_SPEC_THREAD: the number counts threads, not cores."""
+_GRES_ENFORCE_BIND = 1 << 4
+_GRES_DISABLE_BIND = 1 << 19
+_BOUNDS = {
+    "contiguous": "--contiguous",
+    "req_switch": "--switches",
+    "pn_min_tmp_disk": "--tmp",
+    "prefer": "--prefer",
+    "batch_features": "--batch",
+    "burst_buffer": "--bb",
+    "segment_size": "--segment",
+}
+"""Field -> option that bounds a job's nodes in a way that the planner does not check."""
+
+
+def job_of(raw: Mapping[str, Any]) -> SlurmJob:
+    """The job of one record.
+
+    Parameters
+    ----------
+    raw : fields by the names of `libslurm_fields.JOB`.
+
+    Raises
+    ------
+    SourceError, ValueError
+        slurmctld itself wrote what we do not understand.
+    """
+    array_id = raw["array_job_id"] or None
+    task = raw["array_task_str"].strip("[]").partition("%")[0] if array_id else ""
+    if array_id and not task and raw["array_task_id"] >= 0:
+        task = str(raw["array_task_id"])
+    single = task.isdigit()
+    state = raw["state"]
+    pending = state == "PENDING"
+    limit = raw["time_limit"]
+    most = raw["max_nodes"] if pending else 0
+    memory = _memory(raw)
+    reservation = raw["resv_name"] or None
+    shelf = reservation if is_shelf(reservation) else None
+    return SlurmJob(
+        id=f"{array_id}_{task}" if single else str(raw["job_id"]),
+        raw_id=raw["job_id"],
+        name=raw["name"],
+        user=raw["user_name"] or _user_name(raw["user_id"]),
+        uid=raw["user_id"],
+        state=state,
+        reason=raw["reason"],
+        partitions=tuple(raw["partition"].split(",")),
+        priority=raw["priority"] & 0xFFFFFFFF,
+        submit_s=float(raw["submit_time"]),
+        eligible_s=_time(raw["eligible_time"]),
+        accrue_s=_time(raw["accrue_time"]),
+        looked_at_s=_time(raw["last_sched_eval"]),
+        start_s=_time(raw["start_time"]),
+        end_s=math.inf if limit == UNLIMITED else _time(raw["end_time"]) or math.inf,
+        time_limit_s=60.0 * limit if limit >= 0 else math.inf,
+        restarts=raw["restart_cnt"],
+        batch=raw["batch_flag"] > 0,
+        time_min_s=60.0 * raw["time_min"] if raw["time_min"] > 0 else None,
+        array_id=array_id,
+        array_tasks=None if single or not task else task,
+        array_limit=raw["array_max_tasks"] or None,
+        het=raw["het_job_id"] > 0,
+        dependency=raw["dependency"] or None,
+        account=raw["account"] or None,
+        qos=raw["qos"] or None,
+        req_nodes=expand_hostlist(raw["req_nodes"]),
+        exc_nodes=expand_hostlist(raw["exc_nodes"]),
+        nodes=() if pending else expand_hostlist(raw["nodes"]),
+        min_nodes=max(1, min(raw["num_nodes"], most) if most > 0 else raw["num_nodes"]),
+        max_nodes=most if most > 0 else None,
+        cpus=max(0, raw["num_cpus"]),
+        tasks=_count(raw["num_tasks"]) or 1,
+        cpus_per_task=_count(raw["cpus_per_task"]),
+        ntasks_per_node=_count(raw["ntasks_per_node"]),
+        min_cpus_node=_count(raw["pn_min_cpus"]) or 1,
+        threads_per_core=_count(raw["threads_per_core"]),
+        tasks_per_core=_count(raw["ntasks_per_core"]),
+        unchecked=_unchecked(raw),
+        enforce_binding=_binding(raw["bitflags"]),
+        memory_mb_per_node=memory[0],
+        memory_mb_per_cpu=memory[1],
+        req_tres=_tres(raw["tres_req_str"]),
+        features=raw["features"] or None,
+        reservation=None if shelf is not None else reservation,
+        shelf=shelf,
+        exclusive=raw["exclusive"] > 0,
+        licenses=parse_licenses(raw["licenses"]),
+        admin_comment=raw["admin_comment"] or None,
+        comment=raw["comment"] or None,
+        extra=raw["extra"] or None,
+        tres_per_node=raw["tres_per_node"] or None,
+        tres_per_job=raw["tres_per_job"] or None,
+        tres_per_task=raw["tres_per_task"] or None,
+        tres_per_socket=raw["tres_per_socket"] or None,
+        tres_bind=raw["tres_bind"] or None,
+        tres_freq=raw["tres_freq"] or None,
+        cpus_per_tres=raw["cpus_per_tres"] or None,
+        mem_per_tres=raw["mem_per_tres"] or None,
+        shares=_shares(raw["shares"]) if not pending else (),
+        gpu_types=_gpu_types(raw["gres_total"]),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _time(seconds: int) -> float | None:
+    return float(seconds) if seconds > 0 else None
+
+
+def _count(number: int) -> int | None:
+    return number if number > 0 else None
+
+
+def _memory(raw: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """(MB per node, MB per CPU); None: given in another way."""
+    amount = raw["pn_min_memory"]
+    if raw["mem_per_tres"] or amount in (NOT_SET, UNLIMITED):
+        return None, None
+    if amount < 0:
+        return None, amount + _MEM_PER_CPU
+    return amount, None
+
+
+def _unchecked(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options that bound its nodes in ways that the planner does not look at, as users type them.
+
+    The filter leaves such jobs to Slurm (``etc/lua/gpu_aware_left.lua``), but it does not see all
+    of them: Slurm 24.11 does not show ``--core-spec`` to it, ``#BB`` lines stand in the script, and
+    an operator may change a parked job. Chosen all the same, an impossible node would be chosen
+    again and again, and each time be kept from other jobs until the job is parked again.
+    """
+    found = [
+        option
+        for key, option in _BOUNDS.items()
+        if (value := raw[key]) and (isinstance(value, str) or value > 0)
+    ]
+    special = raw["core_spec"]
+    if special >= 0:  # 0 is a choice, too: it takes the cores that the site keeps for the system
+        found.append("--thread-spec" if special & _THREADS else "--core-spec")
+    if raw["sockets_per_node"] > 0 or raw["cores_per_socket"] > 0:
+        found.append("--sockets-per-node or --cores-per-socket (-B)")
+    if raw["oversized"]:
+        found.append("an option of more than 65536 characters")
+    if raw["job_size_str"]:
+        found.append("--nodes with several sizes")
+    return tuple(found)
+
+
+def _binding(flags: int) -> bool | None:
+    """``--gres-flags=enforce-binding`` or ``disable-binding``; None: neither."""
+    if flags & _GRES_DISABLE_BIND:
+        return False
+    return True if flags & _GRES_ENFORCE_BIND else None
+
+
+@lru_cache(maxsize=4096)
+def _tres_items(text: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for item in filter(None, text.split(",")):
+        name, _, value = item.partition("=")
+        found.append((name, parse_memory(value) if name == "mem" else parse_count(value)))
+    return tuple(found)
+
+
+def _tres(text: str) -> dict[str, int]:
+    return dict(_tres_items(text))
+
+
+@lru_cache(maxsize=4096)
+def _gpu_types(text: str) -> frozenset[str]:
+    return frozenset(
+        item.kind for item in parse_gres(text) if item.name == "gpu" and item.kind and item.count
+    )
+
+
+def _shares(text: str) -> tuple[NodeShare, ...]:
+    """What a running job holds, from lines ``node TAB CPUs TAB cores TAB MB TAB gres``."""
+    shares: list[NodeShare] = []
+    for line in text.splitlines():
+        node, cpus, cores, memory, gres_line = line.split("\t")
+        types: dict[int, str] = {}
+        held: list[int] = []
+        for gres in parse_gres(gres_line):
+            if gres.name != "gpu" or gres.indices is None:
+                continue  # what shares GPUs, and GPUs that Slurm only counts
+            if gres.count and not gres.indices:
+                raise SourceError(f"no indices in {gres_line[:80]!r}")
+            held.extend(gres.indices)
+            if gres.kind is not None:
+                types.update(dict.fromkeys(gres.indices, gres.kind))
+        ids = None if cores == "*" else parse_indices(cores)
+        shares.append(NodeShare(node, int(cpus), int(memory), tuple(sorted(held)), types, ids))
+    return tuple(shares)
