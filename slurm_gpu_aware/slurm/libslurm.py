@@ -100,7 +100,7 @@ class Libslurm:
         """Raise SlurmError unless ``code`` is 0."""
         if code:
             name = what.removeprefix("aware_").replace("_", " ")
-            # Below 2000 and from 5000 on stand failures to reach it, from 6000 on to be known to it.
+            # Below 2000 and in the 5000s it was not reached, in the 6000s it does not know us.
             refused = 2000 <= code < 5000 or code >= 7000
             refused = refused and code != self.lib.ESLURM_IN_STANDBY_MODE
             text = f"Slurm, {name}: {self.text_of(code)}"

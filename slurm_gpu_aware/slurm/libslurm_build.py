@@ -69,8 +69,7 @@ def _writer(kind: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> str:
         lines += [f"\toversized |= too_long(record->{text});" for text in plain]
     lines.append("\tsize_t at = begin_record(out);")
     for number in numbers:
-        value = _NUMBERS.get(kind, {}).get(number, f"record->{number}")
-        lines.append(f"\tNUMBER({value});")
+        lines.append(f"\tNUMBER({_NUMBERS.get(kind, {}).get(number, f'record->{number}')});")
     for text in texts:
         value = _TEXTS.get(kind, {}).get(text, f"record->{text}")
         if value is None:

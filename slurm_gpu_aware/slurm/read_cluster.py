@@ -44,7 +44,7 @@ _EXCLUSIVE = 0
 
 
 def node_of(raw: Mapping[str, Any]) -> SlurmNode:
-    """A node, from fields by the names of `libslurm_fields.NODE`. Raises SourceError, ValueError."""
+    """A node, from fields by the names of `libslurm_fields.NODE`. Raises SourceError."""
     gres = parse_gres(_value(raw["gres"]))
     started = raw["slurmd_start_time"]
     return SlurmNode(
