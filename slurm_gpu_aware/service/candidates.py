@@ -14,13 +14,13 @@ from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.service.shelving import alike, limits
 from slurm_gpu_aware.service.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.deferral import only_deferred
+from slurm_gpu_aware.slurm.deferral import is_deferred, only_deferred
 from slurm_gpu_aware.slurm.per_gpu import default_cpus
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
 from slurm_gpu_aware.slurm.snapshot import NODE_TAKEN
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
-__all__ = ["PLANNABLE", "Candidates", "waiting_entry"]
+__all__ = ["PLANNABLE", "Candidates", "held_by", "waiting_entry"]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,22 @@ _MOST_TASKS = 500
 def waiting_entry(job_id: str, reason: str, shadow_start_s: float | None = None) -> dict[str, Any]:
     """A waiting job as a round records it."""
     return {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
+
+
+def held_by(job: SlurmJob, now: float) -> str | None:
+    """What beside the gate holds a parked job, in Slurm's word; None: nothing that is known.
+
+    A job that Slurm has not looked at yet (every new array) shows no reason, so its dependency and
+    its begin time count by themselves.
+    """
+    if only_deferred(job) or (job.reason == "Reservation" and job.reservation is None):
+        return None
+    if job.reason not in PLANNABLE:
+        return job.reason
+    if job.dependency is not None:
+        return "Dependency"
+    ahead = job.eligible_s is not None and job.eligible_s > now
+    return "BeginTime" if ahead and not is_deferred(job) else None
 
 
 @dataclass
@@ -75,11 +91,11 @@ class Candidates:
                 why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
                 self.waiting.append(waiting_entry(job.id, why))
                 continue
-            shelved = job.reason == "Reservation" and job.reservation is None
-            if job.reason not in PLANNABLE and not shelved and not only_deferred(job):
+            holds = held_by(job, self.site.now)
+            if holds is not None:
                 self.held += 1
                 self.backoff.shown(job.id)
-                self.waiting.append(waiting_entry(job.id, f"held by {job.reason}"))
+                self.waiting.append(waiting_entry(job.id, f"held by {holds}"))
                 continue
             if self._order.blocks(job):
                 self._wait(job, job.id, "an earlier task of its array goes first")

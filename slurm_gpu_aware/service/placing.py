@@ -170,7 +170,9 @@ class Placer:
             fields += (("Extra", extra),)
         comment = marked(job.admin_comment or "", PREPARED, job.restarts, now)
         fields += (("AdminComment", comment),)
-        JobUpdate(candidate.id, fields)  # raises before anything is written
+        # What cannot be sent raises here, before anything of the round is pinned.
+        JobUpdate(candidate.id, fields)
+        JobUpdate(candidate.id, open_fields(job, candidate.original, now))
         tracked = Tracked(None, "planned", names, slots, job.restarts)
         tracked.victims = frozenset(assignment.victims)
         tracked.decision = self._decide(candidate, assignment, names, took_s, now)
@@ -249,9 +251,10 @@ class Placer:
         updates = []
         for step in steps:
             job_id = step.candidate.id
-            log.warning("job %s could not be prepared: %s", job_id, failed[job_id])
+            log.warning("job %s could not be placed: %s", job_id, failed[job_id])
             self._books.outcome(step.tracked.decision, "failed", now, {"why": failed[job_id]})
-            self._books.event(job_id, "error", {"step": "prepare", "why": failed[job_id]}, now)
+            step_name = "prepare" if step.tracked.state == "planned" else "open"
+            self._books.event(job_id, "error", {"step": step_name, "why": failed[job_id]}, now)
             self._watch.placed.pop(job_id, None)
             job = seen.get(job_id)
             if job is not None and is_parked(job, self._config.gate):
@@ -285,6 +288,7 @@ class Placer:
             self._looks.opened(now_open)
             opened += now_open
             place += len(part)
+        self._undo([step for step in steps if step.candidate.id in failed], seen, failed, now)
         return opened
 
     def _opened(
@@ -300,10 +304,7 @@ class Placer:
             job_id = step.candidate.id
             why = refused.get(job_id)
             if why is not None:
-                # It stays parked and pinned; the next round undoes or places it.
-                failed[job_id] = why
-                log.warning("job %s: the gate could not be opened: %s", job_id, why)
-                self._books.event(job_id, "error", {"step": "open", "why": why}, now)
+                failed[job_id] = f"its gate could not be opened: {why}"
                 continue
             step.tracked.state = "released"
             step.tracked.opened = self._timer()

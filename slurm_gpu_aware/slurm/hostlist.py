@@ -21,7 +21,7 @@ _MOST = 200_000
 """Names that one list may hold; more is nonsense and would eat the memory."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)  # a list may name all nodes of a site
 def expand_hostlist(text: str) -> tuple[str, ...]:
     """Names of a host list in its own order; empty for the empty list.
 

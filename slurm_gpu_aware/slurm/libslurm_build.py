@@ -48,6 +48,8 @@ _TEXTS: dict[str, dict[str, str | None]] = {
     "reservation": {"flags": "slurm_reservation_flags_string(record)"},
 }
 """Texts that are not simply a member of that name; None: one of `_WRITERS` writes it."""
+_LISTS = {"array_task_str", "exc_nodes", "node_list", "nodes", "req_nodes"}
+"""Texts that may be long."""
 _WRITERS = {"reason": "put_reason", "shares": "put_shares", "line": "put_partition_line"}
 _FREED = {("node", "state"), ("reservation", "flags")}
 """Texts that we have to free."""
@@ -60,13 +62,17 @@ _TYPES = {
 }
 
 
+def _most(text: str) -> str:
+    return "MAX_LIST" if text in _LISTS else "MAX_TEXT"
+
+
 def _writer(kind: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> str:
     """C function that writes one record."""
     lines = [f"static void put_{kind}(aware_reply *out, {_TYPES[kind]} *record)", "{"]
     if "oversized" in numbers:
         plain = [text for text in texts if text not in _TEXTS[kind]]
         lines.append("\tint oversized = 0;")
-        lines += [f"\toversized |= too_long(record->{text});" for text in plain]
+        lines += [f"\toversized |= too_long(record->{t}, {_most(t)});" for t in plain]
     lines.append("\tsize_t at = begin_record(out);")
     for number in numbers:
         lines.append(f"\tNUMBER({_NUMBERS.get(kind, {}).get(number, f'record->{number}')});")
@@ -78,7 +84,7 @@ def _writer(kind: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> str:
             lines.append(f"\t{{ char *made = {value}; put_text(out, made);")
             lines.append("\tslurm_xfree((void **)&made); }")
         else:
-            lines.append(f"\tput_text(out, {value});")
+            lines.append(f"\tput_bounded(out, {value}, {_most(text)});")
     return "\n".join([*lines, "\tend_record(out, at);", "}\n"])
 
 

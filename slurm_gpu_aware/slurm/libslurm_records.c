@@ -6,7 +6,9 @@
  * write_TEXTS of each kind are generated from libslurm_fields.py.
  */
 
-#define MAX_TEXT 65536 /* longer texts are not read: no site has them, and parsing them costs */
+/* Longer texts are not read: no honest job has them, and whoever reads them pays. */
+#define MAX_TEXT 4096
+#define MAX_LIST 65536 /* lists of nodes and of array tasks */
 
 typedef struct {
 	char *data;
@@ -68,16 +70,21 @@ static int64_t plain(uint64_t value, size_t width)
 }
 #define NUMBER(field) put_number(out, plain((uint64_t)(field), sizeof(field)))
 
-static int too_long(const char *text)
+static int too_long(const char *text, size_t most)
 {
-	return text && strnlen(text, MAX_TEXT + 1) > MAX_TEXT;
+	return text && strnlen(text, most + 1) > most;
+}
+
+static void put_bounded(aware_reply *out, const char *text, size_t most)
+{
+	if (text && !too_long(text, most))
+		put_bytes(out, text, strlen(text));
+	put_bytes(out, "", 1);
 }
 
 static void put_text(aware_reply *out, const char *text)
 {
-	if (text && !too_long(text))
-		put_bytes(out, text, strlen(text));
-	put_bytes(out, "", 1);
+	put_bounded(out, text, MAX_TEXT);
 }
 
 static int finish(aware_reply *out)
@@ -232,7 +239,7 @@ static void put_reason(aware_reply *out, job_info_t *job)
 static void put_partition_line(aware_reply *out, partition_info_t *partition)
 {
 	char *line = slurm_sprint_partition_info(partition, 1);
-	put_text(out, line);
+	put_bounded(out, line, 16 * MAX_LIST);
 	slurm_xfree((void **)&line);
 }
 

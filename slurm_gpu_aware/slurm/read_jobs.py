@@ -178,7 +178,7 @@ def _unchecked(raw: Mapping[str, Any]) -> tuple[str, ...]:
     if raw["sockets_per_node"] > 0 or raw["cores_per_socket"] > 0:
         found.append("--sockets-per-node or --cores-per-socket (-B)")
     if raw["oversized"]:
-        found.append("an option of more than 65536 characters")
+        found.append("an option of more than 4,096 characters")
     if raw["job_size_str"]:
         found.append("--nodes with several sizes")
     return tuple(found)

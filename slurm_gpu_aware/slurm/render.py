@@ -300,6 +300,8 @@ NoNewPrivileges=yes
 ProtectSystem=full
 ProtectHome=yes
 ReadWritePaths={store.parent}
+# Ten times what it needs on a large site: whatever users submit, the controller keeps its memory.
+MemoryMax=2G
 
 [Install]
 WantedBy=multi-user.target

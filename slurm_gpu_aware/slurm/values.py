@@ -27,11 +27,11 @@ _MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**
 _ONES = {unit: 1024**power for power, unit in enumerate(["", *"KMGTPE"])}
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
     """``a,b:2`` into (name, count), as slurmctld reads it: a count that is no number is 1."""
     found = []
-    for item in re.split(r"[,;|]", text) if text else ():
+    for item in filter(None, re.split(r"[,;|]", text)):
         name, _, count = item.partition(":")
         number = _LICENSE_COUNT.match(count)
         found.append((name.strip(), int(number[1]) if number else 1))
