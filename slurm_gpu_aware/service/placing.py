@@ -251,10 +251,9 @@ class Placer:
         updates = []
         for step in steps:
             job_id = step.candidate.id
-            log.warning("job %s could not be placed: %s", job_id, failed[job_id])
+            log.warning("job %s could not be prepared: %s", job_id, failed[job_id])
             self._books.outcome(step.tracked.decision, "failed", now, {"why": failed[job_id]})
-            step_name = "prepare" if step.tracked.state == "planned" else "open"
-            self._books.event(job_id, "error", {"step": step_name, "why": failed[job_id]}, now)
+            self._books.event(job_id, "error", {"step": "prepare", "why": failed[job_id]}, now)
             self._watch.placed.pop(job_id, None)
             job = seen.get(job_id)
             if job is not None and is_parked(job, self._config.gate):
@@ -288,7 +287,6 @@ class Placer:
             self._looks.opened(now_open)
             opened += now_open
             place += len(part)
-        self._undo([step for step in steps if step.candidate.id in failed], seen, failed, now)
         return opened
 
     def _opened(
@@ -304,7 +302,10 @@ class Placer:
             job_id = step.candidate.id
             why = refused.get(job_id)
             if why is not None:
+                # What Slurm did of it is not known before it is read; the next round undoes its pins.
                 failed[job_id] = f"its gate could not be opened: {why}"
+                log.warning("job %s: %s", job_id, failed[job_id])
+                self._books.event(job_id, "error", {"step": "open", "why": why}, now)
                 continue
             step.tracked.state = "released"
             step.tracked.opened = self._timer()
