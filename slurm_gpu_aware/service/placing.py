@@ -302,7 +302,7 @@ class Placer:
             job_id = step.candidate.id
             why = refused.get(job_id)
             if why is not None:
-                # What Slurm did of it is not known before it is read; the next round undoes its pins.
+                # What Slurm did of it is known when it is read: the next round undoes its pins.
                 failed[job_id] = f"its gate could not be opened: {why}"
                 log.warning("job %s: %s", job_id, failed[job_id])
                 self._books.event(job_id, "error", {"step": "open", "why": why}, now)
