@@ -41,7 +41,6 @@ _TEXTS: dict[str, dict[str, str | None]] = {
         "features": "record->features_act ? record->features_act : record->features",
     },
     "partition": {
-        "preempt_mode": "slurm_preempt_mode_string(record->preempt_mode)",
         "topology_name": "PARTITION_TOPOLOGY(record)",
         "line": None,
     },

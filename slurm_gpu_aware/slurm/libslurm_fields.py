@@ -73,9 +73,10 @@ NODE = RecordKind(
 PARTITION = RecordKind(
     "partition",
     _words("state_up max_time default_time max_nodes priority_tier max_share grace_time"),
-    _words("name nodes preempt_mode topology_name line"),
+    _words("name nodes topology_name line"),
 )
-"""``line``: as ``scontrol show partition`` prints it, which alone tells JobDefaults."""
+"""``line``: as ``scontrol show partition`` prints it, which alone tells JobDefaults and, where the
+partition has none of its own, the cluster's PreemptMode."""
 
 RESERVATION = RecordKind(
     "reservation",

@@ -105,7 +105,6 @@ static int failure(void)
 extern char *slurm_job_state_string(uint32_t state);
 extern const char *slurm_job_state_reason_string(uint32_t reason);
 extern char *slurm_node_state_string_complete(uint32_t state);
-extern char *slurm_preempt_mode_string(uint16_t mode);
 extern char *slurm_reservation_flags_string(reserve_info_t *reservation);
 extern size_t slurm_xsize(void *item);
 extern void slurm_xfree(void **item);

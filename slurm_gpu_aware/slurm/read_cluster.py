@@ -35,7 +35,7 @@ from slurm_gpu_aware.slurm.values import (
 __all__ = ["config_of", "node_of", "parse_qos", "parse_settings", "partition_of", "reservation_of"]
 
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
-_JOB_DEFAULTS = re.compile(r"\sJobDefaults=(\S+)")
+_PRINTED = re.compile(r"\s(JobDefaults|PreemptMode)=(\S+)")
 _UNSET = frozenset({"(null)", "N/A", "", "None"})
 _PARTITION_UP = 3
 """PARTITION_UP: submission and scheduling."""
@@ -100,7 +100,7 @@ def _gpu_indices(text: str) -> frozenset[int]:
 
 def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
     """A partition, from fields by the names of `libslurm_fields.PARTITION`."""
-    defaults = _JOB_DEFAULTS.search(raw["line"])
+    printed = dict(_PRINTED.findall(raw["line"]))
     return SlurmPartition(
         name=raw["name"],
         nodes=frozenset(expand_hostlist(_value(raw["nodes"]))),
@@ -109,10 +109,10 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         default_time_s=_minutes(raw["default_time"], None),
         max_nodes=raw["max_nodes"] if raw["max_nodes"] >= 0 else None,
         priority_tier=raw["priority_tier"],
-        preempt_mode=_modes(raw["preempt_mode"]),
+        preempt_mode=_modes(printed.get("PreemptMode", "OFF")),
         exclusive=raw["max_share"] == _EXCLUSIVE,
         grace_s=float(max(0, raw["grace_time"])),
-        per_gpu=_gpu_defaults(defaults[1] if defaults else ""),
+        per_gpu=_gpu_defaults(printed.get("JobDefaults", "")),
         topology=_value(raw["topology_name"]),
     )
 
