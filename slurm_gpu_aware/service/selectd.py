@@ -49,6 +49,11 @@ _STARTING_S = 0.5
 """Between two rounds while placed jobs have not started; longer if these take long."""
 _PUBLISH_S = 0.5
 """What is due is published behind a round; none is started only for that sooner than this."""
+_SHORT_S = 0.1
+"""A round that takes less does not count for slurmctld."""
+_POLL_S = 0.25
+"""Between two rounds while jobs wait and no file tells of a job's end; nine times as long as one
+takes, if that is more."""
 _RECORD_S = 5.0
 """Rounds that place nothing are written down at most this often."""
 _SHOWN_WAITING = 200
@@ -100,6 +105,7 @@ class Selector:
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:
             files["end"] = config.events.jobcomp_file
+        self._ends_are_told = "end" in files
         self._events = Events(files)
         clocks, complaint = read_clock_config()
         if complaint is not None:
@@ -190,6 +196,8 @@ class Selector:
         if self._outcome.released or self._outcome.placed:
             # A round costs slurmctld something: never more than a quarter of the time.
             wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
+        if self._outcome.waiting and not self._ends_are_told:
+            wait_s = min(wait_s, max(_POLL_S, 9 * self._outcome.took_s))
         if self._outcome.taken:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
@@ -202,10 +210,13 @@ class Selector:
     def _rest_s(self) -> float:
         """In a storm of events: rounds take a fifth of the time, so that submissions go on.
 
-        A pause is no longer than the time between two rounds without any event.
+        Half of it if they are short. A pause is no longer than the time between two rounds without
+        any event.
         """
         since = time.monotonic() - self._finished
-        return min(self._config.selector.round_s, 4 * self._outcome.took_s) - since
+        took_s = self._outcome.took_s
+        pause_s = took_s if took_s < _SHORT_S else 4 * took_s
+        return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:
         """One round and what belongs to it; whatever fails, the daemon goes on."""
