@@ -26,7 +26,7 @@ def without_ended(
     found = {node.name: node for node in nodes}
     left = []
     for job in jobs:
-        if job.state != "COMPLETING" or keep.intersection(job.nodes):
+        if job.state != "COMPLETING" or not keep.isdisjoint(job.nodes):
             left.append(job)
             continue
         slots = frozenset(s for s in map(slot_of, job.gpu_types) if s is not None)
