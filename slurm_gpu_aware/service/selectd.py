@@ -27,7 +27,6 @@ from slurm_gpu_aware.service.clock_settings import read_config as read_clock_con
 from slurm_gpu_aware.service.clock_spool import ClockSpool
 from slurm_gpu_aware.service.events import Events
 from slurm_gpu_aware.service.heartbeat import Heartbeat
-from slurm_gpu_aware.service.rest import Rest, spent_s
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
@@ -110,7 +109,6 @@ class Selector:
         clocks, complaint = read_clock_config()
         if complaint is not None:
             log.warning("%s", complaint)
-        self._rest = Rest()
         self._clocks = ClockSpool(clocks.spool, config.store.path.parent / "clocks.offsets")
         self._stopping = False
         self._echo = False
@@ -130,7 +128,6 @@ class Selector:
         if not self._await_slurm():
             return 0
         self._rounds.watch.load()
-        self._rest.told()
         log.info("selector started, policy %s", self._config.placement.policy)
         trigger = "start"
         while not self._stopping:
@@ -223,14 +220,9 @@ class Selector:
         self._echo = trigger == "submit"
         if trigger == "end":
             self._freed = time.monotonic()
-        told = trigger != "timer"
-        if told:
-            self._rest.told()
         started = time.time()
         try:
-            rests = self._events.watching and self._rest.allowed() and not self._slept_badly
-            if told or not rests:
-                self._ask(told=told)
+            self._outcome = self._rounds.run()
         except SourceError as exc:
             log.warning("round given up: %s", exc)
             self._slept_badly = True
@@ -239,23 +231,13 @@ class Selector:
             log.exception("round failed; the next one tries again")
             self._slept_badly = True
             return
+        self._slept_badly = False
+        self._finished = time.monotonic()
+        self._heartbeat.round_done()
         try:
             self._write_down(trigger, started)
         except Exception:
             log.exception("the round could not be written down; the selector goes on")
-
-    def _ask(self, *, told: bool) -> None:
-        """A round; ``told``: an event has started it. Raises SourceError."""
-        before_s = spent_s()
-        self._outcome = self._rounds.run()
-        cost_s = spent_s() - before_s
-        self._slept_badly = False
-        self._finished = time.monotonic()
-        self._heartbeat.round_done()
-        if told or self._events.pending:
-            self._rest.told()  # however long the round took
-        if self._rest.asked(quiet=self._rounds.quiet, cost_s=cost_s):
-            log.info("a job came of which no event told: Slurm is asked in every round for a while")
 
     def _write_down(self, trigger: str, started: float) -> None:
         while not self._heartbeat.created.empty():
