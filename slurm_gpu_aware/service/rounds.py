@@ -31,7 +31,6 @@ from slurm_gpu_aware.service.watch import Watch
 from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.ending import without_ended
 from slurm_gpu_aware.slurm.free_cores import with_sockets
 from slurm_gpu_aware.slurm.gate import is_parked
 from slurm_gpu_aware.slurm.gres import placed_slots
@@ -166,12 +165,9 @@ class Rounds:
     ) -> None:
         """``all_known``: no record was left unread when ``jobs`` were read."""
         between = self.looks.if_due
-        shown = self._gateway.nodes()
+        nodes = {node.name: node for node in self._gateway.nodes()}
         between()
         now = self._clock()
-        busy = self._busy(shown, self._timer())
-        free, holding = without_ended(shown, jobs, busy)
-        nodes = {node.name: node for node in free}
         lost = frozenset(name for name, node in nodes.items() if not is_usable(node))
         # Of whom a look has parked again by now we know old records only.
         seen = [job for job in released if job.id not in self.looks.parked]
@@ -191,22 +187,22 @@ class Rounds:
         measured = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(measured)
         cluster = build_cluster(
-            free,
-            holding,
+            list(nodes.values()),
+            jobs,
             profile,
             slurm,
             classes=self._config.site.classes,
             penalties=penalties,
             network=self._network.groups(penalties.general, self._timer),
             holds=holds,
-            busy_nodes=busy,
+            busy_nodes=self._busy(nodes.values(), self._timer()),
             now=now,
             class_of=self._class_of,
             applications=self._config.applications,
             rules=rules,
         )
         if any(is_bound(job, slurm) for job in (*parked, *waiting)):
-            cluster = with_sockets(cluster, nodes, holding, holds, now)
+            cluster = with_sockets(cluster, nodes, jobs, holds, now)
         between()
         reservations = self._gateway.reservations()
         site = Site(

@@ -35,10 +35,10 @@ __all__ = ["GC_OBJECTS", "Selector", "run"]
 
 log = logging.getLogger(__name__)
 
-_SETTLE_S = 0.03
-"""After an event: what comes in a burst is seen by one round."""
-_ECHO_S = 0.25
-"""The filter speaks before the job exists: a submission is looked for twice."""
+_SETTLE_S = 0.01
+"""After a submission: the filter speaks some milliseconds before the job exists."""
+_ECHOES_S = (0.02, 0.08, 0.25)
+"""A job that is not there yet is looked for again after these times."""
 _FREED_S = 5.0
 """After a job's end, jobs that a limit held are looked at more often for this long: Slurm shows
 that the limit is free when its scheduler has run."""
@@ -48,8 +48,8 @@ _STARTING_S = 0.5
 """Between two rounds while placed jobs have not started; longer if these take long."""
 _PUBLISH_S = 0.5
 """What is due is published behind a round; none is started only for that sooner than this."""
-_SHORT_S = 0.1
-"""A round that takes less does not count for slurmctld."""
+_SHORT_S = 0.25
+"""Most of a round that takes less is ours, and not slurmctld's."""
 _POLL_S = 0.25
 """Between two rounds while jobs wait and no file tells of a job's end; nine times as long as one
 takes, if that is more."""
@@ -111,7 +111,8 @@ class Selector:
             log.warning("%s", complaint)
         self._clocks = ClockSpool(clocks.spool, config.store.path.parent / "clocks.offsets")
         self._stopping = False
-        self._echo = False
+        self._echoes: tuple[float, ...] = ()
+        """When to look again for a job of which the filter has told."""
         self._slept_badly = False
         self._recorded = -float("inf")
         self._pruned = -float("inf")
@@ -134,7 +135,9 @@ class Selector:
             self._round(trigger)
             trigger = self._pause(self._wait_s(), self._events.wait)
             if trigger in ("submit", "end"):
-                self._pause(max(_SETTLE_S, self._rest_s()), _sleep)
+                # Slurm starts the next job on a GPU at once if it is ready while the epilog runs.
+                settle_s = _SETTLE_S if trigger == "submit" else 0.0
+                self._pause(max(settle_s, self._rest_s()), _sleep)
                 self._events.drain()
         log.info(
             "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
@@ -199,8 +202,8 @@ class Selector:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
-        if self._echo:
-            wait_s = min(wait_s, max(_ECHO_S, self._outcome.took_s))
+        if self._echoes:
+            wait_s = min(wait_s, max(self._echoes[0], self._outcome.took_s))
         due_s = self._books.publish_in_s
         return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
 
@@ -217,7 +220,7 @@ class Selector:
 
     def _round(self, trigger: str) -> None:
         """One round and what belongs to it; whatever fails, the daemon goes on."""
-        self._echo = trigger == "submit"
+        self._echoes = _ECHOES_S if trigger == "submit" else self._echoes[1:]
         if trigger == "end":
             self._freed = time.monotonic()
         started = time.time()
