@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from slurm_gpu_aware.clocks.config import read_config as read_clock_config
 from slurm_gpu_aware.config import Config, load_config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.service.alone import LOCK, alone
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.clock_settings import read_config as read_clock_config
 from slurm_gpu_aware.service.clock_spool import ClockSpool
 from slurm_gpu_aware.service.events import Events
 from slurm_gpu_aware.service.heartbeat import Heartbeat
@@ -109,7 +109,7 @@ class Selector:
         clocks, complaint = read_clock_config()
         if complaint is not None:
             log.warning("%s", complaint)
-        self._clocks = ClockSpool(clocks.spool, config.store.path.parent / "clocks.offsets")
+        self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")
         self._stopping = False
         self._echoes: tuple[float, ...] = ()
         """When to look again for a job of which the filter has told."""

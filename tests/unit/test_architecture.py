@@ -18,6 +18,8 @@ ALLOWED = {
     "config": {"config_checks", "errors", "penalties"},
     "config_checks": {"config", "errors", "penalties"},  # config: a type annotation only
     "nvml": {"errors"},
+    "lockfile": set(),
+    "clocks": {"errors", "lockfile", "slurm"},  # errors and slurm: late, for host lists
     "variability": BASE,
     "topology": BASE,
     "energy": BASE,
@@ -27,7 +29,8 @@ ALLOWED = {
     "store": MODEL | {"config"},
     "slurm": MODEL | {"config", "store"},
     "simulator": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm"},
-    "service": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm", "nvml"},
+    "service": MODEL
+    | {"placement", "sizing", "planning", "config", "store", "slurm", "clocks", "lockfile"},
 }
 CORE = (
     "penalties",
