@@ -3,17 +3,19 @@
 # and dockerd is started; otherwise one sentence says what is missing.
 set -eu
 
+running() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
+
 missing=""
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need docker docker.io
+# A client may stand alone, for a daemon elsewhere.
+running || need dockerd docker.io
 need mmdebstrap mmdebstrap
 need make make
 need gcc gcc
 need tar tar
 [ -f /usr/share/keyrings/debian-archive-keyring.gpg ] || missing="$missing debian-archive-keyring"
 if ! docker compose version >/dev/null 2>&1; then need docker-compose docker-compose; fi
-
-running() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
 if [ -z "$missing" ] && running; then
     exit 0

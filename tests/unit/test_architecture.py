@@ -6,19 +6,21 @@ from pathlib import Path
 import slurm_gpu_aware
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-BASE = {"cluster", "request", "assignment", "sockets", "errors", "penalties"}
-MODEL = BASE | {"variability", "topology", "energy"}
+BASE = {"cluster", "request", "assignment", "sockets", "errors", "penalties", "bounds"}
+MODEL = BASE | {"variability", "topology", "energy", "text_file"}
 ALLOWED = {
     "errors": set(),
+    "bounds": set(),
+    "text_file": {"errors"},
     "assignment": {"errors"},
     "penalties": {"errors"},
     "cluster": {"errors", "penalties", "sockets", "topology"},  # the last two: type annotations
     "sockets": {"cluster", "request"},
-    "request": {"cluster", "errors"},
-    "config": {"config_checks", "errors", "penalties"},
-    "config_checks": {"config", "errors", "penalties"},  # config: a type annotation only
+    "request": {"bounds", "cluster", "errors"},
+    "config": {"bounds", "config_checks", "errors", "penalties"},
+    "config_checks": {"bounds", "config", "errors", "penalties"},  # config: a type annotation only
     "nvml": {"errors"},
-    "variability": BASE,
+    "variability": BASE | {"text_file"},
     "topology": BASE,
     "energy": BASE,
     "placement": MODEL,
@@ -30,6 +32,7 @@ ALLOWED = {
     "service": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm", "nvml"},
 }
 CORE = (
+    "bounds",
     "penalties",
     "cluster",
     "request",
