@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "MAX_GBPS",
     "MAX_GPUS",
+    "MAX_GPUS_PER_NODE",
     "MAX_MHZ",
     "MAX_NODES",
     "MAX_PENALTY",
@@ -22,6 +23,8 @@ __all__ = [
 
 MAX_GPUS = 99_999
 """GPUs of one job; as many as ``gpus=`` of a comment can say."""
+MAX_GPUS_PER_NODE = 64
+"""A set of a node's GPUs is a mask in one machine word."""
 MAX_NODES = 65_536
 MAX_TIME_S = 1e10
 """Points in time and durations: 300 years, so that Unix seconds fit and milliseconds do not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -126,6 +127,7 @@ def sweep(
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
     _announce(sweep_id, len(left), len(done), notes, resume)
     again = _go_on(sweep_id, store_path, config_path)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no probe may outlive us
     with written(path, config) as store:
         notes.begin(scope)
         running = Sweep(settings, lambda report: merge_report(store, report))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.cli.live import network_groups_of
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.cluster import Cluster
@@ -94,6 +94,13 @@ def stored_cluster(profile: Profile, config: Config) -> Cluster:
         raise RequestError(
             "the store has no GPUs; run 'gpu-aware-profile sweep', or give --machine"
         )
+    for node, slot in profile.gpus:
+        if slot >= MAX_GPUS_PER_NODE:  # an earlier release imported it
+            gpu, most = f"{node}:{slot}", MAX_GPUS_PER_NODE - 1
+            raise RequestError(
+                f"the store has GPU {gpu}, but indices end at {most}: remove it with"
+                f" 'gpu-aware-profile forget {gpu}'"
+            )
     slots_of = {n: [s for node, s in profile.gpus if node == n] for n in names}
     width = 1 + max(max(slots) for slots in slots_of.values())
     exists = np.zeros((len(names), width), dtype=np.bool_)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.options import NODES, PENALTY, SECONDS, SOME_SECONDS, Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say
@@ -68,7 +69,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="N",
     help="Simulate N equal nodes instead of the store's cluster.",
 )
-@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="G", help="GPUs of each.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G", help="GPUs of each."
+)
 @click.option("--machine", metavar="NAME", help="Kind of machine of each node, with its links.")
 @click.option(
     "--any-indices",

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu_aware.bounds import MAX_GBPS, MAX_MHZ, MAX_TIME_MS, MAX_TIME_S, check_time_ms, quoted
+from slurm_gpu_aware.bounds import (
+    MAX_GBPS,
+    MAX_GPUS_PER_NODE,
+    MAX_MHZ,
+    MAX_TIME_MS,
+    MAX_TIME_S,
+    check_time_ms,
+    quoted,
+)
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = ["Fault", "GpuRecord", "Link", "ProbeReport", "Timing", "check_name", "parse_report"]
@@ -21,7 +29,7 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
 _CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
-MAX_SLOT = 1023
+MAX_SLOT = MAX_GPUS_PER_NODE - 1
 _MOST = 1e9
 """Of watts, degrees and shares."""
 

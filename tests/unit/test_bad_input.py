@@ -361,6 +361,16 @@ def test_a_damaged_folder_of_results_is_one_sentence(site: Path) -> None:
         jobs.write_text(rows)
 
 
+def test_a_gpu_index_that_no_node_has(site: Path) -> None:
+    header = "gpu,node,class,value_ms\n"
+    refused(invoke(profile_cli, "import", "-", "--new-gpus", text=f"{header}64,n1,A,100\n"))
+    with open_store(site / "store.db") as store, store.write():  # an earlier release took it
+        store.execute("INSERT INTO gpus (node, slot, clocks_mhz) VALUES ('n1', 999, '[]')")
+    assert "gpu-aware-profile forget n1:999" in refused(invoke(cli, "place", "-g", "2"))
+    assert invoke(profile_cli, "forget", "n1:999").exit_code == 0
+    assert invoke(cli, "place", "-g", "2").exit_code == 0
+
+
 def test_large_patterns_are_neither_built_for_a_question_nor_kept() -> None:
     for name in patterns.NAMED_PATTERNS:
         pattern = patterns.parse_pattern(name)
@@ -374,6 +384,11 @@ def test_a_long_value_is_cut_in_sentences() -> None:
     assert quoted("abc") == "'abc'"
     assert len(quoted("x" * 10**6)) < 80
     assert len(quoted([1] * 10**4)) < 80
+
+
+def heed_interrupts() -> None:
+    """Where the tests run in the background, SIGINT is ignored and would stay so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 RUN = "from slurm_gpu_aware.cli.entry import {} as main; main()"
@@ -425,6 +440,7 @@ sys.meta_path.insert(0, Finder())
         text=True,
         timeout=60,
         check=False,
+        preexec_fn=heed_interrupts,
     )
     assert done.returncode == 130
     assert (done.stdout + done.stderr).strip() in ("", "interrupted")
@@ -444,6 +460,7 @@ def test_a_simulation_that_is_ended_leaves_no_process(site: Path, number: signal
     process = subprocess.Popen(
         [sys.executable, "-c", RUN.format("gpu_aware"), *words, "--processes", "2"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=heed_interrupts,
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while len(children(process.pid)) < 2 and time.monotonic() < deadline:
