@@ -135,6 +135,8 @@ def _store(
             f"{'; '.join(found)}. Nothing was imported; correct the file, or give"
             " --accept-outliers if it was measured so"
         )
+    for sentence in found:
+        say(f"accepted: {sentence}")
     recompute_scores(store, classes)
 
 

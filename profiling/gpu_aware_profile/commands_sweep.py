@@ -42,7 +42,7 @@ _REMEMBERED = (
 )
 @click.option(
     "--time-limit",
-    type=Number(1, 1e7),
+    type=Number(1, 10**7),
     default=900.0,
     show_default=True,
     metavar="S",
@@ -50,7 +50,7 @@ _REMEMBERED = (
 )
 @click.option(
     "--wait",
-    type=Number(1, 1e7),
+    type=Number(1, 10**7),
     default=300.0,
     show_default=True,
     metavar="S",

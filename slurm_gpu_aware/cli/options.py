@@ -27,6 +27,6 @@ class Number(click.FloatRange):
 
 GPUS = click.IntRange(1, MAX_GPUS)
 NODES = click.IntRange(1, MAX_NODES)
-PENALTY = Number(1, MAX_PENALTY)
-SECONDS = Number(0, MAX_TIME_S)
-SOME_SECONDS = Number(0, MAX_TIME_S, min_open=True)
+PENALTY = Number(1, int(MAX_PENALTY))
+SECONDS = Number(0, int(MAX_TIME_S))
+SOME_SECONDS = Number(0, int(MAX_TIME_S), min_open=True)

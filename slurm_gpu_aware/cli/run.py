@@ -58,8 +58,8 @@ class LateGroup(click.Group):
 
 def _brief(sentence: str) -> str:
     """The sentence as it may stand on a terminal: what it quotes from outside can be anything."""
-    lines = [clean(_LONG_WORD.sub(r"\1...", line)) for line in sentence.split("\n")]
-    text = "\n".join(lines)
+    words = _LONG_WORD.sub(r"\1...", sentence)
+    text = "\n".join(clean(line) if line else "" for line in words.split("\n"))
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 

@@ -121,7 +121,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--jobs-per-hour",
-    type=Number(0, 1e9, min_open=True),
+    type=Number(0, 10**9, min_open=True),
     default=10.0,
     show_default=True,
     help="Their rate.",

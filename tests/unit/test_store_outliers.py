@@ -74,7 +74,9 @@ def test_a_genuine_slow_gpu_is_vouched_for_once(import_text: Import, store_path:
     assert refused.exit_code == 1
     assert "class A: n2:1 takes 2.5 times as long as the median GPU of its model." in refused.stderr
     assert times(store_path) == {100.0}
-    assert import_text(slow, "--accept-outliers").exit_code == 0
+    accepted = import_text(slow, "--accept-outliers")
+    assert accepted.exit_code == 0
+    assert "accepted: class A: n2:1 takes 2.5 times" in accepted.stderr
     assert times(store_path) == {100.0, 250.0}
     assert import_text("1,n2,A,262").exit_code == 0  # as slow as it is known to be
     assert import_text(csv(n1=101)).exit_code == 0  # others are not asked about it again
