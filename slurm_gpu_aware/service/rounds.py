@@ -39,7 +39,6 @@ from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
-    SlurmNode,
     SlurmPartition,
     split_arrays,
 )
