@@ -181,6 +181,8 @@ def _load() -> tuple[Any, Any]:
         raise SourceError(_OTHER_RELEASE.format(exc)) from None
     finally:
         sys.setdlopenflags(flags)
+    # libslurm shortens an array's list of tasks to 64 characters otherwise.
+    os.environ["SLURM_BITSTR_LEN"] = "0"
     _check_conf_file()
     _try_in_child(module)
     module.lib.slurm_init(module.ffi.NULL)
