@@ -18,6 +18,8 @@ from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 __all__ = ["CHECKS", "Hands"]
 
 LICENCE = "gpuaware"
+OTHER = "gpuaware_shelf"
+"""One that no reservation holds all of."""
 RESERVATION = "contract"
 HOUR_S = 3600.0
 NO_JOB = "99999999"
@@ -63,7 +65,7 @@ def reserved(hands: Hands, in_s: float | None = None, **more: Any) -> Iterator[f
     """A reservation of a licence for an hour, gone at the end; the start that was asked for."""
     start_s = None if in_s is None else float(int(time.time() + in_s))
     end_s = int(time.time()) + (in_s or 0) + HOUR_S
-    wanted = {"licenses": f"{LICENCE}:1", "users": hands.user, "flags": frozenset({"ANY_NODES"})}
+    wanted = {"licenses": f"{OTHER}:1", "users": hands.user, "flags": frozenset({"ANY_NODES"})}
     hands.client.create_reservation(
         NewReservation(RESERVATION, end_s, start_s, **{**wanted, **more})
     )
@@ -299,7 +301,7 @@ def makes_moves_and_deletes_a_reservation(hands: Hands) -> None:
     with reserved(hands, HOUR_S, flags=flags) as start_s:
         found = reservation(hands)
         assert found is not None
-        assert (found.start_s, found.licenses) == (start_s, ((LICENCE, 1),))
+        assert (found.start_s, found.licenses) == (start_s, ((OTHER, 1),))
         assert not found.active
         assert not found.nodes
         later = start_s + 600
@@ -308,7 +310,7 @@ def makes_moves_and_deletes_a_reservation(hands: Hands) -> None:
         found = reservation(hands)
         assert found is not None
         assert (found.start_s, found.end_s) == (later, later + 2 * HOUR_S)
-        wanted = NewReservation(RESERVATION, later, later + 600, licenses=f"{LICENCE}:1")
+        wanted = NewReservation(RESERVATION, later, later + 600, licenses=f"{OTHER}:1")
         refusal(lambda: hands.client.create_reservation(wanted))
     assert reservation(hands) is None
 
