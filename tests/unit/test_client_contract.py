@@ -20,14 +20,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "contract"))
 
 from client_contract import CHECKS, Hands
 
-NOT_LIKE_SLURM = frozenset(
-    {
-        "refuses_unknown_nodes_and_licences",
-        "updates_an_array_with_a_task_that_runs",
-    }
-)
-"""What `MemorySlurm` does not imitate: no test of ours relies on it."""
-
 
 class MemoryHands:
     """See `client_contract.Hands`; jobs wait for the gate's licence."""
@@ -72,6 +64,4 @@ class MemoryHands:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_contract(slurm: SlurmFolder, check: Callable[[Hands], None]) -> None:
-    if check.__name__ in NOT_LIKE_SLURM:
-        pytest.skip("the Slurm of the unit tests does not imitate it")
     check(MemoryHands(slurm))
