@@ -6,46 +6,46 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_slurm import FakeSlurm, parked
+from memory_slurm import MemorySlurm
 from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.service import selectd
 from slurm_gpu_aware.service.rest import Rest
 from slurm_gpu_aware.service.rounds import Outcome
 from slurm_gpu_aware.service.selectd import Selector
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 
 OURS = "gpuaware/1;tn=gres/gpu:2;mc=1"
-ELSEWHERE = {"JobState": "RUNNING", "Licenses": "(null)", "NodeList": "n1", "slots": [0]}
+ELSEWHERE = {"state": "RUNNING", "licenses": "", "nodes": "n1", "slots": [0]}
 
 
 @pytest.mark.parametrize(
     ("change", "quiet"),
     [
-        ({"JobState": "COMPLETED", "Licenses": "(null)"}, True),
-        ({**ELSEWHERE, "AdminComment": "site"}, True),
-        ({"AdminComment": "site", "Licenses": "matlab:1"}, True),
-        ({"Reason": "BeginTime"}, False),
-        ({"Reason": "Dependency"}, False),
-        ({**ELSEWHERE, "AdminComment": f"{OURS};sel=released:0:1"}, False),
-        ({"AdminComment": f"{OURS};sel=hand:0:1", "Licenses": "(null)"}, False),
-        ({"AdminComment": "overwritten"}, False),
+        ({"state": "COMPLETED", "licenses": ""}, True),
+        ({**ELSEWHERE, "admin_comment": "site"}, True),
+        ({"admin_comment": "site", "licenses": "matlab:1"}, True),
+        ({"reason": "BeginTime"}, False),
+        ({"reason": "Dependency"}, False),
+        ({**ELSEWHERE, "admin_comment": f"{OURS};sel=released:0:1"}, False),
+        ({"admin_comment": f"{OURS};sel=hand:0:1", "licenses": ""}, False),
+        ({"admin_comment": "overwritten"}, False),
     ],
     ids=["ended", "foreign runs", "foreign waits", "begin", "after", "runs", "by hand", "stray"],
 )
 def test_a_reading_is_quiet_if_nothing_in_it_is_ours(
-    slurm: FakeSlurm, change: dict[str, str], quiet: bool
+    slurm: SlurmFolder, change: dict[str, str], quiet: bool
 ) -> None:
     slurm.write([parked()], ["n1"])
-    slurm.change("7", stuck="1", **change)
+    slurm.change("7", stuck=True, **change)
     bench = RoundsBench(slurm)
     bench.rounds.run()
     assert bench.rounds.quiet is quiet
 
 
-def test_a_job_that_cannot_be_read_is_not_quiet(slurm: FakeSlurm) -> None:
-    slurm.write([parked(JobName="x JobState=RUNNING")], ["n1"])
+def test_a_job_that_cannot_be_read_is_not_quiet(slurm: SlurmFolder) -> None:
+    slurm.write([parked(tres_req_str="mem=odd")], ["n1"])
     bench = RoundsBench(slurm)
     bench.rounds.run()
     assert bench.rounds.quiet is False
@@ -93,7 +93,7 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
         events=EventsConfig(submit_file=tmp_path / "submitted"),
     )
     (tmp_path / "submitted").touch()
-    selector = Selector(config, CliGateway(scontrol="/bin/false"))
+    selector = Selector(config, MemorySlurm(tmp_path))
     yield Day(selector, monkeypatch)
     selector.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 from test_translate import asked, job, node, site
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
@@ -261,20 +261,20 @@ WIDE = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
 
 def test_the_selector_waits_for_a_block_and_leaves_wider_jobs(tmp_path: Path):
     """n2 and n3 have GPUs enough for job 7, but are of two blocks; 9 fits beside the others."""
-    slurm = FakeSlurm(tmp_path)
-    (slurm.home / "topology").write_text(BLOCKS)
-    running = {"JobState": "RUNNING", "Licenses": "(null)", "AdminComment": "", "slots": [0, 1, 2]}
-    small = [parked(f"9{i}", NodeList=name, **running) for i, name in ((1, "n1"), (4, "n4"))]
-    wide = parked("7", AdminComment=WIDE, NumNodes="2", NumCPUs="2")
-    three = parked("8", AdminComment=WIDE.replace("2-2", "3-3"), NumNodes="3", NumCPUs="3")
-    narrow = parked("9", AdminComment=WIDE.replace("gpu:2", "gpu:1"), NumNodes="2", Priority="1")
-    jobs = [wide, three | {"stuck": "1"}, narrow, *small]
+    slurm = SlurmFolder(tmp_path)
+    slurm.set(topology=BLOCKS)
+    running = {"state": "RUNNING", "licenses": "", "admin_comment": "", "slots": [0, 1, 2]}
+    small = [parked(f"9{i}", nodes=name, **running) for i, name in ((1, "n1"), (4, "n4"))]
+    wide = parked("7", admin_comment=WIDE, num_nodes=2, num_cpus=2)
+    three = parked("8", admin_comment=WIDE.replace("2-2", "3-3"), num_nodes=3, num_cpus=3)
+    narrow = parked("9", admin_comment=WIDE.replace("gpu:2", "gpu:1"), num_nodes=2, priority=1)
+    jobs = [wide, three | {"stuck": True}, narrow, *small]
     slurm.write(jobs, [f"n{i}" for i in range(1, 5)])
     slurm.round()
-    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1", slurm.said
-    assert slurm.jobs["7"]["ReqNodeList"] == "(null)"
-    assert slurm.jobs["8"]["Licenses"] == "(null)"
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1", slurm.said
+    assert slurm.jobs["7"]["req_nodes"] == ""
+    assert slurm.jobs["8"]["licenses"] == ""
     assert "it has 3 nodes, and a block counts as 2" in slurm.said
-    assert set(slurm.jobs["9"]["NodeList"].split(",")) in ({"n1", "n3"}, {"n2", "n4"})
+    assert set(slurm.jobs["9"]["nodes"].split(",")) in ({"n1", "n3"}, {"n2", "n4"})
     (decision,) = slurm.ledger("9")
     assert "all nodes in one block" in decision.why["summary"]
