@@ -371,6 +371,13 @@ def test_no_selector(cluster: Cluster):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
+def test_a_process_of_another_user_is_no_selector(cluster: Cluster):
+    """The selector is gone; its number is that of a process that a user gave its name."""
+    os.chown(cluster.root / "lib" / "selectd.lock", 65534, 65534)
+    assert cluster.doctor()[1]["selector"]["status"] == "failed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
 def test_a_lock_that_root_left_keeps_the_selector_from_starting(cluster: Cluster):
     cluster.settings(SlurmUser="nobody(65534)")
     for path in (cluster.root / "lib", *(cluster.root / "lib").iterdir()):
