@@ -13,7 +13,7 @@ The core is pure and knows neither Slurm nor a database nor a clock:
 
 Adapters stand beside it: ``store`` (SQLite), ``slurm`` (commands, comment grammar, gate).
 On top: ``service`` (the selector daemon), ``simulator`` (the same round on a virtual clock),
-``cli`` (``gpu-aware``).
+``clocks`` (prolog and epilog of the compute nodes), ``cli`` (``gpu-aware``).
 """
 
 __version__ = "0.1.0"

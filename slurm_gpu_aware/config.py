@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.config_checks import check
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.penalties import LEVELS, NETWORK_LEVELS, LevelPenalties, combine
@@ -235,7 +236,9 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
                 raw = tomllib.load(stream)
         except OSError as exc:
             raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        except RecursionError:
+            raise ConfigError(f"{file}: not valid TOML: nested too deep") from None
+        except ValueError as exc:  # a number of thousands of digits, too
             raise ConfigError(f"{file}: not valid TOML: {exc}") from None
         config = _build(raw, file)
     check(config, known_policies)
@@ -314,6 +317,10 @@ def _required(f: Any) -> bool:
     return f.default is MISSING and f.default_factory is MISSING
 
 
+_MOST = 1e9
+"""Of any number in the file, in whatever unit: 30 years in seconds."""
+
+
 def _value(hint: Any, value: Any, where: str) -> Any:
     """Convert a TOML value to the annotated type, or say what was expected."""
     options = [h for h in get_args(hint) if h is not type(None)]
@@ -323,24 +330,25 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if isinstance(value, list) and all(isinstance(v, str) for v in value):
             return tuple(value)
-        raise ConfigError(f"{where}: expected a list of strings, not {value!r}")
+        raise ConfigError(f"{where}: expected a list of strings, not {quoted(value)}")
     if origin is not None:  # Mapping[str, str] or Mapping[str, float]
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}: expected a table, not {value!r}")
+            raise ConfigError(f"{where}: expected a table, not {quoted(value)}")
         return {k: _value(options[-1], v, f"{where}.{k}") for k, v in value.items()}
     if hint is bool and isinstance(value, bool):
         return value
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+    numbers = {int: (int,), float: (int, float)}.get(hint, ())
+    if isinstance(value, numbers) and not isinstance(value, bool):
+        if not abs(value) <= _MOST:  # nor is NaN
+            raise ConfigError(f"{where}: {quoted(value)} is out of range")
+        return hint(value)
     if hint is str and isinstance(value, str):
         return value
     if hint is Path and isinstance(value, str):
-        if not value.startswith("/"):
-            raise ConfigError(f"{where}: expected an absolute path, not {value!r}")
+        if not value.startswith("/") or "\0" in value:
+            raise ConfigError(f"{where}: expected an absolute path, not {quoted(value)}")
         return Path(value)
     expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
         hint, "a string"
     )
-    raise ConfigError(f"{where}: expected {expected}, not {value!r}")
+    raise ConfigError(f"{where}: expected {expected}, not {quoted(value)}")

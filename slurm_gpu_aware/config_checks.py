@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_gpu_aware.bounds import MAX_PENALTY
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.penalties import LEVELS
 
@@ -27,8 +27,8 @@ def _check_levels(placement: PlacementConfig, require: Callable[[bool, str, str]
     tighter = ""
     for name, penalty in placement.penalties.items():
         key = "locality_penalty" if name == "cluster" else f"levels.{name}"
-        sound = penalty >= 1.0 and math.isfinite(penalty)
-        require(sound, f"placement.{key}", "must be at least 1.0")
+        sound = 1.0 <= penalty <= MAX_PENALTY
+        require(sound, f"placement.{key}", f"must be from 1.0 to {MAX_PENALTY:g}")
         if not tighter:
             require(
                 penalty == 1.0,

@@ -1,7 +1,8 @@
-"""NVIDIA's management library, typed: the only place that calls ``pynvml`` and knows its errors.
+"""NVIDIA's management library, typed, for reading: the only place that calls ``pynvml``.
 
 ``pynvml`` comes from the distribution ``nvidia-ml-py`` (extra ``gpu``) and is imported when the
-first :class:`Nvml` is opened: hooks and commands that find nothing to do never pay for it.
+first :class:`Nvml` is opened: commands that find nothing to do never pay for it. Setting clocks is
+the hooks' business (`clocks.nvml`).
 
 Three index spaces meet here. *NVML index*: position in NVML's own order (PCI bus order).
 *Minor number*: N of ``/dev/nvidiaN``; this is what we call ``index`` everywhere else, because
@@ -279,28 +280,6 @@ class Device:
         if kind is not None and int(kind) != 0:
             return None
         return _pci(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link))
-
-    def is_partitioned(self) -> bool:
-        """Whether MIG is on, so that several jobs may share the GPU."""
-        mode = self._maybe("nvmlDeviceGetMigMode")
-        return bool(mode) and bool(mode[0])
-
-    def lock_clock(self, mhz: int) -> None:
-        """Hold the SM clock at ``mhz`` (Volta and later). Needs root."""
-        self._call("nvmlDeviceSetGpuLockedClocks", mhz, mhz)
-
-    def unlock_clock(self) -> None:
-        """Undo :meth:`lock_clock`. Needs root."""
-        self._call("nvmlDeviceResetGpuLockedClocks")
-
-    def set_application_clock(self, mhz: int) -> None:
-        """Ask for ``mhz`` (a supported clock) for applications: the way before Volta."""
-        memory = self._call("nvmlDeviceGetSupportedMemoryClocks")
-        self._call("nvmlDeviceSetApplicationsClocks", max(memory), mhz)
-
-    def reset_application_clock(self) -> None:
-        """Undo :meth:`set_application_clock`."""
-        self._call("nvmlDeviceResetApplicationsClocks")
 
 
 def _pci(info: Any) -> str:

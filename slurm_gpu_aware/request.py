@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.cluster import BoolArray, IntArray
 
 __all__ = ["NodeGroups", "Request"]
@@ -33,7 +34,7 @@ class Request:
     job_id: str
     """Slurm's id as users type it: ``98``, or ``98_3`` for an array task."""
     gpus: int
-    """Total GPUs, >= 1."""
+    """Total GPUs, 1 to ``MAX_GPUS``."""
     min_nodes: int = 1
     max_nodes: int | None = None
     """None: as many as it takes."""
@@ -92,8 +93,8 @@ class Request:
     """Options of the policy (``placement`` registry checks them)."""
 
     def __post_init__(self) -> None:
-        if self.gpus < 1:
-            raise ValueError(f"job {self.job_id}: gpus must be at least 1, not {self.gpus}")
+        if not 1 <= self.gpus <= MAX_GPUS:
+            raise ValueError(f"job {self.job_id}: gpus must be 1 to {MAX_GPUS}, not {self.gpus}")
         if self.min_nodes < 1:
             raise ValueError(f"job {self.job_id}: min_nodes must be at least 1")
 

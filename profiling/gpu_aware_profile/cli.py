@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from slurm_gpu_aware import __version__
-from slurm_gpu_aware.cli.output import json_option, paragraph, print_json, say
+from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.cli.run import LateGroup, run
 from slurm_gpu_aware.errors import StoreError
 
@@ -36,10 +36,11 @@ _ELSEWHERE = {
     "classify": "gpu_aware_profile.commands_fit:classify",
     "forget": "gpu_aware_profile.commands_forget:forget",
     "fit-effbw": "gpu_aware_profile.commands_fit:fit_effbw",
+    "import": "gpu_aware_profile.commands_import:import_command",
     "node": "gpu_aware_profile.commands_probe:node",
     "sweep": "gpu_aware_profile.commands_sweep:sweep",
 }
-"""Commands that touch hardware or Slurm, fit models, or are rare. Imported when asked for, because
+"""Commands that touch hardware, Slurm or files, or are rare. Imported when asked for, because
 ``node`` runs on every compute node and pays for each import."""
 
 
@@ -176,98 +177,6 @@ def show(
         click.echo("\n\n".join(parts))
 
 
-@cli.command("import")
-@store_options
-@click.argument("file", type=click.File("r", encoding="utf-8"))
-@click.option("--class", "app_class", metavar="NAME", help="For a file without a column class.")
-@click.option("--skip-bad", is_flag=True, help="Store the good rows, report the bad ones.")
-@click.option("--new-gpus", is_flag=True, help="Take rows of GPUs that no sweep has seen, too.")
-@click.option(
-    "--taken-at",
-    type=click.FloatRange(min=0.0),
-    metavar="UNIX_S",
-    help="When it was measured. Default: now.",
-)
-def import_command(
-    store_path: Path | None,
-    config_path: str | None,
-    file: IO[str],
-    app_class: str | None,
-    skip_bad: bool,
-    new_gpus: bool,
-    taken_at: float | None,
-) -> None:
-    """Import timings from a CSV with the columns gpu,node,class,value_ms (- reads stdin).
-
-    gpu is the index that Slurm uses on the node, or the UUID of a GPU that was probed. Several
-    rows of one GPU and class are repeated runs: their median counts. If any row is bad, each is
-    named with its line number and nothing is imported, unless --skip-bad is given. Once a sweep
-    has seen GPUs, rows of others are bad, too, unless --new-gpus is given: their times are then
-    kept for the sweep that will see them.
-
-    A file with the columns class,level,value_ms has times per locality level: one program on the
-    same number of GPUs, once inside a node (nvlink, socket, node) and once at each looser level
-    (switch, rack, row, cluster). L of a level is the median time there over that at the innermost
-    level. A column model (GPU model) keeps models apart. What was stored of these classes is
-    replaced.
-
-    \b
-      gpu-aware-profile import timings.csv
-      gpu-aware-profile import resnet.csv --class A --skip-bad
-      gpu-aware-profile import levels.csv
-    """
-    from gpu_aware_profile.csv_file import header_of
-    from gpu_aware_profile.level_tables import holds_levels
-    from gpu_aware_profile.level_work import checked_levels, store_levels
-    from gpu_aware_profile.opening import written
-    from gpu_aware_profile.tables import read_csv
-    from slurm_gpu_aware.store.known import gpu_names
-    from slurm_gpu_aware.store.profiles import (
-        check_timings,
-        import_timings,
-        load_profile,
-        recompute_scores,
-    )
-
-    config = _config(config_path)
-    taken_at = time.time() if taken_at is None else taken_at
-    header, lines = header_of(file)
-    path = store_path or config.store.path
-    if holds_levels(header):
-        times, bad = checked_levels(lines, app_class, config)
-        _refuse_bad(file.name, bad, skip_bad, some=bool(times))
-        store_levels(path, config, times, taken_at)
-        if bad:
-            raise click.exceptions.Exit(SKIPPED)
-        return
-    rows, bad = read_csv(lines, app_class=app_class)
-    with written(path, config) as store:
-        good, unknown = check_timings(store, rows, config.site.classes, new_gpus=new_gpus)
-        bad = sorted([*bad, *unknown])
-        _refuse_bad(file.name, bad, skip_bad, some=bool(good))
-        count = import_timings(
-            store,
-            [row for row, _ in good],
-            taken_at=taken_at,
-            classes=config.site.classes,
-            new_gpus=new_gpus,
-        )
-        recompute_scores(store, config.site.classes)
-        unseen = load_profile(store).unseen if new_gpus else frozenset()
-        path = store.path
-    gpus = len({(row.node, slot) for row, slot in good})
-    say(f"imported {count} timing{_s(good)} of {gpus} GPUs into {path}")
-    if new := sorted(unseen & {(row.node, slot) for row, slot in good}):
-        say(
-            paragraph(
-                "note: place, setup and simulations over the store leave these GPUs out until a"
-                f" sweep has seen them: {gpu_names(new)}."
-            )
-        )
-    if bad:
-        raise click.exceptions.Exit(SKIPPED)
-
-
 @cli.command()
 @store_options
 @click.argument("file", type=click.File("w", encoding="utf-8", lazy=True), default="-")
@@ -333,7 +242,7 @@ def rescore(store_path: Path | None, config_path: str | None, reference: str | N
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit. The entry point of ``gpu-aware-profile``."""
+    """Run the command line and exit."""
     run(cli, "gpu-aware-profile", args)
 
 
@@ -366,29 +275,6 @@ def _selected(rows: list[ScoreRow], classes: Sequence[str], nodes: Sequence[str]
         for r in rows
         if (not classes or r.app_class in classes) and (not nodes or r.node in nodes)
     ]
-
-
-def _refuse_bad(name: str, bad: Sequence[tuple[int, str]], skip_bad: bool, *, some: bool) -> None:
-    """Name the bad rows. Raises StoreError unless there are none or they may be skipped."""
-    _report_bad(name, bad)
-    if bad and not skip_bad:
-        raise StoreError(
-            f"{len(bad)} bad row{_s(bad)}, nothing was imported; correct the file or give"
-            " --skip-bad"
-        )
-    if not some:
-        raise StoreError(f"{name}: no row to import")
-
-
-def _report_bad(name: str, bad: Sequence[tuple[int, str]]) -> None:
-    for line, reason in bad[:BAD_SHOWN]:
-        say(f"{name}: line {line}: {reason}")
-    if len(bad) > BAD_SHOWN:
-        say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
-
-
-def _s(things: Sequence[object]) -> str:
-    return "" if len(things) == 1 else "s"
 
 
 if __name__ == "__main__":

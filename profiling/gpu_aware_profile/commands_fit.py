@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import name_of, read_lines, read_text
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.topology.bandwidth import Fit
@@ -24,16 +25,16 @@ _POLICIES = ("pal+mapa", "mapa-preserve")
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.File("r", encoding="utf-8", errors="replace"))
+@click.argument("files", nargs=-1, type=click.File("rb"))
 @click.option(
     "--applications",
-    type=click.File("r", encoding="utf-8"),
+    type=click.File("rb"),
     metavar="CSV",
     help="Applications to group into classes by K-means: application,dram,peak_fu, in percent.",
 )
 @click.option(
     "--centres",
-    type=click.File("r", encoding="utf-8"),
+    type=click.File("rb"),
     metavar="CSV",
     help="Class centres that an earlier --save wrote: class,dram,peak_fu.",
 )
@@ -51,9 +52,9 @@ _POLICIES = ("pal+mapa", "mapa-preserve")
 )
 @json_option
 def classify(
-    files: tuple[IO[str], ...],
-    applications: IO[str] | None,
-    centres: IO[str] | None,
+    files: tuple[BinaryIO, ...],
+    applications: BinaryIO | None,
+    centres: BinaryIO | None,
     save: IO[str] | None,
     config_path: str | None,
     as_json: bool,
@@ -87,7 +88,7 @@ def classify(
     else:
         assert centres is not None  # noqa: S101 - checked above
         known, classifier = {}, _read_centres(centres)
-    found = [*known.items(), *((Path(_name(f)).stem, _counters(f)) for f in files)]
+    found = [*known.items(), *((Path(name_of(f)).stem, _counters(f)) for f in files)]
     if save is not None:
         save.write(",".join(_CENTRES) + "\n")
         for name, centre in zip(classifier.names, classifier.centroids.tolist(), strict=True):
@@ -99,7 +100,7 @@ def classify(
 
 
 @click.command("fit-effbw")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("rb"))
 @click.option(
     "--machine",
     "machine_name",
@@ -107,7 +108,7 @@ def classify(
     help="The rows name GPUs of this machine (columns gpus,gbps) instead of counting links.",
 )
 @json_option
-def fit_effbw(file: IO[str], machine_name: str | None, as_json: bool) -> None:
+def fit_effbw(file: BinaryIO, machine_name: str | None, as_json: bool) -> None:
     """Fit MAPA's effective bandwidth to measured all-reduce bandwidths.
 
     The model is its equation 2. FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the
@@ -130,7 +131,7 @@ def fit_effbw(file: IO[str], machine_name: str | None, as_json: bool) -> None:
     try:
         fit = fit_eq2(samples)
     except ValueError as exc:
-        raise SourceError(_name(file)) from exc
+        raise SourceError(name_of(file)) from exc
     coefficients = [round(c, 6) for c in fit.model.coefficients or ()]
     x, y, z, measured = zip(*samples, strict=True)
     published = float(abs(eq2(x, y, z, PAPER) - measured).mean())
@@ -175,14 +176,14 @@ def _fit_text(
     return f"{table(['term', 'GB/s'], rows, right=['GB/s'])}\n\n{errors}\n\n{sections}"
 
 
-def _ring_samples(file: IO[str], machine_name: str | None) -> list[tuple[int, int, int, float]]:
+def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[tuple[int, int, int, float]]:
     from gpu_aware_profile.samples import count, positive, read_samples, slots
 
     try:
         if machine_name is None:
             return [
                 (count(x, line), count(y, line), count(z, line), positive(gbps, line))
-                for line, (x, y, z, gbps) in read_samples(file, ("x", "y", "z", "gbps"))
+                for line, (x, y, z, gbps) in read_samples(read_lines(file), ("x", "y", "z", "gbps"))
             ]
         from slurm_gpu_aware.topology import machine, machine_names
         from slurm_gpu_aware.topology.matching import fitted_ring
@@ -193,46 +194,48 @@ def _ring_samples(file: IO[str], machine_name: str | None) -> list[tuple[int, in
             )
         graph = machine(machine_name)
         samples = []
-        for line, (gpus, gbps) in read_samples(file, ("gpus", "gbps")):
+        for line, (gpus, gbps) in read_samples(read_lines(file), ("gpus", "gbps")):
             chosen = slots(gpus, line, graph.n)
             samples.append((*fitted_ring(graph, chosen), positive(gbps, line)))
         return samples
     except SourceError as exc:
-        raise SourceError(_name(file)) from exc
+        raise SourceError(name_of(file)) from exc
 
 
-def _applications(file: IO[str]) -> dict[str, Utilisation]:
+def _applications(file: BinaryIO) -> dict[str, Utilisation]:
     return dict(_points(file, _APPLICATIONS))
 
 
-def _points(file: IO[str], columns: Sequence[str]) -> list[tuple[str, Utilisation]]:
+def _points(file: BinaryIO, columns: Sequence[str]) -> list[tuple[str, Utilisation]]:
     """Named points of a CSV; each name once."""
     from gpu_aware_profile.samples import percent, read_samples
     from slurm_gpu_aware.variability.classes import Utilisation
 
     points: dict[str, Utilisation] = {}
     try:
-        for line, (name, dram, peak_fu) in read_samples(file, columns):
+        for line, (name, dram, peak_fu) in read_samples(read_lines(file), columns):
             if name in points or not name:
                 what = f"{columns[0]} {name!r} stands twice" if name else f"no {columns[0]}"
                 raise SourceError(f"line {line}: {what}")
             points[name] = Utilisation(percent(dram, line), percent(peak_fu, line))
     except SourceError as exc:
-        raise SourceError(_name(file)) from exc
+        raise SourceError(name_of(file)) from exc
     return list(points.items())
 
 
-def _fitted(known: Mapping[str, Utilisation], file: IO[str], config_path: str | None) -> Classifier:
+def _fitted(
+    known: Mapping[str, Utilisation], file: BinaryIO, config_path: str | None
+) -> Classifier:
     from slurm_gpu_aware.config import load_config
     from slurm_gpu_aware.variability.classes import fit_classes
 
     try:
         return fit_classes(known, load_config(config_path).site.classes)[0]
     except ValueError as exc:
-        raise SourceError(_name(file)) from exc
+        raise SourceError(name_of(file)) from exc
 
 
-def _read_centres(file: IO[str]) -> Classifier:
+def _read_centres(file: BinaryIO) -> Classifier:
     import numpy as np
 
     from slurm_gpu_aware.variability.classes import Classifier
@@ -242,21 +245,15 @@ def _read_centres(file: IO[str]) -> Classifier:
     return Classifier(tuple(name for name, _ in points), where)
 
 
-def _name(file: IO[str]) -> str:
-    """The file as a person knows it."""
-    name = str(getattr(file, "name", "<stdin>"))
-    return "stdin" if name == "<stdin>" else name
-
-
-def _counters(file: IO[str]) -> Utilisation:
+def _counters(file: BinaryIO) -> Utilisation:
     """Utilisation of an application, of whichever tool the file comes from."""
     from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
 
-    lines = file.read().splitlines()
+    lines = read_text(file, errors="replace").splitlines()
     try:
         return read_dcgm(lines) if is_dcgm(lines) else read_ncu(lines)
     except SourceError as exc:
-        raise SourceError(_name(file)) from exc
+        raise SourceError(name_of(file)) from exc
 
 
 def _classes_record(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_aware_profile.cli import store_options
+from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
     from gpu_aware_profile.sweep import Outcome, SweepSettings, Target
     from gpu_aware_profile.sweep_notes import Scope, SweepNotes
+    from slurm_gpu_aware.store.outliers import Outlier
 
 __all__ = ["sweep"]
 
@@ -39,7 +42,7 @@ _REMEMBERED = (
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=1.0),
+    type=Number(1, 10**7),
     default=900.0,
     show_default=True,
     metavar="S",
@@ -47,7 +50,7 @@ _REMEMBERED = (
 )
 @click.option(
     "--wait",
-    type=click.FloatRange(min=1.0),
+    type=Number(1, 10**7),
     default=300.0,
     show_default=True,
     metavar="S",
@@ -93,6 +96,9 @@ def sweep(
     then the exit code is 3 and the sweep can be resumed for these nodes. --resume goes on with the
     same nodes and options; options that are given with it replace those.
 
+    A GPU whose time is less than half or more than twice the median of its model is named and
+    stored as measured: no unit can be wrong here.
+
     \b
     Examples:
       gpu-aware-profile sweep
@@ -103,6 +109,7 @@ def sweep(
     from gpu_aware_profile.sweep import Sweep
     from gpu_aware_profile.sweep_notes import SweepNotes
     from slurm_gpu_aware.config import load_config
+    from slurm_gpu_aware.store.outliers import outliers
     from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
 
     config = load_config(config_path)
@@ -120,6 +127,7 @@ def sweep(
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
     _announce(sweep_id, len(left), len(done), notes, resume)
     again = _go_on(sweep_id, store_path, config_path)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no probe may outlive us
     with written(path, config) as store:
         notes.begin(scope)
         running = Sweep(settings, lambda report: merge_report(store, report))
@@ -134,7 +142,8 @@ def sweep(
         finally:
             if notes.done():
                 recompute_scores(store, config.site.classes)
-    _finish(outcomes, notes, scope, again, as_json)
+        far = [o for o in outliers(store) if o.node in notes.done()]
+    _finish(outcomes, far, notes, scope, again, as_json)
 
 
 def _as_before(
@@ -254,15 +263,23 @@ def _line(outcome: Outcome) -> str:
 
 
 def _finish(
-    outcomes: list[Outcome], notes: SweepNotes, scope: Scope, again: str, as_json: bool
+    outcomes: list[Outcome],
+    far: list[Outlier],
+    notes: SweepNotes,
+    scope: Scope,
+    again: str,
+    as_json: bool,
 ) -> None:
+    from slurm_gpu_aware.store.outliers import outlier_sentences
+
     outcomes.sort(key=lambda outcome: outcome.node)
     complete = set(scope.nodes) <= notes.done()
     if complete:
         notes.finish()
     if as_json:
         rows = [vars(outcome) for outcome in outcomes]
-        print_json({"sweep": notes.sweep_id, "complete": complete, "nodes": rows})
+        slow = [one._asdict() for one in far]
+        print_json({"sweep": notes.sweep_id, "complete": complete, "nodes": rows, "outliers": slow})
     else:
         headers = ["node", "state", "GPUs", "timings", "faults", "s", "reason"]
         cells = [
@@ -273,6 +290,8 @@ def _finish(
     done = [outcome for outcome in outcomes if outcome.state == "done"]
     if done and not any(outcome.timings for outcome in done):
         say("no times were measured: bring them with 'gpu-aware-profile import FILE'")
+    for sentence in outlier_sentences(far):
+        say(f"stored as measured: {sentence}")
     if not complete:
         say(f"for the nodes left out: {again}")
         click.get_current_context().exit(PARTLY)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import csv_records
 
 __all__ = ["header_of", "read_number", "read_rows"]
 
@@ -16,22 +15,17 @@ MAX_FIELD = 256
 _T = TypeVar("_T")
 
 
-def header_of(stream: Iterable[str]) -> tuple[list[str], Iterator[str]]:
-    """Column names of a CSV, and its lines with the first one again."""
-    lines = iter(stream)
+def header_of(lines: Iterable[str]) -> list[str]:
+    """Column names of a CSV; none if it is not one, of which :func:`read_rows` says more."""
     try:
-        first = next(lines, "")
-    except UnicodeDecodeError:
-        raise SourceError("line 1: not UTF-8 text") from None
-    try:
-        cells = next(csv.reader([first.removeprefix("\ufeff")]), [])
-    except csv.Error:
-        cells = []  # read_rows says what is wrong
-    return [name.strip() for name in cells], chain([first], lines)
+        first = next(csv_records(lines), (0, []))
+    except SourceError:
+        return []
+    return [name.strip() for name in first[1]]
 
 
 def read_rows(
-    stream: Iterable[str],
+    lines: Iterable[str],
     columns: Sequence[str],
     make: Callable[[Mapping[str, str], int], _T],
     *,
@@ -43,7 +37,7 @@ def read_rows(
 
     Parameters
     ----------
-    stream : lines of a CSV with a header that names ``columns``, in any order; others are ignored.
+    lines : a CSV with a header that names ``columns``, in any order; others are ignored.
     make : makes a row of its cells by column and its line number; raises ValueError for a bad one.
     app_class : value of ``class`` for a file without that column.
     optional : columns that may be missing, and may be empty in a row; both are the empty text.
@@ -52,25 +46,20 @@ def read_rows(
     Raises SourceError if a column is missing or doubled, or the file is not CSV: then no row can
     be trusted.
     """
-    reader = csv.reader(_without_mark(stream), strict=True)
+    records = csv_records(lines)
     rows: list[_T] = []
     bad: list[tuple[int, str]] = []
     given = dict.fromkeys(optional, "") | ({} if app_class is None else {"class": app_class})
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        place = _columns(header, columns, optional, app_class, otherwise)
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            try:
-                values = _values(cells, len(header), place, optional)
-                rows.append(make({**given, **values}, reader.line_num))
-            except ValueError as exc:
-                bad.append((reader.line_num, str(exc)))
-    except csv.Error as exc:
-        raise SourceError(f"line {reader.line_num}: not CSV: {exc}") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"line {reader.line_num + 1}: not UTF-8 text") from None
+    header = [name.strip() for name in next(records, (0, []))[1]]
+    place = _columns(header, columns, optional, app_class, otherwise)
+    for line, cells in records:
+        if not any(cell.strip() for cell in cells):
+            continue
+        try:
+            values = _values(cells, len(header), place, optional)
+            rows.append(make({**given, **values}, line))
+        except ValueError as exc:
+            bad.append((line, str(exc)))
     return rows, bad
 
 
@@ -80,14 +69,6 @@ def read_number(values: Mapping[str, str], column: str) -> float:
         return float(values[column])
     except ValueError:
         raise ValueError(f"{column} is not a number: {values[column]!r}") from None
-
-
-def _without_mark(stream: Iterable[str]) -> Iterable[str]:
-    """Drop the byte order mark that spreadsheets write; refuse NULs, which csv would keep."""
-    for i, line in enumerate(stream):
-        if "\0" in line:
-            raise csv.Error("NUL byte")
-        yield line.removeprefix("\ufeff") if i == 0 else line
 
 
 def _columns(

@@ -21,11 +21,15 @@ from gpu_aware_profile.opening import written
 from slurm_gpu_aware.cli.output import print_json, say
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.penalties import level_ratios
+from slurm_gpu_aware.penalties import LevelTime, level_ratios
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import LevelRow, check_levels, import_levels, level_times
+from slurm_gpu_aware.store.outliers import mixed_units
 
 __all__ = ["checked_levels", "penalties_of", "show_levels", "store_levels"]
+
+FAR_LEVEL = 50.0
+"""A level that takes longer, or less time, than the innermost one by this factor is an outlier."""
 
 
 def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list[PenaltyRow]:
@@ -63,8 +67,20 @@ def checked_levels(
     return good, sorted([*bad, *unfit])
 
 
-def store_levels(path: Path, config: Config, rows: Sequence[LevelRow], taken_at: float) -> None:
-    """Import checked rows; say what was, and where it does not count as it was measured."""
+def store_levels(
+    path: Path,
+    config: Config,
+    rows: Sequence[LevelRow],
+    taken_at: float,
+    *,
+    accept_outliers: bool = False,
+) -> None:
+    """Import checked rows; say what was, and where it does not count as it was measured.
+
+    Raises StoreError if a ratio is beyond ``FAR_LEVEL``, unless ``accept_outliers``.
+    """
+    if not accept_outliers:
+        _refuse_far([row.time for row in rows])
     with written(path, config) as store:
         count = import_levels(store, rows, taken_at=taken_at, classes=config.site.classes)
     times = [row.time for row in rows]
@@ -73,3 +89,15 @@ def store_levels(path: Path, config: Config, rows: Sequence[LevelRow], taken_at:
     say(f"imported {count} level times of class{plural} {', '.join(names)} into {path}")
     for sentence in hidden(times, config.placement.penalties_with(level_ratios(times))):
         say(sentence)
+
+
+def _refuse_far(times: Sequence[LevelTime]) -> None:
+    for app_class, ratios in level_ratios(times).items():
+        inner = next(iter(ratios))
+        for level, ratio in ratios.items():
+            if not 1 / FAR_LEVEL <= ratio <= FAR_LEVEL:
+                raise StoreError(
+                    f"class {app_class} takes {ratio:.3g} times as long at level {level} as at"
+                    f" {inner}{mixed_units(ratio)}. Nothing was imported; correct the file, or give"
+                    " --accept-outliers if it was measured so"
+                )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from slurm_gpu_aware.bounds import MAX_GBPS, quoted
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import csv_records
 
 __all__ = ["Sample", "count", "percent", "positive", "read_samples", "slots"]
+
+_MOST_LINKS = 10_000
 
 T = TypeVar("T")
 
@@ -26,15 +29,13 @@ def read_samples(lines: Iterable[str], columns: Sequence[str]) -> list[Sample]:
 
     Raises SourceError if a column or every row is missing, or a row is short.
     """
-    numbered = (
-        (number, line)
-        for number, line in enumerate(lines, 1)
-        if line.strip() and not line.startswith("#")
-    )
+    spoken = (line if line.strip() and not line.startswith("#") else "\n" for line in lines)
     header: list[str] | None = None
     samples: list[Sample] = []
-    for number, line in numbered:
-        row = [cell.strip() for cell in next(csv.reader([line]))]
+    for number, cells in csv_records(spoken):
+        row = [cell.strip() for cell in cells]
+        if not row:
+            continue
         if header is None:
             header = row
             missing = [name for name in columns if name not in header]
@@ -58,12 +59,14 @@ def percent(text: str, line: int) -> float:
 
 def positive(text: str, line: int) -> float:
     """A bandwidth. Units: GB/s."""
-    return _number(text, line, float, lambda v: v > 0.0, "a bandwidth above 0, in GB/s")
+    return _number(text, line, float, lambda v: 0.0 < v <= MAX_GBPS, "a bandwidth above 0, in GB/s")
 
 
 def count(text: str, line: int) -> int:
     """A number of links, 0 or more."""
-    return _number(text, line, int, lambda v: v >= 0, "a whole number of links, 0 or more")
+    return _number(
+        text, line, int, lambda v: 0 <= v <= _MOST_LINKS, "a whole number of links, 0 or more"
+    )
 
 
 def slots(text: str, line: int, most: int) -> tuple[int, ...]:
@@ -74,7 +77,7 @@ def slots(text: str, line: int, most: int) -> tuple[int, ...]:
     except ValueError:
         chosen = []
     if len(chosen) < 2 or len(set(chosen)) < len(chosen) or chosen[0] < 0 or chosen[-1] >= most:
-        raise SourceError(f"line {line}: {text!r} is not {what}")
+        raise SourceError(f"line {line}: {quoted(text)} is not {what}")
     return tuple(chosen)
 
 
@@ -86,5 +89,5 @@ def _number(
     except ValueError:
         value = None
     if value is None or (isinstance(value, float) and not math.isfinite(value)) or not fits(value):
-        raise SourceError(f"line {line}: {text!r} is not {what}")
+        raise SourceError(f"line {line}: {quoted(text)} is not {what}")
     return value

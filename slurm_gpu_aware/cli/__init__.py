@@ -1,5 +1,7 @@
 """The command ``gpu-aware``: options in one module per command, work imported late.
 
+``entry``
+    Where the programs start.
 ``main``
     The group, the exit codes, what an error means to the outside.
 ``context``

@@ -42,8 +42,13 @@ def check_selector(g: Ground) -> Iterable[Check]:
     # Only read: taking the lock to test it could keep a starting selector out.
     text = lock.read_text() if lock.exists() else ""
     number = text.strip()
-    command = Path("/proc") / number / "cmdline"
-    if number.isdigit() and command.exists() and b"selectd" in command.read_bytes().split(b"\0"):
+    process = Path("/proc") / number
+    if (
+        number.isdigit()
+        and process.exists()
+        and process.stat().st_uid == lock.stat().st_uid  # any user can give a process that name
+        and b"selectd" in (process / "cmdline").read_bytes().split(b"\0")
+    ):
         yield ok("selector", f"process {number}")
     else:
         yield failed(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.cli.live import network_groups_of
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.cluster import Cluster
@@ -31,7 +32,7 @@ from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
 
 __all__ = ["Answer", "answer", "given_cluster", "mark_busy", "stored_cluster"]
 
-_BUSY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):([0-9]+(?:,[0-9]+)*)\Z")
+_BUSY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,4}(?:,[0-9]{1,4})*)\Z")
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,13 @@ def stored_cluster(profile: Profile, config: Config) -> Cluster:
         raise RequestError(
             "the store has no GPUs; run 'gpu-aware-profile sweep', or give --machine"
         )
+    for node, slot in profile.gpus:
+        if slot >= MAX_GPUS_PER_NODE:  # an earlier release imported it
+            gpu, most = f"{node}:{slot}", MAX_GPUS_PER_NODE - 1
+            raise RequestError(
+                f"the store has GPU {gpu}, but indices end at {most}: remove it with"
+                f" 'gpu-aware-profile forget {gpu}'"
+            )
     slots_of = {n: [s for node, s in profile.gpus if node == n] for n in names}
     width = 1 + max(max(slots) for slots in slots_of.values())
     exists = np.zeros((len(names), width), dtype=np.bool_)
@@ -156,7 +164,7 @@ def mark_busy(cluster: Cluster, busy: Iterable[str]) -> Cluster:
     for text in busy:
         match_ = _BUSY.match(text)
         if match_ is None:
-            raise RequestError(f"{text!r} does not name GPUs; expected NODE:0,3")
+            raise RequestError(f"{quoted(text)} does not name GPUs; expected NODE:0,3")
         name, slots = match_.group(1), [int(s) for s in match_.group(2).split(",")]
         if name not in cluster.nodes:
             raise RequestError(f"no node {name!r}; known: {_some(cluster.nodes)}")

@@ -54,7 +54,7 @@ def cli(ctx: click.Context, config_path: str | None) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit. The entry point of ``gpu-aware``."""
+    """Run the command line and exit."""
     run(cli, "gpu-aware", args)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.options import GPUS, NODES
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
 
@@ -24,8 +25,8 @@ NOTHING_FITS = 1
 
 
 @click.command("place")
-@click.option("--gpus", "-g", type=click.IntRange(1), required=True, help="GPUs in total.")
-@click.option("--nodes", "-N", type=click.IntRange(1), help="Nodes; default: as many as it takes.")
+@click.option("--gpus", "-g", type=GPUS, required=True, help="GPUs in total.")
+@click.option("--nodes", "-N", type=NODES, help="Nodes; default: as many as it takes.")
 @click.option("--class", "-c", "app_class", help="Application class; default: the site's.")
 @click.option("--bw", type=click.Choice(["high", "low"]), help="Does it gain from links?")
 @click.option("--pattern", default="ring", show_default=True, help="Communication pattern.")
@@ -36,7 +37,7 @@ NOTHING_FITS = 1
 @click.option(
     "--machines",
     "count",
-    type=click.IntRange(1),
+    type=NODES,
     default=1,
     show_default=True,
     help="How many of them.",

@@ -14,9 +14,9 @@ from types import FrameType
 import click
 
 from slurm_gpu_aware.cli import files
+from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.install import LUA_CONF, OWN_FILTER
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
-from slurm_gpu_aware.cli.run import INTERRUPTED
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.service.handing_back import hand_back

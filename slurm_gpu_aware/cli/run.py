@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
+from slurm_gpu_aware.cli.entry import INTERRUPTED
+from slurm_gpu_aware.cli.output import clean
 from slurm_gpu_aware.errors import AwareError
 
-__all__ = ["INTERRUPTED", "LateGroup", "run"]
+__all__ = ["LateGroup", "run"]
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+
+_MOST = 4000
+"""Characters of a sentence."""
+_LONG_WORD = re.compile(r"(\S{100})\S{900,}")
 
 
 class LateGroup(click.Group):
@@ -45,22 +51,65 @@ class LateGroup(click.Group):
         try:
             return super().invoke(ctx)
         except AwareError as exc:
-            raise click.ClickException(str(exc)) from exc
+            raise click.ClickException(_brief(str(exc))) from exc
+        except click.UsageError as exc:
+            raise click.UsageError(_brief(exc.format_message()), exc.ctx) from None
+
+
+def _brief(sentence: str) -> str:
+    """The sentence as it may stand on a terminal: what it quotes from outside can be anything."""
+    words = _LONG_WORD.sub(r"\1...", sentence)
+    text = "\n".join(clean(line) if line else "" for line in words.split("\n"))
+    return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
 def run(group: click.Group, name: str, args: Sequence[str] | None = None) -> NoReturn:
-    """Run a group of commands under a program name and exit."""
+    """Run a group of commands under a program name and exit.
+
+    Output that cannot be written (a full disk, a closed stream) is a failure of one line, too; for
+    a reader that went away (``| head``) there is none.
+    """
+    _open_closed_streams()
     try:
         code = group.main(args=args, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as exc:
-        exc.show()
-        sys.exit(exc.exit_code)
+        _end(exc.exit_code, exc.show)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        _end(INTERRUPTED, lambda: click.echo("interrupted", err=True))
     except BrokenPipeError:
-        # The reader (head, less) went away: no traceback, and none from the flush at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _end(0)
+    except OSError as exc:
+        what = "the output" if exc.filename is None else str(exc.filename)
+        _end(1, click.ClickException(f"{what}: {exc.strerror or exc}").show)
+    except MemoryError:
+        _end(1, click.ClickException("out of memory").show)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(code: int, say: Callable[[], object] = lambda: None) -> NoReturn:
+    """Say why and exit; what can no longer be written is dropped, by Python's own flush, too."""
+    with suppress(OSError):
+        say()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Put something in the place of standard streams that the caller closed (``>&-``).
+
+    Else the next file that is opened, the store say, would be standard output. Writing to a closed
+    standard output has to fail: /dev/null is opened for reading there.
+    """
+    for number, attribute in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, attribute) is None:
+            handle = os.open(os.devnull, os.O_WRONLY if attribute == "stderr" else os.O_RDONLY)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            mode = "r" if attribute == "stdin" else "w"
+            setattr(sys, attribute, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115

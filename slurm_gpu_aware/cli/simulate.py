@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.options import NODES, PENALTY, SECONDS, SOME_SECONDS, Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.errors import RequestError
 
@@ -40,14 +42,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--round",
     "round_s",
-    type=click.FloatRange(0, min_open=True),
+    type=SOME_SECONDS,
     metavar="S",
     help="Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
 )
 @click.option("--backfill/--no-backfill", default=None, help="EASY backfill. Default: the site's.")
 @click.option(
     "--locality-penalty",
-    type=click.FloatRange(1),
+    type=PENALTY,
     metavar="L",
     help="Slowdown of a job that spans nodes, of any class. Default: the site's; on the store's"
     " cluster what was measured, unless the configuration gives it.",
@@ -55,7 +57,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--migration",
     "migration_s",
-    type=click.FloatRange(0),
+    type=SECONDS,
     default=60.0,
     show_default=True,
     metavar="S",
@@ -63,11 +65,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--nodes",
-    type=click.IntRange(1),
+    type=NODES,
     metavar="N",
     help="Simulate N equal nodes instead of the store's cluster.",
 )
-@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="G", help="GPUs of each.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G", help="GPUs of each."
+)
 @click.option("--machine", metavar="NAME", help="Kind of machine of each node, with its links.")
 @click.option(
     "--any-indices",
@@ -105,19 +109,19 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--days",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 36_500),
     metavar="N",
     help="Take the last N days of the history. Default: 90 of a live one, all of a file.",
 )
 @click.option(
     "--synthetic",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1_000_000),
     metavar="JOBS",
     help="Make a trace of so many jobs with Poisson arrivals.",
 )
 @click.option(
     "--jobs-per-hour",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, 10**9, min_open=True),
     default=10.0,
     show_default=True,
     help="Their rate.",
@@ -143,7 +147,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--bandwidth-share",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Number(0, 1, max_open=True),
     metavar="C",
     help="Slow bandwidth sensitive jobs by their links; C is the share of their time "
     "that is communication at best (measured: 0.107).",
@@ -157,7 +161,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1024),
     metavar="N",
     help="Policies simulated at a time. Default: one per CPU.",
 )

@@ -21,7 +21,14 @@ _SHOWN_STATES = ("planned", "prepared", "released", "started")
 
 
 @click.command("status")
-@click.option("--rounds", "count", default=5, show_default=True, help="How many rounds to show.")
+@click.option(
+    "--rounds",
+    "count",
+    type=click.IntRange(0, 10_000),
+    default=5,
+    show_default=True,
+    help="How many rounds to show.",
+)
 @json_option
 @pass_context
 def command(context: Context, count: int, as_json: bool) -> None:

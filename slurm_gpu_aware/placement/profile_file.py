@@ -7,15 +7,15 @@ silence.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.placement.interference import InterferenceProfile, Workload
+from slurm_gpu_aware.text_file import parse_json, read_text
 
 __all__ = ["ProfileFile", "load_object", "read_profile"]
 
@@ -41,7 +41,7 @@ def read_profile(path: Path | str) -> ProfileFile:
     SourceError
         The file cannot be read, is no JSON, or lacks ``solo`` or ``collocation``.
     """
-    content = load_object(Path(path))
+    content = load_object(path)
     for part in ("solo", "collocation"):
         if not isinstance(content.get(part), dict):
             raise SourceError(f"{path}: no object {part!r}; is it a profile file?")
@@ -67,14 +67,9 @@ def read_profile(path: Path | str) -> ProfileFile:
     return ProfileFile(InterferenceProfile(solo, together), across, zeros, tuple(bad))
 
 
-def load_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises SourceError."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
-    except (UnicodeDecodeError, ValueError) as exc:
-        raise SourceError(f"{path}: not JSON: {exc}") from None
+def load_object(path: Path | str, text: str | None = None) -> dict[str, Any]:
+    """The JSON object in a file, or in ``text`` if it is given. Raises SourceError."""
+    content = parse_json(read_text(path) if text is None else text, path)
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected a JSON object")
     return content
@@ -86,7 +81,7 @@ def _workloads(tree: object, where: str, bad: list[str]) -> Iterator[tuple[Workl
         for size, entry in _items(sizes, f"{where} {kind}", bad):
             counts = entry.get("num_gpus") if isinstance(entry, dict) else entry
             for count, value in _items(counts, f"{where} {kind}/{size}", bad):
-                if count.isascii() and count.isdigit() and int(count) > 0:
+                if count.isascii() and count.isdigit() and int(count[:9]) > 0:
                     yield (f"{kind}/{size}", int(count)), value
                 else:
                     bad.append(f"{where} {kind}/{size}: {count!r} is no GPU count")
@@ -96,14 +91,14 @@ def _items(tree: object, where: str, bad: list[str]) -> Iterator[tuple[str, Any]
     if isinstance(tree, dict):
         yield from tree.items()
     else:
-        bad.append(f"{where}: expected an object, not {tree!r}")
+        bad.append(f"{where}: expected an object, not {quoted(tree)}")
 
 
 def _seconds(value: object, where: str, bad: list[str]) -> float | None:
     """The run time; 0.0 if it was not measured, None (and a report) if it is no run time."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
-        bad.append(f"{where}: {value!r} is no run time")
+    if not number or not 0 <= value <= MAX_TIME_S:  # type: ignore[operator]
+        bad.append(f"{where}: {quoted(value)} is no run time")
         return None
     return float(value)  # type: ignore[arg-type]
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.cluster import BoolArray, Cluster, FloatArray, IntArray, LocalityLevel
 
 __all__ = [
@@ -92,7 +93,7 @@ def _mask_type(width: int) -> np.dtype[Any]:
     for size in (8, 16, 32, 64):
         if width <= size:
             return np.dtype(f"u{size // 8}")
-    raise ValueError(f"a node has at most 64 GPUs, not {width}")
+    raise ValueError(f"a node has at most {MAX_GPUS_PER_NODE} GPUs, not {width}")
 
 
 @cache

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.lockfile import open_lock
 
 __all__ = ["LOCK", "alone"]
 
@@ -21,7 +22,9 @@ def alone(path: Path) -> Iterator[None]:
     """Hold the lock that only one selector can have. Raises SourceError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Root ('release --all') must not make a lock that the selector, as SlurmUser, cannot open.
+        owner = path.parent.stat().st_uid if os.geteuid() == 0 else None
+        handle = open_lock(str(path), owner)
     except OSError as exc:
         raise SourceError(f"{path}: cannot be opened: {exc.strerror}") from None
     try:
@@ -30,7 +33,8 @@ def alone(path: Path) -> Iterator[None]:
         except OSError:
             who = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise SourceError(
-                f"another selector runs on this host (process {who}); stop it first"
+                f"another selector runs on this host (process {who}); stop it first."
+                f" 'fuser -v {path}' names what holds the lock"
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)

@@ -37,16 +37,6 @@ class Events:
         self._missing: set[str] = set()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    @property
-    def watching(self) -> bool:
-        """Whether every file is watched, so that nothing happens untold."""
-        return not self._missing and len(self._watched) == len(self._files)
-
-    @property
-    def pending(self) -> bool:
-        """Whether something has happened that the next wait will tell."""
-        return bool(select.select([self._inotify.fileno(), self._wake_r], [], [], 0.0)[0])
-
     def wait(self, timeout_s: float) -> str:
         """Wait; return ``submit``, ``end``, ``signal`` or ``timer``."""
         self._watch()

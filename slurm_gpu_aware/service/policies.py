@@ -49,7 +49,7 @@ def _options(config: Config, policy: str, given: Mapping[str, Any]) -> dict[str,
         try:
             found[name] = _profile(config, key, value) if name == "interference" else value
             make_policy(policy, {name: found[name]})
-        except (PolicyError, SourceError, TypeError, ValueError) as exc:
+        except (PolicyError, SourceError, TypeError, ValueError, ArithmeticError) as exc:
             raise wrong(key, exc) from None
     try:
         make_policy(policy, found)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.lockfile import open_lock
 
 __all__ = ["Outcome", "RollState", "StateFile", "Summary"]
 
@@ -107,12 +108,17 @@ class StateFile:
         lock = self.path.with_name(f"{self.path.name}.lock")
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
-            stream = lock.open("a")
+            handle = open_lock(str(lock))
         except OSError as exc:
-            raise SourceError(f"{lock}: cannot be written: {exc.strerror}") from None
-        with stream:
+            raise SourceError(f"{lock}: cannot be opened: {exc.strerror}") from None
+        try:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise SourceError("another 'gpu-aware setup --roll' is at work") from None
+                raise SourceError(
+                    "another 'gpu-aware setup --roll' is at work;"
+                    f" 'fuser -v {lock}' names what holds the lock"
+                ) from None
             yield
+        finally:
+            os.close(handle)

@@ -28,7 +28,7 @@ from slurm_gpu_aware.service.shelving import TAKEN, placeable, spare
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.task_order import in_task_order, queue_order
 from slurm_gpu_aware.service.watch import Watch
-from slurm_gpu_aware.slurm.admin_comment import is_ours, parse
+from slurm_gpu_aware.slurm.admin_comment import parse
 from slurm_gpu_aware.slurm.binding import fills_sockets, is_bound
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.free_cores import with_sockets
@@ -118,8 +118,6 @@ class Rounds:
         self._completing: dict[str, float] = {}
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, of the last reading."""
-        self.quiet = False
-        """Nothing that Slurm showed at the last reading is parked, placed or running for us."""
 
     def run(self) -> Outcome:
         """Run a round. Raises SourceError if Slurm does not answer."""
@@ -137,11 +135,6 @@ class Rounds:
         parked = [job for job in pending if is_parked(job, self._config.gate)]
         released = [job for job in pending if is_released(job, self._config)]
         self.looks.seen(job.id for job in released)
-        self.quiet = not (
-            unread
-            or self.watch.placed
-            or any(is_ours(j.admin_comment) or self._strays.looks_ours(j) for j in pending)
-        )
         split = split_arrays(jobs)
         self._strays.open(pending, now, split, gate_held=self._gate_held(now))
         self._shelf.rescue(parked, self.watch.asked_for_none)

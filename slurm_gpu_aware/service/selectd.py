@@ -19,15 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from slurm_gpu_aware.clocks.config import read_config as read_clock_config
 from slurm_gpu_aware.config import Config, load_config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.service.alone import LOCK, alone
 from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.clock_settings import read_config as read_clock_config
 from slurm_gpu_aware.service.clock_spool import ClockSpool
 from slurm_gpu_aware.service.events import Events
 from slurm_gpu_aware.service.heartbeat import Heartbeat
-from slurm_gpu_aware.service.rest import Rest, spent_s
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
@@ -36,10 +35,10 @@ __all__ = ["GC_OBJECTS", "Selector", "run"]
 
 log = logging.getLogger(__name__)
 
-_SETTLE_S = 0.03
-"""After an event: what comes in a burst is seen by one round."""
-_ECHO_S = 0.25
-"""The filter speaks before the job exists: a submission is looked for twice."""
+_SETTLE_S = 0.01
+"""After a submission: the filter speaks some milliseconds before the job exists."""
+_ECHOES_S = (0.02, 0.08, 0.25)
+"""A job that is not there yet is looked for again after these times."""
 _FREED_S = 5.0
 """After a job's end, jobs that a limit held are looked at more often for this long: Slurm shows
 that the limit is free when its scheduler has run."""
@@ -49,6 +48,11 @@ _STARTING_S = 0.5
 """Between two rounds while placed jobs have not started; longer if these take long."""
 _PUBLISH_S = 0.5
 """What is due is published behind a round; none is started only for that sooner than this."""
+_SHORT_S = 0.25
+"""Most of a round that takes less is ours, and not slurmctld's."""
+_POLL_S = 0.25
+"""Between two rounds while jobs wait and no file tells of a job's end; nine times as long as one
+takes, if that is more."""
 _RECORD_S = 5.0
 """Rounds that place nothing are written down at most this often."""
 _SHOWN_WAITING = 200
@@ -100,14 +104,15 @@ class Selector:
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:
             files["end"] = config.events.jobcomp_file
+        self._ends_are_told = "end" in files
         self._events = Events(files)
         clocks, complaint = read_clock_config()
         if complaint is not None:
             log.warning("%s", complaint)
-        self._rest = Rest()
-        self._clocks = ClockSpool(clocks.spool, config.store.path.parent / "clocks.offsets")
+        self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")
         self._stopping = False
-        self._echo = False
+        self._echoes: tuple[float, ...] = ()
+        """When to look again for a job of which the filter has told."""
         self._slept_badly = False
         self._recorded = -float("inf")
         self._pruned = -float("inf")
@@ -124,14 +129,15 @@ class Selector:
         if not self._await_slurm():
             return 0
         self._rounds.watch.load()
-        self._rest.told()
         log.info("selector started, policy %s", self._config.placement.policy)
         trigger = "start"
         while not self._stopping:
             self._round(trigger)
             trigger = self._pause(self._wait_s(), self._events.wait)
             if trigger in ("submit", "end"):
-                self._pause(max(_SETTLE_S, self._rest_s()), _sleep)
+                # Slurm starts the next job on a GPU at once if it is ready while the epilog runs.
+                settle_s = _SETTLE_S if trigger == "submit" else 0.0
+                self._pause(max(settle_s, self._rest_s()), _sleep)
                 self._events.drain()
         log.info(
             "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
@@ -190,36 +196,36 @@ class Selector:
         if self._outcome.released or self._outcome.placed:
             # A round costs slurmctld something: never more than a quarter of the time.
             wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
+        if self._outcome.waiting and not self._ends_are_told:
+            wait_s = min(wait_s, max(_POLL_S, 9 * self._outcome.took_s))
         if self._outcome.taken:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
-        if self._echo:
-            wait_s = min(wait_s, max(_ECHO_S, self._outcome.took_s))
+        if self._echoes:
+            wait_s = min(wait_s, max(self._echoes[0], self._outcome.took_s))
         due_s = self._books.publish_in_s
         return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
 
     def _rest_s(self) -> float:
         """In a storm of events: rounds take a fifth of the time, so that submissions go on.
 
-        A pause is no longer than the time between two rounds without any event.
+        Half of it if they are short. A pause is no longer than the time between two rounds without
+        any event.
         """
         since = time.monotonic() - self._finished
-        return min(self._config.selector.round_s, 4 * self._outcome.took_s) - since
+        took_s = self._outcome.took_s
+        pause_s = took_s if took_s < _SHORT_S else 4 * took_s
+        return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:
         """One round and what belongs to it; whatever fails, the daemon goes on."""
-        self._echo = trigger == "submit"
+        self._echoes = _ECHOES_S if trigger == "submit" else self._echoes[1:]
         if trigger == "end":
             self._freed = time.monotonic()
-        told = trigger != "timer"
-        if told:
-            self._rest.told()
         started = time.time()
         try:
-            rests = self._events.watching and self._rest.allowed() and not self._slept_badly
-            if told or not rests:
-                self._ask(told=told)
+            self._outcome = self._rounds.run()
         except SourceError as exc:
             log.warning("round given up: %s", exc)
             self._slept_badly = True
@@ -228,23 +234,13 @@ class Selector:
             log.exception("round failed; the next one tries again")
             self._slept_badly = True
             return
+        self._slept_badly = False
+        self._finished = time.monotonic()
+        self._heartbeat.round_done()
         try:
             self._write_down(trigger, started)
         except Exception:
             log.exception("the round could not be written down; the selector goes on")
-
-    def _ask(self, *, told: bool) -> None:
-        """A round; ``told``: an event has started it. Raises SourceError."""
-        before_s = spent_s()
-        self._outcome = self._rounds.run()
-        cost_s = spent_s() - before_s
-        self._slept_badly = False
-        self._finished = time.monotonic()
-        self._heartbeat.round_done()
-        if told or self._events.pending:
-            self._rest.told()  # however long the round took
-        if self._rest.asked(quiet=self._rounds.quiet, cost_s=cost_s):
-            log.info("a job came of which no event told: Slurm is asked in every round for a while")
 
     def _write_down(self, trigger: str, started: float) -> None:
         while not self._heartbeat.created.empty():

@@ -8,14 +8,13 @@ off: nobody knows how long they ran.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, last_records
+from slurm_gpu_aware.text_file import csv_table, read_text
 
 __all__ = ["looks_like_alibaba", "read_alibaba"]
 
@@ -28,20 +27,14 @@ def looks_like_alibaba(first_line: str) -> bool:
     return frozenset(first_line.strip().split(",")) >= _COLUMNS
 
 
-def read_alibaba(path: Path | str, *, default_class: str = "B") -> Trace:
+def read_alibaba(source: Path | str, *, text: str | None = None, default_class: str = "B") -> Trace:
     """Read such a trace; what is no finished job on whole GPUs is counted in ``Trace.skipped``.
 
-    Raises SourceError if the file cannot be read.
+    ``text`` is read if it is given, ``source`` is then only its name. Raises SourceError if the
+    file cannot be read.
     """
-    file = Path(path)
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            rows = [(reader.line_num, row) for row in reader]
-    except OSError as exc:
-        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"{file}: not UTF-8 text") from None
+    _, found_rows = csv_table(read_text(source) if text is None else text, source)
+    rows = list(found_rows)
     last_end = max((_seconds(row["end_s"]) for _, row in rows), default=math.inf)
     found: list[tuple[int, str, TraceJob | None]] = []
     bad: list[BadRow] = []
@@ -53,16 +46,18 @@ def read_alibaba(path: Path | str, *, default_class: str = "B") -> Trace:
                 skipped[reason] += 1
                 continue
             found.append((line, row["job_id"], _job(row, default_class)))
-        except (TypeError, ValueError) as exc:
+        except ValueError as exc:
             bad.append(BadRow(line, str(exc)))
     jobs, again = last_records(found)
-    return Trace.of(file.stem, jobs, sorted([*bad, *again], key=lambda row: row.line), skipped)
+    return Trace.of(
+        Path(source).stem, jobs, sorted([*bad, *again], key=lambda row: row.line), skipped
+    )
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(text: str) -> float:
     """For comparison only: -inf for what is no number."""
     try:
-        return float(text or "")
+        return float(text)
     except ValueError:
         return -math.inf
 

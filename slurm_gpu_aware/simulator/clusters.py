@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.cluster import BoolArray, Cluster, FloatArray
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.timings import Draw
@@ -86,8 +87,10 @@ def synthetic_cluster(
         if gpus_per_node not in (None, graph.n):
             raise SourceError(f"{machine_name} has {graph.n} GPUs, not {gpus_per_node}")
     width = graph.n if graph is not None else gpus_per_node
-    if width is None or not 1 <= width <= 64:
-        raise SourceError("a node has 1 to 64 GPUs: give their number or a machine")
+    if width is None or not 1 <= width <= MAX_GPUS_PER_NODE:
+        raise SourceError(
+            f"a node has 1 to {MAX_GPUS_PER_NODE} GPUs: give their number or a machine"
+        )
     cluster = Cluster.uniform(
         nodes,
         width,

@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cluster import FloatArray
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
+from slurm_gpu_aware.text_file import csv_table, parse_json, read_text
 
-__all__ = ["SUMMARY", "SavedRun", "load_results", "save_results"]
+__all__ = ["DAMAGE", "SUMMARY", "SavedRun", "damaged", "load_results", "save_results"]
 
 SUMMARY = "summary.json"
 _NUMBERS = ("submit_s", "gpus", "start_s", "end_s", "wait_s", "jct_s", "run_s", "slowdown")
+_MOST = 1e12
+"""Of any number in these files: a hundred times the longest time of a trace."""
 _COLUMNS = ("job_id", *_NUMBERS, "class", "model", "preemptions", "migrations", "user")
 
 
@@ -121,24 +125,32 @@ def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
     """
     file = folder / SUMMARY
     try:
-        head = json.loads(file.read_text(encoding="utf-8"))
+        head = parse_json(read_text(file), file)
         runs = [_load_run(folder, entry) for entry in head["runs"]]
-    except OSError as exc:
+    except SourceError as exc:
         raise SourceError(
-            f"{exc.filename}: cannot be read: {exc.strerror}; "
-            "make the folder with: gpu-aware simulate ... --out DIR"
+            f"{exc}; make the folder with: gpu-aware simulate ... --out DIR"
         ) from None
-    except (ValueError, KeyError, TypeError) as exc:
-        raise SourceError(f"{folder}: damaged: {exc!r}") from None
+    except DAMAGE as exc:
+        raise damaged(folder, exc) from None
     return head, runs
 
 
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What reading or drawing a folder raises that a person or a full disk has changed."""
+
+
+def damaged(folder: Path, exc: Exception) -> SourceError:
+    """The error of a folder whose content makes no sense."""
+    return SourceError(f"{folder}: damaged: {exc!r}")
+
+
 def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
-    with (folder / entry["files"]["jobs"]).open(newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["compared"] == "1"]
-    with (folder / entry["files"]["gpus"]).open(newline="", encoding="utf-8") as stream:
-        used = [(float(row["time_s"]), float(row["gpus_in_use"])) for row in csv.DictReader(stream)]
-    columns = {name: np.array([float(row[name]) for row in rows]) for name in _NUMBERS}
+    files = [folder / Path(entry["files"][name]).name for name in ("jobs", "gpus")]
+    tables = [csv_table(read_text(file), file)[1] for file in files]
+    rows = [row for _, row in tables[0] if row["compared"] == "1"]
+    used = [(_finite(row["time_s"]), _finite(row["gpus_in_use"])) for _, row in tables[1]]
+    columns = {name: np.array([_finite(row[name]) for row in rows]) for name in _NUMBERS}
     return SavedRun(
         label=str(entry["policy"]),
         summary=entry,
@@ -147,3 +159,10 @@ def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
         used_s=np.array([time for time, _ in used]),
         used_gpus=np.array([gpus for _, gpus in used]),
     )
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not abs(value) <= _MOST:
+        raise ValueError(f"{quoted(text)} is out of range")
+    return value

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob
-from slurm_gpu_aware.topology.patterns import parse_pattern
+from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked
+from slurm_gpu_aware.text_file import read_text
 
 __all__ = ["looks_like_mapa", "read_mapa"]
 
@@ -23,18 +23,13 @@ def looks_like_mapa(first_line: str) -> bool:
     return len(cells) >= _COLUMNS and cells[0].isdigit() and cells[4] in ("0", "1")
 
 
-def read_mapa(path: Path | str, *, default_class: str = "B") -> Trace:
+def read_mapa(source: Path | str, *, text: str | None = None, default_class: str = "B") -> Trace:
     """Read a MAPA job file; jobs are numbered from 0 by their line.
 
-    Raises SourceError if the file cannot be read.
+    ``text`` is read if it is given, ``source`` is then only its name. Raises SourceError if the
+    file cannot be read.
     """
-    file = Path(path)
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as exc:
-        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"{file}: not UTF-8 text") from None
+    lines = (read_text(source) if text is None else text).splitlines()
     jobs: list[TraceJob] = []
     bad: list[BadRow] = []
     for number, line in enumerate(lines, 1):
@@ -42,9 +37,9 @@ def read_mapa(path: Path | str, *, default_class: str = "B") -> Trace:
             continue
         try:
             jobs.append(_job(number, line, default_class))
-        except (ValueError, RequestError) as exc:
+        except ValueError as exc:
             bad.append(BadRow(number, str(exc)))
-    return Trace.of(file.stem, jobs, bad)
+    return Trace.of(Path(source).stem, jobs, bad)
 
 
 def _job(number: int, line: str, default_class: str) -> TraceJob:
@@ -52,15 +47,12 @@ def _job(number: int, line: str, default_class: str) -> TraceJob:
     if len(cells) < _COLUMNS:
         raise ValueError(f"{len(cells)} columns, expected gpus,pattern,arrival,time,sensitive,task")
     gpus, arrival, service = int(cells[0]), float(cells[2]), float(cells[3])
-    if gpus < 1 or not (0 <= arrival < float("inf")) or not (0 < service < float("inf")):
-        raise ValueError("gpus and time must be above 0, arrival at least 0")
     if cells[4] not in ("0", "1"):
         raise ValueError(f"sensitive is {cells[4]!r}, expected 0 or 1")
     pattern = _PATTERNS.get(cells[1], cells[1])
-    if pattern == "star":
+    if pattern == "star" and gpus <= MAX_GPUS:
         pattern = ",".join(f"0-{i}" for i in range(1, gpus)) or "none"
-    parse_pattern(pattern)
-    return TraceJob(
+    job = TraceJob(
         job_id=str(number - 1),
         submit_s=arrival,
         gpus=gpus,
@@ -70,3 +62,4 @@ def _job(number: int, line: str, default_class: str) -> TraceJob:
         bandwidth_sensitive=cells[4] == "1",
         pattern=pattern,
     )
+    return checked(job)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
@@ -19,6 +21,8 @@ from slurm_gpu_aware.simulator.trace import Trace
 __all__ = ["Run", "run_all"]
 
 _EVERY_S = 0.25
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 _work: dict[str, Any] = {}
 """In a worker: what it was forked with, so that a trace is not copied per run."""
 
@@ -81,7 +85,7 @@ def run_all(
         return list(_here(runs, timer, progress))
     context = multiprocessing.get_context("fork")
     done = context.Array("q", len(runs), lock=False)
-    with ProcessPoolExecutor(count, context, _start, (runs, timer, done)) as pool:
+    with ProcessPoolExecutor(count, context, _start, (runs, timer, done, os.getpid())) as pool:
         futures = [pool.submit(_one, position) for position in range(len(runs))]
         try:
             _wait(futures, lambda: progress(list(done)) if progress is not None else None)
@@ -112,8 +116,18 @@ def _here(
         yield run.execute(timer, ended)
 
 
-def _start(runs: Sequence[Run], timer: Callable[[], float] | None, done: Any) -> None:
+def _start(runs: Sequence[Run], timer: Callable[[], float] | None, done: Any, parent: int) -> None:
+    """In a worker, first. Ctrl-C is the parent's affair: it ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with(parent)
     _work.update(runs=runs, timer=timer, done=done)
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when its parent ends, by whatever signal."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
 
 
 def _one(position: int) -> Result:

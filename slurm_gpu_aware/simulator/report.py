@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.simulator.files import load_results
+from slurm_gpu_aware.simulator.files import DAMAGE, SavedRun, damaged, load_results
 from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture, time_unit
 from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
 
@@ -27,10 +27,17 @@ def write_report(folder: Path) -> list[Path]:
     Raises
     ------
     SourceError
-        It is no folder of results, no job ended in every run, or it cannot be written.
+        It is no folder of results, damaged, no job ended in every run, or it cannot be written.
     """
     head, runs = load_results(folder)
-    if not any(len(run.columns["jct_s"]) for run in runs):
+    try:
+        return _written(folder, head, runs)
+    except DAMAGE as exc:
+        raise damaged(folder, exc) from None
+
+
+def _written(folder: Path, head: Mapping[str, Any], runs: Sequence[SavedRun]) -> list[Path]:
+    if not all(len(run.columns["jct_s"]) for run in runs):
         raise SourceError(f"{folder}: no job ended in every run, nothing to compare")
     try:
         pictures = [

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.simulator.history import stretch
 from slurm_gpu_aware.simulator.sacct_rows import (
@@ -26,10 +27,11 @@ from slurm_gpu_aware.simulator.sacct_rows import (
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked
 from slurm_gpu_aware.slurm.comment import parse_comment
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.text_file import read_text
 
 __all__ = ["SACCT_ENVIRONMENT", "SACCT_FIELDS", "read_sacct", "sacct_command"]
 
-_JOB_ID = re.compile(r"\d+(_(\d+|\[.*\])|\+\d+)?(\..+)?")
+_JOB_ID = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[.*\])|\+[0-9]{1,10})?(\..+)?")
 """Job, array task or pending tasks, component of a heterogeneous job; each with a step or not."""
 _GPU = re.compile(r"gres/gpu(?P<type>:[^=,]+)?=(?P<count>\d+)")
 _INDEXED = re.compile(r"gres/gpu:g(?P<index>\d{1,2})=(?P<count>\d+)")
@@ -83,10 +85,7 @@ def read_sacct(
         The file cannot be read, or is neither parsable2 output with the needed columns nor JSON.
     """
     if text is None:
-        try:
-            text = Path(source).read_bytes().decode("utf-8-sig", errors="replace")
-        except OSError as exc:
-            raise SourceError(f"{source}: cannot be read: {exc.strerror}") from None
+        text = read_text(source, errors="replace")
     rows, read, unit = sacct_rows(text, source)
     found: list[_Record] = []
     bad: list[BadRow] = []
@@ -96,7 +95,14 @@ def read_sacct(
             found.append(_record(line, read(row), classes, default_class, skipped))
         except KeyError as exc:
             bad.append(BadRow(line, f"no {exc.args[0]!r} in this record", unit))
-        except (ValueError, TypeError, AttributeError, LookupError, SourceError) as exc:
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            LookupError,
+            ArithmeticError,
+            SourceError,
+        ) as exc:
             bad.append(BadRow(line, str(exc), unit))
     last, again, requeued = _last_runs(found, unit)
     if requeued:
@@ -123,7 +129,7 @@ def _record(
     """The row as a record; counts in ``skipped`` why it is no job. Raises for a bad row."""
     name = cells["JobID"]
     if not _JOB_ID.fullmatch(name):
-        raise ValueError(f"JobID is {name!r}, expected the number of a job")
+        raise ValueError(f"JobID is {quoted(name)}, expected the number of a job")
     job = running = None
     try:
         job = checked(_job(cells, classes, default_class))
@@ -273,7 +279,8 @@ def _time(text: str) -> float | None:
 
 def _limit(minutes: str) -> float:
     """Seconds from TimelimitRaw (minutes, UNLIMITED or Partition_Limit)."""
-    return 60.0 * int(minutes) if minutes.isdigit() else math.inf
+    limit = 60.0 * int(minutes) if minutes.isdigit() else math.inf
+    return limit if limit <= MAX_TIME_S else math.inf  # Slurm's number for infinite is finite
 
 
 def _class(comment: str, classes: tuple[str, ...]) -> str | None:

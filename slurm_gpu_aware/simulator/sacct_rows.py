@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import parse_json
 
 __all__ = ["SACCT_ENVIRONMENT", "SACCT_FIELDS", "Reader", "Rows", "sacct_command", "sacct_rows"]
 
@@ -103,9 +103,9 @@ def _cells(header: Sequence[str], line: str) -> dict[str, str]:
 def _json_rows(text: str, source: Path | str) -> Rows:
     """Jobs of ``sacct --json``, numbered by their position in the list."""
     try:
-        jobs = json.loads(text)["jobs"]
-    except (ValueError, KeyError, TypeError) as exc:
-        raise SourceError(f"{source}: not the output of sacct --json") from exc
+        jobs = parse_json(text, source)["jobs"]
+    except (KeyError, TypeError, IndexError):
+        raise SourceError(f"{source}: not the output of sacct --json") from None
     if not isinstance(jobs, list):
         raise SourceError(f"{source}: not the output of sacct --json: 'jobs' is no list")
     return list(enumerate(jobs, start=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from slurm_gpu_aware.simulator.mapa_jobs import looks_like_mapa, read_mapa
 from slurm_gpu_aware.simulator.sacct import read_sacct
 from slurm_gpu_aware.simulator.topo_jobs import read_profile, read_workload
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
+from slurm_gpu_aware.text_file import decoded, parse_json, read_data
 
 __all__ = ["read_trace"]
 
@@ -43,33 +43,30 @@ def read_trace(
         The file cannot be read or is none of these.
     """
     file = Path(path)
-    try:
-        with file.open(encoding="utf-8-sig", errors="replace") as stream:
-            start = stream.read(4096).lstrip()
-    except OSError as exc:
-        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
+    data = read_data(file)  # once: it may be a pipe
+    start = data[:4096].decode("utf-8-sig", errors="replace").lstrip()
     line = start.split("\n", 1)[0]
+    recorded = "|" in line and "JobID" in line.split("|")
+    # users' comments may hold what is not UTF-8
+    text = decoded(data, file, errors="replace" if recorded or start[:1] == "{" else "strict")
     if start.startswith("{"):
-        if _is_sacct_json(file):
-            return read_sacct(file, classes=tuple(classes), default_class=default_class)
-        if profile is None:
+        if _is_sacct_json(parse_json(text, file)):
+            recorded = True
+        elif profile is None:
             raise SourceError(
                 f"{file}: a job file without run times needs --profile FILE.json, "
                 "the measured times alone and side by side"
             )
-        return read_workload(file, read_profile(profile))
-    if "|" in line and "JobID" in line.split("|"):
-        return read_sacct(file, classes=tuple(classes), default_class=default_class)
+        else:
+            return read_workload(file, read_profile(profile), text=text)
+    if recorded:
+        return read_sacct(file, text=text, classes=tuple(classes), default_class=default_class)
     if looks_like_mapa(line):
-        return read_mapa(file, default_class=default_class)
+        return read_mapa(file, text=text, default_class=default_class)
     if looks_like_alibaba(line):
-        return read_alibaba(file, default_class=default_class)
-    return read_csv(file, class_column=class_column, default_class=default_class)
+        return read_alibaba(file, text=text, default_class=default_class)
+    return read_csv(file, text=text, class_column=class_column, default_class=default_class)
 
 
-def _is_sacct_json(file: Path) -> bool:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8-sig", errors="replace"))
-    except ValueError as exc:
-        raise SourceError(f"{file}: not JSON: {exc}") from None
+def _is_sacct_json(content: object) -> bool:
     return isinstance(content, dict) and isinstance(content.get("jobs"), list)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from slurm_gpu_aware.bounds import MAX_TIME_S
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -34,6 +35,8 @@ def poisson_trace(
     if jobs < 1 or not per_hour > 0:
         raise SourceError("a synthetic trace needs at least one job and a rate above 0 per hour")
     rng = np.random.default_rng(seed)
+    if not 3600.0 / per_hour * jobs <= MAX_TIME_S / 10:  # gaps are random: far from the bound
+        raise SourceError(f"{jobs} jobs at {per_hour:g} per hour would take more than 30 years")
     submit = np.cumsum(rng.exponential(3600.0 / per_hour, size=jobs))
     shares = np.array(list(sizes.values()))
     gpus = rng.choice(list(sizes), size=jobs, p=shares / shares.sum())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from slurm_gpu_aware.bounds import check_time_ms, quoted
 from slurm_gpu_aware.cluster import BoolArray, FloatArray
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.trace import BadRow
+from slurm_gpu_aware.text_file import csv_table, read_text
 from slurm_gpu_aware.variability.scores import combine_runs, pm_scores
 
 __all__ = ["DRAWS", "Draw", "Timings", "draw_scores", "read_timings"]
@@ -68,39 +68,31 @@ def read_timings(path: Path | str) -> Timings:
     file = Path(path)
     rows: list[tuple[str, str, float]] = []
     bad: list[BadRow] = []
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            columns = reader.fieldnames or []
-            for column in ("gpu", "value_ms"):
-                if column not in columns:
-                    raise SourceError(f"{file}: no column {column!r}; expected gpu,node,value_ms")
-            for row in reader:
-                try:
-                    rows.append(_row(row))
-                except ValueError as exc:
-                    bad.append(BadRow(reader.line_num, str(exc)))
-    except OSError as exc:
-        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"{file}: not UTF-8 text") from None
+    columns, table = csv_table(read_text(file), file)
+    for column in ("gpu", "value_ms"):
+        if column not in columns:
+            raise SourceError(f"{file}: no column {column!r}; expected gpu,node,value_ms")
+    for line, row in table:
+        try:
+            rows.append(_row(row))
+        except ValueError as exc:
+            bad.append(BadRow(line, str(exc)))
     if not rows:
         raise SourceError(f"{file}: no usable row; expected gpu,node,value_ms")
     gpus, nodes, values = zip(*rows, strict=True)
     return Timings(file.name, gpus, nodes, np.array(values), tuple(bad))
 
 
-def _row(row: Mapping[str, str | None]) -> tuple[str, str, float]:
-    gpu, node = (row.get("gpu") or "").strip(), (row.get("node") or "").strip()
-    text = row.get("value_ms") or ""
+def _row(row: Mapping[str, str]) -> tuple[str, str, float]:
+    gpu, node = row["gpu"].strip(), row.get("node", "").strip()
+    text = row["value_ms"]
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"value_ms is {text!r}: not a number") from None
+        raise ValueError(f"value_ms is {quoted(text)}: not a number") from None
     if not gpu:
         raise ValueError("gpu is empty")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"value_ms is {text!r}: expected a finite number above 0")
+    check_time_ms(value)
     return (f"{node}:{gpu}" if gpu.isdigit() else gpu), node, value
 
 

@@ -7,20 +7,22 @@ never dropped in silence.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.bounds import MAX_GPUS, MAX_TIME_S, quoted
 from slurm_gpu_aware.placement.interference import InterferenceProfile
 from slurm_gpu_aware.placement.profile_file import ProfileFile, load_object, read_profile
-from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob
+from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked
 
 __all__ = ["ProfileFile", "read_profile", "read_workload"]
 
 
-def read_workload(path: Path | str, profile: ProfileFile) -> Trace:
-    """Read a job file; the run time of a job comes from the profile (alone, inside a socket).
+def read_workload(source: Path | str, profile: ProfileFile, *, text: str | None = None) -> Trace:
+    """Read a job file, or ``text`` if it is given (then ``source`` is only its name).
+
+    The run time of a job comes from the profile (alone, inside a socket).
 
     Each job gets ``model`` = its application and the options ``application``,
     ``minimal_utility`` and ``single_node`` (Caffe runs on one machine).
@@ -31,32 +33,33 @@ def read_workload(path: Path | str, profile: ProfileFile) -> Trace:
     SourceError
         The file cannot be read or is no JSON object.
     """
-    file = Path(path)
     jobs: list[TraceJob] = []
     bad: list[BadRow] = []
-    for place, (key, row) in enumerate(load_object(file).items(), 1):
+    for place, (key, row) in enumerate(load_object(source, text).items(), 1):
         try:
             jobs.append(_job(key, row, profile.profile))
         except ValueError as exc:
             bad.append(BadRow(place, f"job {key}: {exc}"))
-    return Trace.of(file.stem, jobs, bad)
+    return Trace.of(Path(source).stem, jobs, bad)
 
 
 def _job(key: str, row: object, profile: InterferenceProfile) -> TraceJob:
     if not isinstance(row, dict):
-        raise ValueError(f"expected an object, not {row!r}")
+        raise ValueError(f"expected an object, not {quoted(row)}")
     gpus = row.get("gpus")
-    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
-        raise ValueError(f"gpus is {gpus!r}, expected a whole number of at least 1")
+    if type(gpus) is not int:
+        raise ValueError(f"gpus is {quoted(gpus)}, expected a whole number")
     arrival = _number(row, "arrival")
     utility = _number(row, "minimal_utility")
     if utility > 1:
         raise ValueError(f"minimal_utility is {utility:g}, expected 0 to 1")
+    if not 1 <= gpus <= MAX_GPUS:
+        raise ValueError(f"gpus is {quoted(gpus)}, expected 1 to {MAX_GPUS}")
     application = f"{row.get('type')}/{row.get('size')}"
     duration = profile.solo.get((application, gpus))
     if duration is None:
         raise ValueError(f"no solo run time of {application} on {gpus} GPUs in the profile")
-    return TraceJob(
+    job = TraceJob(
         job_id=key,
         submit_s=arrival,
         gpus=gpus,
@@ -69,11 +72,12 @@ def _job(key: str, row: object, profile: InterferenceProfile) -> TraceJob:
             "single_node": True,
         },
     )
+    return checked(job)
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
     value = row.get(name)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
-        raise ValueError(f"{name} is {value!r}, expected a number of at least 0")
+    if not number or not 0 <= value <= MAX_TIME_S:  # type: ignore[operator]
+        raise ValueError(f"{name} is {quoted(value)}, expected a number from 0 to {MAX_TIME_S:g}")
     return float(value)  # type: ignore[arg-type]

@@ -5,17 +5,17 @@ A bad row is never dropped in silence: it is counted and reported with its line 
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
+from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.text_file import csv_table, read_text
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
-__all__ = ["BadRow", "Trace", "TraceJob", "checked", "last_records", "read_csv", "read_csv_stream"]
+__all__ = ["BadRow", "Trace", "TraceJob", "checked", "last_records", "read_csv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,10 @@ class Trace:
         return cls(name, tuple(ordered), tuple(bad_rows), dict(skipped or {}))
 
 
+_MAX_PRIORITY = 1e15
+"""Slurm's own are 32 bits wide; beyond it doubles no longer tell whole numbers apart."""
+
+
 def checked(job: TraceJob) -> TraceJob:
     """The job, if the simulator can work with it.
 
@@ -102,22 +106,27 @@ def checked(job: TraceJob) -> TraceJob:
     ValueError
         A number is out of range or the pattern is unknown; names the column and its value.
     """
-    if job.gpus < 1:
-        raise ValueError(f"gpus is {job.gpus}, expected at least 1")
-    if not 0 < job.duration_s < math.inf:
-        raise ValueError(f"duration_s is {job.duration_s:g}, expected more than 0")
-    if not 0 <= job.submit_s < math.inf:
-        raise ValueError(f"submit_s is {job.submit_s:g}, expected at least 0")
-    if job.nodes is not None and job.nodes < 1:
-        raise ValueError(f"nodes is {job.nodes}, expected at least 1")
-    if not job.time_limit_s > 0:
-        raise ValueError(f"time_limit_s is {job.time_limit_s:g}, expected more than 0")
-    if not math.isfinite(job.priority):
-        raise ValueError(f"priority is {job.priority:g}, expected a finite number")
+    if not 1 <= job.gpus <= MAX_GPUS:
+        raise ValueError(f"gpus is {quoted(job.gpus)}, expected 1 to {MAX_GPUS}")
+    if not MIN_RUN_S <= job.duration_s <= MAX_TIME_S:
+        expected = f"expected {MIN_RUN_S:g} to {MAX_TIME_S:g} s"
+        raise ValueError(f"duration_s is {job.duration_s:g}, {expected}")
+    if not 0 <= job.submit_s <= MAX_TIME_S:
+        raise ValueError(f"submit_s is {job.submit_s:g}, expected 0 to {MAX_TIME_S:g} s")
+    if job.nodes is not None and not 1 <= job.nodes <= MAX_NODES:
+        raise ValueError(f"nodes is {quoted(job.nodes)}, expected 1 to {MAX_NODES}")
+    if not (0 < job.time_limit_s <= MAX_TIME_S or job.time_limit_s == math.inf):
+        raise ValueError(
+            f"time_limit_s is {job.time_limit_s:g}, expected more than 0, up to {MAX_TIME_S:g} s"
+        )
+    if job.deadline_s is not None and not abs(job.deadline_s) <= MAX_TIME_S:
+        raise ValueError(f"deadline_s is {job.deadline_s:g}, expected up to {MAX_TIME_S:g} s")
+    if not abs(job.priority) <= _MAX_PRIORITY:
+        raise ValueError(f"priority is {job.priority:g}, expected up to {_MAX_PRIORITY:g}")
     try:
         parse_pattern(job.pattern)
     except RequestError as exc:
-        raise ValueError(f"pattern is {job.pattern!r}: {exc}") from None
+        raise ValueError(f"pattern is {quoted(job.pattern)}: {exc}") from None
     return job
 
 
@@ -158,7 +167,7 @@ def _number(value: str) -> float:
 
 def _count(value: str) -> int:
     number = _number(value)
-    if number != int(number):
+    if not number.is_integer():
         raise ValueError("not a whole number")
     return int(number)
 
@@ -189,36 +198,26 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[str], object]]] = {
 }
 
 
-def read_csv(path: Path | str, *, class_column: str = "class", default_class: str = "B") -> Trace:
-    """Read a trace: columns job_id, submit_s, gpus, duration_s and optional others.
+def read_csv(
+    source: Path | str,
+    *,
+    text: str | None = None,
+    class_column: str = "class",
+    default_class: str = "B",
+) -> Trace:
+    """Read a trace, a file or ``text`` if it is given (then ``source`` is only its name).
 
-    Optional columns: class (or ``class_column``), model, nodes, time_limit_s, deadline_s, bw
-    (high, low), pattern, priority, user. Other columns are ignored. An empty optional cell means
-    the default.
+    Columns: job_id, submit_s, gpus, duration_s, and optional others: class (or ``class_column``),
+    model, nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, user. What else there
+    is is ignored. An empty optional cell means the default.
 
     Raises
     ------
     SourceError
-        The file cannot be read or lacks a required column.
+        The file cannot be read, is not CSV, or lacks a required column.
     """
-    file = Path(path)
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            return read_csv_stream(
-                stream, file.stem, class_column=class_column, default_class=default_class
-            )
-    except OSError as exc:
-        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"{file}: not UTF-8 text") from None
-
-
-def read_csv_stream(
-    stream: TextIO, name: str, *, class_column: str = "class", default_class: str = "B"
-) -> Trace:
-    """Like :func:`read_csv`, from an open text stream."""
-    reader = csv.DictReader(stream)
-    columns = reader.fieldnames or []
+    name = Path(source).stem
+    columns, rows = csv_table(read_text(source) if text is None else text, source)
     missing = [c for c in _REQUIRED if c not in columns]
     if missing == ["duration_s"]:
         raise SourceError(
@@ -236,24 +235,24 @@ def read_csv_stream(
     }
     found: list[tuple[int, str, TraceJob | None]] = []
     bad: list[BadRow] = []
-    for row in reader:
+    for line, row in rows:
         try:
             job = _job(row, optional, default_class)
-            found.append((reader.line_num, job.job_id, job))
+            found.append((line, job.job_id, job))
         except ValueError as exc:
-            bad.append(BadRow(reader.line_num, str(exc)))
+            bad.append(BadRow(line, str(exc)))
     jobs, again = last_records(found)
     return Trace.of(name, jobs, sorted([*bad, *again], key=lambda row: row.line))
 
 
 def _job(
-    row: Mapping[str, str | None],
+    row: Mapping[str, str],
     optional: Mapping[str, tuple[str, Callable[[str], object]]],
     default_class: str,
 ) -> TraceJob:
     values: dict[str, object] = {"app_class": default_class}
     for column, convert in _REQUIRED.items():
-        values[column] = _cell(column, row.get(column) or "", convert)
+        values[column] = _cell(column, row[column], convert)
     if not values["job_id"]:
         raise ValueError("job_id is empty")
     for column, (target, convert) in optional.items():
@@ -267,4 +266,4 @@ def _cell(column: str, text: str, convert: Callable[[str], object]) -> object:
     try:
         return convert(text.strip())
     except ValueError as exc:
-        raise ValueError(f"{column} is {text!r}: {exc}") from None
+        raise ValueError(f"{column} is {quoted(text)}: {exc}") from None

@@ -116,7 +116,7 @@ builder.cdef(
     """
     typedef struct { char *data; size_t size; ...; } aware_reply;
     void aware_free(aware_reply *);
-    int aware_jobs(aware_reply *);
+    int aware_jobs(int64_t, int64_t *, aware_reply *);
     int aware_job(uint32_t, aware_reply *);
     int aware_nodes(aware_reply *);
     int aware_partitions(aware_reply *);
@@ -144,6 +144,7 @@ builder.cdef(
     #define ESLURM_INVALID_JOB_ID ...
     #define ESLURM_RESERVATION_INVALID ...
     #define ESLURM_RSV_ALREADY_STARTED ...
+    #define SLURM_NO_CHANGE_IN_DATA ...
     """
 )
 builder.set_source(

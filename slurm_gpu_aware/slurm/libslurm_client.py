@@ -108,6 +108,8 @@ class LibslurmClient:
         self._timeout_s = timeout_s
         self._known: dict[bytes, SlurmJob | None] = {}
         """Each job record of the last reading -> the job; None: it was not understood."""
+        self._since = 0
+        """When Slurm's jobs changed last, by the last answer; 0: ask for them all."""
         self._complained: dict[str, str] = {}
         """What was not understood the last time, and why."""
         self._sliced = SlicedNodes()
@@ -129,10 +131,20 @@ class LibslurmClient:
         return replace(found, default_topology=default_topology(path.with_name("topology.yaml")))
 
     def jobs(self) -> list[SlurmJob]:
-        """All job records; one that reads as the last time is not looked at again."""
+        """All job records; one that reads as the last time is not looked at again.
+
+        While no job is pending slurmctld is asked only whether anything changed.
+        """
+        last_update = self._slurm.ffi.new("int64_t *")
+        try:
+            answer = self._slurm.records(JOB, "aware_jobs", self._since, last_update)
+        except SlurmError as exc:
+            if exc.code == self._slurm.lib.SLURM_NO_CHANGE_IN_DATA:
+                return list(filter(None, self._known.values()))
+            raise
         before, self._known = self._known, {}
         found, unread = [], []
-        for record in self._slurm.records(JOB, "aware_jobs"):
+        for record in answer:
             job = before[record] if record in before else self._job(record)
             self._known[record] = job
             if job is None:
@@ -140,6 +152,8 @@ class LibslurmClient:
             else:
                 found.append(job)
         self.unread = frozenset(unread)
+        waits = unread or any(job.state == "PENDING" for job in found)
+        self._since = 0 if waits else last_update[0]
         return found
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:

@@ -279,11 +279,13 @@ static int pack_jobs(job_info_msg_t *found, aware_reply *out)
 	return finish(out);
 }
 
-int aware_jobs(aware_reply *out)
+/* since: 0, or last_update of an earlier answer: SLURM_NO_CHANGE_IN_DATA if none changed. */
+int aware_jobs(int64_t since, int64_t *last_update, aware_reply *out)
 {
 	job_info_msg_t *found = NULL;
-	if (slurm_load_jobs(0, &found, SHOW_ALL | SHOW_DETAIL | SHOW_LOCAL))
+	if (slurm_load_jobs(since, &found, SHOW_ALL | SHOW_DETAIL | SHOW_LOCAL))
 		return failure();
+	*last_update = found->last_update;
 	return pack_jobs(found, out);
 }
 

@@ -315,7 +315,7 @@ def clock_conf(command: Path) -> str:
         f"command = {command}\n"
         "# Records of what was set; a folder that the controller can read, too, shows them there.\n"
         "# spool = /var/spool/slurm-gpu-aware/clocks\n"
-        "# Notes of what is locked; local to the node.\n"
+        "# Notes of what is locked; a folder for them alone, local to the node, only for root.\n"
         "# locks = /var/lib/slurm-gpu-aware/clock-locks\n"
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import RequestError
@@ -123,6 +124,8 @@ def _in_partition(
     gpus, per_node, least, most = _size(
         original, form, least, most, eligible, site.cluster, groups, required
     )
+    if gpus > MAX_GPUS:
+        raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs", leave=True)
     defaults = site.config.for_class(app_class)
     memory = _memory(job, per_gpu, eligible, site)
     request = Request(

@@ -6,10 +6,10 @@ times of before and after a change of the site or of the program are never compa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from slurm_gpu_aware.bounds import MAX_TIME_MS, MIN_TIME_MS, check_time_ms
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
 from slurm_gpu_aware.store.database import Store
@@ -83,9 +83,14 @@ def import_levels(
 
 
 def level_times(store: Store) -> list[LevelTime]:
-    """All times, by class and model, tightest level first, in the order of the import."""
+    """All times, by class and model, tightest level first, in the order of the import.
+
+    What cannot be a time is left out: an earlier release let such values in.
+    """
     rows = store.query(
-        "SELECT class, model, level, value_ms FROM level_times ORDER BY class, model, run"
+        "SELECT class, model, level, value_ms FROM level_times WHERE value_ms BETWEEN ? AND ?"
+        " ORDER BY class, model, run",
+        (MIN_TIME_MS, MAX_TIME_MS),
     )
     times = [LevelTime(r["class"], r["level"], r["value_ms"], r["model"]) for r in rows]
     known = [time for time in times if time.level in LEVELS]
@@ -100,8 +105,7 @@ def _check(time: LevelTime, classes: Sequence[str]) -> None:
         raise ValueError(f"level {time.level!r} is not one of {', '.join(LEVELS)}")
     if time.model:
         check_name("model", time.model)
-    if not math.isfinite(time.value_ms) or time.value_ms <= 0.0:
-        raise ValueError(f"value_ms must be a time of more than 0 ms, not {time.value_ms!r}")
+    check_time_ms(time.value_ms)
 
 
 def _check_class(app_class: str, times: Sequence[LevelTime]) -> None:

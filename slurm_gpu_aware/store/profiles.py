@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,8 @@ from slurm_gpu_aware.store.timings import (
     import_timings,
     newest_timings,
     prune_timings,
-    seen_gpus,
+    unseen_gpus,
+    warn_of_bad_timings,
 )
 
 __all__ = [
@@ -111,11 +112,13 @@ def recompute_scores(
     GPUs that no probe has seen, where one has seen others, are scored against the median of those
     that were seen and have bins of their own: they change no score of another GPU.
 
-    The computation holds no lock; only the final writing does.
+    The computation holds no lock, unless the caller has begun to write; only the final writing
+    does. Timings that cannot be times are left out, with a warning.
     """
     chosen = _reference(store, reference)
+    warn_of_bad_timings(store)
     rows = newest_timings(store)
-    unseen = _unseen(store, ((row.node, row.slot) for row in rows))
+    unseen = unseen_gpus(store, ((row.node, row.slot) for row in rows))
     wanted = sorted({r.app_class for r in rows} if classes is None else set(classes))
     results: list[tuple[Any, ...]] = []
     for name in wanted:
@@ -168,7 +171,7 @@ def load_profile(store: Store) -> Profile:
         },
         faults={node: tuple(found) for node, found in faults.items()},
         level_ratios=level_ratios(level_times(store)),
-        unseen=_unseen(store, ((row["node"], row["slot"]) for row in rows)),
+        unseen=unseen_gpus(store, ((row["node"], row["slot"]) for row in rows)),
     )
 
 
@@ -193,12 +196,6 @@ def score_rows(store: Store) -> list[ScoreRow]:
             " ORDER BY s.class, s.raw, s.node, s.slot"
         )
     ]
-
-
-def _unseen(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:
-    """Those that no probe has seen; none if no GPU was probed at all."""
-    seen = seen_gpus(store)
-    return frozenset((node, slot) for node, slot in gpus if seen and slot not in seen.get(node, ()))
 
 
 def _scored(

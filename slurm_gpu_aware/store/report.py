@@ -6,12 +6,20 @@ anything is stored, and the first wrong one is named.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_gpu_aware.bounds import (
+    MAX_GBPS,
+    MAX_GPUS_PER_NODE,
+    MAX_MHZ,
+    MAX_TIME_MS,
+    MAX_TIME_S,
+    check_time_ms,
+    quoted,
+)
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = ["Fault", "GpuRecord", "Link", "ProbeReport", "Timing", "check_name", "parse_report"]
@@ -21,7 +29,9 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
 _CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
-MAX_SLOT = 1023
+MAX_SLOT = MAX_GPUS_PER_NODE - 1
+_MOST = 1e9
+"""Of watts, degrees and shares."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ def check_name(kind: str, value: str) -> str:
     """Return a node, class or model name (``kind``: one of these words) or raise ValueError."""
     grammar = _CLASS if kind == "class" else _NODE
     if not grammar.match(value):
-        raise ValueError(f"{value!r} is not a {kind} name")
+        raise ValueError(f"{quoted(value)} is not a {kind} name")
     return value
 
 
@@ -118,7 +128,7 @@ def _report(raw: Mapping[str, Any]) -> ProbeReport:
     if not isinstance(raw, Mapping):
         raise TypeError("expected a JSON object")
     if raw.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
+        raise ValueError(f"schema is {quoted(raw.get('schema'))}, expected {SCHEMA!r}")
     gpus: dict[int, GpuRecord] = {}
     for i, entry in enumerate(_entries(raw, "gpus")):
         where = f"gpus[{i}]"
@@ -128,7 +138,7 @@ def _report(raw: Mapping[str, Any]) -> ProbeReport:
         gpus[slot] = _gpu(entry, where)
     return ProbeReport(
         node=check_name("node", _text(raw, "node", "", required=True) or ""),
-        taken_at=_number(raw, "taken_at", "", least=0.0),
+        taken_at=_number(raw, "taken_at", "", least=0.0, most=MAX_TIME_S),
         driver=_text(raw, "driver", ""),
         backend=_text(raw, "backend", ""),
         gpus=gpus,
@@ -140,8 +150,8 @@ def _report(raw: Mapping[str, Any]) -> ProbeReport:
 
 def _gpu(entry: Mapping[str, Any], where: str) -> GpuRecord:
     clocks = entry.get("clocks_mhz") or []
-    if not isinstance(clocks, list) or not all(type(c) is int and c > 0 for c in clocks):
-        raise ValueError(f"{where}.clocks_mhz: expected a list of MHz, not {clocks!r}")
+    if not isinstance(clocks, list) or not all(type(c) is int and 0 < c <= MAX_MHZ for c in clocks):
+        raise ValueError(f"{where}.clocks_mhz: expected a list of MHz, not {quoted(clocks)}")
     return GpuRecord(
         uuid=_text(entry, "uuid", where),
         name=_text(entry, "name", where),
@@ -169,8 +179,10 @@ def _links(raw: Mapping[str, Any], gpus: Mapping[int, GpuRecord]) -> tuple[Link,
             raise ValueError(f"{where}: the pair {a}, {b} occurs twice")
         kind = _text(entry, "class", where, required=True) or ""
         if not _LINK.match(kind):
-            raise ValueError(f"{where}.class: {kind!r} is not NVn, PIX, PXB, PHB, NODE or SYS")
-        found[a, b] = Link(a, b, kind, _number(entry, "gbps", where, least=0.0))
+            raise ValueError(
+                f"{where}.class: {quoted(kind)} is not NVn, PIX, PXB, PHB, NODE or SYS"
+            )
+        found[a, b] = Link(a, b, kind, _number(entry, "gbps", where, least=0.0, most=MAX_GBPS))
     return tuple(found[pair] for pair in sorted(found))
 
 
@@ -181,9 +193,10 @@ def _timings(raw: Mapping[str, Any], gpus: Mapping[int, GpuRecord]) -> tuple[Tim
         slot = _slot(entry, "index", where)
         if slot not in gpus:
             raise ValueError(f"{where}.index: GPU {slot} is not in this report")
-        value_ms = _number(entry, "value_ms", where, least=0.0)
-        if value_ms <= 0.0:
-            raise ValueError(f"{where}.value_ms: must be more than 0")
+        try:
+            value_ms = check_time_ms(_number(entry, "value_ms", where, least=0.0, most=MAX_TIME_MS))
+        except ValueError as exc:
+            raise ValueError(f"{where}: {exc}") from None
         timings.append(
             Timing(
                 slot=slot,
@@ -221,7 +234,7 @@ def _text(raw: Mapping[str, Any], key: str, where: str, *, required: bool = Fals
     if value is None and not required:
         return None
     if not isinstance(value, str) or len(value) > 4096 or _UNSTORABLE.search(value):
-        raise TypeError(f"{_at(key, where)}: expected a text, not {value!r}")
+        raise TypeError(f"{_at(key, where)}: expected a text, not {quoted(value)}")
     return value
 
 
@@ -230,25 +243,26 @@ def _whole(raw: Mapping[str, Any], key: str, where: str, *, least: int = 0) -> i
     if value is None:
         return None
     if type(value) is not int or not least <= value < 1 << 53:
-        raise TypeError(f"{_at(key, where)}: expected a whole number, not {value!r}")
+        raise TypeError(f"{_at(key, where)}: expected a whole number, not {quoted(value)}")
     return value
 
 
 def _slot(raw: Mapping[str, Any], key: str, where: str) -> int:
     value = _whole(raw, key, where)
     if value is None or value > MAX_SLOT:
-        raise ValueError(f"{_at(key, where)}: expected a GPU index, not {value!r}")
+        raise ValueError(f"{_at(key, where)}: expected a GPU index, not {quoted(value)}")
     return value
 
 
-def _number(raw: Mapping[str, Any], key: str, where: str, *, least: float) -> float:
+def _number(
+    raw: Mapping[str, Any], key: str, where: str, *, least: float, most: float = _MOST
+) -> float:
     value = raw.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{_at(key, where)}: expected a number, not {value!r}")
-    number = float(value)
-    if not math.isfinite(number) or number < least:
-        raise ValueError(f"{_at(key, where)}: {value!r} is out of range")
-    return number
+        raise TypeError(f"{_at(key, where)}: expected a number, not {quoted(value)}")
+    if not least <= value <= most:  # nor is NaN
+        raise ValueError(f"{_at(key, where)}: {quoted(value)} is out of range")
+    return float(value)
 
 
 def _maybe_number(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_gpu_aware.bounds import MAX_TIME_MS, MIN_TIME_MS, check_time_ms
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.report import MAX_SLOT, check_name
@@ -20,7 +21,11 @@ __all__ = [
     "newest_timings",
     "prune_timings",
     "seen_gpus",
+    "unseen_gpus",
+    "warn_of_bad_timings",
 ]
+
+log = logging.getLogger(__name__)
 
 Gpu = tuple[str, int]
 
@@ -126,7 +131,10 @@ def import_timings(
 
 
 def newest_timings(store: Store) -> list[NewestTiming]:
-    """The newest measurement of each GPU and class, runs combined by their median."""
+    """The newest measurement of each GPU and class, runs combined by their median.
+
+    What cannot be a time is left out (``warn_of_bad_timings``).
+    """
     import numpy as np
 
     from slurm_gpu_aware.variability.scores import combine_runs
@@ -135,10 +143,11 @@ def newest_timings(store: Store) -> list[NewestTiming]:
         "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, g.model"
         " FROM timings t JOIN gpus g USING (node, slot)"
         " JOIN (SELECT node, slot, class, max(taken_at_unix) AS newest FROM timings"
-        "       GROUP BY node, slot, class) n"
+        "       WHERE value_ms BETWEEN ?1 AND ?2 GROUP BY node, slot, class) n"
         " ON n.node = t.node AND n.slot = t.slot AND n.class = t.class"
-        " AND n.newest = t.taken_at_unix"
-        " ORDER BY t.node, t.slot, t.class"
+        " AND n.newest = t.taken_at_unix WHERE t.value_ms BETWEEN ?1 AND ?2"
+        " ORDER BY t.node, t.slot, t.class",
+        (MIN_TIME_MS, MAX_TIME_MS),
     )
     number: dict[tuple[str, int, str], int] = {}
     first: list[sqlite3.Row] = []
@@ -161,6 +170,29 @@ def newest_timings(store: Store) -> list[NewestTiming]:
         )
         for row, value in zip(first, medians, strict=True)
     ]
+
+
+def warn_of_bad_timings(store: Store) -> None:
+    """Log what the store has that cannot be a time; an earlier release let such values in."""
+    rows = store.query(
+        "SELECT node, slot, class, value_ms FROM timings WHERE value_ms NOT BETWEEN ? AND ?",
+        (MIN_TIME_MS, MAX_TIME_MS),
+    )
+    if rows:
+        first = rows[0]
+        log.warning(
+            "%s: %d timings are left out, as they cannot be times: %s:%d, class %s, %g ms%s",
+            store.path,
+            len(rows),
+            *(first["node"], first["slot"], first["class"], first["value_ms"]),
+            "" if len(rows) == 1 else ", ...",
+        )
+
+
+def unseen_gpus(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:
+    """Those of ``gpus`` that no probe has seen; none if no GPU was probed at all."""
+    seen = seen_gpus(store)
+    return frozenset((node, slot) for node, slot in gpus if seen and slot not in seen.get(node, ()))
 
 
 def seen_gpus(store: Store) -> dict[str, set[int]]:
@@ -189,8 +221,7 @@ def _checked_slot(row: TimingRow, by_uuid: Mapping[str, Gpu], classes: Sequence[
     check_name("class", row.app_class)
     if classes and row.app_class not in classes:
         raise ValueError(f"class {row.app_class!r} is not one of {', '.join(classes)}")
-    if not math.isfinite(row.value_ms) or row.value_ms <= 0.0:
-        raise ValueError(f"value_ms must be a time of more than 0 ms, not {row.value_ms!r}")
+    check_time_ms(row.value_ms)
     if row.gpu.isascii() and row.gpu.isdigit() and int(row.gpu) <= MAX_SLOT:
         return int(row.gpu)
     if row.gpu not in by_uuid:

@@ -17,6 +17,7 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import RequestError
 
 __all__ = ["NAMED_PATTERNS", "Edges", "Pattern", "heap_children", "parse_pattern"]
@@ -25,6 +26,10 @@ NAMED_PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
 Edges = tuple[tuple[int, int], ...]
 
 _EDGE_LIST = re.compile(r"[0-9]{1,2}-[0-9]{1,2}(,[0-9]{1,2}-[0-9]{1,2})*\Z")
+
+
+_MAX_TEXT = 32_768
+"""Characters; all pairs of the 100 GPUs that an edge list can number fit."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,23 @@ class Pattern:
         For ``ring+tree`` the two parts stand one behind the other on the same positions; the
         matcher lays them separately. An edge list is cut to the positions that the job has.
         """
-        return _edges_for(self.name, self.edges, k)
+        if self.name == "edges":
+            return tuple((a, b) for a, b in self.edges if b < k)
+        return (_named_edges if k <= _CACHED else _named_edges.__wrapped__)(self.name, k)
 
     def has_edges(self, k: int) -> bool:
-        """False if ``k`` GPUs do not talk at all: then no link can help them."""
-        return bool(self.edges_for(k))
+        """False if ``k`` GPUs do not talk at all: then no link can help them. Builds no edge."""
+        if self.name == "edges":
+            return any(b < k for _, b in self.edges)
+        return k > 1 and self.name != "none"
 
 
-@lru_cache(maxsize=1024)
-def _edges_for(name: str, edges: Edges, k: int) -> Edges:
+_CACHED = 64
+"""Edges are kept for at most so many GPUs, a large node's; those for more can be megabytes."""
+
+
+@lru_cache(maxsize=len(NAMED_PATTERNS) * (_CACHED + 1))
+def _named_edges(name: str, k: int) -> Edges:
     ring = tuple((i, (i + 1) % k) for i in range(k)) if k > 1 else ()
     tree = tuple(((i - 1) // 2, i) for i in range(1, k))
     if name == "ring":
@@ -61,7 +74,7 @@ def _edges_for(name: str, edges: Edges, k: int) -> Edges:
         return ring + tree
     if name == "all-to-all":
         return tuple((a, b) for a in range(k) for b in range(a + 1, k))
-    return tuple((a, b) for a, b in edges if b < k)
+    return ()
 
 
 @cache
@@ -87,9 +100,11 @@ def parse_pattern(text: str) -> Pattern:
     """
     if text in NAMED_PATTERNS:
         return Pattern(text)
-    if _EDGE_LIST.match(text):
+    if len(text) <= _MAX_TEXT and _EDGE_LIST.match(text):
         pairs = [tuple(int(v) for v in edge.split("-")) for edge in text.split(",")]
         if all(a != b for a, b in pairs):
             return Pattern("edges", tuple(sorted({(min(p), max(p)) for p in pairs})))
     valid = ", ".join(NAMED_PATTERNS)
-    raise RequestError(f"pattern {text!r} is unknown; valid: {valid}, or edges such as 0-1,1-2")
+    raise RequestError(
+        f"pattern {quoted(text)} is unknown; valid: {valid}, or edges such as 0-1,1-2"
+    )

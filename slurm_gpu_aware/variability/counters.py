@@ -12,12 +12,12 @@ while it runs. Use one of them for all applications that are to be compared.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Sequence
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import csv_records
 from slurm_gpu_aware.variability.classes import Utilisation
 
 __all__ = ["is_dcgm", "read_dcgm", "read_ncu"]
@@ -50,7 +50,8 @@ def read_ncu(lines: Iterable[str]) -> Utilisation:
     Raises SourceError if the table, the DRAM metric or every functional unit metric is missing,
     or a value is not a number.
     """
-    rows = [row for row in csv.reader(line for line in lines if not line.startswith("==")) if row]
+    printed = (line for line in lines if not line.startswith("=="))
+    rows = [row for _, row in csv_records(printed, strict=False) if row]
     tables: list[tuple[list[str], list[list[str]]]] = []
     for row in rows:
         if _is_header(row, tables[-1][0] if tables else None):

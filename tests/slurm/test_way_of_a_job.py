@@ -207,7 +207,7 @@ def import_scores(cluster: Cluster, values: dict[tuple[str, int], float], app_cl
     rows = ["gpu,node,class,value_ms"]
     rows += [f"{slot},{node},{app_class},{ms}" for (node, slot), ms in values.items()]
     cluster.sh("ctl", "cat > /tmp/timings.csv && chmod 644 /tmp/timings.csv", stdin="\n".join(rows))
-    command = ["gpu-aware-profile", "import", "/tmp/timings.csv"]
+    command = ["gpu-aware-profile", "import", "--accept-outliers", "/tmp/timings.csv"]
     cluster.sh("ctl", command, "slurm")
 
 

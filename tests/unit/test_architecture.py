@@ -6,19 +6,23 @@ from pathlib import Path
 import slurm_gpu_aware
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-BASE = {"cluster", "request", "assignment", "sockets", "errors", "penalties"}
-MODEL = BASE | {"variability", "topology", "energy"}
+BASE = {"cluster", "request", "assignment", "sockets", "errors", "penalties", "bounds"}
+MODEL = BASE | {"variability", "topology", "energy", "text_file"}
 ALLOWED = {
     "errors": set(),
+    "bounds": set(),
+    "text_file": {"errors"},
     "assignment": {"errors"},
     "penalties": {"errors"},
     "cluster": {"errors", "penalties", "sockets", "topology"},  # the last two: type annotations
     "sockets": {"cluster", "request"},
-    "request": {"cluster", "errors"},
-    "config": {"config_checks", "errors", "penalties"},
-    "config_checks": {"config", "errors", "penalties"},  # config: a type annotation only
+    "request": {"bounds", "cluster", "errors"},
+    "config": {"bounds", "config_checks", "errors", "penalties"},
+    "config_checks": {"bounds", "config", "errors", "penalties"},  # config: a type annotation only
     "nvml": {"errors"},
-    "variability": BASE,
+    "lockfile": set(),
+    "clocks": {"errors", "lockfile", "slurm"},  # errors and slurm: late, for host lists
+    "variability": BASE | {"text_file"},
     "topology": BASE,
     "energy": BASE,
     "placement": MODEL,
@@ -27,9 +31,11 @@ ALLOWED = {
     "store": MODEL | {"config"},
     "slurm": MODEL | {"config", "store"},
     "simulator": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm"},
-    "service": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm", "nvml"},
+    "service": MODEL
+    | {"placement", "sizing", "planning", "config", "store", "slurm", "clocks", "lockfile"},
 }
 CORE = (
+    "bounds",
     "penalties",
     "cluster",
     "request",

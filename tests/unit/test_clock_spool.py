@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.service import clock_spool, clocks
+from slurm_gpu_aware.clocks import records as clock_records
+from slurm_gpu_aware.clocks.job import Record
+from slurm_gpu_aware.clocks.notes import Notes
+from slurm_gpu_aware.service import clock_spool
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.clock_spool import ClockSpool
 from slurm_gpu_aware.store.database import open_store
@@ -29,6 +33,14 @@ def spool(tmp_path: Path) -> Path:
 def write(spool: Path, *lines: str, node: str = "n1") -> None:
     with (spool / f"{node}.jsonl").open("a") as file:
         file.writelines(f"{line}\n" for line in lines)
+
+
+def append(
+    spool: Path, records: Sequence[Record], rotate_bytes: int = clock_records.ROTATE_BYTES
+) -> None:
+    """Write as a hook does."""
+    notes = Notes(str(spool.parent / "locks"))
+    clock_records.spool(str(spool), records, notes, rotate_bytes)
 
 
 def collect(spool: Path) -> list[dict[str, object]]:
@@ -92,22 +104,22 @@ def clocks_of(spool: Path) -> list[object]:
 
 
 def test_a_file_that_was_moved_aside_is_read_to_its_end(spool: Path) -> None:
-    clocks._spool(spool, records(100))
+    append(spool, records(100))
     assert clocks_of(spool) == [100]
-    clocks._spool(spool, records(200))
-    clocks._spool(spool, records(300), rotate_bytes=10)
+    append(spool, records(200))
+    append(spool, records(300), rotate_bytes=10)
     assert sorted(p.name for p in spool.iterdir()) == ["n1.jsonl", "n1.jsonl.1"]
     assert clocks_of(spool) == [100, 200, 300]
     with (spool / "n1.jsonl.1").open("a") as late:  # of a hook that had opened it before
         late.write(json.dumps({**GOOD, "mhz": 400}) + "\n")
-    clocks._spool(spool, records(500))
+    append(spool, records(500))
     assert clocks_of(spool) == [100, 200, 300, 400, 500]
     assert clocks_of(spool) == [100, 200, 300, 400, 500]
 
 
 def test_a_second_file_moved_aside_replaces_the_first(spool: Path) -> None:
     for mhz in range(100, 600, 100):
-        clocks._spool(spool, records(mhz), rotate_bytes=10)
+        append(spool, records(mhz), rotate_bytes=10)
         assert clocks_of(spool) == list(range(100, mhz + 100, 100))
     assert sorted(p.name for p in spool.iterdir()) == ["n1.jsonl", "n1.jsonl.1"]
 
@@ -115,8 +127,8 @@ def test_a_second_file_moved_aside_replaces_the_first(spool: Path) -> None:
 def test_the_new_file_waits_until_the_old_one_is_read(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clocks._spool(spool, records(*range(1, 30)))
-    clocks._spool(spool, records(30), rotate_bytes=10)
+    append(spool, records(*range(1, 30)))
+    append(spool, records(30), rotate_bytes=10)
     monkeypatch.setattr(clock_spool, "_MOST", 1000)
     assert 0 < len(clocks_of(spool)) < 29
     for _ in range(5):
@@ -127,17 +139,17 @@ def test_the_new_file_waits_until_the_old_one_is_read(
 def test_an_offset_of_an_older_release_is_kept(spool: Path) -> None:
     write(spool, json.dumps(GOOD))
     (spool.parent / "offsets").write_text(json.dumps({"n1.jsonl": len(json.dumps(GOOD)) + 1}))
-    clocks._spool(spool, records(800), rotate_bytes=10)
+    append(spool, records(800), rotate_bytes=10)
     assert clocks_of(spool) == [800]
 
 
 def test_hooks_that_rotate_at_the_same_time_lose_no_line(spool: Path) -> None:
     """The file is too large once, for all of them; each writes less than makes it so again."""
-    clocks._spool(spool, records(*range(1, 51)))
+    append(spool, records(*range(1, 51)))
     full = (spool / "n1.jsonl").stat().st_size
     with ThreadPoolExecutor(8) as pool:
         for mhz in range(51, 75):
-            pool.submit(clocks._spool, spool, records(mhz), rotate_bytes=full - 1)
+            pool.submit(append, spool, records(mhz), rotate_bytes=full - 1)
     assert (spool / "n1.jsonl.1").stat().st_size >= full
     assert sorted(int(str(mhz)) for mhz in clocks_of(spool)) == list(range(1, 75))
 
@@ -145,5 +157,5 @@ def test_hooks_that_rotate_at_the_same_time_lose_no_line(spool: Path) -> None:
 def test_a_file_that_cannot_be_moved_aside_is_written_on(spool: Path) -> None:
     (spool / "n1.jsonl.1").mkdir()
     for mhz in (100, 200, 300):
-        clocks._spool(spool, records(mhz), rotate_bytes=10)
+        append(spool, records(mhz), rotate_bytes=10)
     assert clocks_of(spool) == [100, 200, 300]

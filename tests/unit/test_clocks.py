@@ -12,16 +12,12 @@ from fake_nvml import ROOT, FakeNode, build_library, machines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.service.clock_settings import (
-    Asked,
-    ClockConfig,
-    Locks,
-    Note,
-    nearest_clock,
-    parse_extra,
-    parse_gpus,
-    read_config,
-)
+from slurm_gpu_aware.clocks.config import read_config
+from slurm_gpu_aware.clocks.driver import nearest_clock
+from slurm_gpu_aware.clocks.job import Asked, parse_extra, parse_gpus
+from slurm_gpu_aware.clocks.notes import NOBODY, Note, Notes
+from slurm_gpu_aware.clocks.records import to_json
+from slurm_gpu_aware.clocks.steps import has_step
 
 HOOKS = {kind: ROOT / "etc" / f"{kind}.d" / "50-gpu-aware" for kind in ("prolog", "epilog")}
 
@@ -39,17 +35,22 @@ class Hooks:
         self.spool = folder / "spool"
         self.locks = folder / "locks"
         self.calls = folder / "calls"
-        program = folder / "gpu-aware-clock"
-        program.write_text(
-            f'#!/bin/sh\necho "$1" >> {self.calls}\n'
-            f'exec {sys.executable} -m slurm_gpu_aware.service.clocks "$@"\n'
-        )
-        program.chmod(0o755)
+        self.program = self.script("gpu-aware-clock", "-m slurm_gpu_aware.clocks")
         self.conf = folder / "clock.conf"
         self.conf.write_text(
             f"# paths of this test\nspool = {self.spool}\n\nlocks={self.locks}\n"
-            f"command = {program}\n"
+            f"command = {self.program}\n"
         )
+
+    def script(self, name, options):
+        """A script in bin/ that counts its calls and starts Python."""
+        file = self.node.folder / "bin" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(
+            f'#!/bin/sh\necho {name} >> {self.calls}\nexec {sys.executable} {options} "$@"\n'
+        )
+        file.chmod(0o755)
+        return file
 
     def run(self, kind, job, gpus="", extra="", **env):
         done = subprocess.run(
@@ -71,7 +72,7 @@ class Hooks:
 
     def command(self, *words, **env):
         return self.node.run(
-            "slurm_gpu_aware.service.clocks",
+            "slurm_gpu_aware.clocks",
             *words,
             GPU_AWARE_CLOCK_CONFIG=str(self.conf),
             SLURMD_NODENAME="n1",
@@ -86,8 +87,12 @@ class Hooks:
         return [(r["event"], r["job_id"], r["gpus"]) for r in self.records()]
 
     def started(self):
-        """How often a hook started Python."""
-        return len(self.calls.read_text().split()) if self.calls.exists() else 0
+        """By which script the hooks started Python, each time."""
+        return self.calls.read_text().split() if self.calls.exists() else []
+
+    def notes(self):
+        """The notes' files, without the lock."""
+        return sorted(file.name for file in self.locks.iterdir() if file.name != ".lock")
 
     def locked(self):
         return {
@@ -119,7 +124,7 @@ def test_a_job_gets_its_clock_and_gives_it_back(hooks):
         "mhz": 900,
         "method": "locked",
     }
-    assert list(hooks.locks.iterdir()) == []
+    assert hooks.notes() == []
 
 
 def test_the_selectors_indices_count_because_slurm_names_the_gpus_of_one_type_only(hooks):
@@ -188,20 +193,61 @@ def test_no_clock_on_a_gpu_in_parts(hooks):
 
 
 def test_a_gpu_of_a_job_that_runs_here_is_not_touched(hooks):
-    """Only the job's own Extra names it; slurmstepd shows that its other job is not gone."""
-    hooks.run("prolog", 71234567, "1", "freq=600")
-    step = ["bash", "-c", "exec -a 'slurmstepd: [71234567.batch]' sleep 60"]
-    with subprocess.Popen(step) as running:
-        while b"slurmstepd" not in Path(f"/proc/{running.pid}/cmdline").read_bytes():
-            pass
-        hooks.run("prolog", 17, "3", "freq=900@1+3")
-        running.kill()
+    """Only the job's own Extra names it; a step of its other job shows that that is not gone."""
+    hooks.run("prolog", 16, "1", "freq=600")
+    code = f"""
+import json
+from slurm_gpu_aware.clocks import hooks
+from slurm_gpu_aware.clocks.notes import Notes
+hooks.has_step = lambda job_id: job_id == "16"
+env = {{"SLURM_JOB_ID": "17", "SLURM_JOB_GPUS": "3", "SLURM_JOB_EXTRA": "freq=900@1+3",
+       "SLURMD_NODENAME": "n1"}}
+print(json.dumps(hooks.prolog(env, Notes({str(hooks.locks)!r}), 1.0)))
+"""
+    records = hooks.node.python(code)
     assert hooks.locked() == {1: 600, 3: 900}
-    assert ("clock_failed", "17", [1]) in hooks.events()
+    assert [(r["event"], r["gpus"]) for r in records] == [("clock_failed", [1]), ("clock_set", [3])]
     hooks.run("epilog", 17, "3")
     assert hooks.locked() == {1: 600}
     hooks.run("prolog", 18, "3", "freq=900@1+3")  # now its epilog was lost
     assert hooks.locked() == {1: 900, 3: 900}
+
+
+def a_process(proc, number, title, program, uids):
+    folder = proc / str(number)
+    folder.mkdir(parents=True)
+    (folder / "cmdline").write_bytes(title.encode() + b"\0")
+    (folder / "exe").symlink_to(program)
+    (folder / "status").write_text(f"Name:\tx\nUid:\t{uids}\nGid:\t0\t0\t0\t0\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "uids", "found"),
+    [
+        ("/usr/sbin/slurmstepd", "0\t0\t0\t0", True),
+        ("/usr/sbin/slurmstepd", "0\t2001\t0\t2001", True),  # opens the job's files
+        ("/usr/sbin/slurmstepd (deleted)", "0\t0\t0\t0", True),
+        ("/usr/bin/sleep", "2001\t2001\t2001\t2001", False),
+        ("/home/alice/slurmstepd", "2001\t2001\t2001\t2001", False),
+        ("/usr/bin/su", "2001\t0\t0\t0", False),  # set-user-id, with a title of the user's
+        ("/usr/bin/sudo", "0\t0\t0\t0", False),
+    ],
+)
+def test_only_slurmstepd_is_a_step(tmp_path, program, uids, found):
+    a_process(tmp_path, 1, "slurmstepd: [771.batch]", "/usr/sbin/slurmstepd", "0\t0\t0\t0")
+    a_process(tmp_path, 20, "slurmstepd: [77.batch]", program, uids)
+    (tmp_path / "30").mkdir()  # has ended meanwhile
+    assert has_step("77", str(tmp_path)) == found
+    assert not has_step("7", str(tmp_path))
+
+
+def test_a_title_of_a_users_process_is_no_step():
+    step = ["bash", "-c", "exec -a 'slurmstepd: [71234567.batch]' sleep 60"]
+    with subprocess.Popen(step) as running:
+        while b"slurmstepd" not in Path(f"/proc/{running.pid}/cmdline").read_bytes():
+            pass
+        assert not has_step("71234567")
+        running.kill()
 
 
 def test_jobs_without_a_clock_start_no_python(hooks):
@@ -209,8 +255,40 @@ def test_jobs_without_a_clock_start_no_python(hooks):
     hooks.run("prolog", 2, "", "freq=900")  # no GPU
     hooks.run("prolog", 3, "2", "myfreq=900,other")
     hooks.run("epilog", 1, "0,1")
-    assert hooks.started() == 0
+    assert hooks.started() == []
     assert (hooks.records(), hooks.node.history()) == ([], [])
+
+
+def test_jobs_beside_one_with_a_clock_start_no_python(hooks):
+    hooks.run("prolog", 1, "0", "freq=900")
+    hooks.run("prolog", 2, "1,12")
+    hooks.run("epilog", 2, "1,12")
+    hooks.run("epilog", 2, "")
+    assert len(hooks.started()) == 1
+    hooks.run("prolog", 3, "0")  # the epilog of job 1 was lost
+    assert len(hooks.started()) == 2
+    assert hooks.locked() == {}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_script_that_has_nothing_to_do_runs_no_command(hooks, kind, tmp_path):
+    hooks.run("prolog", 1, "0", "freq=900")
+    text = HOOKS[kind].read_text()
+    assert text.count("\nPATH=") == 1
+    blind = tmp_path / "blind"
+    blind.write_text(text.replace("\nPATH=", "\nPATH=/nonexistent #"))
+    done = subprocess.run(
+        ["/bin/sh", blind],
+        env={
+            "GPU_AWARE_CLOCK_CONFIG": str(hooks.conf),
+            "SLURM_JOB_ID": "2",
+            "SLURM_JOB_GPUS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_epilog_touches_only_what_was_locked_for_its_job(hooks):
@@ -234,6 +312,21 @@ def test_application_clocks_that_the_site_set_stay(hooks):
     hooks.run("prolog", 1, "2", "freq=900")
     hooks.run("epilog", 1, "2")
     assert hooks.node.set_to(2, "applications_clocks") == ["877", "1200"]
+
+
+def test_python_starts_without_site_packages_where_pip_installed_us(hooks):
+    hooks.script("python3", "")
+    site = hooks.node.folder / "lib" / "python3.99" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "slurm_gpu_aware").symlink_to(ROOT / "slurm_gpu_aware")
+    hooks.run("prolog", 1, "0,3", "freq=900@0+3", PYTHONPATH="")
+    assert hooks.locked() == {0: 900, 3: 900}
+    hooks.run("epilog", 1, "0,3", PYTHONPATH="")
+    assert hooks.locked() == {}
+    assert hooks.started() == ["python3", "python3"]
+    (hooks.node.folder / "lib" / "python3.98").symlink_to("python3.99")  # which is it?
+    hooks.run("prolog", 1, "0,3", "freq=900@0+3")
+    assert hooks.started()[2:] == ["gpu-aware-clock"]
 
 
 def test_a_lost_epilog_is_made_up_for_by_the_next_job(hooks):
@@ -301,7 +394,7 @@ def test_a_clock_that_an_epilog_could_not_reset_does_not_survive_into_a_job(hook
         ("clock_failed", "100", [1]),
         ("clock_reset", "100", [1]),
     ]
-    assert list(hooks.locks.iterdir()) == []
+    assert hooks.notes() == []
 
 
 def test_a_sick_gpu_is_not_tried_by_every_hook(hooks):
@@ -313,22 +406,24 @@ def test_a_sick_gpu_is_not_tried_by_every_hook(hooks):
     failed = [gpus for event, _, gpus in hooks.events() if event == "clock_failed"]
     assert failed == [[1], [1]]  # its own epilog, and the first hook after it
     assert hooks.locked() == {1: 900}
-    note = json.loads((hooks.locks / "gpu1.json").read_text())
-    (hooks.locks / "gpu1.json").write_text(json.dumps(note | {"tried_at": note["tried_at"] - 61}))
+    notes = Notes(str(hooks.locks))
+    note = notes.all()[1]
+    notes.write(1, Note("100", "locked", ended=True, tried_at=note.tried_at - 61))
     machines.heal(hooks.node.state)
     hooks.run("epilog", 102, "2")  # a job that has nothing to do with it
     assert hooks.locked() == {}
 
 
 def test_what_is_left_waits_while_another_hook_is_at_work(tmp_path):
-    locks, other = Locks(tmp_path), Locks(tmp_path)
+    locks, other = Notes(str(tmp_path)), Notes(str(tmp_path))
     with locks.together(0.0) as one, other.together(0.0) as two:
         assert (one, two) == (True, True)
-        with Locks(tmp_path).alone(0.0) as alone:
+        with Notes(str(tmp_path)).alone(0.0) as alone:
             assert alone is False
     with locks.alone(0.0) as alone, other.together(0.0) as together:
         assert (alone, together) == (True, False)
-    with Locks(tmp_path / "absent").alone(0.0) as alone:
+    (tmp_path / "file").write_text("")
+    with Notes(str(tmp_path / "file")).alone(0.0) as alone:
         assert alone is True
 
 
@@ -355,12 +450,11 @@ def test_a_hanging_driver_is_cut_off_and_undone_by_the_epilog(hooks):
     machines.add_fault(hooks.node.state, "nvmlDeviceSetGpuLockedClocks", minor=1, hang_s=3600)
     code = """
 import json, os, sys
-from pathlib import Path
-from slurm_gpu_aware.service import clocks
-from slurm_gpu_aware.service.clock_settings import Locks
+from slurm_gpu_aware.clocks import hooks
+from slurm_gpu_aware.clocks.notes import Notes
 env = {"SLURM_JOB_ID": "9", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_EXTRA": "freq=900",
        "SLURMD_NODENAME": "n1"}
-print(json.dumps(clocks.prolog(env, Locks(Path(sys.argv[1])), 1.0, limit_s=1.0)))
+print(json.dumps(hooks.prolog(env, Notes(sys.argv[1]), 1.0, limit_s=1.0)))
 """.replace("sys.argv[1]", repr(str(hooks.locks)))
     records = hooks.node.python(code)
     assert [(r["event"], r["gpus"]) for r in records] == [
@@ -383,7 +477,7 @@ def test_without_a_driver_the_job_runs_and_the_record_says_why(hooks):
         "nvmlInit",
         "Driver Not Loaded",
     )
-    assert list(hooks.locks.iterdir()) == []
+    assert hooks.notes() == []
 
 
 @pytest.mark.parametrize(
@@ -440,14 +534,27 @@ def test_wrong_usage_says_so(hooks):
     assert hooks.command("--help").returncode == 0
 
 
-def test_hooks_import_no_more_than_they_need():
+def test_hooks_import_no_more_than_they_need(hooks):
+    """Milliseconds of each job: the last five take as long to import as Python to start."""
     code = (
-        "import sys; from slurm_gpu_aware.service import clocks;"
-        "print([m for m in ('click', 'numpy', 'sqlite3', 'pynvml', 'subprocess', 'sqlite_utils')"
+        "import sys; from slurm_gpu_aware.clocks import program; program.main(['prolog']);"
+        "print([m for m in ('pynvml', 'ctypes', 'typing', 'json', 're', 'dataclasses', 'pathlib')"
         " if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    env = {
+        **hooks.node.env,
+        "PYTHONPATH": str(ROOT),
+        "GPU_AWARE_CLOCK_CONFIG": str(hooks.conf),
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOB_GPUS": "0",
+        "SLURM_JOB_EXTRA": "freq=900@0+1",
+        "SLURM_CONF": gres_conf(hooks.node.folder, "NodeName=n1 Name=gpu Type=g0"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
+    assert hooks.locked() == {0: 900, 1: 900}
 
 
 def test_hook_scripts_are_valid_for_a_posix_shell():
@@ -464,12 +571,13 @@ def test_hook_scripts_are_valid_for_a_posix_shell():
         ("xfreq=9", None),
         ("freq=900", Asked(900)),
         ("a=1, freq=1410,b", Asked(1410)),
-        ("freq=900@3+0", Asked(900, (0, 3))),
-        ("x,freq=900@12", Asked(900, (12,))),
+        ("freq=900@3+0", Asked(900, [0, 3])),
+        ("x,freq=900@12", Asked(900, [12])),
     ],
 )
 def test_extra(text, asked):
-    assert parse_extra(text) == asked
+    found = parse_extra(text)
+    assert (found and vars(found)) == (asked and vars(asked))
 
 
 @pytest.mark.parametrize(
@@ -520,22 +628,44 @@ def test_of_two_equally_near_clocks_the_lower():
 
 def test_config_defaults_and_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("GPU_AWARE_CLOCK_SPOOL", "/elsewhere")
-    config, complaint = read_config(tmp_path / "absent")
-    assert (config, complaint) == (ClockConfig(spool=Path("/elsewhere")), None)
+    config, complaint = read_config(str(tmp_path / "absent"))
+    assert (config.spool, config.locks, complaint) == (
+        "/elsewhere",
+        "/var/lib/slurm-gpu-aware/clock-locks",
+        None,
+    )
 
 
-def test_an_unreadable_note_belongs_to_nobody(tmp_path):
-    locks = Locks(tmp_path)
-    locks.note(3, Note("17", "locked"))
-    (tmp_path / "gpu4.json").write_text('{"job_id": "18", "method": "hammer"}')
-    locks.note(7, Note("19", "locked", ended=True, tried_at=5.0))
-    (tmp_path / "gpu5.json").write_text("{")
-    (tmp_path / "gpu6.json").write_text("[]")
+def test_a_note_that_cannot_be_read_belongs_to_nobody_and_may_go(tmp_path):
+    notes = Notes(str(tmp_path))
+    notes.write(3, Note("17", "locked"))
+    notes.write(7, Note("19", "locked", ended=True, tried_at=5.25))
+    (tmp_path / "gpu4").write_text("18 running hammer -\n")
+    (tmp_path / "gpu5").write_text("")  # a crash of the node
+    (tmp_path / "gpu6").symlink_to(tmp_path / "gpu3")
+    os.mkfifo(tmp_path / "gpu8")
     (tmp_path / "other").write_text("")
-    assert locks.notes() == {
-        3: Note("17", "locked"),
-        4: Note("18"),
-        5: Note(None),
-        6: Note(None),
-        7: Note("19", "locked", True, 5.0),
+    nobody = Note(NOBODY, ended=True)
+    assert {index: vars(note) for index, note in notes.all().items()} == {
+        3: vars(Note("17", "locked")),
+        4: vars(Note("18")),
+        5: vars(nobody),
+        6: vars(nobody),
+        7: vars(Note("19", "locked", True, 5.25)),
+        8: vars(nobody),
     }
+
+
+def test_a_note_that_cannot_be_read_is_reset_by_the_next_hook(hooks):
+    hooks.run("prolog", 1, "0", "freq=900")
+    (hooks.locks / "gpu0").write_text("")
+    hooks.run("epilog", 2, "3")
+    assert hooks.locked() == {}
+    assert hooks.notes() == []
+
+
+@given(st.text(max_size=40), st.lists(st.integers(0, 99)), st.floats(0, 1e10))
+def test_records_are_json(text, numbers, at):
+    record = {"error": text, "gpus": numbers, "at": at, "call": None}
+    expected = "".join(c if c <= "\uffff" else "?" for c in text)
+    assert json.loads(to_json(record)) == {**record, "error": expected}

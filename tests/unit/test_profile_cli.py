@@ -281,9 +281,9 @@ def test_a_wrong_line_of_an_import_becomes_no_hardware(run: Run, tmp_path: Path)
     done = run("import", "-", text=SWEPT)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "<stdin>: line 3: no sweep has seen GPU 9 of node n1, only 0, 1; sweep first, or give"
+        "stdin: line 3: no sweep has seen GPU 9 of node n1, only 0, 1; sweep first, or give"
         " --new-gpus",
-        "<stdin>: line 4: no sweep has seen node n9, only n1, n2; sweep first, or give --new-gpus",
+        "stdin: line 4: no sweep has seen node n9, only n1, n2; sweep first, or give --new-gpus",
         "Error: 2 bad rows, nothing was imported; correct the file or give --skip-bad",
     ]
     assert gpus(tmp_path / "store.db") == FOUR

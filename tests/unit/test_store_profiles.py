@@ -136,7 +136,7 @@ def test_a_gpu_that_was_taken_out_is_forgotten(store: Store) -> None:
 def test_a_wrong_report_leaves_nothing_behind(store: Store) -> None:
     wrong = report()
     wrong["timings"][2]["value_ms"] = float("nan")
-    with pytest.raises(SourceError, match=r"report of n1: timings\[2\].value_ms"):
+    with pytest.raises(SourceError, match=r"report of n1: timings\[2\]"):
         merge_report(store, wrong)
     assert all(rows == [] for rows in dump(store).values())
 
@@ -229,9 +229,9 @@ def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
         (TimingRow("0", "n1", "Q", 1.0, 7), "line 7: class 'Q' is not one of A, B"),
         (TimingRow("-1", "n1", "A", 1.0, 7), "neither an index"),
         (TimingRow("٣", "n1", "A", 1.0, 7), "neither an index"),
-        (TimingRow("4096", "n1", "A", 1.0, 7), "neither an index"),
-        (TimingRow("0", "n1", "A", float("nan"), 7), "more than 0 ms"),
-        (TimingRow("0", "n1", "A", 0.0, 7), "more than 0 ms"),
+        (TimingRow("64", "n1", "A", 1.0, 7), "neither an index"),
+        (TimingRow("0", "n1", "A", float("nan"), 7), "must be a time of"),
+        (TimingRow("0", "n1", "A", 0.0, 7), "must be a time of"),
         (TimingRow("0", "n1", "A", float("inf")), "^value_ms must be"),
     ],
 )

@@ -162,6 +162,20 @@ def test_a_sweep_fills_the_store(cluster):
     assert not (cluster.folder / "sweeps" / json.loads(done.stdout)["sweep"]).exists()
 
 
+def test_a_slow_gpu_is_stored_as_measured_and_named(cluster):
+    state = cluster.folder / "n2.state"
+    state.mkdir()
+    (state / "override.json").write_text(json.dumps({"slowness": {"1": {"A": 3.0}}}))
+    done = cluster.sweep("--class", "A")
+    assert states(done) == dict.fromkeys(["n1", "n2", "n3"], "done")
+    (outlier,) = json.loads(done.stdout)["outliers"]
+    assert (outlier["node"], outlier["slot"], outlier["app_class"]) == ("n2", 1, "A")
+    assert 2.5 < outlier["ratio"] < 3.5
+    assert "stored as measured: class A: n2:1 takes " in done.stderr
+    with open_store(cluster.store, readonly=True) as store:
+        assert load_profile(store).raw_scores["A"]["n2", 1] == outlier["ratio"]
+
+
 def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
     cluster.sweep("--node", "n2", "--srun-option=--account=ops", "--repeats", "3", "--class", "A")
     words = (cluster.folder / "srun.log").read_text().split()
@@ -237,7 +251,8 @@ def test_a_node_that_hangs_is_cancelled(cluster, monkeypatch):
     assert merged == []
 
 
-def test_ctrl_c_cancels_what_runs_and_says_how_to_go_on(cluster):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_what_runs_and_says_how_to_go_on(cluster, number):
     cluster.let("n1", "hang")
     started = cluster.folder / "n1.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
@@ -253,7 +268,7 @@ def test_ctrl_c_cancels_what_runs_and_says_how_to_go_on(cluster):
     ) as process:
         first = process.stderr.readline()
         assert select.select([watch], [], [], 60.0)[0]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
     os.close(watch)
     sweep_id = first.split()[1].rstrip(":")

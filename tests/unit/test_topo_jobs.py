@@ -88,8 +88,8 @@ def test_bad_jobs_are_reported_and_the_others_read(tmp_path):
     }
     reasons = {row.line: row.reason for row in trace.bad_rows}
     assert reasons == {
-        2: "job b: gpus is 0, expected a whole number of at least 1",
-        3: "job c: arrival is -1, expected a number of at least 0",
+        2: "job b: gpus is 0, expected 1 to 99999",
+        3: "job c: arrival is -1, expected a number from 0 to 1e+10",
         4: "job d: no solo run time of net/9 on 2 GPUs in the profile",
         5: "job e: minimal_utility is 2, expected 0 to 1",
         6: "job f: expected an object, not []",

@@ -202,9 +202,13 @@ def test_no_number_of_tasks_holds_a_round_up(gpus: int):
     start = time.process_time()
     one = asked(tres_per_node=None, tres_per_task="gres/gpu=1", num_tasks=gpus)
     where = site([node("n1")])
-    assert to_request(job(), one, where).gpus == gpus
     two = replace(one, tres_per_task="gres/gpu=2")
-    assert to_request(job(), two, where).gpus_per_node == (2 if gpus % 2 else 4)
+    for asks in (one, two):
+        with pytest.raises(CannotPlanError, match="more than 99999 GPUs") as caught:
+            to_request(job(), asks, where)
+        assert caught.value.leave
+    most = to_request(job(), replace(two, num_tasks=49_999), where)
+    assert (most.gpus, most.gpus_per_node) == (99_998, 2)
     assert time.process_time() - start < 0.5
 
 

@@ -5,41 +5,61 @@ A sick GPU can hang a call for ever, even unkillably; the hook itself must end i
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from slurm_gpu_aware.service.clock_settings import nearest_clock
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Result", "indices_here", "lock_clocks", "reset_clocks"]
+    from slurm_gpu_aware.clocks.nvml import Gpu
 
+    Work = Callable[[], Iterator["Result"]]
+    """Talks to the driver; runs in a child process. Yields a result per GPU as it goes."""
+
+__all__ = ["Result", "indices_here", "lock_clocks", "nearest_clock", "reset_clocks"]
 
 _NO_GPU = -1
+_SIGKILL = 9  # the module ``signal`` takes milliseconds to import
 
 
-@dataclass(frozen=True)
 class Result:
     """What became of one GPU."""
 
-    index: int
-    mhz: int | None = None
-    """Clock that was set; None for a reset or a failure."""
-    method: str | None = None
-    """``locked`` or ``application`` (GPUs before Volta)."""
-    call: str | None = None
-    """What failed; None: nothing."""
-    error: str | None = None
-    answered: bool = True
-    """False: the call was cut off, so it may have had its effect or may still have it."""
+    def __init__(
+        self,
+        index: int,
+        mhz: int | None = None,
+        method: str | None = None,
+        call: str | None = None,
+        error: str | None = None,
+        answered: bool = True,
+    ) -> None:
+        self.index = index
+        self.mhz = mhz
+        """Clock that was set; None for a reset or a failure."""
+        self.method = method
+        """``locked`` or ``application`` (GPUs before Volta)."""
+        self.call = call
+        self.error = error
+        """What failed; None: nothing."""
+        self.answered = answered
+        """False: the call was cut off, so it may have had its effect or may still have it."""
 
+    def line(self) -> bytes:
+        """As the child writes it: fields between tabs, empty for None."""
+        fields = (self.index, self.mhz, self.method, self.call, self.error)
+        words = ("" if field is None else " ".join(str(field).split()) for field in fields)
+        return "\t".join(words).encode() + b"\n"
 
-Work = Callable[[], Iterator[Result]]
-"""Talks to the driver; runs in a child process. Yields a result per GPU as it goes."""
+    @classmethod
+    def of_line(cls, line: bytes) -> Result:
+        """Inverse of :meth:`line`."""
+        index, mhz, method, call, error = line.decode().rstrip("\n").split("\t")
+        return cls(
+            int(index), int(mhz) if mhz else None, method or None, call or None, error or None
+        )
 
 
 def lock_clocks(indices: Sequence[int], asked_mhz: int, limit_s: float) -> list[Result]:
@@ -67,53 +87,58 @@ def indices_here(limit_s: float) -> list[int]:
     return sorted(r.index for r in _in_child(_listed, [], limit_s) if r.error is None)
 
 
-def _found(indices: Iterable[int], act: Callable[[Any, int], Result]) -> Iterator[Result]:
+def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:
+    """Return the supported clock nearest to the asked one; of two equally near the lower."""
+    return min(supported_mhz, key=lambda mhz: (abs(mhz - asked_mhz), mhz), default=asked_mhz)
+
+
+def _found(indices: Iterable[int], act: Callable[[Gpu, int], Result]) -> Iterator[Result]:
     """Open NVML and act on GPUs by minor number; a GPU that fails gives a failed result."""
-    from slurm_gpu_aware.nvml import Device, Nvml, NvmlError
+    from slurm_gpu_aware.clocks.nvml import Nvml, NvmlError
 
     wanted = set(indices)
+    call, reason = "nvmlDeviceGetMinorNumber", "no such GPU"
     try:
         with Nvml() as nvml:
-            why = NvmlError("nvmlDeviceGetMinorNumber", "no such GPU")
-            for index, device in nvml.devices():
-                if not isinstance(device, Device):
-                    why = device  # any index that is not found in the end may be this one
-                elif index in wanted:
-                    wanted.discard(index)
+            for gpu in nvml.gpus():
+                if isinstance(gpu, NvmlError):
+                    # any index that is not found in the end may be this one
+                    call, reason = gpu.call, gpu.reason
+                elif gpu.minor in wanted:
+                    wanted.discard(gpu.minor)
                     try:
-                        yield act(device, index)
+                        yield act(gpu, gpu.minor)
                     except NvmlError as exc:
-                        yield Result(index, call=exc.call, error=exc.reason)
-            for index in sorted(wanted):
-                yield Result(index, call=why.call, error=why.reason)
+                        yield Result(gpu.minor, call=exc.call, error=exc.reason)
     except NvmlError as exc:
-        for index in sorted(wanted):
-            yield Result(index, call=exc.call, error=exc.reason)
+        call, reason = exc.call, exc.reason
+    for index in sorted(wanted):
+        yield Result(index, call=call, error=reason)
 
 
-def _lock(device: Any, index: int, asked_mhz: int) -> Result:
-    from slurm_gpu_aware.nvml import NvmlError
+def _lock(gpu: Gpu, index: int, asked_mhz: int) -> Result:
+    from slurm_gpu_aware.clocks.nvml import NvmlError
 
-    if device.is_partitioned():
+    if gpu.has_mig():
         return Result(index, call="lock", error="MIG is on: its clock is that of several jobs")
-    mhz = nearest_clock(asked_mhz, device.clocks_mhz())
+    mhz = nearest_clock(asked_mhz, gpu.clocks_mhz())
     try:
-        device.lock_clock(mhz)
+        gpu.lock_clock(mhz)
     except NvmlError as exc:
         if not exc.unsupported:
             raise
-        device.set_application_clock(mhz)
+        gpu.set_application_clock(mhz)
         return Result(index, mhz, "application")
     return Result(index, mhz, "locked")
 
 
-def _reset(device: Any, index: int, method: str | None) -> Result:
+def _reset(gpu: Gpu, index: int, method: str | None) -> Result:
     """Undo one way of setting, or both; what a GPU does not support needs no undoing."""
-    from slurm_gpu_aware.nvml import NvmlError
+    from slurm_gpu_aware.clocks.nvml import NvmlError
 
     for way, undo in (
-        ("locked", device.unlock_clock),
-        ("application", device.reset_application_clock),
+        ("locked", gpu.unlock_clock),
+        ("application", gpu.reset_application_clock),
     ):
         if method in (way, None):
             try:
@@ -133,20 +158,20 @@ def _in_child(work: Work, indices: Sequence[int], limit_s: float) -> list[Result
         try:
             os.close(reader)
             for result in work():
-                os.write(writer, json.dumps(vars(result)).encode() + b"\n")
+                os.write(writer, result.line())
             code = 0
         except Exception as exc:
             failed = Result(_NO_GPU, error=f"{type(exc).__name__}: {exc}")
-            os.write(writer, json.dumps(vars(failed)).encode() + b"\n")
+            os.write(writer, failed.line())
         finally:
             os._exit(code)
     os.close(writer)
     text, ended = _read_until(reader, time.monotonic() + limit_s)
     os.close(reader)
     if not ended:
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, _SIGKILL)
     _reap(child)
-    results = [Result(**json.loads(line)) for line in text.splitlines() if line.endswith(b"}")]
+    results = [Result.of_line(line) for line in text.splitlines(True) if line.endswith(b"\n")]
     error = "the child ended abnormally" if ended else f"no answer within {limit_s:g} s"
     for result in results:
         if result.index == _NO_GPU and result.error is not None:
@@ -175,13 +200,13 @@ def _reap(child: int) -> None:
     while time.monotonic() < deadline:
         if os.waitpid(child, os.WNOHANG)[0]:
             return
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 def _listed() -> Iterator[Result]:
-    from slurm_gpu_aware.nvml import Nvml
+    from slurm_gpu_aware.clocks.nvml import Gpu, Nvml
 
     with Nvml() as nvml:
-        for index, _ in nvml.devices():
-            if index >= 0:
-                yield Result(index)
+        for gpu in nvml.gpus():
+            if isinstance(gpu, Gpu):
+                yield Result(gpu.minor)

@@ -1,0 +1,53 @@
+"""Bounds of numbers that come from outside, and how a text from outside is quoted.
+
+They are far above what any site has and far below what exhausts memory or a double's precision:
+what exceeds one is a slip of the pen, a wrong unit, or meant to do harm.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "MAX_GBPS",
+    "MAX_GPUS",
+    "MAX_GPUS_PER_NODE",
+    "MAX_MHZ",
+    "MAX_NODES",
+    "MAX_PENALTY",
+    "MAX_TIME_MS",
+    "MAX_TIME_S",
+    "MIN_RUN_S",
+    "MIN_TIME_MS",
+    "check_time_ms",
+    "quoted",
+]
+
+MAX_GPUS = 99_999
+"""GPUs of one job; as many as ``gpus=`` of a comment can say."""
+MAX_GPUS_PER_NODE = 64
+"""A set of a node's GPUs is a mask in one machine word."""
+MAX_NODES = 65_536
+MAX_TIME_S = 1e10
+"""Points in time and durations: 300 years, so that Unix seconds fit and milliseconds do not."""
+MIN_RUN_S = 1e-3
+"""Run time of a job in a trace; a shorter one vanishes beside ``MAX_TIME_S``."""
+MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12
+"""A measured time: 1 ns to 30 years."""
+MAX_PENALTY = 1e6
+MAX_GBPS = 1e6
+MAX_MHZ = 100_000
+
+_SHOWN = 60
+
+
+def check_time_ms(value_ms: float) -> float:
+    """Return a measured time in ms, or raise ValueError if it cannot be one."""
+    if not MIN_TIME_MS <= value_ms <= MAX_TIME_MS:  # nor is NaN
+        bounds = f"{MIN_TIME_MS:g} to {MAX_TIME_MS:g} ms"
+        raise ValueError(f"value_ms must be a time of {bounds}, not {value_ms!r}")
+    return value_ms
+
+
+def quoted(value: object) -> str:
+    """``repr`` of a value for a sentence, cut if it is long."""
+    text = repr(value[: _SHOWN + 1]) if isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

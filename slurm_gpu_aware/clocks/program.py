@@ -1,0 +1,56 @@
+"""The command ``gpu-aware-clock``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from slurm_gpu_aware.clocks.config import read_config
+from slurm_gpu_aware.clocks.hooks import epilog, prolog, reset_all
+from slurm_gpu_aware.clocks.notes import Notes
+from slurm_gpu_aware.clocks.records import spool, syslog, to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+USAGE = """usage: gpu-aware-clock prolog | epilog | reset-all [--every]
+
+  prolog     lock the clocks that the job of this environment asks for
+  epilog     reset the clocks that were locked for it
+  reset-all  at the start of a node: reset what a crash left locked; --every: all GPUs
+Exit code 0 whatever happens to a clock (see the spool), 2 for wrong usage."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point. Never raises, and fails only for wrong usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words in (["-h"], ["--help"]):
+        sys.stdout.write(USAGE + "\n")
+        return 0
+    if words not in (["prolog"], ["epilog"], ["reset-all"], ["reset-all", "--every"]):
+        sys.stderr.write(USAGE + "\n")
+        return 2
+    said: list[str] = []
+    try:
+        config, complaint = read_config()
+        said += [complaint] if complaint else []
+        notes, at = Notes(config.locks), time.time()
+        if words[0] == "prolog":
+            records = prolog(os.environ, notes, at)
+        elif words[0] == "epilog":
+            records = epilog(os.environ, notes, at)
+        else:
+            records = reset_all(os.environ, notes, at, every="--every" in words)
+        said += [to_json(record) for record in records]
+        spool(config.spool, records, notes)
+    except Exception as exc:  # a hook that raises would drain the node
+        said.append(f"{words[0]}: {type(exc).__name__}: {exc}")
+    try:
+        syslog(said)
+    except Exception:  # noqa: S110
+        pass
+    return 0

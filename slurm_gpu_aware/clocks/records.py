@@ -1,0 +1,100 @@
+"""What the hooks did, one line of JSON each: in the spool for the selector, and in syslog."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from slurm_gpu_aware.clocks.job import Record
+    from slurm_gpu_aware.clocks.notes import Notes
+
+__all__ = ["spool", "syslog", "to_json"]
+
+ROTATE_BYTES = 8 << 20
+"""A spool file that is larger becomes NODE.jsonl.1, in place of the one before it."""
+_LONGEST_LINE = 900
+"""Characters that syslog takes at once."""
+
+
+def to_json(record: Record) -> str:
+    """The record on one line. Python's ``json`` takes half as long to import as Python to start."""
+    return "{" + ",".join(f'"{key}":{_value(record[key])}' for key in record) + "}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        return '"' + "".join(map(_escaped, value)) + '"'
+    return "null" if value is None else str(value)
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if " " <= character <= "~":
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else "?"
+
+
+def spool(
+    folder: str, records: Sequence[Record], notes: Notes, rotate_bytes: int = ROTATE_BYTES
+) -> None:
+    """Append the records to NODE.jsonl; one write, so that lines of several hooks do not mix."""
+    if not records:
+        return
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    file = os.path.join(folder, f"{records[0]['node']}.jsonl")
+    text = "".join(to_json(record) + "\n" for record in records)
+    handle = _open(file)
+    try:
+        if os.fstat(handle).st_size > rotate_bytes and _rotated(file, handle, notes):
+            os.close(handle)
+            handle = _open(file)
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+
+
+def _open(file: str) -> int:
+    """Open for appending; a link, or a file that somebody else put there, is refused.
+
+    The folder may be writable for others (a shared one), and we are root.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(file, flags, 0o644)
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(handle)
+        raise PermissionError(errno.EPERM, "is not a file of ours", file)
+    return handle
+
+
+def _rotated(file: str, handle: int, notes: Notes) -> bool:
+    """Move a spool file aside; False: it stays the one to write to.
+
+    One hook of the node does it, while no other is at work. The lock is that of the notes, because
+    everybody may read the spool file, and so hold a lock on it. A hook that writes to the old file
+    meanwhile loses nothing: the reader still looks at the end of that.
+    """
+    with notes.alone(0.0) as alone:
+        try:
+            if not alone or not os.path.samestat(os.fstat(handle), os.lstat(file)):
+                return False
+            os.replace(file, f"{file}.1")
+        except OSError:
+            return False
+    return True
+
+
+def syslog(lines: Iterable[str]) -> None:
+    """Tell the node's log."""
+    import syslog as log
+
+    log.openlog("gpu-aware-clock", 0, log.LOG_DAEMON)
+    for line in lines:
+        log.syslog(log.LOG_INFO, line[:_LONGEST_LINE])

@@ -1,0 +1,484 @@
+"""Whatever enters through an option or a file: one sentence, exit code 1 or 2, no traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import click.testing
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_samples import report
+
+from gpu_aware_profile.cli import cli as profile_cli
+from slurm_gpu_aware.bounds import MAX_GPUS, quoted
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
+from slurm_gpu_aware.topology import patterns
+
+GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
+NUMBERS = ["", "x", "-1", "nan", "inf", "-inf", "1e308", "99999999999", "9" * 5000, "1\x002"]
+LONG = "x" * 200_000
+TRACE = "job_id,submit_s,gpus,duration_s,nodes,time_limit_s,deadline_s,bw,pattern,priority"
+ROW = ["1", "0", "2", "10", "1", "60", "99", "high", "ring", "5"]
+Invoke = Callable[..., click.testing.Result]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with two nodes; the working folder is the test's."""
+    (tmp_path / "config.toml").write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.chdir(tmp_path)
+    with open_store(tmp_path / "store.db") as store:
+        for node in ("n1", "n2"):
+            merge_report(store, report(node, times={0: 100.0, 1: 105.0}))
+        recompute_scores(store)
+    return tmp_path
+
+
+def invoke(group: click.Group, *args: str, text: str | bytes = "") -> click.testing.Result:
+    """Run in this process; anything but an exit code fails the test."""
+    result = click.testing.CliRunner().invoke(group, list(args), input=text)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert len(result.stderr) < 10_000
+    return result
+
+
+def refused(result: click.testing.Result, *codes: int) -> str:
+    """The sentence of a run that must fail."""
+    assert result.exit_code in (codes or (1, 2)), result.output
+    assert "Error: " in result.stderr
+    return result.stderr
+
+
+def all_commands() -> Iterator[tuple[str, click.Command]]:
+    for program, group in GROUPS.items():
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            yield f"{program} {name}", command
+
+
+def test_every_option_that_is_a_number_is_bounded_on_both_sides() -> None:
+    loose = []
+    for name, command in all_commands():
+        for param in command.params:
+            kind = param.type
+            if isinstance(kind, click.types.FloatParamType):
+                fine = isinstance(kind, Number) and None not in (kind.min, kind.max)
+            elif isinstance(kind, click.types.IntParamType) and param.name != "seed":
+                fine = isinstance(kind, click.IntRange) and None not in (kind.min, kind.max)
+            else:
+                continue
+            if not fine:
+                loose.append(f"{name} {param.opts[0]}")
+    assert loose == []
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+@pytest.mark.parametrize("option", ["--gpus", "--nodes", "--machines"])
+def test_numbers_of_place(site: Path, option: str, value: str) -> None:
+    refused(invoke(cli, "place", "-g", "2", "--machine", "dgx-1-v100", option, value), 1, 2)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-g", str(MAX_GPUS)],
+        ["-g", "2", "--pattern", LONG],
+        ["-g", "2", "--pattern", "0-1," * 20_000 + "0-1"],
+        ["-g", "2", "--pattern", "0-\u0663"],
+        ["-g", "2", "--class", LONG],
+        ["-g", "2", "--policy", LONG],
+        ["-g", "2", "--machine", LONG],
+        ["-g", "2", "--busy", f"n1:{'9' * 5000}"],
+        ["-g", "2", "--busy", f"{LONG}:0"],
+        ["-g", "2", "--model", LONG[:300], "--compare", ",,,"],
+    ],
+)
+def test_texts_of_place(site: Path, args: list[str]) -> None:
+    result = invoke(cli, "place", *args)
+    assert result.exit_code in (1, 2)
+    assert len(result.stderr) < 5000
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--nodes", "--round", "--locality-penalty", "--migration", "--gpus-per-node"),
+        *("--days", "--synthetic", "--jobs-per-hour", "--bandwidth-share", "--processes"),
+    ],
+)
+def test_numbers_of_simulate(site: Path, option: str, value: str) -> None:
+    base = ["simulate", "--synthetic", "3", "--nodes", "1", "--gpus-per-node", "2"]
+    refused(invoke(cli, *base, "--processes", "1", option, value))
+
+
+def test_a_rate_of_a_job_in_centuries_is_refused(site: Path) -> None:
+    args = ["--synthetic", "9", "--jobs-per-hour", "1e-9", "--nodes", "1", "--gpus-per-node", "2"]
+    assert "more than 30 years" in refused(invoke(cli, "simulate", *args))
+
+
+def bad_cells() -> list[tuple[int, str]]:
+    columns = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+    values = ("-1e300", "1e300", "nan", "inf", "99999999999", "9" * 5000, "x", "x" * 9000)
+    pairs = [(column, value) for column in columns for value in values]
+    pairs.remove((9, "99999999999"))  # a fine priority
+    return pairs
+
+
+def test_bad_cells_of_a_trace_are_bad_rows(site: Path) -> None:
+    rows = [",".join(["good", *ROW[1:]])]
+    for number, (column, value) in enumerate(bad_cells()):
+        rows.append(",".join([str(number), *ROW[1:column], value, *ROW[column + 1 :]]))
+    (site / "t.csv").write_text("\n".join([TRACE, *rows]) + "\n")
+    args = ["simulate", "t.csv", "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
+    output = json.loads(invoke(cli, *args, "--json").stdout)
+    assert output["input"]["jobs"] == 1
+    bad = output["input"]["bad_rows"]
+    assert len(bad) == len(bad_cells())
+    assert max(len(row["reason"]) for row in bad) < 300
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("sacct", "JobID|Submit|Start|ElapsedRaw|State|AllocTRES\n1|1|2|{}|DONE|gres/gpu={}\n"),
+        ("mapa", "{},ring,0,{},1,net\n"),
+        ("mapa", "2,ring,{},{},1,net\n"),
+        ("mapa", "{},star,0,1,1,net{}\n"),
+        ("alibaba", "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,phase\n"
+         "1,{0},0,{0},{1},{1},1000,Done\n"),
+        ("json", '{{"jobs": [{{"job_id": 1, "time": {{"submission": {}, "start": {},'
+         ' "elapsed": 9}}, "state": {{"current": "DONE"}}, "tres": {{"allocated": [{{'
+         '"type": "gres", "name": "gpu", "count": {}}}]}}}}]}}'),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["-1", "1e300", "nan", "99999999999", "9" * 4000, "9" * 5000])
+def test_bad_numbers_of_other_traces(site: Path, file: str, text: str, value: str) -> None:
+    value = {"nan": "NaN"}.get(value, value) if file == "json" else value
+    (site / file).write_text(text.format(value, value, value))
+    args = ["simulate", file, "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
+    said = refused(invoke(cli, *args))
+    assert "nothing to simulate" in said or "not JSON" in said or "no column 'job_id'" in said
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 5000,
+        b"\xff\xfe" + TRACE.encode("utf-16-le"),
+        LONG.encode(),
+        f"{TRACE}\n{LONG},0,1,10".encode(),
+        f'{TRACE}\n"open,0,1,10\n'.encode() + b"x\n" * 99_000,
+        b"{" * 100_000,
+        b'{"jobs": ' + b"[" * 100_000,
+        b'{"jobs": 1}',
+        b'{"jobs": [1, null, [], {}, {"time": 1}]}',
+        b"JobID|\n" + LONG.encode(),
+        b"1,2,3,4,1\n" * 3,
+    ],
+)
+def test_files_that_are_no_trace(site: Path, data: bytes) -> None:
+    (site / "t").write_bytes(data)
+    for option in ("t", "--sacct=t", "--variability=A=t"):
+        more = [] if option == "t" else ["--synthetic", "3"] if "var" in option else []
+        result = invoke(cli, "simulate", option, *more, "--nodes", "1", "--gpus-per-node", "2")
+        assert len(refused(result)) < 2000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]", "[" * 100_000, '{"solo": 1, "collocation": []}',
+        '{"solo": {"a": {"1": {"num_gpu": {"1": 1e999}}}}, "collocation": {"a": [1]}}',
+        f'{{"solo": {{"a": {{"1": {{"num_gpus": {{"{"9" * 5000}": 9}}}}}}}}, "collocation": {{}}}}',
+        f'{{"solo": {{"a": {{"1": {{"num_gpus": {{"1": {"9" * 4000}}}}}}}}}, "collocation": {{}}}}',
+    ],
+)  # fmt: skip
+def test_bad_profiles_of_interference(site: Path, content: str) -> None:
+    (site / "p.json").write_text(content)
+    jobs = '{"1": {"arrival": %s, "gpus": %s, "type": "a", "size": "1", "minimal_utility": 1e308}}'
+    (site / "j.json").write_text(jobs % ("9" * 4000, "9" * 4000))
+    args = ["j.json", "--profile", "p.json", "--nodes", "1", "--gpus-per-node", "2"]
+    assert len(refused(invoke(cli, "simulate", *args))) < 2000
+
+
+@pytest.mark.parametrize("column", range(4))
+@pytest.mark.parametrize("value", ["", "-1", "nan", "1e308", "9" * 200, LONG, "\0", "é"])
+def test_bad_cells_of_an_import(site: Path, column: int, value: str) -> None:
+    cells = ["0", "n1", "A", "100"]
+    cells[column] = value
+    rows = "gpu,node,class,value_ms\n" + ",".join(cells) + "\n"
+    refused(invoke(profile_cli, "import", "-", text=rows))
+    cells = ["A", "node", "9", "m"]
+    cells[column] = value
+    text = f"class,level,value_ms,model\nA,cluster,9,m\n{','.join(cells)}\n"
+    assert invoke(profile_cli, "import", "-", text=text).exit_code in (
+        (0, 1) if column == 3 else (1,)
+    )
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_bad_times_of_an_import(site: Path, value: str) -> None:
+    text = "gpu,node,class,value_ms\n0,n1,A,100\n"
+    result = invoke(profile_cli, "import", "-", "--taken-at", value, text=text)
+    refused(result)
+
+
+@pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "1e308", "9" * 5000, LONG, "\0"])
+def test_bad_samples_and_counters(site: Path, value: str) -> None:
+    fit = "x,y,z,gbps\n" + f"{value},0,0,{value}\n" * 20
+    refused(invoke(profile_cli, "fit-effbw", "-", text=fit))
+    refused(invoke(profile_cli, "fit-effbw", "-", "--machine", "dgx-1-v100",
+                   text=f"gpus,gbps\n{value},1\n"))  # fmt: skip
+    refused(invoke(profile_cli, "classify", "--applications", "-",
+                   text=f"application,dram,peak_fu\na,{value},1\nb,2,{value}\n"))  # fmt: skip
+    (site / "c.csv").write_text("class,dram,peak_fu\nA,1,90\nB,50,50\n")
+    counters = "Metric Name,Metric Unit,Metric Value\n"
+    for text in (
+        f"{counters}dram__throughput.avg.pct_of_peak_sustained_elapsed,%,{value}\n",
+        f"#Entity DRAMA SMACT\nGPU 0 {value} 1\n",
+    ):
+        refused(invoke(profile_cli, "classify", "--centres", "c.csv", "-", text=text))
+
+
+CONFIG_NUMBERS = ["nan", "inf", "-inf", "1e308", "-1e308", "9" * 30, "9" * 5000, "-1"]
+
+
+@pytest.mark.parametrize("value", CONFIG_NUMBERS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("placement.locality_penalty", "placement.levels.switch", "gate.lease_s"),
+        *("gate.licence_count", "gate.queue_tests", "selector.round_s", "selector.heartbeat_s"),
+        *("selector.command_timeout_s", "setup.register_timeout_s", "classes.A.clock_mhz"),
+        *("policies.topo-aware-p.patience_s", "policies.topo-aware.network_gbps"),
+        *("policies.topo-aware-p.minimal_utility", "policies.random.seed"),
+    ],
+)
+def test_bad_numbers_of_a_configuration(site: Path, key: str, value: str) -> None:
+    (site / "config.toml").write_text(f"{key} = {value}\n")
+    result = invoke(cli, "place", "-g", "2", "--machine", "dgx-1-v100")
+    fine = {"policies.random.seed", "policies.topo-aware-p.patience_s"}
+    if key not in fine and not (key.startswith("policies") and value in ("9" * 30, "1e308")):
+        assert "config.toml: " in refused(result)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        '[store]\npath = "/tmp/a\\u0000b"\n',
+        f'[site]\ndefault_class = "{LONG}"\n',
+        f"[gate]\nlicence = {LONG!r}\n",
+        f"{LONG} = 1\n",
+        f"[policies.{LONG}]\n",
+        "\0",
+    ],
+)
+def test_bad_configurations(site: Path, text: str) -> None:
+    file = site / "bad.toml"
+    file.write_text(text)
+    refused(invoke(cli, "--config", str(file), "place", "-g", "2"))
+
+
+HOSTILE = st.one_of(
+    st.sampled_from([-1, 0, 10**400, -(10**400), 1e308, math.inf, math.nan, True, None, "", "\0"]),
+    st.sampled_from(["\ud800", LONG, [], {}, [[]], [10**400], {"a": {}}]),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in entries:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*path, key))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_probe_report_is_refused_or_stored_without_harm(tmp_path: Path, data: Any) -> None:
+    raw = report("n1", times={0: 100.0, 1: 101.0})
+    for place in data.draw(st.lists(st.sampled_from(list(places(raw))), max_size=2)):
+        target: Any = raw
+        for key in place[:-1]:
+            target = target[key] if isinstance(target, dict | list) else {}
+        if isinstance(target, dict | list) and (
+            isinstance(target, dict) or place[-1] < len(target)
+        ):
+            target[place[-1]] = data.draw(HOSTILE)
+    with open_store(tmp_path / "fuzz.db") as store:
+        try:
+            merge_report(store, raw)
+        except SourceError as exc:
+            said = str(exc)
+        else:
+            said = ""
+            recompute_scores(store)
+    assert len(said) < 1000
+
+
+def test_a_damaged_folder_of_results_is_one_sentence(site: Path) -> None:
+    args = ["--synthetic", "5", "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
+    invoke(cli, "simulate", *args, "--out", "r")
+    assert invoke(cli, "report", "r").exit_code == 0
+    summary = (site / "r/summary.json").read_text()
+    jobs = next(site.glob("r/jobs-*.csv"))
+    rows = jobs.read_text()
+    for file, text in (
+        (site / "r/summary.json", '{"runs": []}'),
+        (site / "r/summary.json", "[" * 100_000),
+        (site / "r/summary.json", summary.replace('"avg_jct_s"', '"x"')),
+        (site / "r/summary.json", summary.replace("jobs-", "../../../etc/passwd")),
+        (jobs, rows.replace(",1,", ",1e308,")),
+        (jobs, LONG),
+        (jobs, f"a,{LONG}"),
+    ):
+        file.write_text(text)
+        assert str(site.name) in refused(invoke(cli, "report", str(site / "r")))
+        (site / "r/summary.json").write_text(summary)
+        jobs.write_text(rows)
+
+
+def test_a_gpu_index_that_no_node_has(site: Path) -> None:
+    header = "gpu,node,class,value_ms\n"
+    refused(invoke(profile_cli, "import", "-", "--new-gpus", text=f"{header}64,n1,A,100\n"))
+    with open_store(site / "store.db") as store, store.write():  # an earlier release took it
+        store.execute("INSERT INTO gpus (node, slot, clocks_mhz) VALUES ('n1', 999, '[]')")
+    assert "gpu-aware-profile forget n1:999" in refused(invoke(cli, "place", "-g", "2"))
+    assert invoke(profile_cli, "forget", "n1:999").exit_code == 0
+    assert invoke(cli, "place", "-g", "2").exit_code == 0
+
+
+def test_large_patterns_are_neither_built_for_a_question_nor_kept() -> None:
+    for name in patterns.NAMED_PATTERNS:
+        pattern = patterns.parse_pattern(name)
+        assert pattern.has_edges(10**18) == (name != "none")
+        kept = patterns._named_edges.cache_info().currsize
+        pattern.edges_for(1000)
+        assert patterns._named_edges.cache_info().currsize == kept
+
+
+def test_a_long_value_is_cut_in_sentences() -> None:
+    assert quoted("abc") == "'abc'"
+    assert len(quoted("x" * 10**6)) < 80
+    assert len(quoted([1] * 10**4)) < 80
+
+
+def heed_interrupts() -> None:
+    """Where the tests run in the background, SIGINT is ignored and would stay so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+RUN = "from slurm_gpu_aware.cli.entry import {} as main; main()"
+
+
+def shell(site: Path, words: str, program: str = "gpu_aware") -> subprocess.CompletedProcess[str]:
+    """Run with the shell's redirections in ``words``."""
+    line = f'{sys.executable} -c "{RUN.format(program)}" {words}'
+    return subprocess.run(
+        ["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60, check=False, cwd=site
+    )
+
+
+@pytest.mark.parametrize("words", ["place -g 2", "place -g 2 --json", "--help", "place --help"])
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
+)
+def test_output_that_cannot_be_written(site: Path, words: str, where: str, reason: str) -> None:
+    done = shell(site, f"{words} {where}")
+    assert (done.returncode, done.stderr) == (1, f"Error: the output: {reason}\n")
+
+
+def test_closed_streams_do_not_become_the_store(site: Path) -> None:
+    (site / "t.csv").write_text("gpu,node,class,value_ms\n0,n1,A,101\n")
+    assert shell(site, "import t.csv <&- >&- 2>&-", "gpu_aware_profile").returncode == 0
+    assert shell(site, "place -g 2 2>&- >/dev/null").returncode == 0
+    assert shell(site, "place -g 99 2>/dev/full").returncode == 1
+    with open_store(site / "store.db", readonly=True) as store:
+        assert store.query("SELECT max(value_ms) AS most FROM timings")[0]["most"] == 105.0
+
+
+@pytest.mark.parametrize("program", ["gpu_aware", "gpu_aware_profile"])
+@pytest.mark.parametrize("module", ["click", "slurm_gpu_aware.cli.run", "tomllib"])
+def test_an_interrupt_while_modules_are_imported(site: Path, program: str, module: str) -> None:
+    code = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+{RUN.format(program)}
+"""
+    words = ["place", "-g", "2"] if program == "gpu_aware" else ["show"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=heed_interrupts,
+    )
+    assert done.returncode == 130
+    assert (done.stdout + done.stderr).strip() in ("", "interrupted")
+
+
+def children(process: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_simulation_that_is_ended_leaves_no_process(site: Path, number: signal.Signals) -> None:
+    words = ["simulate", "--synthetic", "100000", "--nodes", "500", "--gpus-per-node", "8"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN.format("gpu_aware"), *words, "--processes", "2"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=heed_interrupts,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(children(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    time.sleep(0.5)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        os.kill(process.pid, number)
+    _, said = process.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{w}/exe").exists() for w in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = [w for w in workers if Path(f"/proc/{w}/exe").exists()]
+    for worker in left:
+        os.kill(worker, signal.SIGKILL)
+    assert left == []
+    assert "Traceback" not in said
+    assert process.returncode == (130 if number == signal.SIGINT else -number)

@@ -1,0 +1,208 @@
+"""Times far from the median: refused once, named with the likely cause, taken if vouched for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import click.testing
+import pytest
+from store_samples import report
+
+from gpu_aware_profile.cli import cli
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.levels import level_times
+from slurm_gpu_aware.store.outliers import Outlier, new_outliers, outlier_sentences, outliers
+from slurm_gpu_aware.store.profiles import (
+    TimingRow,
+    import_timings,
+    load_profile,
+    merge_report,
+    newest_timings,
+    recompute_scores,
+)
+
+Import = Callable[..., click.testing.Result]
+
+
+@pytest.fixture
+def store_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "store.db"
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{path}"\n')
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+    return path
+
+
+@pytest.fixture
+def import_text(store_path: Path) -> Import:
+    def call(rows: str, *options: str, header: str = "gpu,node,class,value_ms") -> object:
+        text = f"{header}\n" + "\n".join(rows.split())
+        return click.testing.CliRunner().invoke(cli, ["import", "-", *options], input=text)
+
+    return call
+
+
+def csv(**nodes: float) -> str:
+    """Four GPUs per node, each of this time for class A."""
+    return " ".join(f"{gpu},{node},A,{ms}" for node, ms in nodes.items() for gpu in range(4))
+
+
+def times(path: Path) -> set[float]:
+    with open_store(path) as store:
+        return {row.value_ms for row in newest_timings(store)}
+
+
+def test_a_node_in_seconds_is_refused_with_the_likely_cause(
+    import_text: Import, store_path: Path
+) -> None:
+    result = import_text(csv(n1=100, n2=100, n3=0.1))
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: class A: n3:0, n3:1, n3:2, n3:3 take 0.001 times as long as the median GPU of their"
+        " model (are milliseconds and seconds mixed up?). Nothing was imported; correct the file,"
+        " or give --accept-outliers if it was measured so\n"
+    )
+    assert times(store_path) == set()
+
+
+def test_a_genuine_slow_gpu_is_vouched_for_once(import_text: Import, store_path: Path) -> None:
+    assert import_text(csv(n1=100, n2=100)).exit_code == 0
+    slow = "1,n2,A,250"
+    refused = import_text(slow)
+    assert refused.exit_code == 1
+    assert "class A: n2:1 takes 2.5 times as long as the median GPU of its model." in refused.stderr
+    assert times(store_path) == {100.0}
+    accepted = import_text(slow, "--accept-outliers")
+    assert accepted.exit_code == 0
+    assert "accepted: class A: n2:1 takes 2.5 times" in accepted.stderr
+    assert times(store_path) == {100.0, 250.0}
+    assert import_text("1,n2,A,262").exit_code == 0  # as slow as it is known to be
+    assert import_text(csv(n1=101)).exit_code == 0  # others are not asked about it again
+    assert import_text("1,n2,A,800").exit_code == 1  # far slower than was vouched for
+
+
+def test_stored_times_that_become_outliers_are_named_too(import_text: Import) -> None:
+    assert import_text(csv(n1=100)).exit_code == 0
+    refused = import_text(csv(n2=0.1, n3=0.1))  # now the old ones look wrong
+    assert refused.exit_code == 1
+    assert "n1:0, n1:1, n1:2, n1:3 take 1e+03 times" in refused.stderr
+
+
+def test_models_are_compared_with_their_own(store_path: Path, import_text: Import) -> None:
+    with open_store(store_path) as store:
+        merge_report(store, report("n1", times={0: 100.0, 1: 100.0}))
+        fast = report("n2", times={0: 20.0, 1: 20.0})
+        for gpu in fast["gpus"]:
+            gpu["model"] = "h100"
+        merge_report(store, fast)
+        recompute_scores(store)
+    assert import_text("0,n2,A,21").exit_code == 0
+    refused = import_text("0,n2,A,100")
+    assert "median GPU of its model h100" in refused.stderr
+
+
+@pytest.mark.parametrize("value", ["1e308", "1e-320", "inf", "nan", "-1", "0", "9" * 200])
+def test_what_cannot_be_a_time_is_a_bad_row_and_nothing_is_stored(
+    import_text: Import, store_path: Path, value: str
+) -> None:
+    result = import_text(f"{csv(n1=100)} 0,n2,A,{value} 0,n2,A,{value}")
+    assert result.exit_code == 1
+    assert "line 6: value_ms must be a time of 1e-06 to 1e+12 ms" in result.stderr
+    assert times(store_path) == set()
+
+
+def test_times_and_scores_are_stored_together_or_not_at_all(
+    import_text: Import, store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("no scores today")
+
+    monkeypatch.setattr("slurm_gpu_aware.store.profiles.recompute_scores", fail)
+    assert import_text(csv(n1=100)).exit_code != 0
+    assert times(store_path) == set()
+
+
+def damage(store: Store) -> None:
+    """What an earlier release let in."""
+    with store.write():
+        store.execute("UPDATE timings SET value_ms = 9e999 WHERE node = 'n1' AND slot = 0")
+
+
+def test_a_damaged_store_is_scored_without_the_bad_row(
+    store_path: Path, import_text: Import, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(store_path) as store:
+        rows = [TimingRow(str(gpu), "n1", "A", 100.0) for gpu in range(3)]
+        import_timings(store, rows, taken_at=1.0)
+        import_timings(store, rows[:1], taken_at=2.0)
+        with store.write():
+            store.execute("UPDATE timings SET value_ms = 9e999 WHERE taken_at_unix = 2.0")
+        with caplog.at_level(logging.WARNING):
+            recompute_scores(store)
+        assert "1 timings are left out, as they cannot be times: n1:0, class A, inf ms" in (
+            caplog.text
+        )
+        assert set(load_profile(store).scores["A"].values()) == {1.0}  # the older time counts
+        damage(store)
+        recompute_scores(store)
+        assert set(load_profile(store).scores["A"]) == {("n1", 1), ("n1", 2)}
+    assert import_text(csv(n1=100)).exit_code == 0
+
+
+def test_bad_level_times_of_a_store_do_not_count(store_path: Path) -> None:
+    with open_store(store_path) as store, store.write():
+        for run, value in enumerate(("9e999", "100")):
+            store.execute(
+                "INSERT INTO level_times (class, model, level, run, value_ms, taken_at_unix)"
+                f" VALUES ('A', '', 'node', {run}, {value}, 1)"
+            )
+        assert [time.value_ms for time in level_times(store)] == [100.0]
+
+
+def test_level_times_in_two_units_are_refused(import_text: Import) -> None:
+    rows, header = "A,node,100 A,cluster,0.15", "class,level,value_ms"
+    refused = import_text(rows, header=header)
+    assert refused.exit_code == 1
+    assert (
+        "class A takes 0.0015 times as long at level cluster as at node"
+        " (are milliseconds and seconds mixed up?)"
+    ) in refused.stderr
+    assert import_text(rows, "--accept-outliers", header=header).exit_code == 0
+
+
+def test_a_gpu_that_no_sweep_has_seen_does_not_move_the_median(store_path: Path) -> None:
+    with open_store(store_path) as store:
+        merge_report(store, report("n1", times={0: 100.0}))
+        rows = [TimingRow(str(gpu), "n9", "A", 300.0) for gpu in range(4)]
+        import_timings(store, rows, taken_at=1.0, new_gpus=True)
+        assert [(o.node, o.ratio) for o in outliers(store)] == []  # another model: unknown
+        with store.write():
+            store.execute("UPDATE gpus SET model = 'v100'")
+        assert [(o.node, o.ratio) for o in outliers(store)] == [("n9", 3.0)] * 4
+
+
+@pytest.mark.parametrize(
+    ("ratio", "units"),
+    [
+        (0.0011, "milliseconds and seconds"),
+        (970.0, "milliseconds and seconds"),
+        (58.0, "seconds and minutes"),
+        (1.7e-5, "milliseconds and minutes"),
+        (3.5, None),
+        (200.0, None),
+    ],
+)
+def test_factors_of_units_are_recognised(ratio: float, units: str | None) -> None:
+    (sentence,) = outlier_sentences([Outlier("A", "v100", "n1", 0, ratio)])
+    assert sentence.startswith("class A: n1:0 takes ")
+    assert f"model v100{f' (are {units} mixed up?)' if units else ''}" in sentence
+    assert sentence.endswith("?)" if units else "v100")
+
+
+def test_many_gpus_are_counted() -> None:
+    many = [Outlier("A", "", "n1", slot, 2.5 + slot / 10) for slot in range(20)]
+    (sentence,) = outlier_sentences(many)
+    assert "n1:7 and 12 more take 2.5 to 4.4 times" in sentence
+    assert new_outliers(many, many) == []

@@ -1,0 +1,92 @@
+"""Files from outside: compression, size, encoding, CSV, JSON. Each fault is one sentence."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware import text_file
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.text_file import csv_records, csv_table, parse_json, read_lines, read_text
+
+
+def test_a_gzip_file_is_read_like_a_plain_one(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv.gz"
+    file.write_bytes(gzip.compress("é,1\n".encode("utf-8-sig")))
+    assert read_text(file) == "é,1\n"
+    assert read_text(io.BytesIO(file.read_bytes())) == "é,1\n"
+
+
+def test_lines_end_where_those_of_a_text_file_do() -> None:
+    assert read_lines(io.BytesIO("a\r\nb\u2028c\nd".encode())) == ["a\r\n", "b\u2028c\n", "d"]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_file_is_bounded_after_decompression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool
+) -> None:
+    monkeypatch.setattr(text_file, "MAX_BYTES", 1 << 20)
+    file = tmp_path / "bomb"
+    text = b"x" * (1 << 20)
+    for data, fits in ((text, True), (text + b"x", False)):
+        file.write_bytes(gzip.compress(data) if compressed else data)
+        if fits:
+            assert len(read_text(file)) == 1 << 20
+        else:
+            with pytest.raises(SourceError, match="bomb: larger than 1 MiB"):
+                read_text(file)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (bz2.compress(b"x"), "compressed with bzip2"),
+        (lzma.compress(b"x"), "compressed with xz"),
+        (b"\x28\xb5\x2f\xfd\x00", "compressed with zstd"),
+        (b"PK\x03\x04....", "compressed with zip"),
+        (gzip.compress(b"x" * 9000)[:20], "damaged gzip file"),
+        (b"\x1f\x8b\x08junk", "damaged gzip file"),
+        (b"a\nb\xff\n", "line 2: not UTF-8 text"),
+        (b"a\n\nb\0\n", "line 3: NUL byte, so it is no text"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path: Path, data: bytes, reason: str) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(data)
+    with pytest.raises(SourceError, match=f"f: {reason}"):
+        read_text(file)
+
+
+def test_users_texts_may_be_anything_where_that_is_said() -> None:
+    assert read_text(io.BytesIO(b"a\xff\0"), errors="replace") == "a\ufffd\ufffd"
+
+
+def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot be read: Is a directory"):
+        read_text(tmp_path)
+    with pytest.raises(SourceError, match="none: cannot be read: No such file"):
+        read_text(tmp_path / "none")
+
+
+def test_rows_have_all_columns_and_their_lines() -> None:
+    columns, rows = csv_table('a,b\n\n1\n"x\ny",2,3\n', "t")
+    assert columns == ["a", "b"]
+    assert list(rows) == [(3, {"a": "1", "b": ""}), (5, {"a": "x\ny", "b": "2"})]
+    assert list(csv_table("", "t")[1]) == []
+
+
+@pytest.mark.parametrize("bad", [f"1,{'x' * 200_000}\n", '1,"never closed\n' + "2,3\n" * 9])
+def test_what_is_not_csv_is_an_error_with_its_line(bad: str) -> None:
+    with pytest.raises(SourceError, match=r"^t: line \d+: not CSV: "):
+        list(csv_records(io.StringIO(f"a,b\n{bad}"), "t"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":' * 100_000, "1" * 5000])
+def test_what_is_not_json_is_an_error(text: str) -> None:
+    with pytest.raises(SourceError, match=r"^t: not JSON: "):
+        parse_json(text, "t")
