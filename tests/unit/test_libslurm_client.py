@@ -31,10 +31,18 @@ def encoded(kind: RecordKind, fields: Mapping[str, Any]) -> bytes:
 class Library:
     """Stands for `Libslurm`: answers with the records that it was given."""
 
-    def __init__(self, _timeout_s: float = 1.0) -> None:
-        self.found: dict[str, list[bytes]] = {}
+    ffi = SimpleNamespace(new=lambda _type: [7])
+    lib = SimpleNamespace(SLURM_NO_CHANGE_IN_DATA=1900)
 
-    def records(self, _kind: RecordKind, function: str, *_given: object) -> list[bytes]:
+    def __init__(self) -> None:
+        self.found: dict[str, list[bytes]] = {}
+        self.since: list[object] = []
+
+    def records(self, _kind: RecordKind, function: str, *given: object) -> list[bytes]:
+        if function == "aware_jobs":
+            self.since.append(given[0])
+            if given[0]:
+                raise SlurmError("no change", 1900, refused=True)
         return self.found[function]
 
 
@@ -92,6 +100,16 @@ def test_a_record_that_reads_as_the_last_time_is_not_looked_at_again(
     library.found["aware_jobs"] = [job(n) for n in range(1, 40)]
     client.jobs()
     assert len(looked) == 39 + 1 + 30  # of jobs that were gone nothing is kept
+
+
+def test_where_no_job_waits_only_changes_are_asked_for(library: Library) -> None:
+    client = LibslurmClient(1.0)
+    library.found["aware_jobs"] = [job(1), job(2, state="COMPLETED")]
+    client.jobs()
+    library.found["aware_jobs"] = [job(1, state="RUNNING"), job(2, state="COMPLETED")]
+    assert client.jobs() == client.jobs()
+    assert [found.state for found in client.jobs()] == ["RUNNING", "COMPLETED"]
+    assert library.since == [0, 0, 7, 7]
 
 
 def test_a_job_that_cannot_be_understood_is_left_out_and_named_once(
