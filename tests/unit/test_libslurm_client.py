@@ -142,6 +142,16 @@ def test_a_node_that_cannot_be_understood_costs_no_other_its_place(
     ]
 
 
+def test_nodes_that_read_as_the_last_time_are_not_looked_at_again(library: Library) -> None:
+    client = LibslurmClient(1.0)
+    library.found["aware_nodes"] = [encoded(NODE, node_record(f"n{i}")) for i in range(3)]
+    first = client.nodes()
+    library.found["aware_nodes"][1] = encoded(NODE, node_record("n1", alloc_cpus=4))
+    again = client.nodes()
+    assert [node.cpus_used for node in again] == [0, 4, 0]
+    assert again[0] is first[0]
+
+
 def test_reserved_licences_are_not_free(library: Library) -> None:
     library.found["aware_licenses"] = [
         encoded(LICENSE, {"name": name, "total": 9, "in_use": 0, "available": 9, "reserved": kept})
