@@ -1,14 +1,13 @@
-"""A large site as text, read and planned as the selector does, without Slurm and without Docker.
+"""A large site as records, read and planned as the selector does, without Slurm and without Docker.
 
     python benchmarks/large_site.py [PART ...] [--nodes 2000] [--jobs 1000] [--ended 10000]
 
-Writes what ``scontrol`` would print for nodes of 8 GPUs, three quarters of them busy, with parked
-jobs of many shapes (those of ``benchmarks/scale.py``), and reads it through the gateway's own
-parsers; only the command itself is left out. Parts:
+Makes the records that Slurm's library would return for nodes of 8 GPUs, three quarters of them
+busy, with parked jobs of many shapes (those of ``benchmarks/scale.py``), and reads them through the
+client; only the library itself is left out. Parts:
 
-- ``round``: one whole round but for ``scontrol``: reading, snapshot and translation, planning;
-- ``idle``: the selector's CPU per minute with jobs that have ended still in slurmctld's memory; a
-  command that prints the text stands for ``scontrol``.
+- ``round``: one whole round but for Slurm: reading, snapshot and translation, planning;
+- ``idle``: the selector's CPU per minute with jobs that have ended still in slurmctld's memory.
 
 Times are medians of CPU time of this process, so that other load disturbs them little.
 """
@@ -26,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 from placement_profile import show_profile
@@ -35,171 +35,209 @@ from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
 from slurm_gpu_aware.service.selectd import GC_OBJECTS, Selector
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
+from slurm_gpu_aware.slurm import libslurm_client
+from slurm_gpu_aware.slurm.libslurm import SlurmError
+from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
+from slurm_gpu_aware.slurm.libslurm_fields import (
+    JOB,
+    LICENSE,
+    NODE,
+    NOT_SET,
+    PARTITION,
+    RESERVATION,
+    UNLIMITED,
+    RecordKind,
+)
 
 REPEATS = 5
 SETTLE_S = 40.0
 """As long after its start every round of the selector asks Slurm."""
-SCONTROL = """\
-#!/bin/sh
-for word; do
-    case "$word" in
-    job) echo x >>{folder}/asked; exec cat {folder}/job ;;
-    node|partition|reservation|license|config) exec cat {folder}/$word ;;
-    esac
-done
-"""
 WIDTH = 8
 NOW = 1_795_260_000
+SETTINGS = (
+    b"ClusterName             = site\nSLURM_VERSION           = 24.11.5\n"
+    b"SelectTypeParameters    = CR_CORE_MEMORY\n"
+)
 GPUS = ",".join(f"gpu:g{i}:1" for i in range(WIDTH))
-HEAD = (
-    "JobId={id} JobName=wrap UserId=alice(2001) GroupId=alice(2001) MCS_label=N/A"
-    " Priority={priority} Nice=0 Account=(null) QOS=(null) JobState={state} Reason={reason}"
-    " Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0"
-    " DerivedExitCode=0:0 RunTime={run} TimeLimit={limit} TimeMin=N/A SubmitTime={at}"
-    " EligibleTime={at} AccrueTime={at} StartTime={start} EndTime={end} Deadline=N/A"
-    " SuspendTime=None SecsPreSuspend=0 LastSchedEval={seen} Scheduler=Main Partition=gpu"
-    " AllocNode:Sid=ctl:71 ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes}"
-)
-TAIL = (
-    " MinCPUsNode=1 MinMemoryCPU=500M MinTmpDiskNode=0 Features=(null) DelayBoot=00:00:00"
-    " OverSubscribe=OK Contiguous=0 Licenses={licences} Network=(null) Command=(null)"
-    " WorkDir=/tmp AdminComment={admin} Comment=class={name} StdErr=/tmp/slurm-{id}.out"
-    " StdIn=/dev/null StdOut=/tmp/slurm-{id}.out TresPerNode=gres/gpu:{gpus} "
-)
+HELD = ",".join(f"gpu:g{i}:1(IDX:{i})" for i in range(WIDTH))
+NOT_USED = ",".join(f"gpu:g{i}:0(IDX:N/A)" for i in range(WIDTH))
 
 
-def job_line(
-    number: int,
-    state: str,
-    nodes: int,
-    gpus: int,
-    *,
-    reason: str = "None",
-    minutes: int = 60,
-    run: str = "00:00:00",
-    start: str = "Unknown",
-    end: str = "Unknown",
-    where: str = "",
-    seen: int = NOW,
-) -> str:
-    """A job record; one in state RUNNING holds all its node's GPUs, one CPU."""
-    head = HEAD.format(
-        id=number,
-        priority=20_000 - number,
-        state=state,
-        reason=reason,
-        run=run,
-        limit=f"{minutes // 60:02d}:{minutes % 60:02d}:00",
-        at=NOW - 600,
-        start=start,
-        end=end,
-        seen=seen,
-        nodes=where,
-    )
-    middle = (
-        f" BatchHost={where}"
-        * bool(where)
-        + f" NumNodes={nodes}-{nodes} NumCPUs={nodes} NumTasks={nodes} CPUs/Task=1"
-        f" ReqB:S:C:T=0:0:*:* ReqTRES=cpu={nodes},mem={500 * nodes}M,node={nodes},billing={nodes}"
-        f",gres/gpu={nodes * gpus} AllocTRES=(null) Socks/Node=* NtasksPerN:B:S:C=0:0:*:*"
-        " CoreSpec=*"
-    )
-    if state == "RUNNING":
-        held = ",".join(f"gpu:g{i}:1(IDX:{i})" for i in range(WIDTH))
-        middle += f" JOB_GRES={GPUS}   Nodes={where} CPU_IDs=0 Mem=500 GRES={held}"
-    tail = TAIL.format(
-        id=number,
-        gpus=gpus,
-        name="ABC"[number % 3],
-        licences="gpuaware:1" if state == "PENDING" else "(null)",
-        admin=f"gpuaware/1;tn=gres/gpu:{gpus};nn={nodes}-{nodes};mc={nodes}",
-    )
-    return head + middle + tail
+def encoded(kind: RecordKind, **fields: int | str) -> bytes:
+    """A record as the C code packs it; what is not given is 0 or empty."""
+    numbers = [int(fields.pop(name, 0)) for name in kind.numbers]
+    texts = [str(fields.pop(name, "")) for name in kind.texts]
+    if fields:
+        raise ValueError(f"{kind.name} has no {', '.join(fields)}")
+    return Struct(f"={len(numbers)}q").pack(*numbers) + "".join(f"{t}\0" for t in texts).encode()
 
 
-def node_line(number: int, busy: bool) -> str:
+def job(number: int, state: str, width: int, gpus: int, minutes: int = 60, **more: Any) -> bytes:
+    """A job record; ``width``: of how many nodes."""
+    unset = ("array_task_id", "ntasks_per_core", "threads_per_core", "sockets_per_node")
+    fields: dict[str, Any] = dict.fromkeys((*unset, "cores_per_socket", "core_spec"), NOT_SET)
+    fields |= {
+        "job_id": number,
+        "user_id": 2001,
+        "user_name": "alice",
+        "name": "wrap",
+        "priority": 20_000 - number,
+        "state": state,
+        "reason": "None",
+        "batch_flag": 1,
+        "time_limit": minutes,
+        "submit_time": NOW - 600,
+        "eligible_time": NOW - 600,
+        "accrue_time": NOW - 600,
+        "last_sched_eval": NOW,
+        "partition": "gpu",
+        "num_nodes": width,
+        "num_cpus": width,
+        "num_tasks": width,
+        "cpus_per_task": 1,
+        "pn_min_cpus": 1,
+        "pn_min_memory": 500 - (1 << 63),
+        "tres_req_str": f"cpu={width},mem={500 * width}M,node={width},billing={width}"
+        f",gres/gpu={width * gpus}",
+        "admin_comment": f"gpuaware/1;tn=gres/gpu:{gpus};nn={width}-{width};mc={width}",
+        "comment": f"class={'ABC'[number % 3]}",
+        "tres_per_node": f"gres/gpu:{gpus}",
+    }
+    return encoded(JOB, **fields | more)
+
+
+def node(number: int, busy: bool) -> bytes:
     """A node record."""
-    used = ",".join(f"gpu:g{i}:{int(busy)}(IDX:{i if busy else 'N/A'})" for i in range(WIDTH))
-    state, cpus = ("MIXED", 1) if busy else ("IDLE", 0)
-    name = f"c{number}"
-    return (
-        f"NodeName={name} Arch=x86_64 CoresPerSocket=32  CPUAlloc={cpus} CPUEfctv=64 CPUTot=64"
-        f" CPULoad=0.00 AvailableFeatures=gpu_v100 ActiveFeatures=gpu_v100 Gres={GPUS}"
-        f" GresDrain=N/A GresUsed={used} NodeAddr={name} NodeHostName={name} Version=24.11.5"
-        f" OS=Linux 6.1 #1 SMP  RealMemory=512000 AllocMem={500 * cpus} FreeMem=0 Sockets=2"
-        f" Boards=1 State={state}+CLOUD ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A"
-        " MCS_label=N/A Partitions=gpu  BootTime=None SlurmdStartTime=None"
-        f" LastBusyTime={NOW} ResumeAfterTime=None CfgTRES=cpu=64,mem=500G,billing=64"
-        f" AllocTRES=cpu={cpus} CurrentWatts=0 AveWatts=0 "
+    return encoded(
+        NODE,
+        name=f"c{number}",
+        state="MIXED+CLOUD" if busy else "IDLE+CLOUD",
+        features="gpu_v100",
+        gres=GPUS,
+        gres_used=HELD if busy else NOT_USED,
+        gres_drain="N/A",
+        cpus=64,
+        cpus_efctv=64,
+        sockets=2,
+        cores=32,
+        threads=1,
+        real_memory=512_000,
+        alloc_cpus=int(busy),
+        alloc_memory=500 * busy,
     )
 
 
-class TextGateway(CliGateway):
-    """The gateway with texts for answers."""
+class Constants:
+    """Stands for the library's names: every number is 0 but those that are told apart."""
+
+    SLURM_NO_CHANGE_IN_DATA = 1900
+
+    def __getattr__(self, name: str) -> int:
+        return 0
+
+
+class Library:
+    """Stands for `Libslurm`: answers with the same records each time, and takes all changes."""
+
+    NULL = None
 
     def __init__(self, nodes: int, jobs: int, ended: int, busy: float = 0.75) -> None:
-        super().__init__()
+        self.ffi = self
+        self.lib = Constants()
+        self.asked = 0
         taken = int(nodes * busy)
-        lines = [
-            job_line(
+        running = [
+            job(
                 i + 1,
                 "RUNNING",
                 1,
                 WIDTH,
-                minutes=7 * 24 * 60,
-                start=str(NOW - 100),
-                end=str(NOW + 7 * 86400),
-                where=f"c{i + 1}",
+                7 * 24 * 60,
+                start_time=NOW - 100,
+                end_time=NOW + 7 * 86400,
+                nodes=f"c{i + 1}",
+                gres_total=GPUS,
+                shares=f"c{i + 1}\t1\t0\t500\t{HELD}\n",
             )
             for i in range(taken)
         ]
-        first = len(lines) + 1
-        lines += [
-            job_line(
-                first + i, "PENDING", i % 4 + 1, i % 8 + 1, reason="Licenses", minutes=60 + i % 50
+        parked = [
+            job(
+                taken + i + 1,
+                "PENDING",
+                i % 4 + 1,
+                i % 8 + 1,
+                60 + i % 50,
+                reason="Licenses",
+                licenses="gpuaware:1",
             )
             for i in range(jobs)
         ]
-        first = len(lines) + 1
-        lines += [
-            job_line(
-                first + i,
+        over = [
+            job(
+                taken + jobs + i + 1,
                 "COMPLETED",
                 1,
                 1,
-                run="00:00:10",
-                start=str(NOW - 20),
-                end=str(NOW - 10),
-                where=f"c{i % nodes + 1}",
+                start_time=NOW - 20,
+                end_time=NOW - 10,
+                nodes=f"c{i % nodes + 1}",
             )
             for i in range(ended)
         ]
-        self.texts = {
-            "job": "\n".join(lines) + "\n",
-            "node": "\n".join(node_line(i + 1, i < taken) for i in range(nodes)) + "\n",
-            "partition": (
-                "PartitionName=gpu DefaultTime=01:00:00 MaxNodes=UNLIMITED MaxTime=UNLIMITED"
-                f" Nodes=c[1-{nodes}] PriorityTier=1 State=UP\n"
-            ),
-            "reservation": (
-                "ReservationName=gpuaware_gate StartTime=100 EndTime=99999999999 Nodes=(null)"
-                " Flags=ANY_NODES Licenses=gpuaware:100000 State=ACTIVE\n"
-            ),
-            "license": "LicenseName=gpuaware Total=100000 Used=0 Free=0 Reserved=100000\n",
-            "config": (
-                "ClusterName             = site\nSLURM_VERSION           = 24.11.5\n"
-                "SelectTypeParameters    = CR_CORE_MEMORY\n"
-            ),
-        }
+        gate = {"start_time": 100, "end_time": 99_999_999_999, "licenses": "gpuaware:100000"}
+        self._records = {
+            "aware_jobs": [*running, *parked, *over],
+            "aware_nodes": [node(i + 1, i < taken) for i in range(nodes)],
+            "aware_partitions": [
+                encoded(
+                    PARTITION,
+                    name="gpu",
+                    nodes=f"c[1-{nodes}]",
+                    state_up=3,
+                    max_time=UNLIMITED,
+                    default_time=60,
+                    max_nodes=UNLIMITED,
+                    priority_tier=1,
+                    max_share=1,
+                )
+            ],
+            "aware_reservations": [encoded(RESERVATION, name="gpuaware_gate", **gate)],
+            "aware_licenses": [
+                encoded(LICENSE, name="gpuaware", total=100_000, available=100_000,
+                        reserved=100_000)
+            ],
+        }  # fmt: skip
 
-    def _ask(self, *arguments: str) -> str:
-        return self.texts[next(a for a in arguments if a in self.texts)]
+    def new(self, _type: str, _value: object = None) -> list[int]:
+        """Room for one number."""
+        return [NOW]
+
+    def records(self, _kind: RecordKind, function: str, *given: Any) -> list[bytes]:
+        """As the library's, whose jobs do not change."""
+        if function == "aware_jobs":
+            self.asked += 1
+            if given[0]:
+                raise SlurmError("no change", Constants.SLURM_NO_CHANGE_IN_DATA, refused=True)
+        return self._records[function]
+
+    def reply(self, function: str) -> bytes:
+        """Settings; no topology."""
+        return SETTINGS if function == "aware_settings" else b""
+
+    def call(self, _function: str, *_given: object) -> None:
+        """All is well."""
+
+
+def client_of(library: Library) -> LibslurmClient:
+    """The client over that library."""
+    libslurm_client.Libslurm = lambda _timeout_s: library  # type: ignore[assignment,misc]
+    return LibslurmClient()
 
 
 def whole_round(given: argparse.Namespace) -> None:
-    """CPU time of a round's parts, but for the commands."""
-    gateway = TextGateway(given.nodes, given.jobs, given.ended)
+    """CPU time of a round's parts, but for Slurm's library."""
+    client = client_of(Library(given.nodes, given.jobs, given.ended))
     plan_round = planning.plan_round
     spent: dict[str, list[float]] = {}
     placed: list[int] = []
@@ -220,11 +258,11 @@ def whole_round(given: argparse.Namespace) -> None:
         return found
 
     for name in ("jobs", "nodes", "partitions", "reservations"):
-        setattr(gateway, name, timed(f"read {name}", getattr(gateway, name)))
+        setattr(client, name, timed(f"read {name}", getattr(client, name)))
     planning.plan_round = timed("plan", plan)
     with tempfile.TemporaryDirectory() as folder:
         books = Books(Path(folder) / "store.db")
-        rounds = Rounds(gateway, Config(), books, gate_held_until=lambda: 0.0, clock=lambda: NOW)
+        rounds = Rounds(client, Config(), books, gate_held_until=lambda: 0.0, clock=lambda: NOW)
         whole: list[float] = []
         for _ in range(1 + REPEATS):
             began = time.process_time()
@@ -244,21 +282,16 @@ def whole_round(given: argparse.Namespace) -> None:
 
 
 def idle(given: argparse.Namespace) -> None:
-    """CPU of the selector and its commands while no job is parked or runs and many have ended."""
-    texts = TextGateway(given.nodes, 0, given.ended, busy=0.0).texts
+    """CPU of the selector while no job is parked or runs and many have ended."""
+    library = Library(given.nodes, 0, given.ended, busy=0.0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for what, text in texts.items():
-            (folder / what).write_text(text)
-        scontrol = folder / "scontrol"
-        scontrol.write_text(SCONTROL.format(folder=folder))
-        scontrol.chmod(0o755)
         config = Config(
             store=StoreConfig(path=folder / "store.db"),
             events=EventsConfig(submit_file=folder / "submitted"),
         )
         os.environ["GPU_AWARE_CLOCK_CONFIG"] = str(folder / "clock.conf")
-        selector = Selector(config, CliGateway(scontrol=str(scontrol)))
+        selector = Selector(config, client_of(library))
         marks: list[float] = []
 
         def measure() -> None:
@@ -271,16 +304,15 @@ def idle(given: argparse.Namespace) -> None:
         threading.Thread(target=measure, daemon=True).start()
         selector.loop()
         selector.close()
-        asked = (folder / "asked").read_text().split()
     share = (marks[1] - marks[0]) / given.seconds
     print(
         f"idle for {given.seconds:g} s with {given.ended} ended jobs: {100 * share:.2f}% of a core"
-        f" without slurmctld's and scontrol's own; all jobs were asked for {len(asked)} times"
+        f" without slurmctld's own; all jobs were asked for {library.asked} times"
     )
 
 
 def cpu_s() -> float:
-    """CPU time of this process and of the commands that it ran, seconds."""
+    """CPU time of this process and of those that it ran, seconds."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -24,8 +24,7 @@ from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.service import rounds as service
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.selectd import GC_OBJECTS
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient, open_client
 
 REPEATS = 5
 
@@ -37,9 +36,9 @@ def cpu_s() -> float:
 
 
 class Timed:
-    """A gateway that adds up the time of its readings."""
+    """A client that adds up the time of its readings."""
 
-    def __init__(self, inner: CliGateway) -> None:
+    def __init__(self, inner: SlurmClient) -> None:
         self.inner = inner
         self.spent: dict[str, float] = {}
         self.cpu = 0.0
@@ -68,7 +67,7 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     gc.set_threshold(GC_OBJECTS, 20, 20)  # as the daemon does
     config = load_config()
-    gateway = Timed(CliGateway(60.0))
+    client = Timed(open_client(60.0))
     planned: list[float] = []
     planned_cpu: list[float] = []
     counts: list[tuple[int, int]] = []
@@ -92,19 +91,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         books = Books(Path(folder) / "store.db")
         rounds = service.Rounds(
-            gateway,
+            client,
             config,
             books,
             gate_held_until=lambda: 0.0,
         )
         for _ in range(REPEATS):
             began = time.process_time()
-            gateway.spent.clear()
-            gateway.cpu = 0.0
+            client.spent.clear()
+            client.cpu = 0.0
             outcome = rounds.run()
-            reads.append(sum(gateway.spent.values()))
-            reads_cpu.append(gateway.cpu)
-            for name, seconds in gateway.spent.items():
+            reads.append(sum(client.spent.values()))
+            reads_cpu.append(client.cpu)
+            for name, seconds in client.spent.items():
                 parts.setdefault(name, []).append(seconds)
             rests_cpu.append(time.process_time() - began - planned_cpu[-1])
             rests.append(outcome.took_s - reads[-1] - planned[-1])
@@ -112,7 +111,7 @@ def main() -> None:
     for item in outcome.waiting:
         reason = re.sub(r"[0-9]+", "N", item["reason"])[:60]
         waiting[reason] = waiting.get(reason, 0) + 1
-    jobs = gateway.inner.jobs()
+    jobs = client.inner.jobs()
     json.dump(
         {
             "jobs": len(jobs),
@@ -133,11 +132,11 @@ def main() -> None:
 
 def updates() -> None:
     """Send updates that change nothing, as many as a full round."""
-    gateway = CliGateway(60.0)
-    parked = [job for job in gateway.jobs() if job.state == "PENDING"][:400]
+    client = open_client(60.0)
+    parked = [job for job in client.jobs() if job.state == "PENDING"][:400]
     sent = [JobUpdate(job.id, (("AdminComment", job.admin_comment or ""),)) for job in parked]
     start = time.perf_counter()
-    refused = gateway.update_jobs(sent)
+    refused = client.update_jobs(sent)
     per_update = (time.perf_counter() - start) / max(1, len(sent))
     shelved = sum(job.shelf is not None for job in parked)
     found = {"updates": len(sent), "refused": len(refused), "shelved": shelved}

@@ -13,7 +13,7 @@ from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config import Config
-    from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+    from slurm_gpu_aware.slurm.client import SlurmClient
     from slurm_gpu_aware.slurm.records import SlurmJob
     from slurm_gpu_aware.store.ledger import Decision
 
@@ -83,6 +83,8 @@ class GateState:
 
 def open_gateway(config: Config) -> SlurmClient:
     """Slurm's client, with the configured time limit per call. Raises SourceError."""
+    from slurm_gpu_aware.slurm.client import open_client
+
     return open_client(config.selector.command_timeout_s)
 
 
@@ -155,8 +157,8 @@ def still_open(
 def gate_state(config: Config) -> GateState | None:
     """State of the gate; None if Slurm does not answer, or hides reservations from this user."""
     name = config.gate.reservation
-    gateway = open_gateway(config)
     try:
+        gateway = open_gateway(config)
         reservations = gateway.reservations()
         seen = any(found.name == name for found in reservations)
         if not seen and os.geteuid() != 0 and gateway.config().private_reservations:

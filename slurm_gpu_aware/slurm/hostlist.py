@@ -37,6 +37,8 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     """
     if not text:
         return ()
+    if NODE_NAME.match(text):  # what most jobs that run have
+        return (text,)
     names: list[str] = []
     for item in _split(text):
         if not _ITEM.match(item):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import select
 import signal
 import sys
@@ -30,6 +31,8 @@ _T = TypeVar("_T")
 
 _LENGTH = Struct("=I")
 _CONF_FILES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/usr/local/etc/slurm.conf")
+_SAID = re.compile(r"^\S+: (?:(?:error|fatal): )?")
+"""What libslurm puts in front of each line that it logs."""
 _INIT_S = 10.0
 """How long libslurm may read its configuration; without one it tries for a minute, then exits."""
 _MOST_WAITING = 16
@@ -181,6 +184,8 @@ def _load() -> tuple[Any, Any]:
         raise SourceError(_OTHER_RELEASE.format(exc)) from None
     finally:
         sys.setdlopenflags(flags)
+    # libslurm shortens an array's list of tasks to 64 characters otherwise.
+    os.environ["SLURM_BITSTR_LEN"] = "0"
     _check_conf_file()
     _try_in_child(module)
     module.lib.slurm_init(module.ffi.NULL)
@@ -214,8 +219,8 @@ def _try_in_child(module: Any) -> None:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if status:
-        lines = said.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"not read within {_INIT_S:g} s"
+        lines = [_SAID.sub("", line) for line in said.decode(errors="replace").splitlines()]
+        reason = "; ".join(lines) if lines else f"not read within {_INIT_S:g} s"
         raise SourceError(f"Slurm's configuration cannot be read: {reason[:300]}")
 
 

@@ -38,7 +38,7 @@ _TEXTS: dict[str, dict[str, str | None]] = {
     },
     "node": {
         "state": "slurm_node_state_string_complete(record->node_state)",
-        "features": "record->features_act ? record->features_act : record->features",
+        "features": "record->features_act",
     },
     "partition": {
         "topology_name": "PARTITION_TOPOLOGY(record)",

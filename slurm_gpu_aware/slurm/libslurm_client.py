@@ -110,6 +110,8 @@ class LibslurmClient:
         """Each job record of the last reading -> the job; None: it was not understood."""
         self._since = 0
         """When Slurm's jobs changed last, by the last answer; 0: ask for them all."""
+        self._nodes: dict[bytes, SlurmNode | None] = {}
+        """The same of nodes."""
         self._complained: dict[str, str] = {}
         """What was not understood the last time, and why."""
         self._sliced = SlicedNodes()
@@ -175,7 +177,11 @@ class LibslurmClient:
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes but those that cannot be understood, which costs no other its place."""
-        return self._sliced.mark(self._each(NODE, "aware_nodes", node_of))
+        before, self._nodes = self._nodes, {}
+        for record in self._slurm.records(NODE, "aware_nodes"):
+            known = record in before
+            self._nodes[record] = before[record] if known else self._one(NODE, record, node_of)
+        return self._sliced.mark([node for node in self._nodes.values() if node is not None])
 
     def partitions(self) -> list[SlurmPartition]:
         """All partitions, hidden ones too."""
@@ -213,13 +219,15 @@ class LibslurmClient:
     def _each(
         self, kind: RecordKind, function: str, read: Callable[[Mapping[str, Any]], _T]
     ) -> list[_T]:
-        found = []
-        for record in self._slurm.records(kind, function):
-            fields = decode(kind, record)
-            one = self._understood(f"{kind.name} {fields['name']}", partial(read, fields))
-            if one is not None:
-                found.append(one)
-        return found
+        answer = self._slurm.records(kind, function)
+        found = (self._one(kind, record, read) for record in answer)
+        return [one for one in found if one is not None]
+
+    def _one(
+        self, kind: RecordKind, record: bytes, read: Callable[[Mapping[str, Any]], _T]
+    ) -> _T | None:
+        fields = decode(kind, record)
+        return self._understood(f"{kind.name} {fields['name']}", partial(read, fields))
 
     def _understood(self, what: str, read: Callable[[], _T]) -> _T | None:
         """What ``read`` returns; None, and a line in the log, if it does not understand."""

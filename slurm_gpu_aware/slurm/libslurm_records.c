@@ -433,8 +433,14 @@ int aware_create_reservation(char *name, char *users, char *licenses, char *node
 	wanted.flags = flags;
 	errno = 0;
 	made = slurm_create_reservation(&wanted);
+	if (!made)
+		return failure();
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
+	slurm_xfree((void **)&made);
+#else
 	free(made);
-	return made ? 0 : failure();
+#endif
+	return 0;
 }
 
 int aware_move_reservation(char *name, int64_t start, int64_t end)

@@ -17,7 +17,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
-from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob
+from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
 from slurm_gpu_aware.slurm.values import (
     parse_count,
     parse_indices,
@@ -27,6 +27,7 @@ from slurm_gpu_aware.slurm.values import (
 
 __all__ = ["job_of"]
 
+_GOING_ON = HOLDING - {"COMPLETING"}
 _MEM_PER_CPU = 1 << 63
 _THREADS = 0x8000
 """CORE_SPEC_THREAD: the number counts threads, not cores."""
@@ -64,6 +65,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     state = raw["state"]
     pending = state == "PENDING"
     limit = raw["time_limit"]
+    endless = limit == UNLIMITED and (pending or state in _GOING_ON)  # Slurm says: in a year
     most = raw["max_nodes"] if pending else 0
     memory = _memory(raw)
     reservation = raw["resv_name"] or None
@@ -83,7 +85,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         accrue_s=_time(raw["accrue_time"]),
         looked_at_s=_time(raw["last_sched_eval"]),
         start_s=_time(raw["start_time"]),
-        end_s=math.inf if limit == UNLIMITED else _time(raw["end_time"]) or math.inf,
+        end_s=math.inf if endless else _time(raw["end_time"]) or math.inf,
         time_limit_s=60.0 * limit if limit >= 0 else math.inf,
         restarts=raw["restart_cnt"],
         batch=raw["batch_flag"] > 0,

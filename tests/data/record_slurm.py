@@ -1,13 +1,12 @@
-"""Record what a real Slurm answers, for the tests of the parser.
+"""Record what a real Slurm answers through its library, for the tests of the readers.
 
 Runs against the container cluster with the selector stopped and the filter off, so that jobs are
 exactly what is typed here::
 
     GPU_AWARE_PROJECT=mine docker/cluster up
-    GPU_AWARE_PROJECT=mine python tests/data/record_slurm.py tests/data/slurm-24.11
+    GPU_AWARE_PROJECT=mine python tests/data/record_slurm.py tests/data/slurm-24.11.json
 
-Writes the raw answers as files. ``jobs.json`` holds what the parser must make of them, read from
-Slurm's JSON.
+Writes the records as `libslurm.decode` gives them, and which job was which.
 """
 
 from __future__ import annotations
@@ -22,6 +21,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "slurm"))
 
 from cluster import Cluster
 
+INSIDE = """
+import json, sys
+from slurm_gpu_aware.slurm import libslurm_fields as fields
+from slurm_gpu_aware.slurm.libslurm import Libslurm, decode
+slurm = Libslurm(20.0)
+found = {
+    kind.name: [decode(kind, record) for record in slurm.records(kind, function)]
+    for kind, function in (
+        (fields.JOB, "aware_jobs"),
+        (fields.NODE, "aware_nodes"),
+        (fields.PARTITION, "aware_partitions"),
+        (fields.RESERVATION, "aware_reservations"),
+        (fields.LICENSE, "aware_licenses"),
+    )
+}
+found["settings"] = slurm.reply("aware_settings").decode()
+print(json.dumps(found))
+"""
 WHOLE_RECORD = (
     "x UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=9 Nice=0 Account=(null) QOS=normal"
     " JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0"
@@ -51,6 +68,7 @@ HOSTILE: dict[str, list[str]] = {
     "blanks": ["-J", "  two  blanks  ", "--comment", "   "],
     "extra": ["--extra", "e x=1\nTresPerJob=gres/gpu:7"],
 }
+MANY = sorted({n * n % 997 for n in range(40)})
 PLAIN: dict[str, list[str]] = {
     "gres": ["--gres=gpu:2"],
     "two nodes": ["-N2", "--gpus-per-node=2", "--cpus-per-gpu=2", "--mem-per-gpu=100"],
@@ -63,21 +81,29 @@ PLAIN: dict[str, list[str]] = {
     "socket": ["--gpus-per-socket=1", "--sockets-per-node=2", "-c4", "--begin=now+1hour"],
     "memory": ["--mem=0", "--gpus=1", "--begin=now+1hour"],
     "memory per CPU": ["--mem-per-cpu=1500M", "-n3", "--ntasks-per-node=3", "--gpus=1"],
+    "many tasks": ["--array=" + ",".join(map(str, MANY)), "--begin=now+1hour"],
+    "endless": ["-tUNLIMITED", "--gpus=1", "-w", "n3"],
+    "bound": ["--gres-flags=enforce-binding", "--gpus=1", "--begin=now+1hour"],
+    "cores": ["-B", "1:2", "--threads-per-core=1", "--ntasks-per-core=1", "--begin=now+1hour"],
+    "unchecked": ["--contiguous", "--switches=1", "--prefer=gpu_v100", "--begin=now+1hour"],
+    "several sizes": ["--nodes=1,3", "--begin=now+1hour"],
+    "after": ["--dependency=singleton", "-J", "one", "--time-min=10", "--begin=now+1hour"],
     "licence": ["-L", "gpuaware:1", "--gpus=2"],
 }
 
 
-def main(folder: Path) -> None:
+def main(file: Path) -> None:
     """Submit, record, and cancel."""
     cluster = Cluster(os.environ["GPU_AWARE_PROJECT"])
-    folder.mkdir(parents=True, exist_ok=True)
     cluster.reset()
     cluster.mode("plain")
     try:
         cluster.sh(
             "ctl",
             "scontrol create reservation reservationname=maintenance nodes=n4"
-            " starttime=now+1day duration=60 users=root flags=maint",
+            " starttime=now+1day duration=60 users=root flags=maint;"
+            "scontrol create reservation reservationname=half nodes=n3 starttime=now+2day"
+            " duration=60 users=root tres=gres/gpu=2",
         )
         names = {}
         for group in (PLAIN, HOSTILE):
@@ -90,32 +116,14 @@ def main(folder: Path) -> None:
                 job_id = cluster.sh("ctl", argv, "alice", stdin=script).split(";")[0].strip()
                 names[job_id] = what
         time.sleep(6)
-        ask = "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 scontrol "
-        for name, words in {
-            "jobs.txt": "-o -d show job",
-            "nodes.txt": "-o -d show node",
-            "partitions.txt": "-o -a show partition",
-            "reservations.txt": "-o -a show reservation",
-            "config.txt": "show config",
-            "licenses.txt": "-o show license",
-            "jobs.json": "show job --json -d",
-        }.items():
-            done = cluster.run("ctl", ask + words, check=True)
-            (folder / name).write_bytes(_recent(name, done.stdout, min(map(int, names))))
-        (folder / "names.json").write_text(json.dumps(names, indent=1) + "\n")
+        python = "/opt/slurm-gpu-aware/bin/python"
+        found = json.loads(cluster.sh("ctl", [python, "-c", INSIDE], "slurm"))
+        first = min(map(int, names))
+        found["job"] = [job for job in found["job"] if job["job_id"] >= first]
+        file.write_text(json.dumps({"names": names, **found}, indent=1) + "\n")
     finally:
         cluster.mode("aware")
         cluster.reset()
-
-
-def _recent(name: str, answer: bytes, first: int) -> bytes:
-    """The answer without jobs older than ours, and the JSON without its layout."""
-    if name == "jobs.txt":
-        return answer[answer.index(b"JobId=%d " % first) :]
-    if name == "jobs.json":
-        jobs = [job for job in json.loads(answer)["jobs"] if job["job_id"] >= first]
-        return json.dumps({"jobs": jobs}, separators=(",", ":")).encode()
-    return answer
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_slurm import FakeSlurm
+from slurm_folder import SlurmFolder
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    """A Slurm of files; every ``scontrol`` that the test starts finds it by the environment."""
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(fake.home))
-    return fake
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmFolder:
+    """A small Slurm of our own, which all of this process finds."""
+    slurm = SlurmFolder(tmp_path)
+    slurm.serve(monkeypatch)
+    return slurm

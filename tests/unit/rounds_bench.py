@@ -1,33 +1,31 @@
-"""Rounds over the fake Slurm, with clocks of the test's own."""
+"""Rounds over a Slurm of our own, with clocks of the test's own."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
 from slurm_gpu_aware.service.shelf import Shelf
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.client import JobUpdate
 
 __all__ = ["RoundsBench", "placed_and_stuck", "reads"]
 
 
 class RoundsBench:
-    """Rounds over the fake Slurm; ``wall`` may be set, ``steady`` runs on.
+    """Rounds over a Slurm of our own; ``wall`` may be set, ``steady`` runs on.
 
     ``told``: the updates that were sent, each with the steady time; each takes ``update_s``.
     """
 
-    def __init__(self, slurm: FakeSlurm, config: Config | None = None) -> None:
+    def __init__(self, slurm: SlurmFolder, config: Config | None = None) -> None:
         self.wall, self.steady = 1_790_000_000.0, 5000.0
         self.update_s = 0.0
         self.told: list[tuple[float, JobUpdate]] = []
-        self.gateway = gateway = CliGateway(scontrol=slurm.scontrol)
+        self.gateway = gateway = slurm.client()
         send = gateway.update_jobs
 
         def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
@@ -57,16 +55,15 @@ class RoundsBench:
         ]
 
 
-def placed_and_stuck(slurm: FakeSlurm) -> RoundsBench:
+def placed_and_stuck(slurm: SlurmFolder) -> RoundsBench:
     """Jobs 7 and 8 have been placed and cannot start yet."""
-    slurm.write([parked(stuck="1"), parked("8", stuck="1")], ["n1"])
+    slurm.write([parked(stuck=True), parked("8", stuck=True)], ["n1"])
     bench = RoundsBench(slurm)
     assert sorted(bench.rounds.run().placed) == ["7", "8"]
-    (slurm.home / "log").unlink()
+    slurm.forget_calls()
     return bench
 
 
-def reads(slurm: FakeSlurm) -> list[str]:
-    """What was shown since the last round, in order."""
-    commands = [json.loads(text)[0] for text in (slurm.home / "log").read_text().splitlines()]
-    return [" ".join(words) for words in commands if "show" in words]
+def reads(slurm: SlurmFolder) -> list[str]:
+    """What was read of jobs since their calls were forgotten, in order."""
+    return [" ".join(call) for call in slurm.calls if call[0] in ("jobs", "job")]

@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_slurm import FakeSlurm, parked
+from memory_slurm import MemorySlurm
+from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.config import Config, EventsConfig, SelectorConfig, StoreConfig
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.rounds import Rounds
 from slurm_gpu_aware.service.selectd import Selector
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.client import JobUpdate
-from slurm_gpu_aware.slurm.parse_cluster import parse_config
+from slurm_gpu_aware.slurm.read_cluster import config_of
 from slurm_gpu_aware.store.database import Store, open_store, published_path
 from slurm_gpu_aware.store.ledger import Decision, Ledger
-
-CONFIG = "SLURM_VERSION = 24.11.5\nPrivateData             = {}\n"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +29,7 @@ CONFIG = "SLURM_VERSION = 24.11.5\nPrivateData             = {}\n"
     [("none", False), ("jobs", True), ("accounts,jobs,users", True), ("usage,nodes", False)],
 )
 def test_private_data_is_read(setting: str, private: bool) -> None:
-    assert parse_config(CONFIG.format(setting)).private_jobs is private
+    assert config_of({"SLURM_VERSION": "24.11.5", "PrivateData": setting}).private_jobs is private
 
 
 def mode(path: Path) -> int:
@@ -40,9 +38,9 @@ def mode(path: Path) -> int:
 
 @pytest.mark.parametrize(("setting", "bits"), [("none", 0o644), ("jobs,users", 0o640)])
 def test_the_copy_is_as_private_as_slurm(tmp_path: Path, setting: str, bits: int) -> None:
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     slurm.write([parked()], ["n1"])
-    (slurm.home / "private-data").write_text(setting)
+    slurm.set(settings={**slurm.get("settings"), "PrivateData": setting})
     slurm.round()
     assert mode(slurm.store) == bits
 
@@ -89,7 +87,7 @@ def test_no_round_is_run_for_a_copy_that_is_not_due(
         events=EventsConfig(submit_file=tmp_path / "submitted"),
         selector=SelectorConfig(round_s=5.0),
     )
-    selector = Selector(config, CliGateway(scontrol="/bin/false"))
+    selector = Selector(config, MemorySlurm(tmp_path))
     selector._books.event("7", "parked", {}, 1.0)
     selector._books.publish(force=True)
     selector._books.event("7", "planned", {}, 2.0)
@@ -220,11 +218,10 @@ def test_nothing_is_written_between_pinning_and_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decision is there before Slurm hears of it; the rest waits until the gate is open."""
-    slurm = FakeSlurm(tmp_path)
-    monkeypatch.setenv("FAKE_SLURM", str(slurm.home))
+    slurm = SlurmFolder(tmp_path)
     slurm.write([parked()], ["n1"])
     told: list[str] = []
-    real_event, real_update = Ledger.add_event, CliGateway.update_jobs
+    real_event, real_update = Ledger.add_event, MemorySlurm.update_jobs
     real_decision = Ledger.add_decision
 
     def event(ledger: Ledger, job_id: str, kind: str, *rest: Any) -> None:
@@ -235,15 +232,15 @@ def test_nothing_is_written_between_pinning_and_opening(
         told.append("decision")
         return real_decision(ledger, decision)
 
-    def update(gateway: CliGateway, updates: Sequence[JobUpdate]) -> dict[str, str]:
+    def update(gateway: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
         told.extend("open" if "Licenses" in dict(u.fields) else "pin" for u in updates)
         return real_update(gateway, updates)
 
     monkeypatch.setattr(Ledger, "add_event", event)
     monkeypatch.setattr(Ledger, "add_decision", decide)
-    monkeypatch.setattr(CliGateway, "update_jobs", update)
+    monkeypatch.setattr(MemorySlurm, "update_jobs", update)
     rounds = Rounds(
-        CliGateway(scontrol=slurm.scontrol),
+        slurm.client(),
         Config(),
         Books(slurm.store),
         gate_held_until=lambda: math.inf,

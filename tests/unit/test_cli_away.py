@@ -1,30 +1,32 @@
-"""explain, queue and status while the selector is dead, on a Slurm of files."""
+"""explain, queue and status while the selector is dead, on a Slurm of our own."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from fake_slurm import FakeSlurm, parked
+from click.testing import CliRunner
+from memory_slurm import reservation_record
+from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.cli.away import Away, away
-from slurm_gpu_aware.cli.live import gate_state
+from slurm_gpu_aware.cli.live import gate_state, live_jobs
+from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config import load_config
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
 
 LEASE_S = 3600
 """So long that no gate ends while a test runs on a slow machine."""
-RUNNING = {"JobState": "RUNNING", "Reason": "None", "NodeList": "n1", "slots": [0, 1]}
+RUNNING = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> FakeSlurm:
+def site(tmp_path: Path) -> SlurmFolder:
     """A job that waits, with a reason of the last round, and one that was placed."""
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     with slurm.config.open("a") as file:
         file.write(f"[gate]\nlease_s = {LEASE_S}\n")
     with open_store(slurm.store) as store:
@@ -36,40 +38,29 @@ def site(tmp_path: Path) -> FakeSlurm:
         waiting = [{"job_id": "8", "reason": "no 4 free GPUs", "shadow_start_s": 1000.0}]
         detail = {"waiting": waiting}
         ledger.add_round(RoundRecord(950.0, 1.0, 0, 0, 0, "submit", detail))
-    slurm.write([parked("7"), parked("8"), parked("5", Licenses="(null)", **RUNNING)], ["n1"])
+    slurm.write([parked("7"), parked("8"), parked("5", licenses="", **RUNNING)], ["n1"])
     return slurm
 
 
-def gate(slurm: FakeSlurm, quiet_s: float | None) -> float:
+def gate(slurm: SlurmFolder, quiet_s: float | None) -> float:
     """A gate whose last heartbeat was so long ago (None: no gate); returns its end."""
     end = int(time.time()) + LEASE_S - (quiet_s or 0)
-    text = "No reservations in the system\n"
-    if quiet_s is not None:
-        text = (
-            f"ReservationName=gpuaware_gate StartTime=100 EndTime={end:.0f} Nodes=(null)"
-            " Flags=ANY_NODES Licenses=gpuaware:100000 State=ACTIVE\n"
-        )
-    (slurm.home / "reservations").write_text(text)
+    held = reservation_record("gpuaware_gate", end_time=int(end), licenses="gpuaware:100000")
+    slurm.reserve(*([] if quiet_s is None else [held]))
     return end
 
 
-def run(slurm: FakeSlurm, *args: str) -> tuple[str, str]:
+def run(slurm: SlurmFolder, *args: str) -> tuple[str, str]:
     """What a command printed on stdout and stderr, on one line each."""
-    done = subprocess.run(
-        [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config", str(slurm.config), *args],
-        env={**slurm.environment, "TZ": "UTC", "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    more = {"TZ": "UTC", "COLUMNS": "100"}
+    done = slurm.run("gpu-aware", "--config", str(slurm.config), *args, environment=more)
     assert "Traceback" not in done.stderr
     if "--json" in args:
         return done.stdout, done.stderr
     return " ".join(done.stdout.split()), " ".join(done.stderr.split())
 
 
-def test_a_living_selector_is_not_called_away(site: FakeSlurm):
+def test_a_living_selector_is_not_called_away(site: SlurmFolder):
     gate(site, -60)
     assert "It waits for the selector's next round." in run(site, "explain", "7")[0]
     out, err = run(site, "queue")
@@ -79,7 +70,7 @@ def test_a_living_selector_is_not_called_away(site: FakeSlurm):
     assert json.loads(run(site, "explain", "7", "--json")[0])["selector_away"] is None
 
 
-def test_explain_of_a_parked_job_says_when_the_gate_opens(site: FakeSlurm):
+def test_explain_of_a_parked_job_says_when_the_gate_opens(site: SlurmFolder):
     """'It waits for the selector's next round', while there was no selector."""
     end = gate(site, 45)
     opens = time.strftime("%H:%M:%S", time.gmtime(end))
@@ -96,7 +87,7 @@ def test_explain_of_a_parked_job_says_when_the_gate_opens(site: FakeSlurm):
     assert "the gate is open: Slurm starts this job by itself" in run(site, "explain", "7")[0]
 
 
-def test_queue_says_that_nobody_plans_and_leaves_out_what_has_ended(site: FakeSlurm):
+def test_queue_says_that_nobody_plans_and_leaves_out_what_has_ended(site: SlurmFolder):
     gate(site, 45)
     out, err = run(site, "queue")
     assert "waits for the selector, which is away" in out
@@ -106,12 +97,12 @@ def test_queue_says_that_nobody_plans_and_leaves_out_what_has_ended(site: FakeSl
     assert [d["job_id"] for d in placed] == ["5"]  # Slurm does not list job 6 any more
 
 
-def test_queue_of_a_user_without_parked_jobs_says_whose(site: FakeSlurm):
+def test_queue_of_a_user_without_parked_jobs_says_whose(site: SlurmFolder):
     gate(site, -60)
     assert "No job of bob is parked." in run(site, "queue", "-u", "bob")[0]
 
 
-def test_status_counts_what_slurm_shows(site: FakeSlurm):
+def test_status_counts_what_slurm_shows(site: SlurmFolder):
     """'runs', 'parked 0' and '2 started' 57 s after the selector had died."""
     gate(site, 45)
     told = run(site, "status")[0]
@@ -119,26 +110,26 @@ def test_status_counts_what_slurm_shows(site: FakeSlurm):
     assert "parked 2" in told
     assert "placed 1 started" in told
     assert "shelf" not in told
-    site.change("8", Reservation="gpuaware_shelf_1790000000", Reason="Reservation")
+    site.change("8", resv_name="gpuaware_shelf_1790000000", reason="Reservation")
     assert "parked 2, 1 of them on the shelf" in run(site, "status")[0]
     answer = json.loads(run(site, "status", "--json")[0])
     assert (answer["parked"], answer["on_the_shelf"]) == (2, 1)
 
 
-def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: FakeSlurm):
+def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: SlurmFolder):
     gate(site, 45)
     told = run(site, "explain", "6")[0]
     assert told.startswith("Job 6: ended Slurm does not list this job any more: it has ended.")
     with open_store(site.store) as store:
         Ledger(store).add_event("11", "parked", {"user": "alice"}, 900.0)
     assert "it was cancelled, or it has run, while" in run(site, "explain", "11")[0]
-    site.change("5", JobState="COMPLETED")
+    site.change("5", state="COMPLETED")
     told = run(site, "explain", "5")[0]
     assert "Slurm says COMPLETED: it has ended. The selector has not written that down" in told
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_job_that_passed_the_open_gate_was_ours(site: FakeSlurm, known: bool):
+def test_a_job_that_passed_the_open_gate_was_ours(site: SlurmFolder, known: bool):
     """It was called 'not ours', as one without GPUs or with place=off."""
     gate(site, None)
     job_id = "7" if known else "9"
@@ -149,7 +140,7 @@ def test_a_job_that_passed_the_open_gate_was_ours(site: FakeSlurm, known: bool):
     assert "the selector was away, so the gate opened by itself" in told
 
 
-def test_what_the_selector_finds_when_it_is_back_is_explained(site: FakeSlurm):
+def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder):
     gate(site, -60)
     with open_store(site.store) as store:
         detail = {"start_s": 1_795_000_000.0, "gpus": {"n1": [0]}, "without_us": True}
@@ -161,7 +152,7 @@ def test_what_the_selector_finds_when_it_is_back_is_explained(site: FakeSlurm):
     assert "reason=" not in told
 
 
-def test_a_job_that_came_back_shows_no_choice_as_current(site: FakeSlurm):
+def test_a_job_that_came_back_shows_no_choice_as_current(site: SlurmFolder):
     gate(site, -60)
     with open_store(site.store) as store:
         Ledger(store).add_decision(decision("7", state="reparked"))
@@ -172,9 +163,9 @@ def test_a_job_that_came_back_shows_no_choice_as_current(site: FakeSlurm):
     assert "1.590 reparked" in told
 
 
-def test_tasks_as_queue_shows_them(site: FakeSlurm):
+def test_tasks_as_queue_shows_them(site: SlurmFolder):
     gate(site, -60)
-    fields = {"ArrayJobId": "44", "ArrayTaskId": "3-9"}
+    fields = {"array_job_id": 44, "array_task_str": "3-9"}
     site.write([parked("44", **fields)], ["n1"])
     assert "44_[3-9]" in run(site, "queue")[0]
     out, err = run(site, "explain", "44_[3-9]")
@@ -191,15 +182,31 @@ def test_an_open_gate_has_no_time():
 
 @pytest.mark.parametrize(("user_id", "hidden"), [(1000, True), (0, False)])
 def test_a_reservation_that_is_hidden_is_no_open_gate(
-    site: FakeSlurm, monkeypatch: pytest.MonkeyPatch, user_id: int, hidden: bool
+    site: SlurmFolder, monkeypatch: pytest.MonkeyPatch, user_id: int, hidden: bool
 ):
     """PrivateData=reservations: users see none, and the selector lives all the same."""
     gate(site, None)
-    (site.home / "private-data").write_text("reservations,usage")
-    for name in ("PATH", "FAKE_SLURM"):
-        monkeypatch.setenv(name, site.environment[name])
+    site.set(settings={**site.get("settings"), "PrivateData": "reservations,usage"})
+    site.serve(monkeypatch)
     monkeypatch.setattr("os.geteuid", lambda: user_id)
     config = load_config(str(site.config))
     found = gate_state(config)
     assert (found is None) == hidden
     assert (away(found, config) is None) == hidden
+
+
+def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(
+    site: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+):
+    """As where Slurm's library is missing: `status` shows what the ledger says."""
+
+    def missing(timeout_s: float) -> None:
+        raise SourceError("the client of Slurm's library is not built")
+
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", missing)
+    config = load_config(str(site.config))
+    assert gate_state(config) is None
+    assert live_jobs(config) is None
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    assert done.exit_code == 0
+    assert "Slurm does not answer" in done.stdout

@@ -1,6 +1,6 @@
-"""doctor on a stand-in for Slurm's commands: each thing that can be wrong is found and cured.
+"""doctor on a small Slurm of our own: each thing that can be wrong is found and cured.
 
-``scontrol`` and ``sbatch`` are scripts that answer with text recorded from Slurm 24.11.5.
+``sbatch`` is a script that answers with text recorded from Slurm 24.11.5.
 """
 
 import json
@@ -10,16 +10,19 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from memory_slurm import MemorySlurm, node_record, opened, reservation_record
 from store_samples import report
 
 from slurm_gpu_aware.cli.files import shipped
 from slurm_gpu_aware.cli.install import filter_files
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config import load_config
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import render
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.profiles import (
@@ -43,27 +46,7 @@ SETTINGS = {
     "SLURM_CONF": "{root}/slurm/slurm.conf",
     "SLURM_VERSION": "24.11.5",
 }
-NODE = (
-    "NodeName={name} Arch=x86_64 CoresPerSocket=8  CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=2.70"
-    " AvailableFeatures=gpu_v100 ActiveFeatures=gpu_v100 Gres={gres} GresDrain=N/A GresUsed={used}"
-    " NodeAddr={name} NodeHostName={name} Version=24.11.5 RealMemory=64000 AllocMem=0"
-    " FreeMem=20035 Sockets=2 Boards=1 State=IDLE ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A"
-    " MCS_label=N/A Partitions=gpu "
-)
-GATE = (
-    "ReservationName=gpuaware_gate StartTime={start} EndTime={end} Duration=00:08:38 Nodes=(null)"
-    " NodeCnt=0 CoreCnt=0 Features=(null) PartitionName=(null) Flags=ANY_NODES TRES=(null)"
-    " Users=root Groups=(null) Accounts=(null) Licenses=gpuaware:{count} State=ACTIVE"
-    " BurstBuffer=(null) MaxStartDelay=(null)"
-)
 TYPED = "gpu:g0:1(S:0),gpu:g1:1(S:0)"
-SCONTROL = """#!/bin/sh
-case "$*" in
-*config*) cat {root}/answers/config ;;
-*node*) cat {root}/answers/node ;;
-*reservation*) cat {root}/answers/reservation ;;
-esac
-"""
 REFUSED = "sbatch: error: gpu-aware: class=gpu-aware-doctor is not valid; valid: A, B, C, auto"
 
 
@@ -83,7 +66,7 @@ class Cluster:
         self.settings()
         self.nodes(TYPED, TYPED)
         self.gate(80, 100_000)
-        self.script("scontrol", SCONTROL.replace("{root}", str(root)))
+        self.script("scontrol", "#!/bin/sh\nexit 1\n")
         self.sbatch(REFUSED)
         self.install()
         self.profile()
@@ -104,21 +87,22 @@ class Cluster:
 
     def settings(self, **changes: str) -> None:
         values = {**SETTINGS, **changes}
-        lines = [f"{k:<24}= {v.replace('{root}', str(self.root))}" for k, v in values.items()]
-        (self.root / "answers" / "config").write_text("\n".join(lines) + "\n")
+        self.answer(settings={k: v.replace("{root}", str(self.root)) for k, v in values.items()})
 
     def nodes(self, *gres: str) -> None:
-        lines = [
-            NODE.format(name=f"n{i + 1}", gres=g, used="gpu:0(IDX:N/A)") for i, g in enumerate(gres)
-        ]
-        (self.root / "answers" / "node").write_text("\n".join(lines) + "\n")
+        self.answer(nodes=[node_record(f"n{i + 1}", gres=g) for i, g in enumerate(gres)])
 
     def gate(self, left_s: float | None, count: int) -> None:
         now = int(time.time())
-        text = "No reservations in the system\n"
-        if left_s is not None:
-            text = GATE.format(start=now - 100, end=int(now + left_s), count=count) + "\n"
-        (self.root / "answers" / "reservation").write_text(text)
+        end = int(now + (left_s or 0.0))
+        licences = f"gpuaware:{count}"
+        held = reservation_record("gpuaware_gate", end_time=end, licenses=licences)
+        self.answer(reservations=[] if left_s is None else [held])
+
+    def answer(self, **values: object) -> None:
+        """What Slurm says from now on."""
+        with opened(self.root / "answers") as state:
+            state.update(values)
 
     def sbatch(self, said: str) -> None:
         self.script("sbatch", f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
@@ -152,12 +136,15 @@ class Cluster:
             recompute_scores(store)
             publish(store)
 
-    def doctor(self) -> tuple[int, dict[str, dict[str, str]]]:
-        done = CliRunner().invoke(
+    def ask(self) -> Result:
+        return CliRunner().invoke(
             cli,
             ["--config", str(self.config), "doctor", "--json"],
             env={"PATH": f"{self.root}/bin:{os.environ['PATH']}"},
         )
+
+    def doctor(self) -> tuple[int, dict[str, dict[str, str]]]:
+        done = self.ask()
         assert done.stderr == ""
         found: dict[str, dict[str, str]] = {}
         for check in json.loads(done.stdout)["checks"]:
@@ -166,8 +153,10 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path):
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = Cluster(tmp_path)
+    client = partial(MemorySlurm, tmp_path / "answers")
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", client)
     yield made
     made.process.stdin.close()
     made.process.wait()
@@ -292,12 +281,7 @@ def test_a_profile_of_what_slurm_does_not_have(cluster: Cluster):
     with open_store(cluster.root / "lib" / "store.db") as store:
         import_timings(store, rows, taken_at=time.time(), new_gpus=True)
         recompute_scores(store)
-    ran = CliRunner().invoke(
-        cli,
-        ["--config", str(cluster.config), "doctor", "--json"],
-        env={"PATH": f"{cluster.root}/bin:{os.environ['PATH']}"},
-    )
-    checks = [c for c in json.loads(ran.stdout)["checks"] if c["name"] == "coverage"]
+    checks = [c for c in json.loads(cluster.ask().stdout)["checks"] if c["name"] == "coverage"]
     assert [(c["found"], c["cure"]) for c in checks] == [
         (
             "Slurm and the profile count GPUs differently on n1",
@@ -420,9 +404,23 @@ def test_a_missing_and_a_damaged_store(cluster: Cluster):
 
 
 def test_without_slurm_the_rest_is_still_checked(cluster: Cluster):
-    cluster.script("scontrol", "#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    cluster.answer(silent="Unable to contact slurm controller")
     code, found = cluster.doctor()
     assert code == 3
     assert "Unable to contact" in found["release"]["found"]
     assert found["licence"]["status"] == "skipped"
+    assert found["store"]["status"] == "ok"
+
+
+def test_a_host_without_the_client_is_told_what_to_install(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    def missing(timeout_s: float) -> None:
+        raise SourceError("the client of Slurm's library is not built: install Slurm's headers")
+
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", missing)
+    code, found = cluster.doctor()
+    assert code == 3
+    assert found["release"]["status"] == "failed"
+    assert "install Slurm's headers" in found["release"]["found"]
     assert found["store"]["status"] == "ok"

@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fake_slurm import FakeSlurm, parked
+from memory_slurm import opened
+from slurm_folder import RUNNER, SlurmFolder, parked
 
 from slurm_gpu_aware.cli.explain_text import explain_text
 from slurm_gpu_aware.store.database import open_store, publish, published_path
 from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
 
-COMMAND = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "--config"]
 NOW = 1_790_000_000.0
 WHY = {
     "summary": "the first cell with two free GPUs is L 1.0 x V 1.07",
@@ -82,8 +82,12 @@ def site(tmp_path: Path) -> Path:
 
 
 def run(config: Path, *args: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
+    silent = config.parent / "silent"
+    silent.mkdir(exist_ok=True)
+    with opened(silent) as state:
+        state["silent"] = "Unable to contact slurm controller"
     done = subprocess.run(
-        [*COMMAND, str(config), *args],
+        [sys.executable, RUNNER, silent, "gpu-aware", "--config", config, *args],
         capture_output=True,
         text=True,
         timeout=60,
@@ -156,21 +160,15 @@ def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
 
 
 def test_a_job_placed_since_the_copy_was_made_is_not_called_somebody_elses(tmp_path: Path):
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     slurm.write([parked()], ["n1"])
     slurm.round()
     assert slurm.ledger("7") != []
     slurm.store.unlink()  # as a copy that is older than the placing
     open_store(slurm.store).close()
     published_path(slurm.store).unlink()
-    done = subprocess.run(
-        [*COMMAND, str(slurm.config), "explain", "7"],
-        env={**slurm.environment, "TZ": "UTC"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    asked = ["gpu-aware", "--config", str(slurm.config), "explain", "7"]
+    done = slurm.run(*asked, environment={"TZ": "UTC"})
     assert done.stdout.startswith("Job 7: placed\n")
     assert "Ask again in a moment" in done.stdout
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from memory_slurm import MemorySlurm, partition_record
 from sample_jobs import slurm_job
 from store_samples import decision
 
@@ -15,9 +16,8 @@ from slurm_gpu_aware.service.backoff import Backoff
 from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.recovery import Recovery
 from slurm_gpu_aware.service.watch import Tracked, Watch
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
-from slurm_gpu_aware.slurm.parse_cluster import parse_partitions, parse_qos
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.slurm.read_cluster import parse_qos, partition_of
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
 
 SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
@@ -32,9 +32,8 @@ JOB = slurm_job(
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", 0), ("90", 90), ("00:02:00", 120)])
-def test_grace_time_of_partition_and_qos(text: str, expected: float):
-    line = f"PartitionName=low GraceTime={text} Nodes=n1 PreemptMode=REQUEUE State=UP"
-    assert parse_partitions(line)[0].grace_s == expected
+def test_grace_time_of_partition_and_qos(text: str, expected: int):
+    assert partition_of(partition_record("low", "n1", grace_time=expected)).grace_s == expected
     assert parse_qos(f"low||requeue|5|00:00:00|{text}\n")[0].grace_s == expected
 
 
@@ -83,7 +82,7 @@ def watch(tmp_path: Path) -> Watch:
 
 def due(watch: Watch, after_s: float, grace_s: float) -> dict[str, str]:
     backoff = Backoff(60.0, lambda: RELEASED_AT + after_s)
-    recovery = Recovery(CliGateway(), Config(), watch.books, watch, backoff)
+    recovery = Recovery(MemorySlurm(Path("unused")), Config(), watch.books, watch, backoff)
     recovery.grace_s = grace_s
     return recovery.due([JOB], frozenset())
 

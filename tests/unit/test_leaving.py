@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.errors import SourceError
@@ -14,7 +14,6 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.leaving import Leaver
 from slurm_gpu_aware.service.strays import Strays
 from slurm_gpu_aware.service.watch import Watch
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
@@ -22,12 +21,12 @@ from slurm_gpu_aware.store.ledger import Ledger
 
 
 class Bench:
-    """A leaver over the fake Slurm."""
+    """A leaver over a Slurm of our own."""
 
-    def __init__(self, slurm: FakeSlurm) -> None:
+    def __init__(self, slurm: SlurmFolder) -> None:
         self.slurm = slurm
         self.now = 0.0
-        self.gateway = CliGateway(scontrol=slurm.scontrol)
+        self.gateway = slurm.client()
         self.books = Books(slurm.store)
         backoff = Backoff(60.0, lambda: self.now)
         self.leaver = Leaver(self.gateway, Config(), self.books, backoff)
@@ -50,25 +49,27 @@ class Bench:
             return [event.kind for event in Ledger(store).events(job_id)]
 
 
-def test_what_slurm_refuses_is_not_called_released_and_tried_again_later(slurm: FakeSlurm) -> None:
-    slurm.write([parked("7"), parked("8", stuck="1")], ["n1"])
-    (slurm.home / "refuse").write_text("7")
+def test_what_slurm_refuses_is_not_called_released_and_tried_again_later(
+    slurm: SlurmFolder,
+) -> None:
+    slurm.write([parked("7"), parked("8", stuck=True)], ["n1"])
+    slurm.set(refuse=["7"])
     bench = Bench(slurm)
     told, stays = bench.leave(1000.0)
     assert told == {"7", "8"}
     assert list(stays) == ["7"]
     assert (bench.kinds("7"), bench.kinds("8")) == ([], ["released"])
-    (slurm.home / "refuse").unlink()
+    slurm.set(refuse=[])
     slurm.write([parked("7")], ["n1"])
     assert bench.leave(1059.0) == (set(), {"7": "cannot be left to Slurm; tried again in 1 s"})
-    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
     assert bench.leave(1061.0) == ({"7"}, {})
-    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert slurm.jobs["7"]["licenses"] == ""
     assert bench.kinds("7") == ["released"]
 
 
 def test_what_was_sent_is_written_before_the_next_part(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm stops answering in between: what it has taken is known all the same."""
     bench = Bench(slurm)
@@ -93,19 +94,19 @@ def test_what_was_sent_is_written_before_the_next_part(
     assert bench.kinds("199") == []
 
 
-def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: FakeSlurm) -> None:
-    slurm.write([parked("7", AdminComment="ticket-4711")], ["n1"])
-    (slurm.home / "refuse").write_text("7")
+def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: SlurmFolder) -> None:
+    slurm.write([parked("7", admin_comment="ticket-4711")], ["n1"])
+    slurm.set(refuse=["7"])
     bench = Bench(slurm)
     bench.books.event("7", "parked", {}, 900.0)
     bench.now = 1000.0
     bench.open_strays()
     assert bench.kinds("7") == ["parked"]
-    (slurm.home / "refuse").unlink()
+    slurm.set(refuse=[])
     bench.now = 1001.0
     bench.open_strays()
-    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1"
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
     bench.now = 1061.0
     bench.open_strays()
-    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert slurm.jobs["7"]["licenses"] == ""
     assert bench.kinds("7") == ["parked", "released"]

@@ -8,43 +8,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_slurm import FakeSlurm, parked
+from memory_slurm import MemorySlurm
 from rounds_bench import RoundsBench, placed_and_stuck, reads
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.placement.pal_mapa import PalMapa
 from slurm_gpu_aware.service.selectd import Selector
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.snapshot import Hold, build_cluster
 from slurm_gpu_aware.store.ledger import Ledger
 
 HELD = "QOSMaxGRESPerUser"
 
 
-def test_a_look_parks_again_what_a_limit_holds(slurm: FakeSlurm) -> None:
+def test_a_look_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
-    slurm.change("7", Reason=HELD)
-    slurm.change("8", Reason="Resources")
+    slurm.change("7", reason=HELD)
+    slurm.change("8", reason="Resources")
     assert bench.rounds.looks.look() == 1
     job = slurm.jobs["7"]
-    assert (job["Licenses"], job["ReqNodeList"]) == ("gpuaware:1", "(null)")
-    assert slurm.jobs["8"]["Licenses"] == "(null)"
+    assert (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
+    assert slurm.jobs["8"]["licenses"] == ""
     assert bench.rounds.looks.starting == ["8"]
-    assert "-o -d show job" not in reads(slurm)  # never all jobs for two
+    assert "jobs" not in reads(slurm)  # never all jobs for two
 
 
-def test_a_look_forgets_who_has_started_or_is_gone(slurm: FakeSlurm) -> None:
+def test_a_look_forgets_who_has_started_or_is_gone(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
-    slurm.change("7", JobState="RUNNING", NodeList="n1", slots=[0, 1])
-    slurm.change("8", JobId="9")
+    slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
+    slurm.change("8", job_id=9)
     assert bench.rounds.looks.look() == 0
     assert bench.rounds.looks.starting == []
 
 
 def test_victims_of_a_placed_job_go_with_what_it_holds(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = placed_and_stuck(slurm)
     bench.rounds.watch.placed["7"].victims = frozenset({"5"})
@@ -67,32 +67,32 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_a_look_takes_a_few_and_the_others_next(slurm: FakeSlurm) -> None:
+def test_a_look_takes_a_few_and_the_others_next(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     first, second = bench.rounds.looks.starting
     for job_id in (first, second, first):
         bench.rounds.looks.look()
-        assert reads(slurm)[-1] == f"-o -d show job {job_id}"
+        assert reads(slurm)[-1] == f"job {job_id}"
 
 
 def test_a_look_at_many_reads_all_where_that_is_quick(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.service.looks.FEW", 1)
     bench = placed_and_stuck(slurm)
-    slurm.change("7", Reason=HELD)
-    slurm.change("8", Reason=HELD)
+    slurm.change("7", reason=HELD)
+    slurm.change("8", reason=HELD)
     assert bench.rounds.looks.look() == 2
-    assert reads(slurm)[0] == "-o -d show job"
+    assert reads(slurm)[0] == "jobs"
 
 
 @pytest.mark.usefixtures("one_by_one")
 def test_a_start_timeout_counts_from_the_opening_whoever_else_is_looked_at(
-    slurm: FakeSlurm,
+    slurm: SlurmFolder,
 ) -> None:
     bench = placed_and_stuck(slurm)
     for job_id in ("7", "8"):
-        slurm.change(job_id, Reason="Resources")
+        slurm.change(job_id, reason="Resources")
         bench.rounds.watch.placed[job_id].opened = None  # as after a restart
     bench.rounds.looks.look()
     bench.rounds.looks.look()
@@ -101,21 +101,22 @@ def test_a_start_timeout_counts_from_the_opening_whoever_else_is_looked_at(
     assert bench.rounds.looks.look() == 1
 
 
-def test_looks_do_nothing_while_the_gate_is_not_held(slurm: FakeSlurm) -> None:
+def test_looks_do_nothing_while_the_gate_is_not_held(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
-    slurm.change("7", Reason=HELD)
+    slurm.change("7", reason=HELD)
     bench.wall += 61.0
     bench.rounds._gate_held_until = lambda: bench.wall
     assert bench.rounds.looks.look() == 0
-    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert slurm.jobs["7"]["licenses"] == ""
 
 
-def test_a_forged_record_in_the_answer_is_not_believed(slurm: FakeSlurm) -> None:
+def test_what_a_user_types_into_a_comment_is_no_record(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
-    forged = "x\nJobId=8 JobName=y"
-    slurm.change("7", Reason=HELD, Comment=forged)
+    slurm.change("7", reason="Resources", comment=f"x\nJobId=8 Reason={HELD} JobName=y")
+    slurm.change("8", reason="Resources")
     assert bench.rounds.looks.look() == 0
-    assert slurm.jobs["7"]["Licenses"] == "(null)"
+    assert bench.rounds.looks.starting == ["7", "8"]
+    assert slurm.jobs["8"]["licenses"] == ""
 
 
 def slow_planner(
@@ -137,25 +138,25 @@ def slow_planner(
 
 
 def test_a_long_planning_is_interrupted_by_a_look_each_second(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """7 is placed on n1. While others are planned Slurm shows that a limit holds it."""
-    slurm.write([parked(stuck="1")], ["n1", "n2"])
+    slurm.write([parked(stuck=True)], ["n1", "n2"])
     bench = RoundsBench(slurm)
     assert bench.rounds.run().placed == ["7"]
     state = list(slurm.jobs.values())
     slurm.write([*state, *(parked(str(n)) for n in range(20, 28))], ["n1", "n2"])
-    slurm.change("7", Reason="Resources")
-    decided = slow_planner(monkeypatch, bench, lambda: slurm.change("7", Reason=HELD))
+    slurm.change("7", reason="Resources")
+    decided = slow_planner(monkeypatch, bench, lambda: slurm.change("7", reason=HELD))
     outcome = bench.rounds.run()
     assert decided[-1] - decided[0] > 2.0
     (closed,) = bench.closed("7")
     assert closed - decided[0] <= 1.0 + 0.4
-    assert slurm.jobs["7"]["ReqNodeList"] == "(null)"
+    assert slurm.jobs["7"]["req_nodes"] == ""
     assert outcome.parked_again == 1
     # This round has read 7 with its GPUs; only the next one gives them to another.
     pins = [dict(u.fields) for _, u in bench.told if u.job_id in outcome.placed]
-    mine = state[0]["TresPerNode"]
+    mine = state[0]["tres_per_node"]
     assert not [p for p in pins if (p.get("ReqNodeList"), p.get("TresPerNode")) == ("n1", mine)]
     assert len(outcome.placed) == 3
     assert bench.rounds.looks.freed == 1
@@ -163,28 +164,28 @@ def test_a_long_planning_is_interrupted_by_a_look_each_second(
 
 
 def test_nobody_is_parked_again_twice_by_what_a_round_read_before_a_look(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look comes between the reading of jobs, which shows the reason, too, and of nodes."""
     bench = placed_and_stuck(slurm)
-    slurm.change("7", Reason=HELD)
-    nodes = CliGateway.nodes
+    slurm.change("7", reason=HELD)
+    nodes = MemorySlurm.nodes
 
-    def slow(gateway: CliGateway) -> Any:
+    def slow(gateway: MemorySlurm) -> Any:
         bench.steady += 1.1
         bench.rounds.looks.if_due()
         return nodes(gateway)
 
-    monkeypatch.setattr(CliGateway, "nodes", slow)
+    monkeypatch.setattr(MemorySlurm, "nodes", slow)
     assert bench.rounds.run().parked_again == 1
     assert len(bench.closed("7")) == 1
 
 
 def test_what_was_just_opened_is_looked_at_while_others_are_opened(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.service.recovery._AT_ONCE", 1)
-    slurm.write([parked("7", stuck="1", Priority="900"), *map(parked, "1234")], ["n1", "n2", "n3"])
+    slurm.write([parked("7", stuck=True, priority=900), *map(parked, "1234")], ["n1", "n2", "n3"])
     bench = RoundsBench(slurm)
     bench.update_s = 0.6
     opened = bench.rounds.looks.opened
@@ -192,7 +193,7 @@ def test_what_was_just_opened_is_looked_at_while_others_are_opened(
     def told(job_ids: list[str]) -> None:
         opened(job_ids)
         if "7" in job_ids:
-            slurm.change("7", Reason=HELD)
+            slurm.change("7", reason=HELD)
 
     monkeypatch.setattr(bench.rounds.looks, "opened", told)
     outcome = bench.rounds.run()
@@ -210,20 +211,20 @@ def test_what_was_just_opened_is_looked_at_while_others_are_opened(
 
 
 def test_a_look_that_fails_does_not_end_the_round(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.write([parked(stuck="1")], ["n1", "n2"])
+    slurm.write([parked(stuck=True)], ["n1", "n2"])
     bench = RoundsBench(slurm)
     bench.rounds.run()
     slurm.write([*slurm.jobs.values(), *map(parked, "123")], ["n1", "n2"])
     slow_planner(monkeypatch, bench, lambda: None)
     tries = []
 
-    def silent(gateway: CliGateway, ids: list[str]) -> Any:
+    def silent(gateway: MemorySlurm, ids: list[str]) -> Any:
         tries.append(bench.steady)
         raise SourceError("no answer")
 
-    monkeypatch.setattr(CliGateway, "jobs_of", silent)
+    monkeypatch.setattr(MemorySlurm, "jobs_of", silent)
     assert len(bench.rounds.run().placed) == 3
     assert len(tries) == 1
 
@@ -259,7 +260,7 @@ def selector(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         store=StoreConfig(path=tmp_path / "store.db"),
         events=EventsConfig(submit_file=tmp_path / "submitted"),
     )
-    found = Selector(config, CliGateway(scontrol="/bin/false"))
+    found = Selector(config, MemorySlurm(tmp_path))
     found._rounds.looks._timer = clock.monotonic
     yield found
     found.close()

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_slurm import FakeSlurm, parked
 from rounds_bench import RoundsBench
 from sample_jobs import slurm_job
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.planning.plan import Waiting
@@ -98,11 +98,11 @@ def test_jobs_of_one_shape_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("unread", [frozenset(), frozenset({99})])
 def test_what_was_unread_when_jobs_were_read_counts(
-    slurm: FakeSlurm, unread: frozenset[int], monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, unread: frozenset[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later reading, of other jobs, says nothing about those that the round planned with."""
-    job = parked("98", AdminComment="gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2", NumNodes="2")
-    slurm.write([job | {"stuck": "1"}], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    job = parked("98", admin_comment="gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2", num_nodes=2)
+    slurm.write([job | {"stuck": True}], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
     bench = RoundsBench(slurm)
     read, nodes = bench.gateway.jobs, bench.gateway.nodes
 
@@ -118,28 +118,28 @@ def test_what_was_unread_when_jobs_were_read_counts(
     monkeypatch.setattr(bench.gateway, "jobs", jobs_then_others)
     monkeypatch.setattr(bench.gateway, "nodes", nodes_after_others)
     bench.rounds.run()
-    assert (slurm.jobs["98"]["Licenses"] == "(null)") is (not unread)
+    assert (slurm.jobs["98"]["licenses"] == "") is (not unread)
 
 
 @pytest.mark.parametrize("tasks", [None, "0,1"])
 def test_without_common_indices_slurm_places_it(tmp_path: Path, tasks: str | None) -> None:
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     comment = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
-    job = parked("98", AdminComment=comment, NumNodes="2", NumCPUs="2")
+    job = parked("98", admin_comment=comment, num_nodes=2, num_cpus=2)
     if tasks is not None:
-        job |= {"ArrayJobId": "98", "ArrayTaskId": tasks, "stuck": "1"}
+        job |= {"array_job_id": 98, "array_task_str": tasks, "stuck": True}
     slurm.write([job, parked("8")], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
     slurm.round()
-    assert slurm.jobs["98"]["Licenses"] == "(null)", slurm.said
-    assert ";sel=hand:" in slurm.jobs["98"]["AdminComment"]
-    assert slurm.jobs["98"]["TresPerNode"] == "gres/gpu:2"
-    assert slurm.jobs["8"]["JobState"] == "RUNNING"
+    assert slurm.jobs["98"]["licenses"] == "", slurm.said
+    assert ";sel=hand:" in slurm.jobs["98"]["admin_comment"]
+    assert slurm.jobs["98"]["tres_per_node"] == "gres/gpu:2"
+    assert slurm.jobs["8"]["state"] == "RUNNING"
 
 
 def test_what_is_too_large_for_the_usable_nodes_waits(tmp_path: Path) -> None:
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     comment = "gpuaware/1;tn=gres/gpu:3;nn=2-2;mc=2"
-    job = parked("98", AdminComment=comment, NumNodes="2", TresPerNode="gres/gpu:3")
+    job = parked("98", admin_comment=comment, num_nodes=2, tres_per_node="gres/gpu:3")
     slurm.write([job], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
     slurm.round()
-    assert slurm.jobs["98"]["Licenses"] == "gpuaware:1"
+    assert slurm.jobs["98"]["licenses"] == "gpuaware:1"

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.slurm.node_control import NodeControl
 
 
-def test_typed_requests_become_features(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", slurm.environment["PATH"])
-    monkeypatch.setenv("FAKE_SLURM", str(slurm.home))
-    typed = {"TresPerNode": "gres/gpu:v100:2", "AdminComment": "(null)"}
+def test_typed_requests_become_features(slurm: SlurmFolder) -> None:
+    typed = {"tres_per_node": "gres/gpu:v100:2", "admin_comment": ""}
     slurm.write(
         [
             parked("7", **typed),
-            parked("8", **typed, Features="big"),
-            parked("9", **typed, Features="[a|b]"),
+            parked("8", **typed, features="big"),
+            parked("9", **typed, features="[a|b]"),
             parked("10"),
         ],
         ["n1"],
     )
-    changed, complaints = NodeControl().untype_pending(frozenset({"v100"}))
+    changed, complaints = NodeControl(slurm.client()).untype_pending(frozenset({"v100"}))
     assert changed == ["7", "8"]
     assert list(complaints) == ["9"]
-    asked = {i: (job["TresPerNode"], job.get("Features")) for i, job in slurm.jobs.items()}
+    asked = {i: (job["tres_per_node"], job["features"]) for i, job in slurm.jobs.items()}
     assert asked["7"] == ("gres/gpu:2", "gpu_v100")
     assert asked["8"] == ("gres/gpu:2", "big&gpu_v100")
     assert asked["9"] == ("gres/gpu:v100:2", "[a|b]")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cluster import Cluster
@@ -120,7 +120,7 @@ def test_a_recorded_round_is_planned_again_with_its_options():
 
 def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
     """A job of class A runs; the next one goes to the other node, where nobody is slowed."""
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     base = slurm.config.read_text() + '[placement]\npolicy = "topo-aware"\n'
     (tmp_path / "times.json").write_text(profile_json(300.0))
     named = (
@@ -129,12 +129,12 @@ def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
     )
     for text, apart in ((base, False), (base + named, True)):
         slurm.config.write_text(text)
-        jobs = [parked("7", Comment="class=A"), parked("8", Comment="class=A", Reason="Dependency")]
+        jobs = [parked("7", comment="class=A"), parked("8", comment="class=A", reason="Dependency")]
         slurm.write(jobs, nodes=["n1", "n2"])
         assert slurm.round() == 0, slurm.said
-        slurm.change("8", Reason="Licenses")
+        slurm.change("8", reason="Licenses")
         assert slurm.round() == 0, slurm.said
-        nodes = {job["NodeList"] for job in slurm.jobs.values()}
+        nodes = {job["nodes"] for job in slurm.jobs.values()}
         assert len(nodes) == (2 if apart else 1)
     with open_store(slurm.store, readonly=True) as store:
         rounds, differences = replay_ledger(store)
@@ -143,7 +143,7 @@ def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
 
 
 def test_a_wrong_option_keeps_the_selector_from_starting(tmp_path: Path):
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     slurm.config.write_text(slurm.config.read_text() + "[policies.topo-aware]\nweight = 1\n")
     assert slurm.round() == 1
     assert "policies.topo-aware.weight: unknown option" in slurm.said

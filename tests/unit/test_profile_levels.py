@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlite_utils
 from click.testing import CliRunner, Result
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 from store_samples import report
 
 from gpu_aware_profile.cli import cli as profile_cli
@@ -268,15 +268,16 @@ def test_simulated_jobs_on_the_stores_cluster_run_at_measured_penalties(
 ) -> None:
     """8 GPUs span both nodes, which share a rack. V is 1.2 / 1.1 for A; C has no scores."""
     done("import", "-", text=f"{HEAD}A,node,10\nA,rack,14\nA,cluster,20\n")
-    monkeypatch.setenv("PATH", str(site))
+    (site / "controller").mkdir()
+    slurm = SlurmFolder(site / "controller")
+    slurm.serve(monkeypatch)
+    slurm.set(silent="Unable to contact slurm controller")
     answer, said = simulate(site)
     assert "The network's levels are left out" in said
     assert answer["site"]["levels"] == {"node": 1.0, "cluster": 1.5}
     assert answer["site"]["levels_by_class"] == {"A": {"node": 1.0, "cluster": 2.0}}
     assert answer["runs"][0]["avg_slowdown"] == pytest.approx((2.0 * 12 / 11 + 1.5) / 2)
-    scontrol = site / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\nprintf '%s' '{TOPOLOGY}'\n")
-    scontrol.chmod(0o755)
+    slurm.set(silent="", topology=TOPOLOGY)
     answer, said = simulate(site)
     assert "left out" not in said
     assert answer["site"]["levels"] == {"node": 1.0, "rack": 1.5, "cluster": 1.5}
@@ -299,7 +300,8 @@ def test_the_selector_plans_with_a_measured_penalty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same job, before and after the import, and where the configuration says otherwise."""
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
+    slurm.serve(monkeypatch)
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
@@ -308,7 +310,7 @@ def test_the_selector_plans_with_a_measured_penalty(
     fill(slurm.store)
 
     def slots() -> list[int]:
-        slurm.write([parked(Comment="class=A")], nodes=["n1", "n2"])
+        slurm.write([parked(comment="class=A")], nodes=["n1", "n2"])
         assert run(str(slurm.config), once=True) == 0
         decision = slurm.ledger("7")[-1]
         assert decision.asked["class"] == "A"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.placement.policy import WithReasons, make_policy, policy_names
@@ -145,15 +145,15 @@ def test_the_simulator_tells_it_too() -> None:
 
 def test_what_the_sites_option_forbids_stays_parked_and_is_told(tmp_path: Path) -> None:
     """By numbers it fits, but Slurm would put it on two nodes, which the site does not want."""
-    slurm = FakeSlurm(tmp_path)
+    slurm = SlurmFolder(tmp_path)
     text = '[placement]\npolicy = "topo-aware"\n[policies.topo-aware]\nsingle_node = true\n'
     slurm.config.write_text(slurm.config.read_text() + text)
     comment = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
-    wide = parked("98", AdminComment=comment, NumNodes="2", NumCPUs="2")
+    wide = parked("98", admin_comment=comment, num_nodes=2, num_cpus=2)
     slurm.write([wide, parked("8")], ["n1", "n2"])
     slurm.round()
-    assert slurm.jobs["98"]["Licenses"] == "gpuaware:1", slurm.said
-    assert slurm.jobs["8"]["JobState"] == "RUNNING"
+    assert slurm.jobs["98"]["licenses"] == "gpuaware:1", slurm.said
+    assert slurm.jobs["8"]["state"] == "RUNNING"
     with open_store(slurm.store, readonly=True) as store:
         (entry,) = Ledger(store).last_rounds(1)[0].detail["waiting"]
     assert entry["job_id"] == "98"

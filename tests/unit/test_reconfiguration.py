@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
+from sample_jobs import slurm_job
 
 from slurm_gpu_aware.errors import SourceError, StoppedError
+from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
 from slurm_gpu_aware.slurm.reconfiguration import Reconfiguration
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 TIMED_OUT = "slurm_reconfigure error: Socket timed out on send/recv operation"
+
+
+def view(name: str, states: set[str], start_s: float | None) -> SlurmNode:
+    return SlurmNode(name, frozenset(states), frozenset(), (), frozenset(), slurmd_start_s=start_s)
 
 
 @dataclass
@@ -46,32 +54,52 @@ class Slurm:
     reconfigured: int = 0
     started_while_reading: bool = False
 
-    def ask(self, command: Sequence[str], timeout_s: float | None) -> str:
-        what = " ".join(command)
+    def asked(self, what: str) -> None:
         if self.clock < self.away_until:
             self.clock += min(20.0, self.away_until - self.clock)
-            raise SourceError(f"{what}: no answer within 20 s")
+            raise SourceError(f"Slurm, {what}: no answer within 20 s")
         self.clock += 0.02
-        self.sent.append(command[1])
-        if command[0] == "squeue":
-            self.sent.pop()
-            return "R None\nR Prolog\n" if self.clock < self.starting_until else "R None\n"
-        if command[1] == "create":
-            if self.left_over:
-                raise SourceError("Duplicate reservation name")
-            self.held_until = self.clock + 60
-        elif command[1] == "update":
-            assert self.held_until > self.clock
-            self.held_until = self.clock + 120
-        elif command[1] == "delete":
-            self.look()
-            self.left_over = False
-            self.held_until = 0.0
-        elif command[1] == "reconfigure":
-            self.reconfigure()
-        return self.nodes()
+        self.sent.append(what)
+
+    # What `Reconfiguration` asks of the client
+
+    def jobs(self) -> list[SlurmJob]:
+        self.asked("jobs")
+        self.sent.pop()
+        starting = "Prolog" if self.clock < self.starting_until else "None"
+        return [
+            slurm_job(1, state="RUNNING", reason="None"),
+            slurm_job(2, state="RUNNING", reason=starting),
+        ]
+
+    def create_reservation(self, wanted: NewReservation) -> None:
+        self.asked("create")
+        if self.left_over:
+            raise SourceError("Duplicate reservation name")
+        assert (wanted.nodes, wanted.start_s) == ("ALL", None)
+        self.held_until = wanted.end_s
+
+    def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
+        self.asked("move")
+        assert self.held_until > self.clock
+        assert start_s is None
+        self.held_until = end_s
+        return True
+
+    def delete_reservation(self, name: str) -> None:
+        self.asked("delete")
+        self.look()
+        self.left_over = False
+        self.held_until = 0.0
+
+    def nodes(self) -> list[SlurmNode]:
+        self.asked("nodes")
+        return self.shown()
+
+    # What `scontrol reconfigure` does
 
     def reconfigure(self) -> None:
+        self.asked("reconfigure")
         assert self.held_until > self.clock + 100
         assert self.clock >= self.starting_until + 0.7
         if self.refusal is not None:
@@ -97,18 +125,19 @@ class Slurm:
         reading = self.anew_at is not None and self.clock < self.anew_at
         self.started_while_reading |= reading and self.clock >= self.away_until
 
-    def nodes(self) -> str:
+    def shown(self) -> list[SlurmNode]:
         if self.clock >= self.held_until:
             self.look()
-        start = "200" if self.anew_at is not None and self.clock >= self.anew_at else "100"
+        start: float | None = 100.0
+        if self.anew_at is not None and self.clock >= self.anew_at:
+            start = 200.0
         if self.clock < self.registered_at:
-            start = "None"
-        line = "NodeName={} Arch=x State={} ThreadsPerCore=1 SlurmdStartTime={} Last=7\n"
+            start = None
+        down = view("n3", {"DOWN", "NOT_RESPONDING"}, 100.0)
         if self.none_up:
-            return line.format("n3", "DOWN*+NOT_RESPONDING", "100")
-        other = "300" if self.other_restarted and self.clock >= self.registered_at > 0 else start
-        up = line.format("n1", "IDLE", start) + line.format("n2", "MIXED+DRAIN", other)
-        return up + line.format("n3", "DOWN*+NOT_RESPONDING", "100")
+            return [down]
+        other = 300.0 if self.other_restarted and self.clock >= self.registered_at > 0 else start
+        return [view("n1", {"IDLE"}, start), view("n2", {"MIXED", "DRAIN"}, other), down]
 
     def pause(self, seconds: float) -> None:
         self.clock += seconds
@@ -120,7 +149,13 @@ class Slurm:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         Reconfiguration(
-            self.ask, self.said.append, stopping, now=lambda: self.clock, pause=self.pause
+            cast("SlurmClient", self),
+            self.said.append,
+            stopping,
+            self.reconfigure,
+            clock=lambda: self.clock,
+            now=lambda: self.clock,
+            pause=self.pause,
         ).run(ready, node)
         assert self.held_until <= self.clock
         assert not self.started_while_reading
@@ -130,7 +165,7 @@ def test_no_job_starts_before_the_slurmds_have_read_their_files():
     """One that is being started is waited for; a reservation that was left over is taken away."""
     slurm = Slurm(starting_until=4.0, left_over=True)
     slurm.run()
-    assert slurm.sent[:6] == ["create", "delete", "create", "-o", "update", "reconfigure"]
+    assert slurm.sent[:6] == ["create", "delete", "create", "nodes", "move", "reconfigure"]
     assert slurm.sent[-1] == "delete"
     assert slurm.clock < 10
     assert slurm.said == []
@@ -183,10 +218,10 @@ def test_one_that_answers_now_and_then_does_not_keep_us_for_ever(monkeypatch: py
     monkeypatch.setattr(Reconfiguration, "TRIES", 1)
 
     class Flapping(Slurm):
-        def nodes(self) -> str:
+        def shown(self) -> list[SlurmNode]:
             if self.reconfigured and self.anew_at is None:
                 self.away_until = self.clock + 19.0
-            return super().nodes()
+            return super().shown()
 
     slurm = Flapping(tells=False)
     with pytest.raises(SourceError, match="given up after 1 tries"):

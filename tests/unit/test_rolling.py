@@ -16,7 +16,7 @@ from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.indexing import SiteFiles, read_site
-from slurm_gpu_aware.slurm.node_control import NodeView
+from slurm_gpu_aware.slurm.records import SlurmNode
 
 CONF = """\
 ClusterName=test  # a comment
@@ -66,19 +66,20 @@ class World:
 
     # Control
 
-    def nodes(self) -> dict[str, NodeView]:
+    def nodes(self) -> dict[str, SlurmNode]:
         out = {}
         for name in NODES:
             states = {"ALLOCATED" if self.jobs.get(name) else "IDLE"}
             states |= {"DRAIN"} if name in self.drained else set()
             states |= {"INVALID_REG"} if name in self.invalid else set()
-            out[name] = NodeView(
+            out[name] = SlurmNode(
                 name,
                 frozenset(states),
-                self.registered[name],
-                self.drained.get(name, ""),
-                True,
                 self.features.get(name, frozenset()),
+                self.registered[name],
+                frozenset(),
+                reason=self.drained.get(name, ""),
+                slurmd_start_s=1.0,
             )
         return out
 

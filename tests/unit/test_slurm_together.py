@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_slurm import FakeSlurm, parked
+from slurm_folder import SlurmFolder, parked
 from test_translate import asked, job, node, site
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.fabric import BLOCK, TREE, Fabric, default_topology, fabric_of
-from slurm_gpu_aware.slurm.parse_cluster import parse_config, parse_partitions
-from slurm_gpu_aware.slurm.records import SlurmReservation
+from slurm_gpu_aware.slurm.read_cluster import config_of, parse_settings
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmReservation
 from slurm_gpu_aware.slurm.topology import parse_topology
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
@@ -203,24 +202,21 @@ def test_a_tree_of_two_fabrics_keeps_jobs_in_one_of_any_width():
     assert "not in one switch fabric" in left(at, replace(TWO, req_nodes="n1,n4"))
 
 
+def read_config(text: str) -> SlurmConfig:
+    return config_of(parse_settings(text))
+
+
 def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
-    config = parse_config(
+    config = read_config(
         "SLURM_VERSION = 26.05.5\nTopologyParam           = RouteTree,TopoOptional\n"
     )
     assert config.topology_optional
-    assert not parse_config("SLURM_VERSION = 26.05.5\nTopologyParam = (null)\n").topology_optional
+    assert not read_config("SLURM_VERSION = 26.05.5\nTopologyParam = (null)\n").topology_optional
     tree = where(TWO_FABRICS, nodes=5)
     free = replace(tree, slurm=replace(tree.slurm, topology_optional=True))
     assert groups(free, THREE) is None
     blocks = where(BLOCKS)
     assert groups(replace(blocks, slurm=replace(blocks.slurm, topology_optional=True)), TWO)
-
-
-@pytest.mark.parametrize(("text", "name"), [(" Topology=gb200", "gb200"), ("", "")])
-def test_the_topology_of_a_partition_is_read(text: str, name: str):
-    line = f"PartitionName=gpu DefaultTime=NONE MaxTime=UNLIMITED{text} Nodes=n[1-4] State=UP\n"
-    (found,) = parse_partitions(line)
-    assert found.topology == name
 
 
 def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
@@ -246,12 +242,6 @@ def test_the_default_topology_of_topology_yaml(tmp_path: Path, text: str | None,
     if text is not None:
         (tmp_path / "topology.yaml").write_text(text)
     assert default_topology(tmp_path / "topology.yaml") == name
-    command = tmp_path / "scontrol"
-    command.write_text(
-        f"#!/bin/sh\necho 'SLURM_VERSION = 26.05.5'; echo 'SLURM_CONF = {tmp_path}/slurm.conf'\n"
-    )
-    command.chmod(0o755)
-    assert CliGateway(5.0, scontrol=str(command)).config().default_topology == name
 
 
 # The selector ------------------------------------------------------------------------------------
@@ -261,20 +251,21 @@ WIDE = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
 
 def test_the_selector_waits_for_a_block_and_leaves_wider_jobs(tmp_path: Path):
     """n2 and n3 have GPUs enough for job 7, but are of two blocks; 9 fits beside the others."""
-    slurm = FakeSlurm(tmp_path)
-    (slurm.home / "topology").write_text(BLOCKS)
-    running = {"JobState": "RUNNING", "Licenses": "(null)", "AdminComment": "", "slots": [0, 1, 2]}
-    small = [parked(f"9{i}", NodeList=name, **running) for i, name in ((1, "n1"), (4, "n4"))]
-    wide = parked("7", AdminComment=WIDE, NumNodes="2", NumCPUs="2")
-    three = parked("8", AdminComment=WIDE.replace("2-2", "3-3"), NumNodes="3", NumCPUs="3")
-    narrow = parked("9", AdminComment=WIDE.replace("gpu:2", "gpu:1"), NumNodes="2", Priority="1")
-    jobs = [wide, three | {"stuck": "1"}, narrow, *small]
+    slurm = SlurmFolder(tmp_path)
+    slurm.set(topology=BLOCKS)
+    running = {"state": "RUNNING", "licenses": "", "admin_comment": "", "slots": [0, 1, 2]}
+    small = [parked(f"9{i}", nodes=name, **running) for i, name in ((1, "n1"), (4, "n4"))]
+    wide = parked("7", admin_comment=WIDE, num_nodes=2, num_cpus=2)
+    three = parked("8", admin_comment=WIDE.replace("2-2", "3-3"), num_nodes=3, num_cpus=3)
+    one_gpu = WIDE.replace("gpu:2", "gpu:1")
+    narrow = parked("9", admin_comment=one_gpu, num_nodes=2, priority=1)
+    jobs = [wide, three | {"stuck": True}, narrow, *small]
     slurm.write(jobs, [f"n{i}" for i in range(1, 5)])
     slurm.round()
-    assert slurm.jobs["7"]["Licenses"] == "gpuaware:1", slurm.said
-    assert slurm.jobs["7"]["ReqNodeList"] == "(null)"
-    assert slurm.jobs["8"]["Licenses"] == "(null)"
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1", slurm.said
+    assert slurm.jobs["7"]["req_nodes"] == ""
+    assert slurm.jobs["8"]["licenses"] == ""
     assert "it has 3 nodes, and a block counts as 2" in slurm.said
-    assert set(slurm.jobs["9"]["NodeList"].split(",")) in ({"n1", "n3"}, {"n2", "n4"})
+    assert set(slurm.jobs["9"]["nodes"].split(",")) in ({"n1", "n3"}, {"n2", "n4"})
     (decision,) = slurm.ledger("9")
     assert "all nodes in one block" in decision.why["summary"]

@@ -5,7 +5,6 @@ import logging
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.slurm.topology import Network, network_groups, parse_topology
 
@@ -90,53 +89,56 @@ def test_a_node_below_two_switches_of_one_level_is_refused():
         network_groups(parse_topology(text), NAMES)
 
 
+class Slurm:
+    """Prints its topology, or does not answer; counts how often it was asked."""
+
+    text: str | None = None
+    asked = 0
+
+    def topology(self) -> list[SlurmSwitch]:
+        self.asked += 1
+        if self.text is None:
+            raise SourceError("no answer within 5 s")
+        return parse_topology(self.text)
+
+
 @pytest.fixture
-def scontrol(tmp_path):
-    """A real gateway and a command of ours that prints what ``answer`` holds, or fails."""
-    command = tmp_path / "scontrol"
-    command.write_text(
-        f'#!/bin/sh\necho "$*" >> {tmp_path}/log\n'
-        f'test "$*" = "-o show topology" && exec cat {tmp_path}/answer\n'
-    )
-    command.chmod(0o755)
-    return tmp_path, CliGateway(5.0, scontrol=str(command))
+def slurm() -> Slurm:
+    return Slurm()
 
 
-def test_it_is_read_now_and_then_and_kept_when_it_fails(scontrol, caplog):
-    home, gateway = scontrol
-    network, used = Network(gateway, NAMES), ("switch",)
+def test_it_is_read_now_and_then_and_kept_when_it_fails(slurm, caplog):
+    network, used = Network(slurm, NAMES), ("switch",)
     with caplog.at_level(logging.WARNING):
         assert network.groups(used, lambda: 0.0) == {}
         assert network.groups(used, lambda: 700.0) == {}
     assert len(caplog.messages) == 1
     assert "the network is not known anew" in caplog.messages[0]
     assert network.fabric.kind == ""
-    (home / "answer").write_text(YAML)
+    slurm.text = YAML
     assert network.groups(used, lambda: 730.0) == {}, "asked again only after a while"
     assert network.groups(used, lambda: 1400.0)["switch"]["n6"] == "s2"
-    (home / "answer").unlink()
+    slurm.text = None
     assert network.groups(used, lambda: 2100.0)["switch"]["n6"] == "s2"
-    assert len((home / "log").read_text().splitlines()) == 4
+    assert slurm.asked == 4
 
 
-def test_a_site_that_uses_no_level_asks_too_but_misses_none(scontrol, caplog):
+def test_a_site_that_uses_no_level_asks_too_but_misses_none(slurm, caplog):
     """What the network asks of jobs on several nodes holds whatever locality costs."""
-    home, gateway = scontrol
-    (home / "answer").write_text(BLOCKS)
-    network = Network(gateway, (*NAMES, "hall"))
+    slurm.text = BLOCKS
+    network = Network(slurm, (*NAMES, "hall"))
     with caplog.at_level(logging.WARNING):
         network.groups(("socket", "node"), lambda: 0.0)
     assert not caplog.messages
     assert network.fabric.kind == "block"
     assert network.fabric.block_size == 2
     assert network.groups(("node", "switch"), lambda: 1.0)["switch"]["n6"] == "b2"
-    assert len((home / "log").read_text().splitlines()) == 1
+    assert slurm.asked == 1
 
 
-def test_a_level_that_slurm_lacks_is_told_once(scontrol, caplog):
-    home, gateway = scontrol
-    (home / "answer").write_text(YAML)
-    network = Network(gateway, NAMES)
+def test_a_level_that_slurm_lacks_is_told_once(slurm, caplog):
+    slurm.text = YAML
+    network = Network(slurm, NAMES)
     with caplog.at_level(logging.WARNING):
         network.groups(("switch", "row"), lambda: 0.0)
         network.groups(("switch", "row"), lambda: 700.0)

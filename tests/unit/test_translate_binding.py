@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_slurm import FakeSlurm, parked
 from sample_jobs import slurm_job
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.config import Config
@@ -225,46 +225,49 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
         now[0] += backoff.punish(record.id, **why)
 
 
-# a whole round, by what scontrol says -------------------------------------------------------------
+# a whole round, by what Slurm says ---------------------------------------------------------------
+
+ENFORCED = 1 << 4
+"""GRES_ENFORCE_BIND"""
 
 
 def running(job_id: str, node_name: str, cpu_ids: str, slots: list[int]) -> dict[str, object]:
     fields = {
-        "JobState": "RUNNING",
-        "NodeList": node_name,
-        "AdminComment": "(null)",
-        "Licenses": "(null)",
-        "JOB_GRES": ",".join(f"gpu:g{i}:1" for i in slots) or "gpu:g0:0",
-        "EndTime": "99999999999",
+        "state": "RUNNING",
+        "nodes": node_name,
+        "admin_comment": "",
+        "licenses": "",
+        "gres_total": ",".join(f"gpu:g{i}:1" for i in slots) or "gpu:g0:0",
+        "end_time": 99_999_999_999,
     }
     return {**parked(job_id, **fields), "slots": slots, "cpu_ids": cpu_ids}
 
 
-def waiting(gpus: int, **fields: str) -> dict[str, object]:
+def waiting(gpus: int, **fields: object) -> dict[str, object]:
     comment = f"gpuaware/1;tn=gres/gpu:{gpus};nt=1"
-    return parked("98", AdminComment=comment, TresPerNode=f"gres/gpu:{gpus}", **fields)
+    return parked("98", admin_comment=comment, tres_per_node=f"gres/gpu:{gpus}", **fields)
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> FakeSlurm:
-    return FakeSlurm(tmp_path)
+def slurm(tmp_path: Path) -> SlurmFolder:
+    return SlurmFolder(tmp_path)
 
 
-def test_a_round_takes_a_gpu_beside_free_cores(slurm: FakeSlurm) -> None:
+def test_a_round_takes_a_gpu_beside_free_cores(slurm: SlurmFolder) -> None:
     """A job without GPUs holds six of the eight cores of socket 0."""
-    asks = {"NumCPUs": "4", "CPUs/Task": "4", "GresEnforceBind": "Yes"}
+    asks = {"num_cpus": 4, "cpus_per_task": 4, "bitflags": ENFORCED}
     slurm.write([running("3", "n1", "0-5", []), waiting(1, **asks)], ["n1"])
     slurm.round()
-    assert slurm.jobs["98"]["JobState"] == "RUNNING", slurm.said
-    assert slurm.jobs["98"]["TresPerNode"] == "gres/gpu:g2:1"
+    assert slurm.jobs["98"]["state"] == "RUNNING", slurm.said
+    assert slurm.jobs["98"]["tres_per_node"] == "gres/gpu:g2:1"
 
 
-def test_a_round_lets_slurm_choose_gpus_of_several_sockets(slurm: FakeSlurm) -> None:
+def test_a_round_lets_slurm_choose_gpus_of_several_sockets(slurm: SlurmFolder) -> None:
     jobs = [running("3", "n1", "0", [0]), running("4", "n1", "8", [2])]
-    slurm.write([*jobs, waiting(2, GresEnforceBind="Yes") | {"stuck": "1"}], ["n1"])
+    slurm.write([*jobs, waiting(2, bitflags=ENFORCED) | {"stuck": True}], ["n1"])
     slurm.round()
     placed = slurm.jobs["98"]
-    assert (placed["Licenses"], placed["ReqNodeList"]) == ("(null)", "n1"), slurm.said
-    assert placed["TresPerNode"] == "gres/gpu:2"
+    assert (placed["licenses"], placed["req_nodes"]) == ("", "n1"), slurm.said
+    assert placed["tres_per_node"] == "gres/gpu:2"
     (decision,) = slurm.ledger("98")
     assert not decision.exact

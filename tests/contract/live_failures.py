@@ -1,0 +1,153 @@
+"""Calls the client while Slurm fails, and prints JSON; see ``tests/slurm/test_client.py``.
+
+python live_failures.py open                 open it once
+python live_failures.py calls SECONDS        call it again and again, each call with 2 s
+python live_failures.py rights JOB           what an ordinary user may not do
+python live_failures.py busy SECONDS JOB     eight threads at a time
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.client import JobUpdate, NewReservation, SlurmClient, open_client
+
+TIMEOUT_S = 2.0
+
+
+class Heartbeat:
+    """How long another thread of Python was held up at most."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(0.01)
+            now = time.monotonic()
+            self.longest_s = max(self.longest_s, now - last)
+            last = now
+
+
+def timed(call: Callable[[], object]) -> tuple[float, str]:
+    """(seconds, what it raised or refused; empty: nothing)."""
+    began = time.monotonic()
+    said = ""
+    try:
+        found = call()
+        said = "; ".join(found.values()) if isinstance(found, dict) else ""
+    except SourceError as exc:
+        said = f"SourceError: {exc}"
+    return time.monotonic() - began, said
+
+
+def update(client: SlurmClient, job_id: str, value: str) -> dict[str, str]:
+    """Complaints of one harmless update."""
+    return client.update_jobs([JobUpdate(job_id, (("Extra", value),))])
+
+
+def calls(seconds: float) -> list[Any]:
+    """(call, seconds, what it raised or refused) of each, for a while."""
+    client = open_client(TIMEOUT_S)
+    each: dict[str, Callable[[], object]] = {
+        "jobs": lambda: [client.jobs()],
+        "nodes": client.nodes,
+        "update": lambda: [update(client, "99999999", "x")],
+        "licences": lambda: [client.free_licenses()],
+    }
+    found = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for name, call in each.items():
+            found.append([name, *timed(call)])
+        time.sleep(0.2)
+    return found
+
+
+def rights(job_id: str) -> list[str]:
+    """What is said to an ordinary user who changes what is not hers; then that she may read."""
+    client = open_client(TIMEOUT_S)
+    end_s = time.time() + 600
+    said = [
+        timed(lambda: update(client, job_id, "x"))[1],
+        timed(lambda: client.create_reservation(NewReservation("x", end_s, licenses="gpuaware:1")))[
+            1
+        ],
+        timed(lambda: client.move_reservation("gpuaware_gate", end_s))[1],
+        timed(lambda: client.delete_reservation("gpuaware_gate"))[1],
+        timed(lambda: client.drain_node("n1", "x"))[1],
+        timed(lambda: client.resume_node("n1"))[1],
+    ]
+    client.release_jobs([job_id])
+    assert job_id in [job.id for job in client.jobs()]
+    return said
+
+
+def memory_kb() -> int:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4
+
+
+def busy(seconds: float, job_id: str) -> dict[str, Any]:
+    """Calls of each thread, what went wrong, and by how much memory grew in the second half."""
+    client = open_client(10.0)
+    each = [
+        client.jobs,
+        client.nodes,
+        lambda: update(client, job_id, str(time.monotonic())),
+        client.partitions,
+        client.reservations,
+        lambda: client.jobs_of([job_id]),
+        client.settings,
+        client.topology,
+    ]
+    counts = [0] * len(each)
+    failed: list[str] = []
+    end = time.monotonic() + seconds
+
+    def work(number: int) -> None:
+        turn = number
+        while time.monotonic() < end:
+            try:
+                each[turn % len(each)]()
+                counts[number] += 1
+            except Exception as exc:
+                failed.append(repr(exc))
+            turn += 1
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(each))]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds / 2)
+    half = memory_kb()
+    for thread in threads:
+        thread.join()
+    return {"counts": counts, "failed": failed, "grew_kb": memory_kb() - half}
+
+
+def main() -> None:
+    what, *given = sys.argv[1:]
+    heartbeat = Heartbeat()
+    if what == "open":
+        found: Any = timed(lambda: open_client(TIMEOUT_S))
+    elif what == "calls":
+        found = calls(float(given[0]))
+    elif what == "rights":
+        found = rights(given[0])
+    else:
+        found = busy(float(given[0]), given[1])
+    print(json.dumps({"found": found, "longest_s": heartbeat.longest_s}))
+
+
+if __name__ == "__main__":
+    main()

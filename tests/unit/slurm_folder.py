@@ -1,0 +1,154 @@
+"""The folder behind `MemorySlurm`, who talks to it there, and jobs as the filter leaves them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_slurm import (
+    START,
+    MemorySlurm,
+    job_record,
+    node_record,
+    opened,
+    reservation_record,
+)
+
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+__all__ = ["RUNNER", "SlurmFolder", "parked"]
+
+RUNNER = Path(__file__).with_name("run_with_memory_slurm.py")
+
+
+class SlurmFolder:
+    """A `MemorySlurm`, and a selector's configuration and store beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "slurm"
+        self.home.mkdir()
+        self.store = folder / "store.db"
+        self.config = folder / "config.toml"
+        self.config.write_text(
+            f'[store]\npath = "{self.store}"\n[events]\nsubmit_file = "{folder}/submitted"\n'
+        )
+        self.environment = {
+            **os.environ,
+            "GPU_AWARE_CLOCK_CONFIG": str(folder / "clock.conf"),
+            "GPU_AWARE_CLOCK_SPOOL": str(folder / "clocks"),
+        }
+        self.write([], nodes=["n1", "n2"])
+        self.reserve(reservation_record("gpuaware_gate", licenses="gpuaware:100000"))
+
+    # -- Slurm -------------------------------------------------------------------------------------
+
+    def client(self) -> MemorySlurm:
+        """Who asks this Slurm."""
+        return MemorySlurm(self.home)
+
+    def serve(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever opens Slurm's client in this process gets one of this Slurm."""
+        name = "slurm_gpu_aware.slurm.libslurm_client.LibslurmClient"
+        monkeypatch.setattr(name, partial(MemorySlurm, self.home))
+
+    @contextmanager
+    def state(self) -> Iterator[dict[str, Any]]:
+        """All of its state, by the keys of `START`."""
+        with opened(self.home) as state:
+            yield state
+
+    def set(self, **values: Any) -> None:
+        """New values of its state."""
+        assert values.keys() <= START.keys()
+        with self.state() as state:
+            state.update(values)
+
+    def get(self, key: str) -> Any:
+        """One value of its state."""
+        with self.state() as state:
+            return state[key]
+
+    def write(
+        self,
+        jobs: list[dict[str, Any]],
+        nodes: list[str],
+        drained: dict[str, list[int]] | None = None,
+    ) -> None:
+        """All jobs and nodes; ``drained``: GPUs that are."""
+        drains = {
+            name: ",".join(f"gpu:g{slot}:1(IDX:{slot})" for slot in slots)
+            for name, slots in (drained or {}).items()
+        }
+        self.set(jobs=jobs, nodes=[node_record(n, gres_drain=drains.get(n, "N/A")) for n in nodes])
+
+    @property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Raw records by their numbers."""
+        return {str(job["job_id"]): job for job in self.get("jobs")}
+
+    def change(self, job_id: str, /, **fields: Any) -> None:
+        """New values of a job's record."""
+        with self.state() as state:
+            for job in state["jobs"]:
+                if job["job_id"] == int(job_id):
+                    job |= job_record(**{**job, **fields})
+
+    def reserve(self, *reservations: dict[str, Any]) -> None:
+        """All reservations that there are."""
+        self.set(reservations=list(reservations))
+
+    @property
+    def calls(self) -> list[list[Any]]:
+        """What was asked since the last `forget_calls`: the request's name and what was given."""
+        found: list[list[Any]] = self.get("calls")
+        return found
+
+    def forget_calls(self) -> None:
+        """Count anew."""
+        self.set(calls=[])
+
+    # -- the selector and the command line ---------------------------------------------------------
+
+    def run(
+        self, *argv: str, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """A command of `run_with_memory_slurm`, in a process of its own."""
+        return subprocess.run(
+            [sys.executable, str(RUNNER), str(self.home), *argv],
+            env=self.environment | (environment or {}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def round(self, rounds: int = 1, *, kill_at: int = 0, before: bool = False) -> int:
+        """Rounds of the selector in a process of its own; its exit code."""
+        self.set(calls=[], kill_at=kill_at, kill_before=before)
+        done = self.run("rounds", str(self.config), str(rounds))
+        self.said = done.stderr
+        return done.returncode
+
+    def ledger(self, job_id: str) -> list[Any]:
+        with open_store(self.store, readonly=True) as store:
+            return Ledger(store).decisions(job_id)
+
+
+def parked(job_id: str = "7", **fields: Any) -> dict[str, Any]:
+    """A job as the filter leaves it: ``--gres=gpu:2``."""
+    usual = {
+        "job_id": int(job_id),
+        "tres_req_str": "cpu=1,mem=500M,node=1,billing=1,gres/gpu=2",
+        "licenses": "gpuaware:1",
+        "admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1",
+        "tres_per_node": "gres/gpu:2",
+    }
+    return job_record(**{**usual, **fields})

@@ -1,0 +1,262 @@
+"""The client over Slurm's library, with a library of our own: what it keeps, names, and refuses."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Mapping
+from struct import Struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from memory_slurm import job_record, node_record
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm import libslurm, libslurm_client
+from slurm_gpu_aware.slurm.client import open_client
+from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
+from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient, _named
+from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
+
+
+def encoded(kind: RecordKind, fields: Mapping[str, Any]) -> bytes:
+    """A record as the C code writes it, without its length."""
+    numbers = Struct(f"={len(kind.numbers)}q").pack(*(fields[name] for name in kind.numbers))
+    texts = (fields[name].encode("utf-8", "surrogateescape") + b"\0" for name in kind.texts)
+    return numbers + b"".join(texts)
+
+
+class Library:
+    """Stands for `Libslurm`: answers with the records that it was given."""
+
+    ffi = SimpleNamespace(new=lambda _type: [7])
+    lib = SimpleNamespace(SLURM_NO_CHANGE_IN_DATA=1900)
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[bytes]] = {}
+        self.since: list[object] = []
+
+    def records(self, _kind: RecordKind, function: str, *given: object) -> list[bytes]:
+        if function == "aware_jobs":
+            self.since.append(given[0])
+            if given[0]:
+                raise SlurmError("no change", 1900, refused=True)
+        return self.found[function]
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    library = Library()
+    monkeypatch.setattr(libslurm_client, "Libslurm", lambda _timeout_s: library)
+    return library
+
+
+def job(number: int, **fields: Any) -> bytes:
+    return encoded(JOB, job_record(job_id=number, **fields))
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def test_records_of_a_reply() -> None:
+    texts = [b"", b"abc", b"\0" * 70_000]
+    packed = b"".join(Struct("=I").pack(len(text)) + text for text in texts)
+    assert list(records(packed)) == texts
+    assert list(records(b"")) == []
+
+
+def test_a_text_is_decoded_as_it_is() -> None:
+    text = b"a\nb=c\t\xff\xfe \xc3\xb6".decode("utf-8", "surrogateescape")
+    fields = decode(JOB, job(9, comment=text, name="x\nJobId=1", priority=-1))
+    assert (fields["comment"], fields["name"], fields["job_id"]) == (text, "x\nJobId=1", 9)
+    assert fields["priority"] == -1
+    assert set(fields) == {*JOB.numbers, *JOB.texts}
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def test_a_record_that_reads_as_the_last_time_is_not_looked_at_again(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    inner = libslurm_client.job_of
+    monkeypatch.setattr(
+        libslurm_client, "job_of", lambda raw: looked.append(raw["job_id"]) or inner(raw)
+    )
+    client = LibslurmClient(1.0)
+    library.found["aware_jobs"] = [job(n) for n in range(1, 40)]
+    first = client.jobs()
+    assert looked == list(range(1, 40))
+    library.found["aware_jobs"][4] = job(5, restart_cnt=2)
+    again = client.jobs()
+    assert looked[39:] == [5]
+    assert again[4].restarts == 2
+    assert again[3] is first[3]
+    library.found["aware_jobs"] = library.found["aware_jobs"][:10]
+    client.jobs()
+    library.found["aware_jobs"] = [job(n) for n in range(1, 40)]
+    client.jobs()
+    assert len(looked) == 39 + 1 + 30  # of jobs that were gone nothing is kept
+
+
+def test_where_no_job_waits_only_changes_are_asked_for(library: Library) -> None:
+    client = LibslurmClient(1.0)
+    library.found["aware_jobs"] = [job(1), job(2, state="COMPLETED")]
+    client.jobs()
+    library.found["aware_jobs"] = [job(1, state="RUNNING"), job(2, state="COMPLETED")]
+    assert client.jobs() == client.jobs()
+    assert [found.state for found in client.jobs()] == ["RUNNING", "COMPLETED"]
+    assert library.since == [0, 0, 7, 7]
+
+
+def test_a_job_that_cannot_be_understood_is_left_out_and_named_once(
+    library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = LibslurmClient(1.0)
+    library.found["aware_jobs"] = [job(7), job(8, req_nodes="n[1-")]
+    for _ in range(3):
+        assert [found.id for found in client.jobs()] == ["7"]
+        assert client.unread == {8}
+    assert [r.getMessage() for r in caplog.records] == [
+        "job 8 is left out: 'n[1-' is not a host list"
+    ]
+    library.found["aware_jobs"] = [job(7), job(8)]
+    assert len(client.jobs()) == 2
+    assert client.unread == frozenset()
+
+
+def test_a_node_that_cannot_be_understood_costs_no_other_its_place(
+    library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = LibslurmClient(1.0)
+    for load in (3, 4):
+        bad = node_record("n2", gres="gpu:2G", alloc_cpus=load)
+        found = [node_record("n1", gres="gpu:4,shard:32"), bad]
+        library.found["aware_nodes"] = [encoded(NODE, node) for node in found]
+        assert [node.name for node in client.nodes()] == ["n1"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "node n2 is left out: 'gpu:2G' is not a GRES of GPUs; expected gpu[:type]:count"
+    ]
+
+
+def test_nodes_that_read_as_the_last_time_are_not_looked_at_again(library: Library) -> None:
+    client = LibslurmClient(1.0)
+    library.found["aware_nodes"] = [encoded(NODE, node_record(f"n{i}")) for i in range(3)]
+    first = client.nodes()
+    library.found["aware_nodes"][1] = encoded(NODE, node_record("n1", alloc_cpus=4))
+    again = client.nodes()
+    assert [node.cpus_used for node in again] == [0, 4, 0]
+    assert again[0] is first[0]
+
+
+def test_reserved_licences_are_not_free(library: Library) -> None:
+    library.found["aware_licenses"] = [
+        encoded(LICENSE, {"name": name, "total": 9, "in_use": 0, "available": 9, "reserved": kept})
+        for name, kept in (("gpuaware", 9), ("matlab", 2), ("over", 12))
+    ]
+    assert LibslurmClient(1.0).free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0}
+
+
+@pytest.mark.parametrize(
+    ("record", "asked", "named"),
+    [
+        ("7", "7", "7"),
+        ("98_3", "98_3", "98_3"),
+        ("98_3", "98", "98"),
+        ("98_[4-9]", "98", "98"),
+        ("98_4-9", "98", "98"),
+        ("98_0-5,...", "98", "98"),
+    ],
+)
+def test_complaints_are_named_by_what_was_asked(record: str, asked: str, named: str) -> None:
+    assert _named(record, asked) == named
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Libslurm:
+    lib = SimpleNamespace(ESLURM_IN_STANDBY_MODE=2057, slurm_strerror=lambda _code: b"Said so")
+    ffi = SimpleNamespace(string=lambda text: text)
+    monkeypatch.setattr(libslurm, "_load", lambda: (ffi, lib))
+    return Libslurm(0.1)
+
+
+def test_a_call_ends_within_its_time_and_goes_on_by_itself(loaded: Libslurm) -> None:
+    go = threading.Event()
+    began = time.monotonic()
+    with pytest.raises(SlurmError, match=r"no answer within 0\.1 s") as caught:
+        loaded.within(go.wait)
+    assert time.monotonic() - began < 1.0
+    assert (caught.value.code, caught.value.refused) == (errno.ETIMEDOUT, False)
+    assert loaded.within(lambda: 7) == 7
+    go.set()
+
+
+def test_calls_that_do_not_return_are_bounded(
+    loaded: Libslurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    for _ in range(16):
+        with pytest.raises(SlurmError, match="no answer"):
+            loaded.within(go.wait, -0.1)
+    with pytest.raises(SlurmError, match="too many calls still wait"):
+        loaded.within(lambda: 7)
+    go.set()
+    end = time.monotonic() + 5
+    while True:
+        try:
+            assert loaded.within(lambda: 7) == 7
+            return
+        except SlurmError:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"), [(2017, True), (8001, True), (2057, False), (111, False), (5004, False)]
+)
+def test_who_has_said_no(loaded: Libslurm, code: int, refused: bool) -> None:
+    with pytest.raises(SlurmError, match=r"^Slurm, update node: Said so$") as caught:
+        loaded.check(code, "aware_update_node")
+    assert caught.value.refused is refused
+    loaded.check(0, "aware_update_node")
+    with pytest.raises(SlurmError, match="no answer"):
+        loaded.check(-1, "aware_jobs")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ModuleNotFoundError("No module named '_libslurm'"),
+            r"not built.*libslurm-dev",
+        ),
+        (ImportError("libslurm.so.42: cannot open"), r"another release of Slurm.*libslurm\.so\.42"),
+    ],
+)
+def test_a_client_that_is_not_built(
+    monkeypatch: pytest.MonkeyPatch, error: ImportError, said: str
+) -> None:
+    def fail(_name: str) -> None:
+        raise error
+
+    libslurm._load.cache_clear()
+    monkeypatch.setattr(libslurm.importlib, "import_module", fail)
+    with pytest.raises(SourceError, match=said) as caught:
+        open_client(1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_where_there_is_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
+    with pytest.raises(SourceError, match=r"SLURM_CONF=/nonexistent/slurm\.conf is not there"):
+        libslurm._check_conf_file()
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(libslurm, "_CONF_FILES", ("/nonexistent/a", "/nonexistent/b"))
+    with pytest.raises(SourceError, match=r"no slurm\.conf at /nonexistent/a, /nonexistent/b"):
+        libslurm._check_conf_file()
