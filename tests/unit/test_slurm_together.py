@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_slurm import partition_record
 from slurm_folder import SlurmFolder, parked
 from test_translate import asked, job, node, site
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.cli_gateway import CliGateway
 from slurm_gpu_aware.slurm.fabric import BLOCK, TREE, Fabric, default_topology, fabric_of
-from slurm_gpu_aware.slurm.parse_cluster import parse_config, parse_partitions
+from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
+from slurm_gpu_aware.slurm.read_cluster import config_of, partition_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.topology import parse_topology
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
@@ -204,11 +205,9 @@ def test_a_tree_of_two_fabrics_keeps_jobs_in_one_of_any_width():
 
 
 def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
-    config = parse_config(
-        "SLURM_VERSION = 26.05.5\nTopologyParam           = RouteTree,TopoOptional\n"
-    )
-    assert config.topology_optional
-    assert not parse_config("SLURM_VERSION = 26.05.5\nTopologyParam = (null)\n").topology_optional
+    settings = {"SLURM_VERSION": "26.05.5", "TopologyParam": "RouteTree,TopoOptional"}
+    assert config_of(settings).topology_optional
+    assert not config_of({**settings, "TopologyParam": "(null)"}).topology_optional
     tree = where(TWO_FABRICS, nodes=5)
     free = replace(tree, slurm=replace(tree.slurm, topology_optional=True))
     assert groups(free, THREE) is None
@@ -216,10 +215,9 @@ def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
     assert groups(replace(blocks, slurm=replace(blocks.slurm, topology_optional=True)), TWO)
 
 
-@pytest.mark.parametrize(("text", "name"), [(" Topology=gb200", "gb200"), ("", "")])
-def test_the_topology_of_a_partition_is_read(text: str, name: str):
-    line = f"PartitionName=gpu DefaultTime=NONE MaxTime=UNLIMITED{text} Nodes=n[1-4] State=UP\n"
-    (found,) = parse_partitions(line)
+@pytest.mark.parametrize("name", ["gb200", ""])
+def test_the_topology_of_a_partition_is_read(name: str):
+    found = partition_of(partition_record("gpu", "n[1-4]", topology_name=name))
     assert found.topology == name
 
 
@@ -242,16 +240,16 @@ def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
         (None, "default"),
     ],
 )
-def test_the_default_topology_of_topology_yaml(tmp_path: Path, text: str | None, name: str):
+def test_the_default_topology_of_topology_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, name: str
+):
     if text is not None:
         (tmp_path / "topology.yaml").write_text(text)
     assert default_topology(tmp_path / "topology.yaml") == name
-    command = tmp_path / "scontrol"
-    command.write_text(
-        f"#!/bin/sh\necho 'SLURM_VERSION = 26.05.5'; echo 'SLURM_CONF = {tmp_path}/slurm.conf'\n"
-    )
-    command.chmod(0o755)
-    assert CliGateway(5.0, scontrol=str(command)).config().default_topology == name
+    settings = {"SLURM_VERSION": "26.05.5", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.Libslurm", lambda timeout_s: None)
+    monkeypatch.setattr(LibslurmClient, "settings", lambda client: settings)
+    assert LibslurmClient().config().default_topology == name
 
 
 # The selector ------------------------------------------------------------------------------------
