@@ -76,6 +76,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         conf = folder / "clock.conf"
         command = install(folder / "venv")
+        self.python = str(command.with_name("python3"))
         conf.write_text(f"command={command}\nspool={folder}/spool\nlocks={folder}/locks\n")
         self.env = {
             **machine(folder),
@@ -87,7 +88,7 @@ class Node:
         }
         self.clock = folder / "state" / "gpu3.locked_clocks"
         (folder / "gres.conf").write_text(
-            "".join(f"NodeName=n1 Name=gpu Type=g{i} File=/dev/nvidia{i}\n" for i in range(4))
+            "".join(f"NodeName=n[1-4] Name=gpu Type=g{i} File=/dev/nvidia{i}\n" for i in range(4))
         )
 
     def hook(self, kind: str, **env: str) -> Taken:
@@ -109,6 +110,7 @@ def measure(node: Node, turns: int) -> dict[str, list[Taken]]:
         found = {
             "/bin/true": taken(["/bin/true"], node.env),
             "/bin/sh -c :": taken(["/bin/sh", "-c", ":"], node.env),
+            "python3 -IS -c pass": taken([node.python, "-IS", "-c", "pass"], node.env),
             "prolog, no clock asked": node.hook("prolog"),
             "epilog, no clock asked": node.hook("epilog"),
             "prolog, clock asked": node.hook("prolog", **ASKED),

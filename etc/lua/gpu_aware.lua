@@ -22,16 +22,13 @@ local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
 local comment = dofile(here .. "gpu_aware_comment.lua")
 local defer = dofile(here .. "gpu_aware_defer.lua")
+local forbidden = dofile(here .. "gpu_aware_forbidden.lua")
 local left_to_slurm = dofile(here .. "gpu_aware_left.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
 local number32 = base.number32
 local text_of = base.text_of
-local trim = base.trim
-local split = base.split
-local shown = base.shown
-
-local MAX_RECORD = 960 -- bytes of AdminComment: Slurm takes 1024, the selector adds a mark
+local names_licence = forbidden.names_licence
 
 -- What an ordinary user may not change in a job of ours: field, its name in scontrol, and for
 -- numbers the value that means "not given".
@@ -107,61 +104,6 @@ end
 
 -- Submitting --------------------------------------------------------------------------------------
 
---- Does a licence list name the gate's licence?
-local function names_licence(licences, licence)
-    for _, item in ipairs(split(text_of(licences) or "", "[,;|&()]")) do
-        if trim(item):match("^[^:=@*]*") == licence then
-            return true
-        end
-    end
-    return false
-end
-
---- Licence of the reservations in which parked jobs wait, and how the names of these begin.
-local SHELF = "gpuaware_shelf"
-
---- The reservation of a list that is ours: the gate's, or a shelf.
-local function our_reservation(reservations, gate)
-    for _, item in ipairs(split(text_of(reservations) or "", ",")) do
-        local name = trim(item)
-        if name == gate or (name .. "_"):sub(1, #SHELF + 1) == SHELF .. "_" then
-            return name
-        end
-    end
-    return nil
-end
-
---- The user asks for what is ours alone: our licence, the gate's reservation, a clock, an index.
-local function trespass(job, parts, conf)
-    local reservation = our_reservation(job.reservation, conf.reservation)
-    for _, licence in ipairs({ conf.licence, SHELF }) do
-        if names_licence(job.licenses, licence) then
-            return "gpu-aware: licence "
-                .. licence
-                .. " is the gate of GPU placement, not for jobs to ask for; remove it from --licenses"
-        end
-    end
-    if reservation then
-        return "gpu-aware: reservation "
-            .. reservation
-            .. " is the gate of GPU placement, not for jobs; name another with --reservation"
-    elseif (text_of(job.admin_comment) or ""):sub(1, 9) == "gpuaware/" then
-        return "gpu-aware: an AdminComment gpuaware/... is GPU placement's own record; remove it"
-    elseif (text_of(job.extra) or ""):find("freq=", 1, true) then
-        return "gpu-aware: freq= in --extra is how GPU placement sets clocks; ask with"
-            .. " --comment=freq=MHz"
-    end
-    local index = request.index_type(parts)
-    if index then
-        local models = #conf.models > 0 and " or a model: " .. table.concat(conf.models, ", ") or ""
-        return "gpu-aware: GPU type "
-            .. shown(index)
-            .. " names one GPU of a node, which is chosen for you; ask for a number of GPUs (gpu:1)"
-            .. models
-    end
-    return nil
-end
-
 --- gpus=MIN-MAX must hold what Slurm's options ask for: with that the job starts if we are away.
 local function gpus_sentence(wishes, part, job)
     local range = wishes and wishes.gpus
@@ -180,20 +122,14 @@ local function gpus_sentence(wishes, part, job)
     )
 end
 
-local function left(reason)
-    return {
-        text = "gpu-aware: this job is left to Slurm, which picks its GPUs: " .. reason,
-    }
-end
-
 --- Decide about a submission. Returns {refuse=, text=, new=, environment=}; empty: untouched.
 local function decide_submit(job, uid, conf)
-    local parts, besides = request.gpu_request(job)
-    local admin = conf.admins[uid]
-    local wrong = not admin and trespass(job, parts, conf)
+    local wrong = forbidden.too_long(job) or not conf.admins[uid] and forbidden.trespass(job, conf)
     if wrong then
         return { refuse = true, text = wrong }
-    elseif #parts == 0 or request.index_type(parts) or names_licence(job.licenses, conf.licence) then
+    end
+    local parts, besides = request.gpu_request(job)
+    if #parts == 0 or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         return {}
     end
     local wishes, sentence = comment.parse(text_of(job.comment), conf)
@@ -203,11 +139,14 @@ local function decide_submit(job, uid, conf)
     elseif not wishes and not conf.park_uncommented then
         return {}
     end
+    local function left(reason)
+        local new, environment = request.left_changes(job, parts, besides, conf)
+        local text = "gpu-aware: this job is left to Slurm, which picks its GPUs: " .. reason
+        return { text = text, new = new, environment = environment }
+    end
     local reason = left_to_slurm.left_reason(job, parts, besides, wishes, conf)
     if reason then
-        local decision = left(reason)
-        decision.new, decision.environment = request.left_changes(job, parts, besides, conf)
-        return decision
+        return left(reason)
     end
     local new, environment, model = {}, {}, nil
     if parts[1].type then
@@ -219,7 +158,7 @@ local function decide_submit(job, uid, conf)
     end
     new.begin_time = defer.begin_time(job, conf)
     new.admin_comment = request.admin_comment(job, new, model)
-    if #new.admin_comment > MAX_RECORD then
+    if not new.admin_comment then
         return left("a request too long to be recorded")
     end
     local own = text_of(job.licenses)
@@ -284,14 +223,13 @@ local function is_set(value, unset)
 end
 
 local function is_ours(record, conf)
-    local comment = text_of(record.admin_comment)
     return names_licence(record.licenses, conf.licence)
-        or (comment ~= nil and comment:sub(1, 9) == "gpuaware/")
+        or (text_of(record.admin_comment) or ""):sub(1, 9) == "gpuaware/"
 end
 
 --- Decide about an update by an ordinary user. Returns the sentence of a refusal, or nil.
 local function decide_modify(job, record, conf)
-    local wrong = trespass(job, request.gpu_request(job), conf)
+    local wrong = forbidden.too_long(job) or forbidden.trespass(job, conf)
     if wrong or not is_ours(record, conf) then
         return wrong
     end
@@ -326,12 +264,12 @@ end
 local function submit(job, uid)
     local conf = M.conf
     if not conf then
-        if #request.gpu_request(job) > 0 then
+        if forbidden.too_long(job) or #request.gpu_request(job) > 0 then
             log_error("job of uid %s passes unmodified: %s", tostring(uid), tostring(M.problem))
         end
         return success()
     end
-    local verdict = decide_submit(job, uid, conf)
+    local verdict = decide_submit(base.read_once(job), uid, conf)
     if verdict.refuse then
         return refusal(verdict.text)
     end

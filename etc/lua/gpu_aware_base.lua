@@ -2,6 +2,8 @@
 
 local B = {}
 
+B.MAX_TEXT = 1024 -- bytes of a text that is parsed; as Slurm (_test_job_desc_fields in job_mgr.c)
+
 function B.set_of(list)
     local set = {}
     for _, value in ipairs(list) do
@@ -34,6 +36,17 @@ function B.text_of(value)
         return nil
     end
     return value
+end
+
+--- A job whose fields are read from Slurm once: it copies a text each time, and a script may have
+--- megabytes.
+function B.read_once(job)
+    return setmetatable({}, {
+        __index = function(fields, name)
+            fields[name] = job[name]
+            return rawget(fields, name)
+        end,
+    })
 end
 
 --- Without the blanks at both ends. By hand: a pattern would be quadratic in a run of blanks.

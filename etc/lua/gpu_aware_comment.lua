@@ -12,7 +12,7 @@ local shown = base.shown
 
 local C = {}
 
-local MAX_COMMENT = 1024 -- bytes; Slurm refuses longer ones
+local MAX_COMMENT = base.MAX_TEXT -- Slurm refuses longer ones
 local KEYS = { "class", "bw", "pattern", "gpus", "freq", "model", "place" }
 local BANDWIDTHS = { "high", "low" }
 local PATTERNS = { "ring", "tree", "ring+tree", "all-to-all", "none" }
@@ -84,8 +84,16 @@ local readers_of = setmetatable({}, { __mode = "k" }) -- configuration -> its re
 
 --- Parse a comment. Returns a table of wishes; nil if it is not ours; nil and a sentence if wrong.
 function C.parse(text, conf)
+    text = text or ""
+    if #text > MAX_COMMENT then
+        return nil,
+            string.format(
+                "gpu-aware: the comment is longer than %d characters; shorten it",
+                MAX_COMMENT
+            )
+    end
     local entries, ours = {}, false
-    for _, item in ipairs(split(text or "", ",")) do
+    for _, item in ipairs(split(text, ",")) do
         local key, value = item:match("^([^=]*)=(.*)$")
         key, value = trim(key or item), value and trim(value)
         entries[#entries + 1] = { key = key, value = value }
@@ -95,13 +103,6 @@ function C.parse(text, conf)
         return nil
     end
     local keys = table.concat(KEYS, ", ")
-    if #text > MAX_COMMENT then
-        return nil,
-            string.format(
-                "gpu-aware: the comment is longer than %d characters; shorten it",
-                MAX_COMMENT
-            )
-    end
     local found = {}
     for _, entry in ipairs(entries) do
         local key, value = entry.key, entry.value

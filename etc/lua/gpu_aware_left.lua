@@ -53,8 +53,12 @@ local FORM_OPTIONS = {
 }
 
 --- Can `total` be spread evenly over a node count that the request and the widest node allow?
--- Up to the root only: users choose the numbers (2147483647), and slurmctld waits for us.
+-- Up to the root only, and of numbers as short as a GPU count: users choose them (2147483647), and
+-- slurmctld waits for us.
 local function even_split(total, least, most, widest)
+    if total > 99999 then
+        return false
+    end
     local start = math.max(least or 1, widest and math.ceil(total / widest) or 1)
     local stop = math.min(most or start, total)
     local function allowed(count)

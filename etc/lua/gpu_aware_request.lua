@@ -13,6 +13,7 @@ local split = base.split
 local R = {}
 
 local PREFIX = "gpuaware/1;"
+local MAX_RECORD = 960 -- bytes of AdminComment: Slurm takes 1024, the selector adds a mark
 
 local FORM_FIELDS = {
     node = "tres_per_node",
@@ -38,7 +39,7 @@ local TYPED_ENVIRONMENT = {
 --- what else stands in it: sharing (shard, mps), others (any, but for cpu=N of --cpus-per-task).
 function R.gpu_entries(text)
     local gpus, rest = {}, {}
-    for _, item in ipairs(split(text or "", ",")) do
+    for item in (text or ""):gmatch("[^,]+") do
         local entry = trim(item):gsub("^gres[/:]", "")
         local name, tail = entry:match("^([^:=]*)(.*)$")
         if name == "gpu" then
@@ -78,17 +79,6 @@ function R.gpu_request(job)
         end
     end
     return parts, besides
-end
-
-function R.index_type(parts)
-    for _, part in ipairs(parts) do
-        -- What stands behind the index (g1:, g1:1:x) may mean nothing to Slurm, or the same GPU.
-        local index = part.type and (part.type:match("^g%d+$") or part.type:match("^(g%d+)[^%w]"))
-        if index then
-            return index
-        end
-    end
-    return nil
 end
 
 --- Numbers of a request: nodes, tasks, GPUs in total (nil where the request leaves it open).
@@ -138,14 +128,17 @@ local function percent(text)
     )
 end
 
---- The AdminComment of a job (slurm_gpu_aware/slurm/admin_comment.py reads it).
+--- The AdminComment of a job (slurm_gpu_aware/slurm/admin_comment.py reads it); nil: too long.
 function R.admin_comment(job, new, model)
-    local entries = {}
+    local entries, bytes = {}, 0
     local function add(key, value)
         if type(value) == "number" then
             entries[#entries + 1] = string.format("%s=%d", key, value)
         elseif text_of(value) then
-            entries[#entries + 1] = key .. "=" .. percent(value)
+            bytes = bytes + #value
+            if bytes <= MAX_RECORD then -- a node list may have megabytes
+                entries[#entries + 1] = key .. "=" .. percent(value)
+            end
         end
     end
     local function now(field)
@@ -183,7 +176,8 @@ function R.admin_comment(job, new, model)
     add("ia", not text_of(job.script) and "1")
     add("bt", new.begin_time)
     add("ac", site and site:sub(1, 9) ~= "gpuaware/" and site)
-    return PREFIX .. table.concat(entries, ";")
+    local record = PREFIX .. table.concat(entries, ";")
+    return bytes <= MAX_RECORD and #record <= MAX_RECORD and record or nil
 end
 
 --- Take the model out of a TRES list: gres/gpu:a100:2 -> gres/gpu:2, gres/gpu:a100=2 -> gres/gpu=2.
@@ -220,7 +214,7 @@ function R.model_changes(job, part, new)
     local environment = {}
     for _, name in ipairs(TYPED_ENVIRONMENT) do
         local value = text_of(job.script) and job.environment and job.environment[name]
-        if text_of(value) then
+        if text_of(value) and #value <= base.MAX_TEXT then
             local changed = without_type_in_environment(value, kind)
             environment[name] = changed ~= value and changed or nil
         end

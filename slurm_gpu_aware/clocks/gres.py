@@ -11,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
 __all__ = ["NodeGres", "agreed_gpus"]
 
@@ -37,20 +37,24 @@ class NodeGres:
 
     def shared(self) -> bool:
         """Whether jobs share GPUs: it has shards or MPS."""
-        return any(True for _ in self._named("shard", "mps"))
+        return any(self._is_ours(line) for line in self._named("shard", "mps"))
 
     def names_all(self) -> bool:
         """Whether SLURM_JOB_GPUS holds all GPUs of a job: no GPU has a type of its own.
 
         False if it does not say (AutoDetect).
         """
-        types = [line.get("type", "") for line in self._named("gpu")]
-        return bool(types) and not any(map(_is_index_type, types))
+        lines = self._named("gpu")
+        if all(_is_indexed(line) for line in lines):
+            return False  # whichever are this node's, without reading host lists
+        ours = [line for line in lines if self._is_ours(line)]
+        return bool(ours) and not any(_is_indexed(line) for line in ours)
 
-    def _named(self, *names: str) -> Iterator[dict[str, str]]:
-        for line in self._lines:
-            if line.get("name", "").lower() in names and _is_for(line.get("nodename"), self._node):
-                yield line
+    def _named(self, *names: str) -> list[dict[str, str]]:
+        return [line for line in self._lines if line.get("name", "").lower() in names]
+
+    def _is_ours(self, line: dict[str, str]) -> bool:
+        return _is_for(line.get("nodename"), self._node)
 
 
 def agreed_gpus(
@@ -81,7 +85,9 @@ def _fields(line: str) -> dict[str, str]:
     }
 
 
-def _is_index_type(kind: str) -> bool:
+def _is_indexed(line: dict[str, str]) -> bool:
+    """Whether the GPU of a line has a type of its own: ``g0``, ``g1``, ..."""
+    kind = line.get("type", "")
     digits = kind.removeprefix("g")
     return digits != kind and digits.isascii() and digits.isdecimal() and digits == str(int(digits))
 

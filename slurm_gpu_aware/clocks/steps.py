@@ -25,11 +25,11 @@ def _is_titled(process: str, title: bytes) -> bool:
         with open(f"{process}/cmdline", "rb") as stream:
             if not stream.read(len(title)).startswith(title):
                 return False
-        # An update of Slurm removes the file of a program that runs.
-        program = os.readlink(f"{process}/exe").removesuffix(" (deleted)")
+        # Debian: slurmstepd-wlm. After an update of Slurm: "slurmstepd (deleted)".
+        program = os.readlink(f"{process}/exe")
         with open(f"{process}/status", encoding="utf-8", errors="replace") as stream:
             uids = next((line.split()[1:] for line in stream if line.startswith("Uid:")), [])
     except OSError:
         return False
     # The real user id; slurmstepd may take another effective one for a moment.
-    return os.path.basename(program) == "slurmstepd" and uids[:1] == ["0"]
+    return os.path.basename(program).startswith("slurmstepd") and uids[:1] == ["0"]

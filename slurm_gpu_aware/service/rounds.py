@@ -39,7 +39,6 @@ from slurm_gpu_aware.slurm.preemption import PreemptionRules
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
-    SlurmNode,
     SlurmPartition,
     split_arrays,
 )
@@ -56,7 +55,7 @@ _GATE_MARGIN_S = 5.0
 """Nothing is pinned if the gate may open within this time and that of one command: a job that
 starts meanwhile must not be touched."""
 _EPILOG_S = 3.0
-"""A node on which epilogs run for longer than this is not planned with until they are done."""
+"""A node on which an epilog runs for longer than this is not planned with until it is done."""
 _CONFIG_S = 60.0
 """Slurm's configuration and its QOS are read again after this time."""
 
@@ -115,7 +114,8 @@ class Rounds:
         self._slurm: SlurmConfig | None = None
         self._qos = QosReader(gateway)
         self._read_at = -float("inf")
-        self._completing: dict[str, float] = {}
+        self._completing: dict[int, float] = {}
+        """Record number of a job whose epilog runs -> since when."""
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, of the last reading."""
 
@@ -195,7 +195,7 @@ class Rounds:
             penalties=penalties,
             network=self._network.groups(penalties.general, self._timer),
             holds=holds,
-            busy_nodes=self._busy(nodes.values(), self._timer()),
+            busy_nodes=self._busy(jobs, self._timer()),
             now=now,
             class_of=self._class_of,
             applications=self._config.applications,
@@ -275,11 +275,12 @@ class Rounds:
         room = self._config.gate.queue_tests // max(1, len(nodes))
         self._shelf.put(spare(stay, PLANNABLE, room, split), self._gate_held_until(), between)
 
-    def _busy(self, nodes: Iterable[SlurmNode], now: float) -> frozenset[str]:
-        """Nodes that have been completing a job for so long that waiting there is no good."""
-        names = [node.name for node in nodes if "COMPLETING" in node.states]
-        self._completing = {name: self._completing.get(name, now) for name in names}
-        return frozenset(n for n, since in self._completing.items() if now - since > _EPILOG_S)
+    def _busy(self, jobs: Iterable[SlurmJob], now: float) -> frozenset[str]:
+        """Nodes on which one epilog takes so long that waiting there is no good."""
+        ending = [job for job in jobs if job.state == "COMPLETING"]
+        self._completing = {j.raw_id: self._completing.get(j.raw_id, now) for j in ending}
+        slow = [job for job in ending if now - self._completing[job.raw_id] > _EPILOG_S]
+        return frozenset(name for job in slow for name in job.nodes)
 
     def _gate_held(self, now: float) -> bool:
         # A lease is extended when at most a third of it is gone: half of it is always left.

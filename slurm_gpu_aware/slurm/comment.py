@@ -70,13 +70,15 @@ def parse_comment(
     Raises
     ------
     RequestError
-        One of our keys occurs and something is wrong; the sentence names the valid values.
+        The comment is too long, or one of our keys occurs and something is wrong; the sentence
+        names the valid values.
     """
-    entries = [_split(item) for item in _bytes(text or "").split(",")]
+    raw = _bytes(text or "")
+    if len(raw) > MAX_LENGTH:
+        raise _wrong(f"the comment is longer than {MAX_LENGTH} characters; shorten it")
+    entries = [_split(item) for item in raw.split(",")]
     if not any(value is not None and key in KEYS for key, value in entries):
         return None
-    if len(_bytes(text or "")) > MAX_LENGTH:
-        raise _wrong(f"the comment is longer than {MAX_LENGTH} characters; shorten it")
     found: dict[str, str] = {}
     for key, value in entries:
         if value is None:

@@ -22,7 +22,8 @@ TWO_NODES = {"min_nodes": 2, "max_nodes": 2}
 KNOWN_GLOBALS = frozenset(
     (
         *("debug", "dofile", "error", "io", "ipairs", "loadfile", "math", "os", "pairs", "pcall"),
-        *("setfenv", "setmetatable", "slurm", "string", "table", "tonumber", "tostring", "type"),
+        *("rawget", "setfenv", "setmetatable", "slurm", "string", "table", "tonumber"),
+        *("tostring", "type"),
     )
 )
 

@@ -64,3 +64,32 @@ def test_a_sweep_finds_the_slow_gpus_and_class_a_stays_off_them(cluster: Cluster
     cluster.wait(job, "RUNNING")
     assert cluster.gpus(job) == {fast[0]: fast[1]}
     cluster.wait(job, "COMPLETED")
+
+
+def test_a_user_on_a_node_keeps_no_clock_from_being_set_and_reset(cluster: Cluster) -> None:
+    """Regression: a user's lock on our folder cost each job 14 s, and its clock stayed."""
+    job = cluster.submit("alice", ["--gres=gpu:1", "-w", "n1", "--comment=class=A,freq=900"], WAIT)
+    cluster.wait(job, "COMPLETED")  # all folders are there
+    ours = "/var/lib/slurm-gpu-aware/clock-locks /shared/gpu-aware/clocks"
+    attack = f"find {ours} -readable -print0 | xargs -0 -P0 -I@ flock -s -n @ sleep 60"
+    with cluster.start_command("n1", ["sh", "-c", attack], user="alice") as attacker:
+        job = cluster.submit("bob", ["--gres=gpu:1", "-w", "n1", "--comment=freq=900"], WAIT)
+        cluster.wait_until(lambda: len(locked(cluster)) == 1, 20, lambda: str(locked(cluster)))
+        cluster.wait(job, "COMPLETED")
+        cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
+        attacker.kill()
+    cluster.sh("n1", "pkill -x flock || true")
+
+
+def test_only_slurm_says_that_a_step_runs(cluster: Cluster) -> None:
+    job = cluster.submit("alice", ["--gres=gpu:1", "-w", "n1"], "sleep 30")
+    cluster.wait(job, "RUNNING")
+    fake = "exec -a 'slurmstepd: [777.batch]' sleep 30"
+    with cluster.start_command("n1", ["bash", "-c", fake], user="alice") as process:
+        titles = ["ps", "-eo", "args"]
+        cluster.wait_until(lambda: "[777.batch]" in cluster.sh("n1", titles), 10, lambda: "a step")
+        code = "from slurm_gpu_aware.clocks.steps import has_step; print(has_step({}))"
+        for number, runs in ((job, True), ("777", False)):
+            python = ["/opt/slurm-gpu-aware/bin/python3", "-c", code.format(repr(number))]
+            assert cluster.sh("n1", python).strip() == str(runs)
+        process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,10 @@ from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
 pytestmark = pytest.mark.flaky(reruns=0)  # a gate opened once is open
 CONF = "/etc/slurm/gpu_aware_conf.lua"
 SUBMITTED = "/var/spool/slurm-gpu-aware/submitted"
+SAME_AS_G3 = "xfUUwfUUxfUU"
+"""A GRES type that Slurm does not tell from g3."""
+SAME_WITH_LICENCE = "A.aAA+t0-+z2license/gpuaware"
+"""Another one; in --tres-per-task Slurm takes the gate's licence out of it."""
 
 # What decides about nodes and GPUs, as scontrol spells it.
 GUARDED = [
@@ -146,6 +151,11 @@ def test_refusals_reach_the_user(cluster: Cluster) -> None:
     for args, sentence in [
         (["--gres=gpu:1", "--comment=class=D"], "class=D is not valid; valid: A, B, C, auto"),
         (["--gres=gpu:g1:1"], "GPU type g1 names one GPU of a node"),
+        ([f"--gres=gpu:{SAME_AS_G3}:1"], "the same as g3, names one GPU of a node"),
+        ([f"--gpus={SAME_AS_G3}:1", "--comment=place=off"], "the same as g3"),
+        (["-n1", f"--tres-per-task=gres/gpu:{SAME_AS_G3}:1"], "the same as g3"),
+        (["-n1", "--tres-per-task=license/gpuaware:100000"], "licence gpuaware is the gate"),
+        (["-n1", f"--tres-per-task=gres/gpu:{SAME_WITH_LICENCE}:1"], "licence gpuaware is"),
         (["--licenses=gpuaware:1"], "licence gpuaware is the gate"),
         (["--gpus=1", f"--reservation={GATE}"], f"reservation {GATE} is the gate"),
         (["--gpus=1", "--extra=freq=900"], "--comment=freq=MHz"),
@@ -156,6 +166,17 @@ def test_refusals_reach_the_user(cluster: Cluster) -> None:
         assert said.startswith("sbatch: error: gpu-aware: ")
         assert sentence in said.splitlines()[0]
     assert waiting(cluster) == []
+
+
+def test_licences_of_megabytes_do_not_hold_slurmctld_up(cluster: Cluster) -> None:
+    script = f"#!/bin/sh\n#SBATCH --licenses={',' * 3_900_000}\nsleep 1\n"
+    cluster.sh("ctl", "sdiag -r")
+    done = cluster.run("ctl", ["sbatch"], "alice", stdin=script)
+    assert done.returncode != 0
+    assert b"--licenses is longer than 1024 characters" in done.stderr
+    took = re.search(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)", cluster.sh("ctl", "sdiag"))
+    assert took is not None
+    assert int(took[1]) < 500_000, "microseconds in slurmctld"
 
 
 def test_left_to_slurm_and_told(cluster: Cluster) -> None:
@@ -238,6 +259,9 @@ def test_owner_cannot_enter_by_another_job(cluster: Cluster) -> None:
         (other, "licenses=gpuaware"),
         (other, f"reservation={GATE}"),
         (other, "gres=gpu:g1:1"),
+        (other, f"gres=gpu:{SAME_AS_G3}:1"),
+        (other, "trespertask=license/gpuaware:1"),
+        (other, "licenses=" + "a," * 600),
         (left, "licenses=gpuaware:1"),
         (left, "tresperjob=gres/gpu:g3:1"),
         (left, "extra=freq=900"),

@@ -11,17 +11,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from memory_slurmctld import Record, State, change_jobs, find, job_as_read, node_with_gpus
+
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.client import JOB_ID, JobUpdate, NewReservation
-from slurm_gpu_aware.slurm.libslurm_client import _descriptor, _named
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
     NODE,
@@ -39,7 +41,6 @@ from slurm_gpu_aware.slurm.read_cluster import (
     partition_of,
     reservation_of,
 )
-from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
@@ -50,6 +51,7 @@ from slurm_gpu_aware.slurm.records import (
     SlurmSwitch,
 )
 from slurm_gpu_aware.slurm.topology import parse_topology
+from slurm_gpu_aware.slurm.values import parse_licenses
 
 __all__ = [
     "FOREVER",
@@ -63,13 +65,9 @@ __all__ = [
     "reservation_record",
 ]
 
-State = dict[str, Any]
-Record = dict[str, Any]
-
-GATE = "gpuaware"
 FOREVER = 99_999_999_999
-OWN = frozenset({"cpu_ids", "slots", "starts", "stuck"})
-"""Of a job: the CPU ids and GPUs that it holds on each of its nodes, how often it has started, and
+OWN = frozenset({"held_cores", "slots", "starts", "stuck"})
+"""Of a job: the cores and GPUs that it holds on each of its nodes, how often it has started, and
 that it never does."""
 START: State = {
     "jobs": [],
@@ -84,22 +82,13 @@ START: State = {
     "topology": "",  # as Slurm prints it
     "qos": "",  # as sacctmgr prints it
     "refuse": [],  # ids of jobs and array tasks whose updates are refused
-    "licence_total": None,  # how many licences a reservation can hold
+    "licences": {"gpuaware": 100_000, "gpuaware_shelf": 8, "matlab": 10},
     "silent": "",  # why Slurm does not answer
     "calls": [],  # every request: its name and what was given
     "kill_at": 0,  # the N-th request kills the process that asks,
     "kill_before": False,  # before or after doing its work
-    "touched_running": [],  # updates of placements of jobs that run
+    "touched_running": [],  # refused updates of `OF_PENDING` of jobs that have started
 }
-_CHANGED = {
-    "begin_time": "eligible_time",
-    "max_cpus": None,
-    "min_cpus": "num_cpus",
-    "min_nodes": "num_nodes",
-    "reservation": "resv_name",
-}
-"""Fields of an update whose names in a record are others; None: not shown there."""
-_PLACEMENT = ("min_nodes", "req_nodes", "tres_per_node")
 
 
 def _record(kind: RecordKind, usual: Mapping[str, Any], fields: Mapping[str, Any]) -> Record:
@@ -220,7 +209,7 @@ class MemorySlurm:
 
     def jobs(self) -> list[SlurmJob]:
         with self._asked("jobs") as state:
-            found = [(job["job_id"], _read(job)) for job in state["jobs"]]
+            found = [(job["job_id"], job_as_read(job)) for job in state["jobs"]]
         self.unread = frozenset(number for number, job in found if job is None)
         return [job for _, job in found if job is not None]
 
@@ -232,13 +221,13 @@ class MemorySlurm:
             number = int(job_id.partition("_")[0])
             with self._asked("job", job_id) as state:
                 asked = [j for j in state["jobs"] if number in (j["job_id"], j["array_job_id"])]
-            jobs = [job for job in map(_read, asked) if job is not None]
+            jobs = [job for job in map(job_as_read, asked) if job is not None]
             found += [job for job in jobs if job.id == job_id][:1]
         return found
 
     def nodes(self) -> list[SlurmNode]:
         with self._asked("nodes") as state:
-            return [node_of(_with_gpus(node, state)) for node in state["nodes"]]
+            return [node_of(node_with_gpus(node, state)) for node in state["nodes"]]
 
     def partitions(self) -> list[SlurmPartition]:
         with self._asked("partitions") as state:
@@ -258,26 +247,39 @@ class MemorySlurm:
             return parse_topology(state["topology"])
 
     def free_licenses(self) -> dict[str, int]:
-        with self._asked("licenses"):
-            return {"matlab": 10}
+        with self._asked("licenses") as state:
+            held = [*state["reservations"], *(j for j in state["jobs"] if j["state"] == "RUNNING")]
+            used = Counter[str]()
+            for name, count in [pair for one in held for pair in parse_licenses(one["licenses"])]:
+                used[name] += count
+            return {name: max(0, n - used[name]) for name, n in state["licences"].items()}
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
         refused: dict[str, str] = {}
         for update in updates:
             with self._asked("update", update.job_id, dict(update.fields)) as state:
-                refused |= _update(state, update)
+                refused |= change_jobs(state, update)
         return refused
 
     def release_jobs(self, ids: Sequence[str]) -> None:
         for job_id in ids:
-            with self._asked("release", job_id):
-                pass
+            with self._asked("release", job_id) as state:
+                found = find(state, job_id)
+                if found is not None:
+                    found["priority"] = found["priority"] or 1
 
     def create_reservation(self, wanted: NewReservation) -> None:
         with self._asked("create_reservation", wanted.name) as state:
-            total = state["licence_total"]
-            if total is not None and int(wanted.licenses.partition(":")[2]) > total:
-                raise SourceError("Error creating the reservation: Invalid license specification")
+            known = [node["name"] for node in state["nodes"]]
+            if wanted.name in [found["name"] for found in state["reservations"]]:
+                raise SourceError("Slurm, create reservation: Duplicate reservation name")
+            if any(
+                n > state["licences"].get(name, 0) for name, n in parse_licenses(wanted.licenses)
+            ):
+                raise SourceError("Slurm, create reservation: Invalid license specification")
+            nodes = known if wanted.nodes == "ALL" else expand_hostlist(wanted.nodes)
+            if not set(nodes) <= set(known):
+                raise SourceError("Slurm, create reservation: Invalid node name specified")
             state["reservations"].append(
                 reservation_record(
                     wanted.name,
@@ -285,7 +287,7 @@ class MemorySlurm:
                     end_time=int(wanted.end_s),
                     users=wanted.users,
                     licenses=wanted.licenses,
-                    node_list=wanted.nodes,
+                    node_list=",".join(nodes),
                     flags=",".join(sorted(wanted.flags)),
                 )
             )
@@ -317,129 +319,3 @@ class MemorySlurm:
                     node |= {"state": node_state, "reason": reason}
                     return
             raise SourceError("Slurm, update node: Invalid node name specified")
-
-
-def _read(job: Record) -> SlurmJob | None:
-    """The job of a record; None if it cannot be understood."""
-    shares = []
-    if job["state"] == "RUNNING":
-        gres = ",".join(f"gpu:g{slot}:1(IDX:{slot})" for slot in job.get("slots", []))
-        cores = job.get("cpu_ids", "0")
-        first, _, last = cores.partition("-")
-        cpus = int(last or first) - int(first) + 1
-        shares = [f"{node}\t{cpus}\t{cores}\t500\t{gres}\n" for node in job["nodes"].split(",")]
-    try:
-        return job_of({**job, "shares": "".join(shares)})
-    except (SourceError, ValueError, LookupError):
-        return None
-
-
-def _held(jobs: Iterable[Record]) -> set[tuple[str, int]]:
-    """(node, GPU) of all jobs that run."""
-    return {
-        (node, slot)
-        for job in jobs
-        if job["state"] == "RUNNING"
-        for node in job["nodes"].split(",")
-        for slot in job.get("slots", [])
-    }
-
-
-def _with_gpus(node: Record, state: State) -> Record:
-    """The node's record, with the GPUs that jobs hold where there are any."""
-    used = {slot for name, slot in _held(state["jobs"]) if name == node["name"]}
-    held = ",".join(f"gpu:g{slot}:1(IDX:{slot})" for slot in sorted(used))
-    return node | {"gres_used": held}
-
-
-def _shown_id(job: Record) -> str:
-    """The id of a record as Slurm names it in its complaints: ``98_3``, ``98_[4-9]``."""
-    if not job["array_job_id"]:
-        return str(job["job_id"])
-    single = job["array_task_id"] != NOT_SET
-    task = job["array_task_id"] if single else f"[{job['array_task_str']}]"
-    return f"{job['array_job_id']}_{task}"
-
-
-def _find(state: State, job_id: str) -> Record | None:
-    """The record of an id; one task of an unsplit array is split off, as Slurm does."""
-    for job in state["jobs"]:
-        if job_id in (str(job["job_id"]), _shown_id(job)):
-            return job
-    array, _, task = job_id.partition("_")
-    for job in state["jobs"]:
-        tasks = [t for t in job["array_task_str"].partition("%")[0].split(",") if t]
-        if str(job["array_job_id"]) == array and task in tasks:
-            number = max(j["job_id"] for j in state["jobs"]) + 1
-            new = job | {"job_id": number, "array_task_id": int(task), "array_task_str": ""}
-            tasks.remove(task)
-            job["array_task_str"] = ",".join(tasks)
-            state["jobs"].append(new)
-            if not tasks:
-                state["jobs"].remove(job)
-            return new
-    return None
-
-
-def _update(state: State, update: JobUpdate) -> dict[str, str]:
-    """Complaints by the id that was asked for."""
-    job_id, refused = update.job_id, state["refuse"]
-    # The id of an array means every record of it, running tasks too.
-    jobs = [job for job in state["jobs"] if str(job["array_job_id"]) == job_id]
-    if not jobs:
-        found = _find(state, job_id)
-        jobs = [] if found is None else [found]
-    if not jobs or (job_id in refused and not jobs[0]["array_job_id"]):
-        return {job_id: "Invalid job id specified"}
-    complaints = {}
-    for job in jobs:
-        if job_id in refused or _shown_id(job) in refused:
-            why = "Requested node configuration is not available"
-        else:
-            why = _change(state, job, update)
-        if why:
-            complaints[_named(_shown_id(job), job_id)] = why
-    return complaints
-
-
-def _change(state: State, job: Record, update: JobUpdate) -> str:
-    """Change a record; the complaint if Slurm refuses."""
-    texts, numbers = _descriptor(update.fields)
-    name = texts.get("reservation", "")
-    if name and name not in [found["name"] for found in state["reservations"]]:
-        return "Requested reservation is invalid"
-    if "begin_time" in numbers and job["state"] != "PENDING":
-        return "Job is no longer pending execution"
-    changed = texts | numbers
-    if job["state"] != "PENDING":
-        touched = [field for field in _PLACEMENT if field in changed]
-        state["touched_running"] += [[update.job_id, field] for field in touched]
-    for field, value in changed.items():
-        shown = _CHANGED.get(field, field)
-        if shown is not None:
-            job[shown] = value
-    if "reservation" in changed:
-        job["reason"] = "Reservation" if name else "None"
-    if "begin_time" in changed:
-        job["reason"] = "None"
-    _start(state, job)
-    return ""
-
-
-def _start(state: State, job: Record) -> None:
-    """A pending job whose gate is open starts at once where it is pinned (or on n1)."""
-    if (
-        job["state"] != "PENDING"
-        or GATE in job["licenses"]
-        or job.get("stuck")
-        or job["eligible_time"] > time.time()
-    ):
-        return
-    slots = [int(i) for i in re.findall(r"gpu:g(\d+):1", job["tres_per_node"])] or [0, 1]
-    nodes = job["req_nodes"] or "n1"
-    wanted = {(node, slot) for node in nodes.split(",") for slot in slots}
-    if wanted & _held(state["jobs"]):
-        return
-    job |= {"state": "RUNNING", "nodes": nodes, "slots": slots, "start_time": 1000}
-    job["gres_total"] = ",".join(f"gpu:g{slot}:1" for slot in slots)
-    job["starts"] = job.get("starts", 0) + 1

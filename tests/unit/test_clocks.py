@@ -160,6 +160,8 @@ def gres_conf(folder, *lines):
         ("NodeName=n[1-2] Name=gpu Type=v100 File=/dev/nvidia[0-3]", {}),
         ("NodeName=n[1-2] Name=gpu File=/dev/nvidia[0-3]", {}),
         ("NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1", {1: 900, 3: 900}),
+        ("NodeName=n1 Name=gpu Type=g1\nNodeName=n2 Name=gpu Type=a100", {1: 900, 3: 900}),
+        ("NodeName=n2 Name=gpu Type=g1\nNodeName=n1 Name = gpu Type=a100", {}),
         ("NodeName=n[5-6] Name=gpu Type=v100 File=/dev/nvidia[0-3]", {1: 900, 3: 900}),
         ("AutoDetect=nvml", {1: 900, 3: 900}),
     ],
@@ -194,12 +196,12 @@ def test_no_clock_on_a_gpu_in_parts(hooks):
 
 def test_a_gpu_of_a_job_that_runs_here_is_not_touched(hooks):
     """Only the job's own Extra names it; a step of its other job shows that that is not gone."""
-    hooks.run("prolog", 16, "1", "freq=600")
+    hooks.run("prolog", 71234567, "1", "freq=600")  # no job of a real slurmstepd
     code = f"""
 import json
 from slurm_gpu_aware.clocks import hooks
 from slurm_gpu_aware.clocks.notes import Notes
-hooks.has_step = lambda job_id: job_id == "16"
+hooks.has_step = lambda job_id: job_id == "71234567"
 env = {{"SLURM_JOB_ID": "17", "SLURM_JOB_GPUS": "3", "SLURM_JOB_EXTRA": "freq=900@1+3",
        "SLURMD_NODENAME": "n1"}}
 print(json.dumps(hooks.prolog(env, Notes({str(hooks.locks)!r}), 1.0)))
@@ -226,7 +228,7 @@ def a_process(proc, number, title, program, uids):
     [
         ("/usr/sbin/slurmstepd", "0\t0\t0\t0", True),
         ("/usr/sbin/slurmstepd", "0\t2001\t0\t2001", True),  # opens the job's files
-        ("/usr/sbin/slurmstepd (deleted)", "0\t0\t0\t0", True),
+        ("/usr/sbin/slurmstepd-wlm (deleted)", "0\t0\t0\t0", True),
         ("/usr/bin/sleep", "2001\t2001\t2001\t2001", False),
         ("/home/alice/slurmstepd", "2001\t2001\t2001\t2001", False),
         ("/usr/bin/su", "2001\t0\t0\t0", False),  # set-user-id, with a title of the user's
@@ -548,7 +550,7 @@ def test_hooks_import_no_more_than_they_need(hooks):
         "SLURM_JOB_ID": "1",
         "SLURM_JOB_GPUS": "0",
         "SLURM_JOB_EXTRA": "freq=900@0+1",
-        "SLURM_CONF": gres_conf(hooks.node.folder, "NodeName=n1 Name=gpu Type=g0"),
+        "SLURM_CONF": gres_conf(hooks.node.folder, "NodeName=n[1-2] Name=gpu Type=g0"),
     }
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_slurm import node_record
 from test_translate import NOW, asked, eligible, job, node, site
 
 from slurm_gpu_aware.slurm.eligible import allowed_nodes
-from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
+from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.slices import SlicedNodes
 from slurm_gpu_aware.slurm.snapshot import build_cluster, is_usable
@@ -98,12 +99,8 @@ SHARED = [
 
 
 def mixed(gres: str, *plain: str) -> Site:
-    text = (
-        f"NodeName=s1 CPUAlloc=0 CPUEfctv=16 CPUTot=16 ActiveFeatures=(null) Gres={gres}"
-        " GresDrain=N/A GresUsed=gpu:a100:0(IDX:N/A) RealMemory=64000 AllocMem=0 State=IDLE"
-        " Partitions=gpu"
-    )
-    return site([*parse_nodes(text), *(node(name) for name in plain)])
+    shared = node_of(node_record("s1", gres=gres))
+    return site([shared, *(node(name) for name in plain)])
 
 
 @pytest.mark.parametrize("gres", SHARED)

@@ -134,7 +134,7 @@ def test_the_gate_is_looked_at_now_and_then(slurm: SlurmFolder) -> None:
 
 def test_a_gate_that_slurm_cannot_make_larger_stays(slurm: SlurmFolder) -> None:
     heartbeat = gate_of(slurm, "gpuaware:10")
-    slurm.set(licence_total=50)
+    slurm.set(licences={"gpuaware": 50})
     heartbeat.beat()
     assert held(slurm) == ["gpuaware:10"]
     assert heartbeat.held_until > 0

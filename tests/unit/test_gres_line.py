@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import astuple
 
 import pytest
+from memory_slurm import node_record
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres
-from slurm_gpu_aware.slurm.parse_cluster import parse_nodes
+from slurm_gpu_aware.slurm.read_cluster import node_of
+from slurm_gpu_aware.slurm.records import SlurmNode
 
 
 def read(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]:
@@ -92,12 +94,8 @@ def test_slices_of_a_gpu(kind: str | None, slices: bool) -> None:
     assert is_slice(kind) is slices
 
 
-def node_line(gres: str, used: str, name: str = "n1", state: str = "IDLE") -> str:
-    return (
-        f"NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 ActiveFeatures=(null)"
-        f" Gres={gres} GresDrain=N/A GresUsed={used} RealMemory=64000 AllocMem=0 State={state}"
-        " Partitions=gpu OS=Linux 6.1 #1 SMP"
-    )
+def node(gres: str, used: str, name: str = "n1") -> SlurmNode:
+    return node_of(node_record(name, gres=gres, gres_used=used))
 
 
 @pytest.mark.parametrize(
@@ -111,9 +109,9 @@ def node_line(gres: str, used: str, name: str = "n1", state: str = "IDLE") -> st
     ],
 )
 def test_nodes_whose_gpus_are_shared_or_cut(gres: str, used: str, shared: bool) -> None:
-    (node,) = parse_nodes(node_line(gres, used))
-    assert node.shared_gres is shared
-    assert node.gpus_used == {1}
+    found = node(gres, used)
+    assert found.shared_gres is shared
+    assert found.gpus_used == {1}
 
 
 @pytest.mark.parametrize(
@@ -127,20 +125,9 @@ def test_nodes_whose_gpus_are_shared_or_cut(gres: str, used: str, shared: bool) 
     ],
 )
 def test_gpus_that_slurm_only_counts_are_used_all_the_same(used: str, indices: set[int]) -> None:
-    (node,) = parse_nodes(node_line("gpu:4", used))
-    assert node.gpus_used == indices
+    assert node("gpu:4", used).gpus_used == indices
 
 
-def test_one_node_that_cannot_be_understood_costs_no_other() -> None:
-    lines = [
-        node_line("gpu:2G", "(null)", "n1"),
-        node_line("gpu:4", "gpu:0(IDX:N/A)", "n2").replace("AllocMem=0", "AllocMem=?"),
-        "NodeName=n3 Arch=x86_64",
-        node_line("gpu:4", "gpu:1(IDX:2)", "n4"),
-    ]
-    unreadable: dict[str, str] = {}
-    (left,) = parse_nodes("\n".join(lines), unreadable)
-    assert (left.name, left.gpus_used) == ("n4", {2})
-    assert list(unreadable) == ["n1", "n2", "n3"]
-    with pytest.raises(SourceError, match="node n1"):
-        parse_nodes("\n".join(lines))
+def test_a_node_that_cannot_be_understood_is_an_error() -> None:
+    with pytest.raises(SourceError, match="gpu:2G"):
+        node("gpu:2G", "(null)")

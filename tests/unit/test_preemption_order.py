@@ -9,18 +9,20 @@ import pytest
 from sample_jobs import slurm_job
 
 from slurm_gpu_aware.cluster import PreemptionOrder
-from slurm_gpu_aware.slurm.parse_cluster import parse_config
 from slurm_gpu_aware.slurm.preemption import PreemptionRules
+from slurm_gpu_aware.slurm.read_cluster import config_of
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
 
 
 def config(preempting: str, scheduling: str = "(null)") -> SlurmConfig:
-    return parse_config(
-        "SLURM_VERSION           = 24.11.5\n"
-        "PreemptMode             = REQUEUE\n"
-        f"PreemptParameters       = {preempting}\n"
-        "PreemptType             = preempt/partition_prio\n"
-        f"SchedulerParameters     = {scheduling}\n"
+    return config_of(
+        {
+            "SLURM_VERSION": "24.11.5",
+            "PreemptMode": "REQUEUE",
+            "PreemptParameters": preempting,
+            "PreemptType": "preempt/partition_prio",
+            "SchedulerParameters": scheduling,
+        }
     )
 
 

@@ -441,7 +441,7 @@ def test_a_selector_goes_on_with_the_shelf_that_is_there(
 def test_without_its_licence_all_stay_in_the_queue(
     slurm: SlurmFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slurm.set(licence_total=0)
+    slurm.set(licences={"gpuaware": 100_000})
     with caplog.at_level(logging.WARNING):
         bench = full_node(slurm, aged("9"))
         bench.rounds.run()

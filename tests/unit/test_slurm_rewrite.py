@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from memory_slurm import job_record
 
 from slurm_gpu_aware.service.placing import extra_with_clock
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, encode, parse
@@ -12,7 +13,7 @@ from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.features import matches, understood
 from slurm_gpu_aware.slurm.gres import gpu_slots, placed_slots, same_tres, typed_gres
 from slurm_gpu_aware.slurm.mark import HAND, RELEASED, mark_of, marked, unmarked
-from slurm_gpu_aware.slurm.parse_json import parse_jobs_json
+from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.rewrite import (
     Pins,
@@ -28,18 +29,8 @@ TWO = Pins(("n1", "n2"), (0, 2))
 
 
 def job(**fields: object) -> SlurmJob:
-    """A pending job as Slurm's JSON shows it."""
-    number = {"set": True, "infinite": False, "number": 1}
-    record = {
-        "job_id": 7, "name": "j", "user_name": "alice", "user_id": 2001, "job_state": ["PENDING"],
-        "state_reason": "Licenses", "partition": "gpu", "restart_cnt": 0, "batch_flag": True,
-        "time_limit": number, "array_task_id": number | {"set": False},
-        "memory_per_node": number | {"set": False}, "memory_per_cpu": number,
-        "node_count": number, "cpus": number, "tasks": number,
-    }  # fmt: skip
-    import json
-
-    (found,) = parse_jobs_json(json.dumps({"jobs": [record]}))
+    """A pending job as Slurm shows it; without memory, unlike a parked one."""
+    found = job_of(job_record(pn_min_memory=1 - (1 << 63)))
     return replace(found, **fields)  # type: ignore[arg-type]
 
 
@@ -125,9 +116,14 @@ def test_a_name_that_is_no_node_is_refused() -> None:
         placed_fields(OriginalRequest(tres_per_node="gres/gpu:1"), Pins(("n1;rm",), (0,)))
 
 
-@pytest.mark.parametrize("value", ["a b", 'a"b', "a'b", "a\nb", "a\\b", "é", "\0"])
-def test_an_update_is_plain_words(value: str) -> None:
-    with pytest.raises(ValueError, match="not a plain word"):
+@pytest.mark.parametrize("value", ["", "a b", 'a"b', "a'b", "a\nb", "a\\b", "é"])
+def test_any_text_may_be_a_value(value: str) -> None:
+    assert JobUpdate("7", (("Extra", value),)).fields == (("Extra", value),)
+
+
+@pytest.mark.parametrize("value", ["\0", "a\0b", "x" * 65537], ids=["NUL", "NUL inside", "long"])
+def test_what_slurm_would_cut_is_no_value(value: str) -> None:
+    with pytest.raises(ValueError, match="is no value of it"):
         JobUpdate("7", (("Extra", value),))
 
 
@@ -272,7 +268,8 @@ def test_extra_keeps_what_the_user_put_there() -> None:
     assert extra_with_clock(None, 900) == "freq=900"
     assert extra_with_clock("mine,freq=100@2", 900, (0, 3)) == "mine,freq=900@0+3"
     assert extra_with_clock("mine,freq=100", None) == "mine"
-    assert extra_with_clock("two words", 900) is None
+    assert extra_with_clock("two words", 900) == "two words,freq=900"
+    assert extra_with_clock("x" * 65530, 900) is None
 
 
 def test_a_node_count_that_is_asked_is_not_sent() -> None:

@@ -231,7 +231,7 @@ ENFORCED = 1 << 4
 """GRES_ENFORCE_BIND"""
 
 
-def running(job_id: str, node_name: str, cpu_ids: str, slots: list[int]) -> dict[str, object]:
+def running(job_id: str, node_name: str, cores: str, slots: list[int]) -> dict[str, object]:
     fields = {
         "state": "RUNNING",
         "nodes": node_name,
@@ -240,7 +240,7 @@ def running(job_id: str, node_name: str, cpu_ids: str, slots: list[int]) -> dict
         "gres_total": ",".join(f"gpu:g{i}:1" for i in slots) or "gpu:g0:0",
         "end_time": 99_999_999_999,
     }
-    return {**parked(job_id, **fields), "slots": slots, "cpu_ids": cpu_ids}
+    return {**parked(job_id, **fields), "slots": slots, "held_cores": cores}
 
 
 def waiting(gpus: int, **fields: object) -> dict[str, object]:

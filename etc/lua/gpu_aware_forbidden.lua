@@ -1,0 +1,197 @@
+--[[
+What an ordinary user may not ask for: the gate's licence and reservation, a clock, the GPU of an
+index. All texts of a job are read as Slurm reads them, so that no spelling passes.
+
+Lengths come first, for slurmctld waits while we read, and applies its own limits only afterwards:
+- What is parsed (PARSED, and the comment in gpu_aware_comment.lua) is refused if it is longer than
+  Slurm's own limit. Slurm would refuse all of it but licences; those cannot be left alone, for what
+  was not read was not checked.
+- What is only copied into the record of a parked job (node lists, AdminComment) may be longer: the
+  job is left to Slurm (gpu_aware_request.lua).
+- Of all others only whether they are there is looked at.
+]]
+
+local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+local base = dofile(here .. "gpu_aware_base.lua")
+local text_of = base.text_of
+local trim = base.trim
+local shown = base.shown
+
+local F = {}
+
+local MAX_TEXT = base.MAX_TEXT
+
+-- Texts of a job that are parsed, here or in the other files, and their options.
+local PARSED = {
+    { "licenses", "--licenses" },
+    { "reservation", "--reservation" },
+    { "extra", "--extra" },
+    { "tres_per_node", "--gres" },
+    { "tres_per_job", "--gpus" },
+    { "tres_per_task", "--tres-per-task" },
+    { "tres_per_socket", "--gpus-per-socket" },
+    { "cpus_per_tres", "--cpus-per-gpu" },
+    { "mem_per_tres", "--mem-per-gpu" },
+    { "tres_bind", "--gpu-bind" },
+    { "tres_freq", "--gpu-freq" },
+    { "features", "--constraint" },
+}
+-- Those in which Slurm looks for GRES types.
+local TYPED = {
+    "tres_per_node",
+    "tres_per_job",
+    "tres_per_task",
+    "tres_per_socket",
+    "cpus_per_tres",
+    "mem_per_tres",
+}
+
+--- Why a job or an update is refused for the length of a text; nil: it is not.
+function F.too_long(job)
+    for _, field in ipairs(PARSED) do
+        if #(text_of(job[field[1]]) or "") > MAX_TEXT then
+            return string.format(
+                "gpu-aware: %s is longer than %d characters; shorten it",
+                field[2],
+                MAX_TEXT
+            )
+        end
+    end
+    return nil
+end
+
+-- Licences and reservations -----------------------------------------------------------------------
+
+--- Does a licence list name this licence? False for a list that is too long: none of ours is.
+function F.names_licence(licences, licence)
+    licences = text_of(licences)
+    if not licences or #licences > MAX_TEXT or not licences:find(licence, 1, true) then
+        return false
+    end
+    for item in licences:gmatch("[^,;|&()]+") do
+        if trim(item):match("^[^:=@*]*") == licence then
+            return true
+        end
+    end
+    return false
+end
+
+--- The option with which a job asks for a licence; nil: with none. Slurm takes licences out of
+-- tres_per_task after us (_set_tot_license_req): the word may stand anywhere, "/" may follow it.
+function F.licence_option(job, licence)
+    if F.names_licence(job.licenses, licence) then
+        return "--licenses"
+    end
+    for item in (text_of(job.tres_per_task) or ""):gmatch("license[/:]?([^,]*)") do
+        if F.names_licence(item, licence) then
+            return "--tres-per-task"
+        end
+    end
+    return nil
+end
+
+--- Licence of the reservations in which parked jobs wait, and how the names of these begin.
+local SHELF = "gpuaware_shelf"
+
+--- The reservation of a list that is ours: the gate's, or a shelf.
+local function our_reservation(reservations, gate)
+    for item in (text_of(reservations) or ""):gmatch("[^,]+") do
+        local name = trim(item)
+        if name == gate or (name .. "_"):sub(1, #SHELF + 1) == SHELF .. "_" then
+            return name
+        end
+    end
+    return nil
+end
+
+-- The GPU of an index -----------------------------------------------------------------------------
+
+local COLON, EQUALS = (":="):byte(1, 2)
+local WEIGHTS = { [0] = 1, 256, 65536, 16777216 }
+local MOST_GPUS = 1024 -- on a node
+
+-- Slurm compares GRES types by a sum of their bytes, modulo 2^32 (gres_build_id): xfUUwfUUxfUU is g3.
+-- Sum -> index type.
+local INDEX_TYPE = {}
+for index = 0, MOST_GPUS - 1 do
+    local name, sum = string.format("g%d", index), 0
+    for i = 1, #name do
+        sum = sum + name:byte(i) * WEIGHTS[(i - 1) % 4]
+    end
+    INDEX_TYPE[sum % 4294967296] = name
+end
+
+--- The GRES type at the start of "TYPE:COUNT" that is an index type to Slurm: (type, index type);
+--- nil: there is none. Where the type ends depends on what follows, so each end is tried. Whether C's
+--- char is signed depends on the machine, so both sums are looked at.
+local function index_type_in(text)
+    local signed, unsigned = 0, 0
+    for i = 1, #text + 1 do
+        local byte, weight = text:byte(i), WEIGHTS[(i - 1) % 4]
+        if not byte or byte == COLON or byte == EQUALS then
+            local index = INDEX_TYPE[signed % 4294967296] or INDEX_TYPE[unsigned % 4294967296]
+            if index then
+                return text:sub(1, i - 1), index
+            end
+        end
+        byte = byte or 0
+        signed = signed + (byte < 128 and byte or byte - 256) * weight
+        unsigned = unsigned + byte * weight
+    end
+    return nil
+end
+
+--- The GPU type in a job's request that is an index type to Slurm: (type, index type); nil: there is
+--- none. As in slurm_get_next_tres, "gres" may stand anywhere in an entry.
+function F.index_type(job)
+    for _, field in ipairs(TYPED) do
+        for item in (text_of(job[field]) or ""):gmatch("[^,]+") do
+            local typed = item:find("gpu[:=]") and trim(item:match("gres[/:]?(.*)$") or item)
+            local kind, index = index_type_in(typed and typed:match("^gpu[:=](.*)$") or "")
+            if kind then
+                return kind, index
+            end
+        end
+    end
+    return nil
+end
+
+-- All together ------------------------------------------------------------------------------------
+
+--- Why a job or an update of a user is refused, as a sentence; nil: it asks for nothing of ours.
+-- Texts have been found not too long.
+function F.trespass(job, conf)
+    for _, licence in ipairs({ conf.licence, SHELF }) do
+        local option = F.licence_option(job, licence)
+        if option then
+            return "gpu-aware: licence "
+                .. licence
+                .. " is the gate of GPU placement, not for jobs to ask for; remove it from "
+                .. option
+        end
+    end
+    local reservation = our_reservation(job.reservation, conf.reservation)
+    if reservation then
+        return "gpu-aware: reservation "
+            .. reservation
+            .. " is the gate of GPU placement, not for jobs; name another with --reservation"
+    elseif (text_of(job.admin_comment) or ""):sub(1, 9) == "gpuaware/" then
+        return "gpu-aware: an AdminComment gpuaware/... is GPU placement's own record; remove it"
+    elseif (text_of(job.extra) or ""):find("freq=", 1, true) then
+        return "gpu-aware: freq= in --extra is how GPU placement sets clocks; ask with"
+            .. " --comment=freq=MHz"
+    end
+    local kind, index = F.index_type(job)
+    if kind then
+        local same = kind ~= index and ", to Slurm the same as " .. index .. "," or ""
+        local models = #conf.models > 0 and " or a model: " .. table.concat(conf.models, ", ") or ""
+        return "gpu-aware: GPU type "
+            .. shown(kind)
+            .. same
+            .. " names one GPU of a node, which is chosen for you; ask for a number of GPUs (gpu:1)"
+            .. models
+    end
+    return nil
+end
+
+return F

@@ -1,0 +1,40 @@
+"""Commands of Slurm's that are run: their environment, their time limit, their complaints."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.commands import run_command
+
+
+def test_slurm_commands_get_a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("SLURM_CONF", "/x"),
+        ("SLURM_CLUSTERS", "other"),
+        ("SQUEUE_FORMAT", "%i"),
+        ("LC_ALL", "de_DE.UTF-8"),
+    ):
+        monkeypatch.setenv(name, value)
+    said, _ = run_command(["env"], 10.0, extra={"SLURM_OVERLAP": "1"})
+    environment = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    assert environment["SLURM_CONF"] == "/x"
+    assert environment["SLURM_TIME_FORMAT"] == "%s"
+    assert environment["LC_ALL"] == "C"
+    assert environment["SLURM_OVERLAP"] == "1"
+    assert not {"SLURM_CLUSTERS", "SQUEUE_FORMAT"} & set(environment)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["sleep", "10"], "no answer within 0.1 s"),
+        (["no-such-command-here"], "cannot be run: No such file or directory"),
+        (["sh", "-c", "echo one; echo two >&2; exit 3"], "two"),
+        (["sh", "-c", "exit 3"], "exit 3"),
+    ],
+)
+def test_what_a_command_that_fails_says(command: list[str], told: str) -> None:
+    limit_s = 0.1 if command[0] == "sleep" else 10.0
+    with pytest.raises(SourceError, match=told):
+        run_command(command, limit_s)
