@@ -12,8 +12,14 @@ from test_translate import asked, job, node, site
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.fabric import BLOCK, TREE, Fabric, default_topology, fabric_of
+<<<<<<< HEAD
 from slurm_gpu_aware.slurm.read_cluster import config_of, parse_settings
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmReservation
+=======
+from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
+from slurm_gpu_aware.slurm.read_cluster import config_of, partition_of
+from slurm_gpu_aware.slurm.records import SlurmReservation
+>>>>>>> contract
 from slurm_gpu_aware.slurm.topology import parse_topology
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
@@ -202,16 +208,18 @@ def test_a_tree_of_two_fabrics_keeps_jobs_in_one_of_any_width():
     assert "not in one switch fabric" in left(at, replace(TWO, req_nodes="n1,n4"))
 
 
-def read_config(text: str) -> SlurmConfig:
-    return config_of(parse_settings(text))
-
-
 def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
+<<<<<<< HEAD
     config = read_config(
         "SLURM_VERSION = 26.05.5\nTopologyParam           = RouteTree,TopoOptional\n"
     )
     assert config.topology_optional
     assert not read_config("SLURM_VERSION = 26.05.5\nTopologyParam = (null)\n").topology_optional
+=======
+    settings = {"SLURM_VERSION": "26.05.5", "TopologyParam": "RouteTree,TopoOptional"}
+    assert config_of(settings).topology_optional
+    assert not config_of({**settings, "TopologyParam": "(null)"}).topology_optional
+>>>>>>> contract
     tree = where(TWO_FABRICS, nodes=5)
     free = replace(tree, slurm=replace(tree.slurm, topology_optional=True))
     assert groups(free, THREE) is None
@@ -219,6 +227,15 @@ def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
     assert groups(replace(blocks, slurm=replace(blocks.slurm, topology_optional=True)), TWO)
 
 
+<<<<<<< HEAD
+=======
+@pytest.mark.parametrize("name", ["gb200", ""])
+def test_the_topology_of_a_partition_is_read(name: str):
+    found = partition_of(partition_record("gpu", "n[1-4]", topology_name=name))
+    assert found.topology == name
+
+
+>>>>>>> contract
 def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
     at = where(BLOCKS, nodes=5)
     own = {"gpu": replace(at.partitions["gpu"], topology="gb200")}
@@ -242,6 +259,13 @@ def test_the_default_topology_of_topology_yaml(tmp_path: Path, text: str | None,
     if text is not None:
         (tmp_path / "topology.yaml").write_text(text)
     assert default_topology(tmp_path / "topology.yaml") == name
+<<<<<<< HEAD
+=======
+    settings = {"SLURM_VERSION": "26.05.5", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.Libslurm", lambda timeout_s: None)
+    monkeypatch.setattr(LibslurmClient, "settings", lambda client: settings)
+    assert LibslurmClient().config().default_topology == name
+>>>>>>> contract
 
 
 # The selector ------------------------------------------------------------------------------------
@@ -257,8 +281,7 @@ def test_the_selector_waits_for_a_block_and_leaves_wider_jobs(tmp_path: Path):
     small = [parked(f"9{i}", nodes=name, **running) for i, name in ((1, "n1"), (4, "n4"))]
     wide = parked("7", admin_comment=WIDE, num_nodes=2, num_cpus=2)
     three = parked("8", admin_comment=WIDE.replace("2-2", "3-3"), num_nodes=3, num_cpus=3)
-    one_gpu = WIDE.replace("gpu:2", "gpu:1")
-    narrow = parked("9", admin_comment=one_gpu, num_nodes=2, priority=1)
+    narrow = parked("9", admin_comment=WIDE.replace("gpu:2", "gpu:1"), num_nodes=2, priority=1)
     jobs = [wide, three | {"stuck": True}, narrow, *small]
     slurm.write(jobs, [f"n{i}" for i in range(1, 5)])
     slurm.round()

@@ -34,7 +34,7 @@ def test_a_file_is_bounded_after_decompression(
     file = tmp_path / "bomb"
     text = b"x" * (1 << 20)
     for data, fits in ((text, True), (text + b"x", False)):
-        file.write_bytes(gzip.compress(data) if compressed else data)
+        file.write_bytes(gzip.compress(data, mtime=0) if compressed else data)
         if fits:
             assert len(read_text(file)) == 1 << 20
         else:
