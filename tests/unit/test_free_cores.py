@@ -1,4 +1,4 @@
-"""``enforce-binding`` in Slurm's answers: the flag, sockets of GPUs, and which cores are taken."""
+"""Jobs bound to the sockets of their GPUs: which sockets these are, and which cores are taken."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ GPUS = "gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1)"
 
 
 def node(**fields: Any) -> SlurmNode:
-<<<<<<< HEAD
-    return node_of(node_record("n1", **{"state": "MIXED", "gres": GPUS, **fields}))
-=======
     return node_of(node_record("n1", **{"gres": GPUS, **fields}))
 
 
 def test_sockets_of_gpus() -> None:
     assert node().cores == NodeCores(sockets=2, cores=8, threads=1, cpus=1)
     assert node().gpu_sockets == ((0,), (0,), (1,), (1,))
->>>>>>> contract
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_slurm import partition_record
 from slurm_folder import SlurmFolder, parked
 from test_translate import asked, job, node, site
 
 from slurm_gpu_aware.slurm.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.fabric import BLOCK, TREE, Fabric, default_topology, fabric_of
-<<<<<<< HEAD
-from slurm_gpu_aware.slurm.read_cluster import config_of, parse_settings
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmReservation
-=======
 from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
 from slurm_gpu_aware.slurm.read_cluster import config_of, partition_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
->>>>>>> contract
 from slurm_gpu_aware.slurm.topology import parse_topology
 from slurm_gpu_aware.slurm.translate import CannotPlanError, Site, to_request
 
@@ -209,17 +205,9 @@ def test_a_tree_of_two_fabrics_keeps_jobs_in_one_of_any_width():
 
 
 def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
-<<<<<<< HEAD
-    config = read_config(
-        "SLURM_VERSION = 26.05.5\nTopologyParam           = RouteTree,TopoOptional\n"
-    )
-    assert config.topology_optional
-    assert not read_config("SLURM_VERSION = 26.05.5\nTopologyParam = (null)\n").topology_optional
-=======
     settings = {"SLURM_VERSION": "26.05.5", "TopologyParam": "RouteTree,TopoOptional"}
     assert config_of(settings).topology_optional
     assert not config_of({**settings, "TopologyParam": "(null)"}).topology_optional
->>>>>>> contract
     tree = where(TWO_FABRICS, nodes=5)
     free = replace(tree, slurm=replace(tree.slurm, topology_optional=True))
     assert groups(free, THREE) is None
@@ -227,15 +215,12 @@ def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
     assert groups(replace(blocks, slurm=replace(blocks.slurm, topology_optional=True)), TWO)
 
 
-<<<<<<< HEAD
-=======
 @pytest.mark.parametrize("name", ["gb200", ""])
 def test_the_topology_of_a_partition_is_read(name: str):
     found = partition_of(partition_record("gpu", "n[1-4]", topology_name=name))
     assert found.topology == name
 
 
->>>>>>> contract
 def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
     at = where(BLOCKS, nodes=5)
     own = {"gpu": replace(at.partitions["gpu"], topology="gb200")}
@@ -255,17 +240,16 @@ def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
         (None, "default"),
     ],
 )
-def test_the_default_topology_of_topology_yaml(tmp_path: Path, text: str | None, name: str):
+def test_the_default_topology_of_topology_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, name: str
+):
     if text is not None:
         (tmp_path / "topology.yaml").write_text(text)
     assert default_topology(tmp_path / "topology.yaml") == name
-<<<<<<< HEAD
-=======
     settings = {"SLURM_VERSION": "26.05.5", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
     monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.Libslurm", lambda timeout_s: None)
     monkeypatch.setattr(LibslurmClient, "settings", lambda client: settings)
     assert LibslurmClient().config().default_topology == name
->>>>>>> contract
 
 
 # The selector ------------------------------------------------------------------------------------
