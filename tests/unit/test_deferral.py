@@ -19,7 +19,7 @@ from slurm_gpu_aware.service.shelf import Shelf
 from slurm_gpu_aware.slurm.deferral import only_deferred
 from slurm_gpu_aware.slurm.gate import release_by_hand
 
-BEGIN = int(time.time()) + 1000
+BEGIN = int(time.time()) + 86400
 
 
 def deferred(job_id: str, **fields: Any) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def test_taken_from_the_shelf_before_its_begin_time(slurm: SlurmFolder) -> None:
     assert bench.rounds.run().taken == 1
     assert started(bench, "9") == ["now"]
     assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
+    bench.wall = time.time()  # as Slurm, whose clock goes on
     slurm.change("9", reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
     assert started(bench, "9") == ["now"]

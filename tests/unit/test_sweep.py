@@ -14,6 +14,8 @@ import textwrap
 
 import pytest
 from fake_nvml import FakeNode, build_library, machines
+from memory_slurm import opened
+from slurm_folder import RUNNER
 
 from gpu_aware_profile.sweep import (
     Outcome,
@@ -101,6 +103,13 @@ class FakeCluster:
             "GPU_AWARE_CONFIG": str(folder / "config.toml"),
         }
         (folder / "config.toml").write_text(f'[store]\npath = "{self.store}"\n')
+        self.slurm = folder / "slurm"
+        self.slurm.mkdir()
+        self.slurm_says(silent="Unable to contact slurm controller")
+
+    def slurm_says(self, **values):
+        with opened(self.slurm) as state:
+            state.update(values)
 
     def _program(self, name, text):
         file = self.bin / name
@@ -122,9 +131,8 @@ class FakeCluster:
         return done
 
     def argv(self, *options):
-        code = "from gpu_aware_profile.cli import main; main()"
         words = ["sweep", "--json", "--command", str(self.bin / "profile"), *options]
-        return [sys.executable, "-c", code, *words]
+        return [sys.executable, str(RUNNER), str(self.slurm), "gpu-aware-profile", *words]
 
     def probed(self):
         """Nodes that srun was called for, in order."""
@@ -328,8 +336,7 @@ def test_a_sweep_renews_the_copy_for_all_users(cluster):
 def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(cluster):
     lib = cluster.folder / "lib"
     (cluster.folder / "config.toml").write_text(f'[store]\npath = "{lib}/store.db"\n')
-    answer = "print('SlurmUser               = nobody(65534)')\n"
-    cluster._program("scontrol", f"#!{sys.executable}\n{answer}")
+    cluster.slurm_says(silent="", settings={"SlurmUser": "nobody(65534)"})
     cluster.let("n2", "busy")
     cluster.sweep(code=3)
     number = pwd.getpwnam("nobody").pw_uid
