@@ -181,6 +181,8 @@ def _load() -> tuple[Any, Any]:
     finally:
         sys.setdlopenflags(flags)
     _check_conf_file()
+    # libslurm cuts the list of an array's tasks at 64 characters unless told otherwise.
+    os.environ["SLURM_BITSTR_LEN"] = "0"
     _try_in_child(module)
     module.lib.slurm_init(module.ffi.NULL)
     return module.ffi, module.lib
