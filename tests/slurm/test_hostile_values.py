@@ -96,6 +96,7 @@ def usual_s(cluster: Cluster) -> float:
 @contextlib.contextmanager
 def selector_unharmed(cluster: Cluster) -> Iterator[None]:
     """The selector lives on, says nothing of a traceback, and its memory has not grown much."""
+    cluster.wait_until(lambda: cluster.service_pid("ctl", "selectd") is not None, 30, "selector")
     lines = int(cluster.sh("ctl", f"wc -l <{LOG}"))
     pid, before = cluster.service_pid("ctl", "selectd"), memory_mb(cluster)
     yield
