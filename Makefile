@@ -15,7 +15,7 @@ SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadsc
   --reruns 2 --reruns-delay 5 -r fER --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast test-search test-slurm test-sid test-storm test-requests requests docker image cluster-up cluster-down demo clean
+.PHONY: help venv lint test test-fast test-search test-slurm test-sid test-storm test-hostile test-requests requests docker image cluster-up cluster-down demo clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,6 +58,9 @@ test-sid: venv docker  ## All of them on Slurm 26.05, with the whole matrix of r
 
 test-storm: venv docker  ## 300 submissions while the selector, or slurmctld, is killed at random (make test: 60)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_STORM_JOBS=300 $(PYTEST) tests/slurm/test_survival.py -k random_moments
+
+test-hostile: venv docker  ## 3,000 hostile jobs and as many updates by raw RPC (make test: 150)
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_HOSTILE_JOBS=3000 $(PYTEST) tests/slurm/test_hostile_values.py
 
 test-requests: venv docker  ## The whole matrix of requests, with us and without (SUITE=sid for Slurm 26.05)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=all $(PYTEST) tests/slurm/test_requests.py

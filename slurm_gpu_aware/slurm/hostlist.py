@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -17,13 +18,19 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
 _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+\Z")
 _PART = re.compile(r"\[([0-9,-]+)\]|([A-Za-z0-9._-]+)")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
-_MOST = 200_000
-"""Names that one list may hold; more is nonsense and would eat the memory."""
+_WORD = re.compile(r"(?:[^,\s\[]|\[[^\]]*\]?)+")
+"""Up to a comma or blank outside brackets, as Slurm splits: users type ``-w "n1 n2,"``.
+
+It looks at each character once: a user may write tens of thousands of commas.
+"""
+_MOST = 65_536
+"""Names that one list may hold, repeated ones too; Slurm has no more nodes (MAX_SLURM_NODES)."""
+_LONGEST_NAME = 255
 
 
 @lru_cache(maxsize=512)  # a list may name all nodes of a site
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Names of a host list in its own order; empty for the empty list.
+    """Names of a host list in its own order, each once; empty for the empty list.
 
     Raises
     ------
@@ -39,19 +46,24 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
         return ()
     if NODE_NAME.match(text):  # what most jobs that run have
         return (text,)
-    names: list[str] = []
-    for item in _split(text):
-        if not _ITEM.match(item):
+    names: dict[str, None] = {}
+    total = count = 0
+    for item in dict.fromkeys(_WORD.findall(text)):
+        if not _ITEM.match(item) or len(re.sub(r"\[[^\]]*\]", "0", item)) > _LONGEST_NAME:
             raise SourceError(f"{text[:80]!r} is not a host list")
-        parts = [
-            _numbers(match[1], text) if match[1] is not None else [match[2]]
-            for match in _PART.finditer(item)
-        ]
-        for combination in product(*parts):
-            names.append("".join(combination))
-            if len(names) > _MOST:
-                raise SourceError(f"host list {text[:80]!r} names more than {_MOST} nodes")
+        parts: list[list[str]] = []
+        for match in _PART.finditer(item):
+            parts.append(_numbers(match[1], text) if match[1] is not None else [match[2]])
+            count = math.prod(map(len, parts))
+            _check_count(total + count, text)
+        total += count
+        names |= dict.fromkeys(map("".join, product(*parts)))
     return tuple(names)
+
+
+def _check_count(count: int, text: str) -> None:
+    if count > _MOST:
+        raise SourceError(f"host list {text[:80]!r} names more than {_MOST} nodes")
 
 
 def check_node_names(names: Iterable[str]) -> list[str]:
@@ -63,20 +75,16 @@ def check_node_names(names: Iterable[str]) -> list[str]:
     return checked
 
 
-def _split(text: str) -> list[str]:
-    """Split at commas and blanks outside brackets, as Slurm does: users type ``-w "n1 n2,"``."""
-    return [item for item in re.split(r"[,\s](?![0-9,-]*\])", text) if item]
-
-
 def _numbers(ranges: str, text: str) -> list[str]:
     found: list[str] = []
-    for item in ranges.split(","):
+    for item in dict.fromkeys(ranges.split(",")):
         match = _RANGE.match(item)
         if match is None:
             raise SourceError(f"{text[:80]!r} is not a host list")
         first, last = match[1], match[2] or match[1]
-        if int(last) < int(first) or int(last) - int(first) > _MOST:
+        if int(last) < int(first):
             raise SourceError(f"{text[:80]!r} is not a host list")
+        _check_count(len(found) + int(last) - int(first) + 1, text)
         width = len(first)
         found.extend(f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
     return found

@@ -104,15 +104,14 @@ class Libslurm:
         if code:
             name = what.removeprefix("aware_").replace("_", " ")
             # Below 2000 and in the 5000s it was not reached, in the 6000s it does not know us.
-            refused = 2000 <= code < 5000 or code >= 7000
+            # -1 is what a site's job_submit plugin refuses with.
+            refused = code == -1 or 2000 <= code < 5000 or code >= 7000
             refused = refused and code != self.lib.ESLURM_IN_STANDBY_MODE
             text = f"Slurm, {name}: {self.text_of(code)}"
             raise SlurmError(text, code, refused=refused)
 
     def text_of(self, code: int) -> str:
         """Slurm's sentence for an error number."""
-        if code < 0:
-            return "no answer"
         text: bytes = self.ffi.string(self.lib.slurm_strerror(code))
         return text.decode(errors="replace")
 

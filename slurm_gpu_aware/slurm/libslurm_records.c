@@ -97,7 +97,7 @@ static int finish(aware_reply *out)
 
 static int failure(void)
 {
-	return errno ? errno : -1;
+	return errno ? errno : EIO;
 }
 
 /* ---- names that libslurm exports and slurm.h does not declare ---------------------------------- */
@@ -402,6 +402,7 @@ int aware_update_job(char *job_id, char **texts, int64_t *numbers, aware_reply *
 	slurm_init_job_desc_msg(&job);
 	job.job_id_str = job_id;
 	set_job(&job, texts, numbers);
+	errno = 0;
 	if (slurm_update_job2(&job, &results))
 		code = failure();
 	for (uint32_t i = 0; results && i < results->job_array_count; i++) {

@@ -10,6 +10,7 @@ import math
 import pwd
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from slurm_gpu_aware.config import is_shelf
@@ -68,6 +69,13 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     endless = limit == UNLIMITED and (pending or state in _GOING_ON)  # Slurm says: in a year
     most = raw["max_nodes"] if pending else 0
     memory = _memory(raw)
+    required, excluded = _nodes(raw["req_nodes"]), _nodes(raw["exc_nodes"])
+    unchecked = _unchecked(raw)
+    if required is None or excluded is None:
+        unchecked += ("--nodelist or --exclude with too many names",)
+    tres, counted = _tres(raw["tres_req_str"])
+    if not counted:
+        unchecked += ("an amount that Slurm cannot write",)
     reservation = raw["resv_name"] or None
     shelf = reservation if is_shelf(reservation) else None
     return SlurmJob(
@@ -97,8 +105,8 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         dependency=raw["dependency"] or None,
         account=raw["account"] or None,
         qos=raw["qos"] or None,
-        req_nodes=expand_hostlist(raw["req_nodes"]),
-        exc_nodes=expand_hostlist(raw["exc_nodes"]),
+        req_nodes=required or (),
+        exc_nodes=excluded or (),
         nodes=() if pending else expand_hostlist(raw["nodes"]),
         min_nodes=max(1, min(raw["num_nodes"], most) if most > 0 else raw["num_nodes"]),
         max_nodes=most if most > 0 else None,
@@ -109,11 +117,11 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         min_cpus_node=_count(raw["pn_min_cpus"]) or 1,
         threads_per_core=_count(raw["threads_per_core"]),
         tasks_per_core=_count(raw["ntasks_per_core"]),
-        unchecked=_unchecked(raw),
+        unchecked=unchecked,
         enforce_binding=_binding(raw["bitflags"]),
         memory_mb_per_node=memory[0],
         memory_mb_per_cpu=memory[1],
-        req_tres=_tres(raw["tres_req_str"]),
+        req_tres=tres,
         features=raw["features"] or None,
         reservation=None if shelf is not None else reservation,
         shelf=shelf,
@@ -141,6 +149,14 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def _nodes(text: str) -> tuple[str, ...] | None:
+    """Nodes that a user has named; None: more than there can be."""
+    try:
+        return expand_hostlist(text)
+    except SourceError:
+        return None
 
 
 def _time(seconds: int) -> float | None:
@@ -194,16 +210,20 @@ def _binding(flags: int) -> bool | None:
 
 
 @lru_cache(maxsize=4096)
-def _tres_items(text: str) -> tuple[tuple[str, int], ...]:
-    found = []
+def _tres(text: str) -> tuple[Mapping[str, int], bool]:
+    """(what Slurm counts for a job, whether all of it is a number).
+
+    Beyond 2^70 bytes, which a user may ask for, Slurm writes ``mem=16?``.
+    """
+    found: dict[str, int] = {}
+    complete = True
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
-        found.append((name, parse_memory(value) if name == "mem" else parse_count(value)))
-    return tuple(found)
-
-
-def _tres(text: str) -> dict[str, int]:
-    return dict(_tres_items(text))
+        try:
+            found[name] = parse_memory(value) if name == "mem" else parse_count(value)
+        except SourceError:
+            complete = False
+    return MappingProxyType(found), complete
 
 
 @lru_cache(maxsize=4096)
