@@ -103,11 +103,15 @@ def test_a_job_that_cannot_be_understood_stops_no_other(slurm: SlurmFolder, key:
     assert slurm.round() == 0, slurm.said
 
 
-def test_a_record_that_cannot_be_read_stops_no_other(slurm: SlurmFolder) -> None:
-    slurm.write([parked("8"), parked("7", tres_req_str="mem=odd")], ["n1"])
+def test_an_amount_that_cannot_be_read_stops_no_other(slurm: SlurmFolder) -> None:
+    """Slurm writes some amounts of memory as ``8?``: that job alone is left to Slurm."""
+    odd = parked("7", tres_req_str="mem=8?", tres_per_node="gres/gpu:4")
+    slurm.write([parked("8"), odd], ["n1", "n2"])
     slurm.round()
-    assert slurm.jobs["8"]["state"] == "RUNNING", slurm.said
-    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
+    assert slurm.jobs["8"]["licenses"] == "", slurm.said
+    assert slurm.jobs["8"]["req_nodes"] == "n1"
+    assert slurm.jobs["7"]["licenses"] == ""
+    assert slurm.jobs["7"]["req_nodes"] == ""
 
 
 def test_a_ledger_that_fails_oddly_does_not_end_the_selector(
