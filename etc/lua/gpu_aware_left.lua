@@ -30,7 +30,7 @@ local SPREAD_JOB = 256 -- of job_desc.bitflags: slurm.SPREAD_JOB
 
 -- What bounds the nodes in ways that the planner does not look at: it would choose the same
 -- impossible node again and again. What a version of Slurm does not show here (24.11: core_spec),
--- the selector finds in the job's record (slurm_gpu_aware/slurm/unchecked.py).
+-- the selector finds in the job's record (slurm_gpu_aware/slurm/read_jobs.py).
 local UNCHECKED = {
     { "contiguous", "--contiguous" },
     { "req_switch", "--switches" },

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from slurm_gpu_aware.cli.live import open_gateway
+from slurm_gpu_aware.cli.live import client_of
 from slurm_gpu_aware.config import Config
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
@@ -68,7 +68,7 @@ class Ground:
     @cached_property
     def client(self) -> SlurmClient:
         """Slurm's client."""
-        return open_gateway(self.config)
+        return client_of(self.config)
 
     @cached_property
     def nodes(self) -> Sequence[SlurmNode]:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "GateState",
     "LiveJob",
+    "client_of",
     "find_job",
     "gate_state",
     "live_job",
     "live_jobs",
     "network_groups_of",
-    "open_gateway",
     "parked_of",
     "still_open",
 ]
@@ -81,7 +81,7 @@ class GateState:
         return asdict(self)
 
 
-def open_gateway(config: Config) -> SlurmClient:
+def client_of(config: Config) -> SlurmClient:
     """Slurm's client, with the configured time limit per call. Raises SourceError."""
     from slurm_gpu_aware.slurm.client import open_client
 
@@ -101,7 +101,7 @@ def network_groups_of(config: Config, used: Collection[str]) -> dict[str, dict[s
     from slurm_gpu_aware.slurm.topology import network_groups
 
     try:
-        found = network_groups(open_gateway(config).topology(), NETWORK_LEVELS)
+        found = network_groups(client_of(config).topology(), NETWORK_LEVELS)
     except SourceError as exc:
         say(paragraph(f"The network's levels are left out: {exc}."))
         return {}
@@ -114,7 +114,7 @@ def network_groups_of(config: Config, used: Collection[str]) -> dict[str, dict[s
 def live_jobs(config: Config) -> list[LiveJob] | None:
     """All jobs that Slurm shows; None if it does not answer."""
     try:
-        return [live_job(job, config) for job in open_gateway(config).jobs()]
+        return [live_job(job, config) for job in client_of(config).jobs()]
     except SourceError:
         return None
 
@@ -158,10 +158,10 @@ def gate_state(config: Config) -> GateState | None:
     """State of the gate; None if Slurm does not answer, or hides reservations from this user."""
     name = config.gate.reservation
     try:
-        gateway = open_gateway(config)
-        reservations = gateway.reservations()
+        client = client_of(config)
+        reservations = client.reservations()
         seen = any(found.name == name for found in reservations)
-        if not seen and os.geteuid() != 0 and gateway.config().private_reservations:
+        if not seen and os.geteuid() != 0 and client.config().private_reservations:
             return None
     except SourceError:
         return None

@@ -38,28 +38,28 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     """
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
-    from slurm_gpu_aware.cli.live import open_gateway
+    from slurm_gpu_aware.cli.live import client_of
     from slurm_gpu_aware.slurm.gate import release_by_hand
 
     config = context.config()
     chosen = None if everything else list(job_ids)
-    gateway = open_gateway(config)
+    client = client_of(config)
     opened: list[str] = []
     try:
-        opened = release_by_hand(gateway, config, chosen)
+        opened = release_by_hand(client, config, chosen)
     finally:  # one job that is refused keeps no other from being given back
         if everything:
-            opened += _placed(gateway, config)
+            opened += _placed(client, config)
         for job_id in opened:
             click.echo(job_id)
     say(f"opened the gate for {len(opened)} {'job' if len(opened) == 1 else 'jobs'}")
 
 
-def _placed(gateway: SlurmClient, config: Config) -> list[str]:
+def _placed(client: SlurmClient, config: Config) -> list[str]:
     """Give placed jobs that wait back to Slurm; their ids."""
     from slurm_gpu_aware.service.handing_back import hand_back
 
-    back = hand_back(gateway, config)
+    back = hand_back(client, config)
     if back.kept:
         say(f"placed jobs that wait were left alone ({', '.join(back.kept)}): {back.kept_why}")
     for job_id, why in back.wrong.items():

@@ -41,38 +41,38 @@ class HandedBack:
     kept_why: str = ""
 
 
-def hand_back(gateway: SlurmClient, config: Config) -> HandedBack:
+def hand_back(client: SlurmClient, config: Config) -> HandedBack:
     """Give all placed jobs that wait their original request, and open their gate for good.
 
     The gate is held meanwhile, and no selector can start. If one runs, nothing is done: it looks
     after such jobs itself. Raises SourceError if Slurm does not answer.
     """
     with _ledger(config.store.path) as decisions:
-        found = pinned_jobs(gateway.jobs(), decisions)
+        found = pinned_jobs(client.jobs(), decisions)
         if not found:
             return HandedBack()
         try:
             with _no_selector(config):
-                return _hand_back(gateway, config, decisions)
+                return _hand_back(client, config, decisions)
         except _SelectorRunsError as exc:
             return HandedBack(kept=[entry.job.id for entry in found], kept_why=str(exc))
 
 
 def _hand_back(
-    gateway: SlurmClient, config: Config, decisions: Callable[[str], Sequence[Decision]]
+    client: SlurmClient, config: Config, decisions: Callable[[str], Sequence[Decision]]
 ) -> HandedBack:
-    pinned = pinned_jobs(gateway.jobs(), decisions)
+    pinned = pinned_jobs(client.jobs(), decisions)
     ids = [entry.job.id for entry in pinned]
     try:
-        _, created = hold_gate(gateway, config.gate, time.time())
+        _, created = hold_gate(client, config.gate, time.time())
     except SourceError as exc:
         why = f"the gate must be held meanwhile, and cannot be: {exc}"
         return HandedBack(wrong=dict.fromkeys(ids, why))
     try:
-        wrong = reopen(gateway, config.gate, pinned, time.time())
+        wrong = reopen(client, config.gate, pinned, time.time())
     finally:
         if created:
-            gateway.delete_reservation(config.gate.reservation)
+            client.delete_reservation(config.gate.reservation)
     return HandedBack([job_id for job_id in ids if job_id not in wrong], wrong)
 
 

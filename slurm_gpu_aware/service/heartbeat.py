@@ -35,7 +35,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        gateway: SlurmClient,
+        client: SlurmClient,
         config: Config,
         shelf: Shelf | None = None,
         *,
@@ -43,7 +43,7 @@ class Heartbeat:
         timer: Callable[[], float] = time.monotonic,
         stall_s: float = STALL_S,
     ) -> None:
-        self._gateway = gateway
+        self._client = client
         self._config = config
         self._shelf = shelf
         self._clock = clock
@@ -95,7 +95,7 @@ class Heartbeat:
             return
         self._stalled = False
         check = self._beats % _CHECK_EVERY == 0
-        end_s, created = hold_gate(self._gateway, self._config.gate, now, check=check)
+        end_s, created = hold_gate(self._client, self._config.gate, now, check=check)
         self._beats += 1
         self._held_until = end_s
         if self._shelf is not None:

@@ -28,10 +28,8 @@ _MOST_TASKS = 500
 class Leaver:
     """Leaves jobs to Slurm."""
 
-    def __init__(
-        self, gateway: SlurmClient, config: Config, books: Books, backoff: Backoff
-    ) -> None:
-        self._gateway = gateway
+    def __init__(self, client: SlurmClient, config: Config, books: Books, backoff: Backoff) -> None:
+        self._client = client
         self._config = config
         self._books = books
         self._backoff = backoff
@@ -82,7 +80,7 @@ class Leaver:
         last = {sent[-1].job_id for sent in updates.values() if sent}
         for part in in_parts([u for sent in updates.values() for u in sent]):
             between()
-            refused |= self._gateway.update_jobs(part)
+            refused |= self._client.update_jobs(part)
             for name in (update.job_id for update in part):
                 job_id = job_of[name]
                 if name not in refused:

@@ -20,8 +20,8 @@ def own_licences(job: SlurmJob, reservations: Sequence[SlurmReservation]) -> fro
 class Licences:
     """How many are free, minus what this round gives away."""
 
-    def __init__(self, gateway: SlurmClient) -> None:
-        self._gateway = gateway
+    def __init__(self, client: SlurmClient) -> None:
+        self._client = client
         self._free: dict[str, int] | None = None
 
     def lacking(self, text: str | None, own: Set[str] = frozenset()) -> str | None:
@@ -42,7 +42,7 @@ class Licences:
 
     def _known(self) -> dict[str, int]:
         if self._free is None:
-            self._free = self._gateway.free_licenses()
+            self._free = self._client.free_licenses()
         return self._free
 
     @staticmethod

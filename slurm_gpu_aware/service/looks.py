@@ -39,7 +39,7 @@ class Looks:
 
     def __init__(
         self,
-        gateway: SlurmClient,
+        client: SlurmClient,
         config: Config,
         recovery: Recovery,
         gate_held: Callable[[float], bool],
@@ -47,7 +47,7 @@ class Looks:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gateway = gateway
+        self._client = client
         self._config = config
         self._recovery = recovery
         self._gate_held = gate_held
@@ -65,7 +65,7 @@ class Looks:
     def read_all(self) -> list[SlurmJob]:
         """All jobs; how long that takes is remembered. Raises SourceError."""
         began = self._timer()
-        jobs = self._gateway.jobs()
+        jobs = self._client.jobs()
         self._all_took_s = self._timer() - began
         return jobs
 
@@ -124,12 +124,12 @@ class Looks:
             return 0
         ids, others = self.starting, []
         if len(ids) <= FEW:
-            read = self._gateway.jobs_of(ids)
+            read = self._client.jobs_of(ids)
         elif self._all_took_s <= _QUICK_S:
             read = self.read_all()
         else:
             ids, others = ids[:FEW], ids[FEW:]
-            read = self._gateway.jobs_of(ids)
+            read = self._client.jobs_of(ids)
         known = {job.id: job for job in read}
         self.starting = others
         waiting = [

@@ -75,7 +75,7 @@ class Placer:
 
     def __init__(
         self,
-        gateway: SlurmClient,
+        client: SlurmClient,
         config: Config,
         books: Books,
         watch: Watch,
@@ -83,7 +83,7 @@ class Placer:
         timer: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._gateway = gateway
+        self._client = client
         self._config = config
         self._books = books
         self._watch = watch
@@ -122,7 +122,7 @@ class Placer:
         refused: dict[str, str] = {}
         for part in in_parts([u for s in steps for u in s.updates()]):
             self._looks.if_due()
-            refused |= self._gateway.update_jobs(part)
+            refused |= self._client.update_jobs(part)
         self._looks.if_due()
         seen = {job.id: job for job in self._looks.read_all()} if steps else {}
         ready: list[_Step] = []
@@ -257,10 +257,12 @@ class Placer:
             self._watch.placed.pop(job_id, None)
             job = seen.get(job_id)
             if job is not None and is_parked(job, self._config.gate):
-                fields = undo_fields(job, step.candidate.original)
-                if fields:
-                    updates.append(JobUpdate(job_id, fields))
-        self._gateway.update_jobs(updates)
+                try:
+                    fields = undo_fields(job, step.candidate.original)
+                    updates += [JobUpdate(job_id, fields)] if fields else []
+                except (SourceError, ValueError) as exc:
+                    log.warning("job %s cannot be given back its request: %s", job_id, exc)
+        self._client.update_jobs(updates)
 
     def _open(
         self,
@@ -282,7 +284,7 @@ class Placer:
         place = 0
         for part in in_parts(updates):
             self._looks.if_due()
-            refused = self._gateway.update_jobs(part)
+            refused = self._client.update_jobs(part)
             now_open = self._opened(steps[place : place + len(part)], refused, failed, now)
             self._looks.opened(now_open)
             opened += now_open

@@ -21,8 +21,8 @@ _WAIT_S = 0.5
 class QosReader:
     """What was last known; each `refresh` asks anew unless the last question is still open."""
 
-    def __init__(self, gateway: SlurmClient) -> None:
-        self._gateway = gateway
+    def __init__(self, client: SlurmClient) -> None:
+        self._client = client
         self._thread: threading.Thread | None = None
         self.known: Mapping[str, SlurmQos] = {}
         """QOS by name."""
@@ -36,7 +36,7 @@ class QosReader:
 
     def _read(self) -> None:
         try:
-            self.known = {qos.name: qos for qos in self._gateway.qos()}
+            self.known = {qos.name: qos for qos in self._client.qos()}
         except SourceError as exc:
             log.warning("which QOS preempt others is not known anew: %s", exc)
         except Exception:

@@ -92,9 +92,9 @@ class Recovery:
     """Finds jobs that must be parked again, and parks them."""
 
     def __init__(
-        self, gateway: SlurmClient, config: Config, books: Books, watch: Watch, backoff: Backoff
+        self, client: SlurmClient, config: Config, books: Books, watch: Watch, backoff: Backoff
     ) -> None:
-        self._gateway = gateway
+        self._client = client
         self._config = config
         self._books = books
         self._watch = watch
@@ -159,9 +159,9 @@ class Recovery:
                 updates.append(JobUpdate(job_id, (("Licenses", closed),)))
             except ValueError as exc:
                 log.warning("job %s cannot be parked again: %s", job_id, exc)
-        refused = self._gateway.update_jobs(updates)
+        refused = self._client.update_jobs(updates)
         few = len(due) <= FEW
-        read = self._gateway.jobs_of(list(due)) if few else self._gateway.jobs()
+        read = self._client.jobs_of(list(due)) if few else self._client.jobs()
         seen = {job.id: job for job in read}
         parked: list[SlurmJob] = []
         for job_id, why in due.items():
@@ -204,7 +204,7 @@ class Recovery:
                 log.warning("job %s cannot be given back its request: %s", job.id, exc)
         for part in in_parts(updates):
             between()
-            for job_id, why in self._gateway.update_jobs(part).items():
+            for job_id, why in self._client.update_jobs(part).items():
                 log.warning(
                     "job %s could not be unpinned, tried again in the next round: %s", job_id, why
                 )
@@ -220,7 +220,7 @@ class Recovery:
                 and job.licence_count(self._config.gate.licence)
             ):
                 updates.append(JobUpdate(job.id, open_fields(job, original, now)))
-        self._gateway.update_jobs(updates)
+        self._client.update_jobs(updates)
 
     def _write(self, job: SlurmJob, why: str, now: float) -> None:
         tracked = self._watch.placed.pop(job.id, None)

@@ -84,7 +84,7 @@ class Rounds:
 
     def __init__(
         self,
-        gateway: SlurmClient,
+        client: SlurmClient,
         config: Config,
         books: Books,
         *,
@@ -93,26 +93,26 @@ class Rounds:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gateway = gateway
+        self._client = client
         self._config = config
         self._books = books
         self._clock = clock
         self._timer = timer
         self._gate_held_until = gate_held_until
-        self._shelf = shelf if shelf is not None else Shelf(gateway, clock=clock, timer=timer)
+        self._shelf = shelf if shelf is not None else Shelf(client, clock=clock, timer=timer)
         self.watch = Watch(books, config)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
-        self._leaver = Leaver(gateway, config, books, self._backoff)
-        self._strays = Strays(gateway, config, books, self.watch, self._backoff, self._leaver)
-        self._recovery = Recovery(gateway, config, books, self.watch, self._backoff)
+        self._leaver = Leaver(client, config, books, self._backoff)
+        self._strays = Strays(client, config, books, self.watch, self._backoff, self._leaver)
+        self._recovery = Recovery(client, config, books, self.watch, self._backoff)
         self.looks = Looks(
-            gateway, config, self._recovery, self._gate_held, clock=clock, timer=timer
+            client, config, self._recovery, self._gate_held, clock=clock, timer=timer
         )
-        self._placer = Placer(gateway, config, books, self.watch, self.looks, timer, clock)
+        self._placer = Placer(client, config, books, self.watch, self.looks, timer, clock)
         self._policy_options = policy_options(config)
-        self._network = Network(gateway, NETWORK_LEVELS)
+        self._network = Network(client, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
-        self._qos = QosReader(gateway)
+        self._qos = QosReader(client)
         self._read_at = -float("inf")
         self._completing: dict[int, float] = {}
         """Record number of a job whose epilog runs -> since when."""
@@ -127,7 +127,7 @@ class Rounds:
         self._books.private = self._static().private_jobs
         self.looks.if_due()
         jobs = self.looks.read_all()
-        unread = self._gateway.unread
+        unread = self._client.unread
         still = {number: self.ids[number] for number in unread if number in self.ids}
         self.ids = still | {job.raw_id: job.id for job in jobs}
         self.watch.observe(jobs, now, unread)
@@ -165,7 +165,7 @@ class Rounds:
     ) -> None:
         """``all_known``: no record was left unread when ``jobs`` were read."""
         between = self.looks.if_due
-        nodes = {node.name: node for node in self._gateway.nodes()}
+        nodes = {node.name: node for node in self._client.nodes()}
         between()
         now = self._clock()
         lost = frozenset(name for name, node in nodes.items() if not is_usable(node))
@@ -179,7 +179,7 @@ class Rounds:
         waiting = [job for job in released if job.id not in due]
         self.looks.starting = [job.id for job in seen if job.id not in due]
         slurm = self._static()
-        partitions = {p.name: p for p in self._gateway.partitions()}
+        partitions = {p.name: p for p in self._client.partitions()}
         holds = [h for h in (self._hold(j, partitions, now) for j in waiting) if h]
         rules = PreemptionRules(slurm, partitions, self._qos.known)
         self._recovery.grace_s = rules.grace_s
@@ -204,7 +204,7 @@ class Rounds:
         if any(is_bound(job, slurm) for job in (*parked, *waiting)):
             cluster = with_sockets(cluster, nodes, jobs, holds, now)
         between()
-        reservations = self._gateway.reservations()
+        reservations = self._client.reservations()
         site = Site(
             self._config,
             slurm,
@@ -216,7 +216,7 @@ class Rounds:
             rules,
             fabric=self._network.fabric,
         )
-        sorted_out = Candidates(site, self._backoff, Licences(self._gateway), self._shelf)
+        sorted_out = Candidates(site, self._backoff, Licences(self._client), self._shelf)
         sorted_out.sort_out(parked, jobs, between)
         candidates, leave = sorted_out.found, sorted_out.leave
         outcome.held += sorted_out.held
@@ -292,7 +292,7 @@ class Rounds:
     def _static(self) -> SlurmConfig:
         """Slurm's configuration, and its QOS where they preempt; read once a minute."""
         if self._slurm is None or self._timer() - self._read_at > _CONFIG_S:
-            self._slurm = self._gateway.config()
+            self._slurm = self._client.config()
             self._read_at = self._timer()
             if self._slurm.preempt_type == "qos":
                 self._qos.refresh()

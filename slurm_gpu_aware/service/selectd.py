@@ -53,6 +53,8 @@ _SHORT_S = 0.25
 _POLL_S = 0.25
 """Between two rounds while jobs wait and no file tells of a job's end; nine times as long as one
 takes, if that is more."""
+_FAILED_S = 2.0
+"""After a round that failed, whatever happens."""
 _RECORD_S = 5.0
 """Rounds that place nothing are written down at most this often."""
 _SHOWN_WAITING = 200
@@ -74,9 +76,9 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
     gc.set_threshold(GC_OBJECTS, 20, 20)
     settings = config if isinstance(config, Config) else load_config(config)
     try:
-        gateway = open_client(settings.selector.command_timeout_s)
+        client = open_client(settings.selector.command_timeout_s)
         with alone(settings.store.path.parent / LOCK):
-            selector = Selector(settings, gateway)
+            selector = Selector(settings, client)
             try:
                 return selector.once() if once else selector.loop()
             finally:
@@ -89,13 +91,13 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
 class Selector:
     """The daemon: heartbeat, events, rounds, ledger."""
 
-    def __init__(self, config: Config, gateway: SlurmClient) -> None:
+    def __init__(self, config: Config, client: SlurmClient) -> None:
         self._config = config
         self._books = Books(config.store.path)
-        self._shelf = Shelf(gateway)
-        self._heartbeat = Heartbeat(gateway, config, self._shelf)
+        self._shelf = Shelf(client)
+        self._heartbeat = Heartbeat(client, config, self._shelf)
         self._rounds = Rounds(
-            gateway,
+            client,
             config,
             self._books,
             gate_held_until=lambda: self._heartbeat.held_until,
@@ -189,7 +191,7 @@ class Selector:
 
     def _wait_s(self) -> float:
         if self._slept_badly:
-            return 2.0
+            return _FAILED_S
         if self._rounds.looks.freed:
             return 0.0
         wait_s = self._config.selector.round_s
@@ -214,6 +216,8 @@ class Selector:
         any event.
         """
         since = time.monotonic() - self._finished
+        if self._slept_badly:
+            return _FAILED_S - since
         took_s = self._outcome.took_s
         pause_s = took_s if took_s < _SHORT_S else 4 * took_s
         return min(self._config.selector.round_s, pause_s) - since
@@ -234,8 +238,9 @@ class Selector:
             log.exception("round failed; the next one tries again")
             self._slept_badly = True
             return
+        finally:
+            self._finished = time.monotonic()
         self._slept_badly = False
-        self._finished = time.monotonic()
         self._heartbeat.round_done()
         try:
             self._write_down(trigger, started)

@@ -81,13 +81,13 @@ class Shelf:
 
     def __init__(
         self,
-        gateway: SlurmClient,
+        client: SlurmClient,
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         saved_s: float = _SAVED_S,
     ) -> None:
-        self._gateway = gateway
+        self._client = client
         self._clock = clock
         self._timer = timer
         self._saved_s = saved_s
@@ -141,7 +141,7 @@ class Shelf:
             if not self._known:
                 self._look()
             opens_s = gate_ends_s + _GAP_S
-            if self._name is None or self._gateway.move_reservation(
+            if self._name is None or self._client.move_reservation(
                 self._name, opens_s + LAST_S, start_s=opens_s
             ):
                 return
@@ -153,7 +153,7 @@ class Shelf:
     def _look(self) -> None:
         """Go on with a shelf that an earlier selector has left, if it is still closed."""
         now = self._clock()
-        found = shelves(self._gateway.reservations())
+        found = shelves(self._client.reservations())
         self._known = True
         if found and found[-1].start_s > now:
             self._name = found[-1].name
@@ -165,7 +165,7 @@ class Shelf:
             now = self._timer()
             if self._name is None and now - self._refused_at > _TRY_AGAIN_S:
                 try:
-                    self._name = create_shelf(self._gateway, self._clock(), gate_ends_s + _GAP_S)
+                    self._name = create_shelf(self._client, self._clock(), gate_ends_s + _GAP_S)
                 except SourceError as exc:
                     self._refused_at = now
                     log.warning(
@@ -192,7 +192,7 @@ class Shelf:
             return
         with self._lock:
             try:
-                self._gateway.delete_reservation(self._name)
+                self._client.delete_reservation(self._name)
                 self._name = None
             except SourceError as exc:
                 self._used_at = now  # not in every round
@@ -218,7 +218,7 @@ class Shelf:
         updates = [JobUpdate(job.id, (("ReservationName", name),)) for job in wanted]
         for part in in_parts(updates):
             between()
-            refused |= self._gateway.update_jobs(part)
+            refused |= self._client.update_jobs(part)
         self._lain |= {job.id for job in wanted} - refused.keys()
         if any("reservation is invalid" in why for why in refused.values()):
             log.warning("shelf %s is gone: another one is made", name)
@@ -275,12 +275,12 @@ class Shelf:
         ]
         if lost:
             log.warning("Slurm has lost the shelf: %d jobs are let go from there", len(lost))
-            self._gateway.release_jobs(lost)
+            self._client.release_jobs(lost)
 
     def _send(self, updates: Sequence[JobUpdate], between: Callable[[], object]) -> None:
         for part in in_parts(updates):
             between()
-            for job_id, why in self._gateway.update_jobs(part).items():
+            for job_id, why in self._client.update_jobs(part).items():
                 log.warning("job %s could not be taken from the shelf: %s", job_id, why)
 
     def forget(self, known: Set[str]) -> None:

@@ -56,14 +56,14 @@ class Strays:
 
     def __init__(
         self,
-        gateway: SlurmClient,
+        client: SlurmClient,
         config: Config,
         books: Books,
         watch: Watch,
         backoff: Backoff,
         leaver: Leaver,
     ) -> None:
-        self._gateway = gateway
+        self._client = client
         self._gate = config.gate
         self._books = books
         self._watch = watch
@@ -122,7 +122,7 @@ class Strays:
             return {}
 
     def _reopen(self, pinned: Sequence[Pinned], now: float) -> None:
-        wrong = reopen(self._gateway, self._gate, pinned, now)
+        wrong = reopen(self._client, self._gate, pinned, now)
         for entry in pinned:
             job_id = entry.job.id
             if job_id in wrong:

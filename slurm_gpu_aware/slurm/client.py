@@ -21,7 +21,9 @@ __all__ = ["JOB_ID", "JobUpdate", "NewReservation", "SlurmClient", "open_client"
 
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """``98`` or ``98_3``."""
-_COUNT = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
+_COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
+_MOST = (1 << 32) - 3
+"""Above stand Slurm's words for "not given" and "unlimited"."""
 _LONGEST = 65536
 
 
@@ -53,7 +55,7 @@ class JobUpdate:
             if name in self.TEXTS:
                 fits = "\0" not in value and len(value) <= _LONGEST
             elif name in self.COUNTS:
-                fits = _COUNT.match(value) is not None
+                fits = _COUNT.match(value) is not None and max(self._numbers(value)) <= _MOST
             elif name == "StartTime":
                 fits = value == "now"
             else:
@@ -63,11 +65,13 @@ class JobUpdate:
 
     @staticmethod
     def range(value: str) -> tuple[int, int | None]:
-        """(least, most) of a count; None: the most stays as it is. Raises ValueError."""
-        match = _COUNT.match(value)
-        if match is None:
-            raise ValueError(f"{value[:80]!r} is not a count")
-        return int(match[1]), int(match[2]) if match[2] else None
+        """(least, most) of a count; None: the most stays as it is."""
+        least, *most = JobUpdate._numbers(value)
+        return least, most[0] if most else None
+
+    @staticmethod
+    def _numbers(value: str) -> list[int]:
+        return [int(number) for number in value.split("-")]
 
 
 @dataclass(frozen=True)

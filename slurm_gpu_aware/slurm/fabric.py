@@ -57,7 +57,7 @@ class Fabric:
 
 
 def fabric_of(switches: Sequence[SlurmSwitch]) -> Fabric:
-    """What ``scontrol show topology`` says of the nodes of one job."""
+    """What Slurm's topology says of the nodes of one job."""
     blocks = [s for s in switches if s.block_size is not None and s.level == 0]
     # The largest first: whatever is below another switch is known by then.
     tops = blocks or sorted(switches, key=lambda s: (-len(s.nodes), -s.level, s.name))

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def hold_gate(
-    gateway: SlurmClient, gate: GateConfig, now: float, *, check: bool = False
+    client: SlurmClient, gate: GateConfig, now: float, *, check: bool = False
 ) -> tuple[float, bool]:
     """Make the reservation last ``lease_s`` from ``now``; create it if it is not there.
 
@@ -43,17 +43,17 @@ def hold_gate(
     Returns (end of the reservation, whether it had to be created). Raises SourceError.
     """
     end_s = now + gate.lease_s
-    if gateway.move_reservation(gate.reservation, end_s):
-        held = _held(gateway, gate) if check else None
+    if client.move_reservation(gate.reservation, end_s):
+        held = _held(client, gate) if check else None
         if held is None or held >= gate.licence_count:
             return end_s, False
-        return end_s, _replace(gateway, gate, held, end_s)
+        return end_s, _replace(client, gate, held, end_s)
     try:
-        gateway.create_reservation(_reservation(gate, gate.licence_count, end_s))
+        client.create_reservation(_reservation(gate, gate.licence_count, end_s))
     except SourceError:
         # One that ended a moment ago may be purged between the two calls, or another one
         # may have created it.
-        if not gateway.move_reservation(gate.reservation, end_s):
+        if not client.move_reservation(gate.reservation, end_s):
             raise
         return end_s, False
     return end_s, True
@@ -66,15 +66,15 @@ def _reservation(gate: GateConfig, count: int, end_s: float) -> NewReservation:
     )
 
 
-def _held(gateway: SlurmClient, gate: GateConfig) -> int | None:
+def _held(client: SlurmClient, gate: GateConfig) -> int | None:
     """Licences of the gate that its reservation holds; None: there is no such reservation."""
-    for reservation in gateway.reservations():
+    for reservation in client.reservations():
         if reservation.name == gate.reservation:
             return sum(count for name, count in reservation.licenses if name == gate.licence)
     return None
 
 
-def _replace(gateway: SlurmClient, gate: GateConfig, held: int, end_s: float) -> bool:
+def _replace(client: SlurmClient, gate: GateConfig, held: int, end_s: float) -> bool:
     """Put a reservation of all licences in the place of one that holds too few.
 
     Slurm may start parked jobs between the two commands, as it might have before. If it does not
@@ -82,7 +82,7 @@ def _replace(gateway: SlurmClient, gate: GateConfig, held: int, end_s: float) ->
     """
 
     def create(count: int) -> None:
-        gateway.create_reservation(_reservation(gate, count, end_s))
+        client.create_reservation(_reservation(gate, count, end_s))
 
     log.warning(
         "reservation %s holds %d licences %s instead of %d: it is made anew",
@@ -91,7 +91,7 @@ def _replace(gateway: SlurmClient, gate: GateConfig, held: int, end_s: float) ->
         gate.licence,
         gate.licence_count,
     )
-    gateway.delete_reservation(gate.reservation)
+    client.delete_reservation(gate.reservation)
     try:
         create(gate.licence_count)
     except SourceError as exc:
@@ -147,7 +147,7 @@ def hand_over(job: SlurmJob, ids: Sequence[str], now: float) -> list[JobUpdate]:
 
 
 def open_gate(
-    gateway: SlurmClient, jobs: Iterable[SlurmJob], now: float, split: Set[int] = frozenset()
+    client: SlurmClient, jobs: Iterable[SlurmJob], now: float, split: Set[int] = frozenset()
 ) -> dict[str, str]:
     """Open the gate for parked jobs as an operator: unpinned, and left alone by the selector.
 
@@ -160,11 +160,11 @@ def open_gate(
             updates += hand_over(job, update_ids(job, split), now)
         except ValueError as exc:
             raise SourceError(f"the gate of job {job.id} cannot be opened: {exc}") from None
-    return gateway.update_jobs(updates)
+    return client.update_jobs(updates)
 
 
 def release_by_hand(
-    gateway: SlurmClient, config: Config, job_ids: Sequence[str] | None
+    client: SlurmClient, config: Config, job_ids: Sequence[str] | None
 ) -> list[str]:
     """Open the gate for these jobs (ids as users type them; None: all parked ones).
 
@@ -180,7 +180,7 @@ def release_by_hand(
         A named job is not parked, or would wait behind an earlier task of its array that is and
         was not named, or Slurm refused an update.
     """
-    jobs = gateway.jobs()
+    jobs = client.jobs()
     parked = [job for job in jobs if is_parked(job, config.gate)]
     if job_ids is None:
         chosen = parked
@@ -192,7 +192,7 @@ def release_by_hand(
                 raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
             chosen += found
         _check_order(chosen, parked)
-    refused = open_gate(gateway, chosen, time.time(), split_arrays(jobs))
+    refused = open_gate(client, chosen, time.time(), split_arrays(jobs))
     if refused:
         job_id, why = next(iter(refused.items()))
         raise SourceError(f"Slurm refused to open the gate of job {job_id}: {why}")

@@ -35,6 +35,16 @@ _SAID = re.compile(r"^\S+: (?:(?:error|fatal): )?")
 """What libslurm puts in front of each line that it logs."""
 _INIT_S = 10.0
 """How long libslurm may read its configuration; without one it tries for a minute, then exits."""
+_UNREACHED = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("EADDRNOTAVAIL", "EAGAIN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH"),
+        *("EINTR", "EIO", "ENETUNREACH", "ENOMEM", "ENOTCONN", "EPIPE", "ETIMEDOUT"),
+    )
+)
+_UNREACHED_RANGES = (range(1000, 2000), range(5000, 7000))
+"""Error numbers of a slurmctld that was not reached or does not know us: the system's, and those of
+communication, sockets and authentication in ``slurm_errno.h``."""
 _MOST_WAITING = 16
 """Calls that were given up and have not returned; with more, slurmctld is not asked any more."""
 _NOT_BUILT = (
@@ -103,10 +113,9 @@ class Libslurm:
         """Raise SlurmError unless ``code`` is 0."""
         if code:
             name = what.removeprefix("aware_").replace("_", " ")
-            # Below 2000 and in the 5000s it was not reached, in the 6000s it does not know us.
-            # -1 is what a site's job_submit plugin refuses with.
-            refused = code == -1 or 2000 <= code < 5000 or code >= 7000
-            refused = refused and code != self.lib.ESLURM_IN_STANDBY_MODE
+            # All else is an answer, also what a site's job_submit plugin returns: -1, 1, ...
+            unreached = code in _UNREACHED or any(code in numbers for numbers in _UNREACHED_RANGES)
+            refused = not unreached and code != self.lib.ESLURM_IN_STANDBY_MODE
             text = f"Slurm, {name}: {self.text_of(code)}"
             raise SlurmError(text, code, refused=refused)
 
@@ -115,11 +124,13 @@ class Libslurm:
         text: bytes = self.ffi.string(self.lib.slurm_strerror(code))
         return text.decode(errors="replace")
 
-    def within(self, work: Callable[[], _T], extra_s: float = 0.0) -> _T:
+    def within(
+        self, work: Callable[[], _T], extra_s: float = 0.0, given_up: threading.Event | None = None
+    ) -> _T:
         """What ``work`` returns, or raises, within the time limit and ``extra_s``.
 
-        Work that takes longer goes on by itself; what it does to Slurm may still happen.
-        Raises SourceError.
+        Work that takes longer goes on by itself: the request that is under way may still be
+        carried out. ``given_up`` is set then, so that no other follows. Raises SourceError.
         """
         limit_s = self._timeout_s + extra_s
         if not self._waiting.acquire(blocking=False):
@@ -139,6 +150,8 @@ class Libslurm:
 
         threading.Thread(target=run, name="libslurm", daemon=True).start()
         if not done.wait(limit_s):
+            if given_up is not None:
+                given_up.set()
             raise SlurmError(f"Slurm: no answer within {limit_s:g} s", errno.ETIMEDOUT)
         if failure:
             raise failure[0]

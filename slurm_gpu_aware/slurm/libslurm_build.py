@@ -129,8 +129,6 @@ builder.cdef(
     int aware_move_reservation(char *, int64_t, int64_t);
     int aware_delete_reservation(char *);
     int aware_update_node(char *, uint32_t, char *);
-    long aware_built_for(void);
-    long slurm_api_version(void);
     void slurm_init(const char *);
     char *slurm_strerror(int);
     #define RESERVE_FLAG_ANY_NODES ...

@@ -4,6 +4,8 @@ anywhere but as the value that it is."""
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -81,6 +83,8 @@ _COUNTS = {
 _UNLIMITED = 0xFFFFFFFF
 """INFINITE: a priority that Slurm computes; releases a held job."""
 _PER_UPDATE_S = 0.02
+_AGAIN_S = 30.0
+"""After this time all jobs are read again, though slurmctld says that none changed."""
 _FLAGS = {
     "ANY_NODES": "RESERVE_FLAG_ANY_NODES",
     "IGNORE_JOBS": "RESERVE_FLAG_IGN_JOBS",
@@ -108,6 +112,7 @@ class LibslurmClient:
         self._timeout_s = timeout_s
         self._known: dict[bytes, SlurmJob | None] = {}
         """Each job record of the last reading -> the job; None: it was not understood."""
+        self._read_at = -math.inf
         self._since = 0
         """When Slurm's jobs changed last, by the last answer; 0: ask for them all."""
         self._nodes: dict[bytes, SlurmNode | None] = {}
@@ -135,15 +140,20 @@ class LibslurmClient:
     def jobs(self) -> list[SlurmJob]:
         """All job records; one that reads as the last time is not looked at again.
 
-        While no job is pending slurmctld is asked only whether anything changed.
+        While no job is pending slurmctld is asked only whether anything changed. It answers by its
+        own clock, which may be set: so all is asked for now and then, and after every failure.
         """
         last_update = self._slurm.ffi.new("int64_t *")
+        fresh = time.monotonic() - self._read_at < _AGAIN_S
+        since, self._since = self._since if fresh else 0, 0
         try:
-            answer = self._slurm.records(JOB, "aware_jobs", self._since, last_update)
+            answer = self._slurm.records(JOB, "aware_jobs", since, last_update)
         except SlurmError as exc:
-            if exc.code == self._slurm.lib.SLURM_NO_CHANGE_IN_DATA:
-                return list(filter(None, self._known.values()))
-            raise
+            if exc.code != self._slurm.lib.SLURM_NO_CHANGE_IN_DATA:
+                raise
+            self._since = since
+            return list(filter(None, self._known.values()))
+        self._read_at = time.monotonic()
         before, self._known = self._known, {}
         found, unread = [], []
         for record in answer:
@@ -159,21 +169,20 @@ class LibslurmClient:
         return found
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
-        """A few jobs, each asked for by itself, whatever the length of the queue."""
-        found: list[SlurmJob] = []
+        """A few jobs, each asked for by itself, and an array once, whatever the queue's length."""
         for job_id in ids:
             if not JOB_ID.match(job_id):
                 raise ValueError(f"{job_id!r} is not a job id")
-            number = int(job_id.partition("_")[0])
+        known: dict[str, SlurmJob] = {}
+        for number in dict.fromkeys(int(job_id.partition("_")[0]) for job_id in ids):
             try:
                 answer = self._slurm.records(JOB, "aware_job", number)
             except SlurmError as exc:
                 if exc.code == self._slurm.lib.ESLURM_INVALID_JOB_ID:
                     continue
                 raise
-            jobs = filter(None, map(self._job, answer))
-            found += [job for job in jobs if job.id == job_id][:1]
-        return found
+            known |= {job.id: job for job in map(self._job, answer) if job is not None}
+        return [known[job_id] for job_id in ids if job_id in known]
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes but those that cannot be understood, which costs no other its place."""
@@ -261,13 +270,17 @@ class LibslurmClient:
         if not updates:
             return {}
 
+        given_up = threading.Event()
+
         def send() -> dict[str, str]:
             refused: dict[str, str] = {}
             for update in updates:
+                if given_up.is_set():
+                    break  # no one waits for it, and a later round may decide otherwise
                 refused |= self._send(*update)
             return refused
 
-        return self._slurm.within(send, _PER_UPDATE_S * len(updates))
+        return self._slurm.within(send, _PER_UPDATE_S * len(updates), given_up)
 
     def _send(
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]

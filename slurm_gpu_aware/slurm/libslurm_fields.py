@@ -65,7 +65,7 @@ NODE = RecordKind(
     "node",
     _words(
         """cpus cpus_efctv threads sockets cores alloc_cpus real_memory mem_spec_limit
-        alloc_memory slurmd_start_time boot_time"""
+        alloc_memory slurmd_start_time"""
     ),
     _words("name state features gres gres_used gres_drain cpu_spec_list reason"),
 )
@@ -98,4 +98,5 @@ UPDATE_NUMBERS = _words(
     """begin_time cpus_per_task max_cpus max_nodes min_cpus min_nodes num_tasks pn_min_cpus
     priority time_limit"""
 )
-"""Fields of ``job_desc_msg_t`` that an update may set."""
+"""Fields of ``job_desc_msg_t`` that an update may set. The client sets only some of them: with the
+others the tests do what a user can do by requests of their own making."""

@@ -414,7 +414,7 @@ int aware_update_job(char *job_id, char **texts, int64_t *numbers, aware_reply *
 	}
 	if (results)
 		slurm_free_job_array_resp(results);
-	return code;
+	return code ? code : finish(out);
 }
 
 int aware_create_reservation(char *name, char *users, char *licenses, char *nodes, int64_t start,
@@ -472,9 +472,4 @@ int aware_update_node(char *name, uint32_t state, char *reason)
 	wanted.reason_uid = getuid();
 #endif
 	return slurm_update_node(&wanted) ? failure() : 0;
-}
-
-long aware_built_for(void)
-{
-	return SLURM_VERSION_NUMBER;
 }

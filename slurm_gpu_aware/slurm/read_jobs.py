@@ -72,7 +72,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     required, excluded = _nodes(raw["req_nodes"]), _nodes(raw["exc_nodes"])
     unchecked = _unchecked(raw)
     if required is None or excluded is None:
-        unchecked += ("--nodelist or --exclude with too many names",)
+        unchecked += ("--nodelist or --exclude that is not understood",)
     tres, counted = _tres(raw["tres_req_str"])
     if not counted:
         unchecked += ("an amount that Slurm cannot write",)

@@ -43,7 +43,7 @@ class Pinned:
 
 
 def reopen(
-    gateway: SlurmClient, gate: GateConfig, pinned: Sequence[Pinned], now: float
+    client: SlurmClient, gate: GateConfig, pinned: Sequence[Pinned], now: float
 ) -> dict[str, str]:
     """Undo the pins of jobs and open their gate for good.
 
@@ -62,8 +62,8 @@ def reopen(
             closing.append(JobUpdate(entry.job.id, (("Licenses", closed),)))
         except ValueError as exc:
             wrong[entry.job.id] = str(exc)
-    refused = gateway.update_jobs(closing)
-    seen = {job.id: job for job in gateway.jobs()}
+    refused = client.update_jobs(closing)
+    seen = {job.id: job for job in client.jobs()}
     unpinning: list[JobUpdate] = []
     parked: list[Pinned] = []
     opening: list[JobUpdate] = []
@@ -84,9 +84,9 @@ def reopen(
         elif closed_now:  # it has started meanwhile, and does not need the licence
             opening.append(JobUpdate(job.id, open_fields(job, entry.original, now)))
     # Open and pinned, a job would be nobody's: what keeps its pins stays closed.
-    wrong |= gateway.update_jobs(unpinning)
+    wrong |= client.update_jobs(unpinning)
     opening += [_opened(entry, now) for entry in parked if entry.job.id not in wrong]
-    return wrong | gateway.update_jobs(opening)
+    return wrong | client.update_jobs(opening)
 
 
 def _unpinned(entry: Pinned) -> list[JobUpdate]:

@@ -214,7 +214,7 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
         fields.append(("ReqNodeList", ",".join(_names(original.req_nodes))))
     least, most = original.nodes or (1, None)
     if pinned and least != most:
-        fields.append(("NumNodes", f"{least}-{_NO_MAXIMUM if most is None else most}"))
+        fields.append(("NumNodes", f"{least}-{max(least, min(most or _NO_MAXIMUM, _NO_MAXIMUM))}"))
     for name, now, then in (
         ("TresPerNode", job.tres_per_node, original.tres_per_node),
         ("TresPerJob", job.tres_per_job, original.tres_per_job),

@@ -45,14 +45,14 @@ _USERS = "-root"
 _LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
 
 
-def create_shelf(gateway: SlurmClient, now: float, opens_s: float) -> str:
+def create_shelf(client: SlurmClient, now: float, opens_s: float) -> str:
     """Make a shelf that opens at ``opens_s`` unless it is put off; its name.
 
     Raises SourceError if Slurm refuses, as it does where slurm.conf has no licence for it.
     """
     name = f"{SHELF}_{int(now)}"
     end_s = opens_s + LAST_S
-    gateway.create_reservation(
+    client.create_reservation(
         NewReservation(
             name,
             end_s,

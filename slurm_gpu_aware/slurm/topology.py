@@ -1,4 +1,4 @@
-"""Slurm's network: ``scontrol show topology`` into the groups of each level.
+"""Slurm's network: its topology, as libslurm prints it, into the groups of each level.
 
 Slurm 24.11 and 26.05 write the same, one record a line, and nothing where there is no topology
 (topology/default, topology/flat)::
@@ -92,8 +92,8 @@ def network_groups(
 class Network:
     """The network as it was last read; without an answer, none."""
 
-    def __init__(self, gateway: SlurmClient, names: Sequence[str]) -> None:
-        self._gateway = gateway
+    def __init__(self, client: SlurmClient, names: Sequence[str]) -> None:
+        self._client = client
         self._names = names
         self._groups: dict[str, dict[str, str]] = {}
         self.fabric = Fabric()
@@ -118,7 +118,7 @@ class Network:
     def _read(self, wanted: Collection[str]) -> str | None:
         """Read it; the complaint, if there is one."""
         try:
-            switches = self._gateway.topology()
+            switches = self._client.topology()
             self.fabric = fabric_of(switches)
             self._groups = network_groups(switches, self._names)
         except SourceError as exc:

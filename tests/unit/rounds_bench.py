@@ -25,19 +25,19 @@ class RoundsBench:
         self.wall, self.steady = 1_790_000_000.0, 5000.0
         self.update_s = 0.0
         self.told: list[tuple[float, JobUpdate]] = []
-        self.gateway = gateway = slurm.client()
-        send = gateway.update_jobs
+        self.client = client = slurm.client()
+        send = client.update_jobs
 
         def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
             self.told += [(self.steady, update) for update in updates]
             self.steady += self.update_s * len(updates)
             return send(updates)
 
-        gateway.update_jobs = update_jobs  # type: ignore[method-assign]
+        client.update_jobs = update_jobs  # type: ignore[method-assign]
         self.books = Books(slurm.store)
-        self.shelf = Shelf(gateway, clock=lambda: self.wall, timer=lambda: self.steady, saved_s=0.0)
+        self.shelf = Shelf(client, clock=lambda: self.wall, timer=lambda: self.steady, saved_s=0.0)
         self.rounds = Rounds(
-            gateway,
+            client,
             config or Config(),
             self.books,
             gate_held_until=lambda: self.wall + 60.0,

@@ -232,9 +232,9 @@ def test_nothing_is_written_between_pinning_and_opening(
         told.append("decision")
         return real_decision(ledger, decision)
 
-    def update(gateway: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
+    def update(client: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
         told.extend("open" if "Licenses" in dict(u.fields) else "pin" for u in updates)
-        return real_update(gateway, updates)
+        return real_update(client, updates)
 
     monkeypatch.setattr(Ledger, "add_event", event)
     monkeypatch.setattr(Ledger, "add_decision", decide)

@@ -131,7 +131,7 @@ def test_a_time_that_has_come_is_not_sent(slurm: SlurmFolder) -> None:
     past = int(time.time()) - 100
     comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
     bench = bench_of(slurm, deferred("7") | {"admin_comment": comment, "eligible_time": past})
-    (job,) = bench.gateway.jobs()
+    (job,) = bench.client.jobs()
     assert only_deferred(job)
     assert bench.rounds.run().placed == ["7"]
     assert started(bench, "7") == []
@@ -142,16 +142,16 @@ def test_the_heartbeat_tells_the_filter_while_there_is_a_shelf(
 ) -> None:
     config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "submitted"))
     bench = bench_of(slurm, parked("7", eligible_time=900))
-    heartbeat = Heartbeat(bench.gateway, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat = Heartbeat(bench.client, config, bench.shelf, clock=lambda: bench.wall)
     heartbeat.beat()
     assert not list(tmp_path.glob("submitted*"))
     bench = full_node(slurm, parked("9", eligible_time=900))
-    heartbeat = Heartbeat(bench.gateway, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat = Heartbeat(bench.client, config, bench.shelf, clock=lambda: bench.wall)
     heartbeat.beat()
     assert [path.name for path in tmp_path.glob("submitted*")] == ["submitted.defer"]
     told = float((tmp_path / "submitted.defer").read_text())
     assert told == int(heartbeat.held_until)
-    Heartbeat(bench.gateway, Config(), bench.shelf, clock=lambda: bench.wall).beat()  # no file
+    Heartbeat(bench.client, Config(), bench.shelf, clock=lambda: bench.wall).beat()  # no file
 
 
 def test_a_file_that_cannot_be_written_is_told_once(
@@ -159,7 +159,7 @@ def test_a_file_that_cannot_be_written_is_told_once(
 ) -> None:
     config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "gone" / "submitted"))
     bench = full_node(slurm, parked("9", eligible_time=900))
-    heartbeat = Heartbeat(bench.gateway, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat = Heartbeat(bench.client, config, bench.shelf, clock=lambda: bench.wall)
     for _ in range(3):
         heartbeat.beat()
     assert heartbeat.held_until == bench.wall + 90.0
@@ -169,9 +169,9 @@ def test_a_file_that_cannot_be_written_is_told_once(
 def test_not_before_the_shelf_takes_jobs(slurm: SlurmFolder) -> None:
     """Slurm saves a new reservation some seconds later."""
     bench = bench_of(slurm, parked("9", eligible_time=900))
-    shelf = Shelf(bench.gateway, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
     assert not shelf.in_use
-    (job,) = bench.gateway.jobs()
+    (job,) = bench.client.jobs()
     shelf.put([job], bench.wall + 60.0)
     assert not shelf.in_use
     bench.steady += 15.0

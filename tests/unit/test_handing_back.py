@@ -92,10 +92,10 @@ def test_what_keeps_its_pins_stays_closed(
     slurm.write([placed()], ["n1"])
     update = MemorySlurm.update_jobs
 
-    def refusing(gateway: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
+    def refusing(client: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
         kept = [u for u in updates if "ReqNodeList" not in dict(u.fields)]
         refused = {u.job_id: "Access denied" for u in updates if u not in kept}
-        return refused | update(gateway, kept)
+        return refused | update(client, kept)
 
     monkeypatch.setattr(MemorySlurm, "update_jobs", refusing)
     assert list(back(slurm).wrong) == ["7"]

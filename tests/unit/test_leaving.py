@@ -26,12 +26,12 @@ class Bench:
     def __init__(self, slurm: SlurmFolder) -> None:
         self.slurm = slurm
         self.now = 0.0
-        self.gateway = slurm.client()
+        self.client = slurm.client()
         self.books = Books(slurm.store)
         backoff = Backoff(60.0, lambda: self.now)
-        self.leaver = Leaver(self.gateway, Config(), self.books, backoff)
+        self.leaver = Leaver(self.client, Config(), self.books, backoff)
         watch = Watch(self.books, Config())
-        self.strays = Strays(self.gateway, Config(), self.books, watch, backoff, self.leaver)
+        self.strays = Strays(self.client, Config(), self.books, watch, backoff, self.leaver)
 
     def leave(self, now: float) -> tuple[set[str], dict[str, str]]:
         self.now = now
@@ -42,7 +42,7 @@ class Bench:
         self.strays.open(self.jobs(), self.now, frozenset(), gate_held=True)
 
     def jobs(self) -> list[SlurmJob]:
-        return self.gateway.jobs()
+        return self.client.jobs()
 
     def kinds(self, job_id: str) -> list[str]:
         with open_store(self.slurm.store, readonly=True) as store:
@@ -81,7 +81,7 @@ def test_what_was_sent_is_written_before_the_next_part(
         sent.append([update.job_id for update in updates])
         return {"5": "busy"}
 
-    monkeypatch.setattr(bench.gateway, "update_jobs", update_jobs)
+    monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
     array = [JobUpdate(f"98_{task}", ()) for task in range(150)]
     updates = {"5": [JobUpdate("5", ())], "6": [JobUpdate("6", ())], "98_[0-149]": array}
     updates |= {str(n): [JobUpdate(str(n), ())] for n in range(100, 200)}

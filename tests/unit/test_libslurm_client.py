@@ -15,7 +15,7 @@ from memory_slurm import job_record, node_record
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm, libslurm_client
-from slurm_gpu_aware.slurm.client import open_client
+from slurm_gpu_aware.slurm.client import JobUpdate, open_client
 from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient, _named
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
@@ -31,18 +31,30 @@ def encoded(kind: RecordKind, fields: Mapping[str, Any]) -> bytes:
 class Library:
     """Stands for `Libslurm`: answers with the records that it was given."""
 
-    ffi = SimpleNamespace(new=lambda _type: [7])
-    lib = SimpleNamespace(SLURM_NO_CHANGE_IN_DATA=1900)
+    ffi = SimpleNamespace(new=lambda _type: [0])
+    lib = SimpleNamespace(SLURM_NO_CHANGE_IN_DATA=1900, ESLURM_INVALID_JOB_ID=2017)
 
     def __init__(self) -> None:
         self.found: dict[str, list[bytes]] = {}
-        self.since: list[object] = []
+        self.since: list[int] = []
+        self.asked: list[int] = []
+        self.clock = 1000
+        """slurmctld's, by which it stamps its answers."""
+        self.changed = 900
+        """When its jobs changed last."""
+        self.down = False
 
-    def records(self, _kind: RecordKind, function: str, *given: object) -> list[bytes]:
+    def records(self, _kind: RecordKind, function: str, *given: Any) -> list[bytes]:
+        if self.down:
+            raise SlurmError("no answer", 110)
         if function == "aware_jobs":
-            self.since.append(given[0])
-            if given[0]:
+            since, last_update = given
+            self.since.append(since)
+            if since - 1 >= self.changed:  # as slurmctld compares
                 raise SlurmError("no change", 1900, refused=True)
+            last_update[0] = self.clock
+        if function == "aware_job":
+            self.asked.append(given[0])
         return self.found[function]
 
 
@@ -109,19 +121,56 @@ def test_where_no_job_waits_only_changes_are_asked_for(library: Library) -> None
     library.found["aware_jobs"] = [job(1, state="RUNNING"), job(2, state="COMPLETED")]
     assert client.jobs() == client.jobs()
     assert [found.state for found in client.jobs()] == ["RUNNING", "COMPLETED"]
-    assert library.since == [0, 0, 7, 7]
+    assert library.since == [0, 0, 1000, 1000]
+    library.clock = library.changed = 1000  # a job came in the second of the last answer
+    library.found["aware_jobs"].append(job(3))
+    assert [found.id for found in client.jobs()] == ["1", "2", "3"]
+
+
+def test_a_clock_of_slurmctld_that_was_set_back_hides_no_job_for_long(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(libslurm_client.time, "monotonic", lambda: now[0])
+    client = LibslurmClient(1.0)
+    library.found["aware_jobs"] = [job(1, state="RUNNING")]
+    client.jobs()
+    library.clock = library.changed = 500
+    library.found["aware_jobs"].append(job(2))
+    assert len(client.jobs()) == 1
+    now[0] = 31.0
+    assert len(client.jobs()) == 2
+
+
+def test_after_a_failure_all_jobs_are_asked_for(library: Library) -> None:
+    client = LibslurmClient(1.0)
+    library.found["aware_jobs"] = [job(1, state="RUNNING")]
+    client.jobs()
+    library.down = True
+    with pytest.raises(SlurmError):
+        client.jobs()
+    library.down = False
+    client.jobs()
+    assert library.since == [0, 0]
+
+
+def test_an_array_is_asked_for_once(library: Library) -> None:
+    library.found["aware_job"] = [job(n, array_job_id=98, array_task_id=n) for n in range(99, 120)]
+    ids = [f"98_{task}" for task in (119, 100, 7, 101)]
+    assert [found.id for found in LibslurmClient(1.0).jobs_of(ids)] == [ids[0], ids[1], ids[3]]
+    assert library.asked == [98]
 
 
 def test_a_job_that_cannot_be_understood_is_left_out_and_named_once(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = LibslurmClient(1.0)
-    library.found["aware_jobs"] = [job(7), job(8, req_nodes="n[1-")]
+    library.found["aware_jobs"] = [job(7), job(8, state="RUNNING", shares="n1 odd")]
     for _ in range(3):
         assert [found.id for found in client.jobs()] == ["7"]
         assert client.unread == {8}
     assert [r.getMessage() for r in caplog.records] == [
-        "job 8 is left out: 'n[1-' is not a host list"
+        "job 8 is left out: not enough values to unpack (expected 5, got 1)"
     ]
     library.found["aware_jobs"] = [job(7), job(8)]
     assert len(client.jobs()) == 2
@@ -197,6 +246,28 @@ def test_a_call_ends_within_its_time_and_goes_on_by_itself(loaded: Libslurm) -> 
     go.set()
 
 
+def test_after_its_time_no_update_of_a_batch_follows(
+    loaded: Libslurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later round may decide otherwise about these jobs."""
+    go, ended, sent = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(libslurm_client, "Libslurm", lambda _timeout_s: loaded)
+    client = LibslurmClient(0.1)
+
+    def send(job_id: str, _texts: object, _numbers: object) -> dict[str, str]:
+        sent.append(job_id)
+        go.wait(10)
+        threading.Timer(0.2, ended.set).start()
+        return {}
+
+    monkeypatch.setattr(client, "_send", send)
+    with pytest.raises(SlurmError, match="no answer"):
+        client.update_jobs([JobUpdate(str(n), (("Extra", "x"),)) for n in range(1, 9)])
+    go.set()
+    assert ended.wait(10)
+    assert sent == ["1"]
+
+
 def test_calls_that_do_not_return_are_bounded(
     loaded: Libslurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,15 +289,17 @@ def test_calls_that_do_not_return_are_bounded(
 
 
 @pytest.mark.parametrize(
-    ("code", "refused"), [(2017, True), (8001, True), (2057, False), (111, False), (5004, False)]
+    ("code", "refused"),
+    [
+        *[(2017, True), (8001, True), (-1, True), (1, True)],
+        *[(2057, False), (111, False), (5004, False), (1800, False), (6000, False)],
+    ],
 )
 def test_who_has_said_no(loaded: Libslurm, code: int, refused: bool) -> None:
     with pytest.raises(SlurmError, match=r"^Slurm, update node: Said so$") as caught:
         loaded.check(code, "aware_update_node")
     assert caught.value.refused is refused
     loaded.check(0, "aware_update_node")
-    with pytest.raises(SlurmError, match="no answer"):
-        loaded.check(-1, "aware_jobs")
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,10 @@ def test_nobody_is_parked_again_twice_by_what_a_round_read_before_a_look(
     slurm.change("7", reason=HELD)
     nodes = MemorySlurm.nodes
 
-    def slow(gateway: MemorySlurm) -> Any:
+    def slow(client: MemorySlurm) -> Any:
         bench.steady += 1.1
         bench.rounds.looks.if_due()
-        return nodes(gateway)
+        return nodes(client)
 
     monkeypatch.setattr(MemorySlurm, "nodes", slow)
     assert bench.rounds.run().parked_again == 1
@@ -220,7 +220,7 @@ def test_a_look_that_fails_does_not_end_the_round(
     slow_planner(monkeypatch, bench, lambda: None)
     tries = []
 
-    def silent(gateway: MemorySlurm, ids: list[str]) -> Any:
+    def silent(client: MemorySlurm, ids: list[str]) -> Any:
         tries.append(bench.steady)
         raise SourceError("no answer")
 

@@ -104,19 +104,19 @@ def test_what_was_unread_when_jobs_were_read_counts(
     job = parked("98", admin_comment="gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2", num_nodes=2)
     slurm.write([job | {"stuck": True}], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
     bench = RoundsBench(slurm)
-    read, nodes = bench.gateway.jobs, bench.gateway.nodes
+    read, nodes = bench.client.jobs, bench.client.nodes
 
     def jobs_then_others() -> list[SlurmJob]:
         found = read()
-        bench.gateway.unread = unread
+        bench.client.unread = unread
         return found
 
     def nodes_after_others() -> list[SlurmNode]:
-        bench.gateway.unread = frozenset({99}) - unread
+        bench.client.unread = frozenset({99}) - unread
         return nodes()
 
-    monkeypatch.setattr(bench.gateway, "jobs", jobs_then_others)
-    monkeypatch.setattr(bench.gateway, "nodes", nodes_after_others)
+    monkeypatch.setattr(bench.client, "jobs", jobs_then_others)
+    monkeypatch.setattr(bench.client, "nodes", nodes_after_others)
     bench.rounds.run()
     assert (slurm.jobs["98"]["licenses"] == "") is (not unread)
 

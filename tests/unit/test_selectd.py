@@ -16,6 +16,10 @@ from slurm_gpu_aware.service.books import Books
 from slurm_gpu_aware.service.heartbeat import Heartbeat
 from slurm_gpu_aware.service.rounds import Outcome, Rounds
 from slurm_gpu_aware.service.selectd import Selector
+from slurm_gpu_aware.slurm.admin_comment import parse
+from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.slurm.undo import undo_fields
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -258,3 +262,36 @@ def test_killed_at_every_request(tmp_path: Path, before: bool) -> None:
         assert len(held) == len(set(held)) == 8
         count += 1
     assert count > 8
+
+
+def test_a_job_on_any_number_of_nodes_gets_its_request_back() -> None:
+    """``-N1-1000000000`` is a request that Slurm takes; its pins must not outlast its place."""
+    comment = "gpuaware/1;tn=gres/gpu:2;mc=1;nn=1-1000000000"
+    pinned = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
+    job = job_of(parked("7", admin_comment=f"{comment};sel=prepared:0:1", **pinned))
+    original = parse(job.admin_comment)
+    assert original is not None
+    update = JobUpdate("7", undo_fields(job, original))
+    assert dict(update.fields)["NumNodes"] == "1-500000"
+
+
+def test_after_a_round_that_failed_no_event_starts_the_next_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
+    config = Config(
+        store=StoreConfig(path=tmp_path / "store.db"),
+        events=EventsConfig(submit_file=tmp_path / "submitted"),
+    )
+    selector = Selector(config, MemorySlurm(tmp_path))
+
+    def fails() -> Outcome:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(selector._rounds, "run", fails)
+    selector._round("submit")
+    assert selector._rest_s() > 1.5
+    monkeypatch.setattr(selector._rounds, "run", Outcome)
+    selector._round("submit")
+    assert selector._rest_s() < 0.1
+    selector.close()

@@ -334,7 +334,7 @@ def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
     def refuse(name: str) -> None:
         raise SourceError(f"{name}: Requested reservation is in use")
 
-    monkeypatch.setattr(bench.gateway, "delete_reservation", refuse)
+    monkeypatch.setattr(bench.client, "delete_reservation", refuse)
     bench.steady += 61.0
     bench.rounds.run()
     assert bench.shelf.holds(slurm_job(9, shelf=shelves(slurm)[0]))
@@ -342,7 +342,7 @@ def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
 
 def test_slurm_has_saved_a_shelf_before_jobs_name_it(slurm: SlurmFolder) -> None:
     bench = bench_of(slurm, aged("9"))
-    shelf = Shelf(bench.gateway, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
     shelf.put([slurm_job(9)], bench.wall + 60.0)
     assert (len(shelves(slurm)), shelved(slurm)) == (1, [])
     bench.steady += 15.0
@@ -353,7 +353,7 @@ def test_slurm_has_saved_a_shelf_before_jobs_name_it(slurm: SlurmFolder) -> None
 def test_the_heartbeat_holds_the_gate_before_it_puts_the_shelf_off(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.forget_calls()
-    Heartbeat(bench.gateway, Config(), bench.shelf).beat()
+    Heartbeat(bench.client, Config(), bench.shelf).beat()
     gate, shelf = [call[1:] for call in slurm.calls if call[0] == "move_reservation"]
     assert gate[0] == "gpuaware_gate"
     assert is_shelf(shelf[0])
@@ -367,15 +367,15 @@ def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
 ) -> None:
     bench = full_node(slurm, aged("9"))
 
-    move = bench.gateway.move_reservation
+    move = bench.client.move_reservation
 
     def refuse(name: str, end_s: float, start_s: float | None = None) -> bool:
         if is_shelf(name):
             raise SourceError(f"{name}: no")
         return move(name, end_s, start_s)
 
-    monkeypatch.setattr(bench.gateway, "move_reservation", refuse)
-    heartbeat = Heartbeat(bench.gateway, Config(), bench.shelf, clock=lambda: bench.wall)
+    monkeypatch.setattr(bench.client, "move_reservation", refuse)
+    heartbeat = Heartbeat(bench.client, Config(), bench.shelf, clock=lambda: bench.wall)
     heartbeat.beat()
     assert heartbeat.held_until == bench.wall + 90.0
     assert "could not be put off" in caplog.text
@@ -431,7 +431,7 @@ def test_a_selector_goes_on_with_the_shelf_that_is_there(
     name = shelves(slurm)[0]
     if not closed:
         begun(slurm)
-    shelf = Shelf(bench.gateway, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
     shelf.keep_closed(bench.wall + 200.0)
     assert shelf.holds(slurm_job(9, shelf=name)) is closed
     (start,) = [r["start_time"] for r in slurm.get("reservations") if r["name"] == name]

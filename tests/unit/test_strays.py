@@ -141,11 +141,11 @@ def test_a_selector_that_dies_in_between_leaves_a_closed_gate(
     requeue(slurm)
     update, calls = MemorySlurm.update_jobs, []
 
-    def dies(gateway: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
+    def dies(client: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
         calls.extend([1] if updates else [])
         if len(calls) == after:
             raise KilledError
-        return update(gateway, updates)
+        return update(client, updates)
 
     with monkeypatch.context() as patch:
         patch.setattr(MemorySlurm, "update_jobs", dies)
