@@ -63,8 +63,8 @@ def test_taken_from_the_shelf_before_its_begin_time(slurm: SlurmFolder) -> None:
     end(slurm, "7")
     assert bench.rounds.run().taken == 1
     assert started(bench, "9") == ["now"]
+    bench.wall = time.time()  # as Slurm, which has just let it begin
     assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
-    bench.wall = time.time()  # as Slurm, whose clock goes on
     slurm.change("9", reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
     assert started(bench, "9") == ["now"]
