@@ -123,7 +123,6 @@ builder.cdef(
     int aware_reservations(aware_reply *);
     int aware_licenses(aware_reply *);
     int aware_settings(aware_reply *);
-    int aware_topology(aware_reply *);
     int aware_update_job(char *, char **, int64_t *, aware_reply *);
     int aware_create_reservation(char *, char *, char *, char *, int64_t, int64_t, uint64_t);
     int aware_move_reservation(char *, int64_t, int64_t);

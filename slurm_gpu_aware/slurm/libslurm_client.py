@@ -210,8 +210,13 @@ class LibslurmClient:
         )
 
     def topology(self) -> list[SlurmSwitch]:
-        """Switches or blocks of the default topology; empty if Slurm has none."""
-        return parse_topology(self._slurm.reply("aware_topology").decode(errors="replace"))
+        """Switches or blocks of the default topology; empty if Slurm has none.
+
+        By scontrol: libslurm unpacks a topology with a plugin that only Slurm's own programs can
+        load. Administrators alone write what stands there.
+        """
+        command = ["scontrol", "-o", "show", "topology"]
+        return parse_topology(run_command(command, self._timeout_s)[0])
 
     def free_licenses(self) -> dict[str, int]:
         """Licences that nobody holds or reserves."""

@@ -348,8 +348,8 @@ int aware_licenses(aware_reply *out)
 	return finish(out);
 }
 
-/* Configuration and topology have no structure that all releases share: Slurm prints them. Only
- * administrators write what stands in them. */
+/* The configuration has no structure that all releases share: Slurm prints it. Only administrators
+ * write what stands in it. */
 
 int aware_settings(aware_reply *out)
 {
@@ -367,29 +367,6 @@ int aware_settings(aware_reply *out)
 #else
 	slurm_free_ctl_conf(found);
 #endif
-	return file ? 0 : ENOMEM;
-}
-
-int aware_topology(aware_reply *out)
-{
-	topo_info_response_msg_t *found = NULL;
-	FILE *file;
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)
-	if (slurm_load_topo(&found, NULL))
-#else
-	if (slurm_load_topo(&found))
-#endif
-		return failure();
-	file = open_memstream(&out->data, &out->size);
-	if (file) {
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)
-		slurm_print_topo_info_msg(file, found, NULL, NULL, 1);
-#else
-		slurm_print_topo_info_msg(file, found, NULL, 1);
-#endif
-		fclose(file);
-	}
-	slurm_free_topo_info_msg(found);
 	return file ? 0 : ENOMEM;
 }
 

@@ -1,4 +1,4 @@
-"""Slurm's network: its topology, as libslurm prints it, into the groups of each level.
+"""Slurm's network: `scontrol show topology` into the groups of each level.
 
 Slurm 24.11 and 26.05 write the same, one record a line, and nothing where there is no topology
 (topology/default, topology/flat)::
