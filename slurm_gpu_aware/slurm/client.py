@@ -17,7 +17,15 @@ from slurm_gpu_aware.slurm.records import (
     SlurmSwitch,
 )
 
-__all__ = ["JOB_ID", "JobUpdate", "NewReservation", "SlurmClient", "open_client"]
+__all__ = [
+    "COUNT_FIELDS",
+    "JOB_ID",
+    "TEXT_FIELDS",
+    "JobUpdate",
+    "NewReservation",
+    "SlurmClient",
+    "open_client",
+]
 
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """``98`` or ``98_3``."""
@@ -25,6 +33,30 @@ _COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
 _MOST = (1 << 32) - 3
 """Above stand Slurm's words for "not given" and "unlimited"."""
 _LONGEST = 65536
+TEXT_FIELDS = {
+    "AdminComment": "admin_comment",
+    "CpusPerTres": "cpus_per_tres",
+    "ExcNodeList": "exc_nodes",
+    "Extra": "extra",
+    "Features": "features",
+    "Licenses": "licenses",
+    "ReqNodeList": "req_nodes",
+    "ReservationName": "reservation",
+    "TresFreq": "tres_freq",
+    "TresPerJob": "tres_per_job",
+    "TresPerNode": "tres_per_node",
+    "TresPerSocket": "tres_per_socket",
+    "TresPerTask": "tres_per_task",
+}
+COUNT_FIELDS = {
+    "CPUsPerTask": ("cpus_per_task", None),
+    "MinCPUsNode": ("pn_min_cpus", None),
+    "NumCPUs": ("min_cpus", "max_cpus"),
+    "NumNodes": ("min_nodes", "max_nodes"),
+    "NumTasks": ("num_tasks", None),
+}
+"""Names of ``scontrol update`` -> fields of ``job_desc_msg_t``: texts; counts ``N`` as (least,
+most), of which NumCPUs and NumNodes also take ``MIN-MAX``."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +70,13 @@ class JobUpdate:
     job_id: str
     fields: tuple[tuple[str, str], ...]
 
-    TEXTS = frozenset(
-        {
-            *("AdminComment", "CpusPerTres", "ExcNodeList", "Extra", "Features", "Licenses"),
-            *("ReqNodeList", "ReservationName", "TresFreq", "TresPerJob", "TresPerNode"),
-            *("TresPerSocket", "TresPerTask"),
-        }
-    )
-    COUNTS = frozenset({"CPUsPerTask", "MinCPUsNode", "NumCPUs", "NumNodes", "NumTasks"})
-    """``N``; NumCPUs and NumNodes also ``MIN-MAX``."""
-
     def __post_init__(self) -> None:
         if not JOB_ID.match(self.job_id):
             raise ValueError(f"{self.job_id!r} is not a job id")
         for name, value in self.fields:
-            if name in self.TEXTS:
+            if name in TEXT_FIELDS:
                 fits = "\0" not in value and len(value) <= _LONGEST
-            elif name in self.COUNTS:
+            elif name in COUNT_FIELDS:
                 fits = _COUNT.match(value) is not None and max(self._numbers(value)) <= _MOST
             elif name == "StartTime":
                 fits = value == "now"
@@ -128,7 +150,7 @@ class SlurmClient(Protocol):
         """Switches or blocks of the default topology; empty if Slurm has none."""
 
     def free_licenses(self) -> dict[str, int]:
-        """Licences that nobody holds or reserves, by name."""
+        """Licences that are neither held nor reserved, by name."""
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
         """Carry out updates in their order; return Slurm's complaint per job id refused.

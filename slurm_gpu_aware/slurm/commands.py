@@ -28,7 +28,6 @@ def run_command(
     argv: Sequence[str],
     timeout_s: float,
     *,
-    stdin: str | None = None,
     check: bool = True,
     extra: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, str]:
@@ -43,8 +42,7 @@ def run_command(
     try:
         done = subprocess.run(
             list(argv),
-            input=None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
-            stdin=subprocess.DEVNULL if stdin is None else None,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,
             env=clean_environment() | dict(extra),

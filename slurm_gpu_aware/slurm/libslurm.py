@@ -96,14 +96,18 @@ class Libslurm:
         def ask() -> bytes:
             reply = self.ffi.new("aware_reply *")
             code = getattr(self.lib, function)(*arguments, reply)
-            try:
-                data = bytes(self.ffi.buffer(reply.data, reply.size)) if reply.size else b""
-            finally:
-                self.lib.aware_free(reply)
+            data = self.take(reply)
             self.check(code, function)
             return data
 
         return self.within(ask)
+
+    def take(self, reply: Any) -> bytes:
+        """The bytes of an ``aware_reply``, which is freed."""
+        try:
+            return bytes(self.ffi.buffer(reply.data, reply.size)) if reply.size else b""
+        finally:
+            self.lib.aware_free(reply)
 
     def call(self, function: str, *arguments: object) -> None:
         """Call a function that returns only whether it succeeded. Raises SourceError."""

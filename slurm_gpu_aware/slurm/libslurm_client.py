@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import JOB_ID, JobUpdate, NewReservation
+from slurm_gpu_aware.slurm.client import (
+    COUNT_FIELDS,
+    JOB_ID,
+    TEXT_FIELDS,
+    JobUpdate,
+    NewReservation,
+)
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.fabric import default_topology
 from slurm_gpu_aware.slurm.hostlist import check_node_names
@@ -57,29 +63,6 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_TEXTS = {
-    "AdminComment": "admin_comment",
-    "CpusPerTres": "cpus_per_tres",
-    "ExcNodeList": "exc_nodes",
-    "Extra": "extra",
-    "Features": "features",
-    "Licenses": "licenses",
-    "ReqNodeList": "req_nodes",
-    "ReservationName": "reservation",
-    "TresFreq": "tres_freq",
-    "TresPerJob": "tres_per_job",
-    "TresPerNode": "tres_per_node",
-    "TresPerSocket": "tres_per_socket",
-    "TresPerTask": "tres_per_task",
-}
-_COUNTS = {
-    "CPUsPerTask": ("cpus_per_task", None),
-    "MinCPUsNode": ("pn_min_cpus", None),
-    "NumCPUs": ("min_cpus", "max_cpus"),
-    "NumNodes": ("min_nodes", "max_nodes"),
-    "NumTasks": ("num_tasks", None),
-}
-"""Name of ``scontrol update`` -> field of ``job_desc_msg_t`` (least, most)."""
 _UNLIMITED = 0xFFFFFFFF
 """INFINITE: a priority that Slurm computes; releases a held job."""
 _PER_UPDATE_S = 0.02
@@ -219,7 +202,7 @@ class LibslurmClient:
         return parse_topology(run_command(command, self._timeout_s)[0])
 
     def free_licenses(self) -> dict[str, int]:
-        """Licences that nobody holds or reserves."""
+        """Licences that are neither held nor reserved."""
         found = (
             decode(LICENSE, record) for record in self._slurm.records(LICENSE, "aware_licenses")
         )
@@ -296,16 +279,13 @@ class LibslurmClient:
             for name, text in texts.items()
         }
         reply = ffi.new("aware_reply *")
-        try:
-            code = lib.aware_update_job(
-                ffi.new("char[]", job_id.encode()),
-                ffi.new("char *[]", [kept.get(name, ffi.NULL) for name in UPDATE_TEXTS]),
-                ffi.new("int64_t[]", [numbers.get(name, -1) for name in UPDATE_NUMBERS]),
-                reply,
-            )
-            data = bytes(ffi.buffer(reply.data, reply.size)) if reply.size else b""
-        finally:
-            lib.aware_free(reply)
+        code = lib.aware_update_job(
+            ffi.new("char[]", job_id.encode()),
+            ffi.new("char *[]", [kept.get(name, ffi.NULL) for name in UPDATE_TEXTS]),
+            ffi.new("int64_t[]", [numbers.get(name, -1) for name in UPDATE_NUMBERS]),
+            reply,
+        )
+        data = self._slurm.take(reply)
         refused = {
             _named(result["job_id"], job_id): result["message"]
             or self._slurm.text_of(result["error_code"])
@@ -384,13 +364,13 @@ def _descriptor(fields: Iterable[tuple[str, str]]) -> tuple[dict[str, str], dict
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for name, value in fields:
-        if name in _TEXTS:
-            texts[_TEXTS[name]] = value
+        if name in TEXT_FIELDS:
+            texts[TEXT_FIELDS[name]] = value
         elif name == "StartTime":
             numbers["begin_time"] = int(time.time())
         else:
             least, most = JobUpdate.range(value)
-            fewest, largest = _COUNTS[name]
+            fewest, largest = COUNT_FIELDS[name]
             numbers[fewest] = least
             if largest is not None and most is not None:
                 numbers[largest] = most

@@ -24,6 +24,15 @@ from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
 
+def selector_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Selector:
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(folder / "clock.conf"))
+    config = Config(
+        store=StoreConfig(path=folder / "store.db"),
+        events=EventsConfig(submit_file=folder / "submitted"),
+    )
+    return Selector(config, MemorySlurm(folder))
+
+
 def test_a_parked_job_is_placed_and_starts(slurm: SlurmFolder) -> None:
     slurm.write([parked()], ["n1", "n2"])
     assert slurm.round() == 0, slurm.said
@@ -121,12 +130,7 @@ def test_an_amount_that_cannot_be_read_stops_no_other(slurm: SlurmFolder) -> Non
 def test_a_ledger_that_fails_oddly_does_not_end_the_selector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
-    config = Config(
-        store=StoreConfig(path=tmp_path / "store.db"),
-        events=EventsConfig(submit_file=tmp_path / "submitted"),
-    )
-    selector = Selector(config, MemorySlurm(tmp_path))
+    selector = selector_in(tmp_path, monkeypatch)
 
     def no_disk(*_: object) -> None:
         raise RuntimeError("no space left")
@@ -278,12 +282,7 @@ def test_a_job_on_any_number_of_nodes_gets_its_request_back() -> None:
 def test_after_a_round_that_failed_no_event_starts_the_next_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
-    config = Config(
-        store=StoreConfig(path=tmp_path / "store.db"),
-        events=EventsConfig(submit_file=tmp_path / "submitted"),
-    )
-    selector = Selector(config, MemorySlurm(tmp_path))
+    selector = selector_in(tmp_path, monkeypatch)
 
     def fails() -> Outcome:
         raise RuntimeError("a fault of ours")
