@@ -30,11 +30,11 @@ from typing import Any
 
 from placement_profile import show_profile
 
-from slurm_gpu_aware.config import Config, EventsConfig, StoreConfig
+from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.planning import round as planning
-from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.rounds import Rounds
-from slurm_gpu_aware.service.selectd import GC_OBJECTS, Selector
+from slurm_gpu_aware.selector.daemon import GC_OBJECTS, Selector
+from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm import libslurm_client
 from slurm_gpu_aware.slurm.libslurm import SlurmError
 from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient

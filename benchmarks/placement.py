@@ -26,10 +26,10 @@ from placement_profile import show_profile
 from placement_topo import topology_aware
 from placement_wide import wide_patterns
 
-from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.request import Request
 
 BINS = np.array([0.89, 0.94, 1.06, 2.55])
 SHARES = [0.3, 0.4, 0.28, 0.02]

@@ -25,12 +25,14 @@ from math import comb, factorial, perm
 import numpy as np
 from placement_profile import show_profile
 
-from slurm_gpu_aware.cluster import Cluster
-from slurm_gpu_aware.placement import link_kinds, links, mapa, topo_split
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement import link_kinds, links
+from slurm_gpu_aware.placement.drb.bipartition import split as topo_split
+from slurm_gpu_aware.placement.policies import mapa
 from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology import general, matching, orders, patterns, rings, subsets, trees
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
 
 MACHINES = ("dgx-1-v100", "dgx-1-p100", "dgx-a100", "mapa-torus-2d", "mapa-cubemesh-16")

@@ -22,12 +22,13 @@ from statistics import median
 import numpy as np
 from placement_profile import show_profile
 
-from slurm_gpu_aware.cluster import Cluster, RunningJob
-from slurm_gpu_aware.placement import drb, utility
-from slurm_gpu_aware.placement.interference import InterferenceProfile
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.drb.bipartition import bipartition as drb
+from slurm_gpu_aware.placement.drb.bipartition import utility
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import Weights
 from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.placement.utility import Weights
-from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology import levels
 from slurm_gpu_aware.topology.machines import machine
 

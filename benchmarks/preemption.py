@@ -12,11 +12,11 @@ import statistics
 import time
 from dataclasses import replace
 
-from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.preempt import plan_preemption
-from slurm_gpu_aware.request import Request
 
 WIDTH = 8
 WANTED = ((1, 1), (3, 1), (WIDTH, 1), (2 * WIDTH, 2))

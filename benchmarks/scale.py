@@ -25,7 +25,7 @@ from pathlib import Path
 
 from controller import Controller, own_image
 
-from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.config.settings import Config
 
 HERE = Path(__file__).resolve().parent
 PER_START_MS = 8.0

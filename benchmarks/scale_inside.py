@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.config import load_config
+from slurm_gpu_aware.config.settings import load_config
 from slurm_gpu_aware.planning import round as planning
-from slurm_gpu_aware.service import rounds as service
-from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.selectd import GC_OBJECTS
+from slurm_gpu_aware.selector import round as service
+from slurm_gpu_aware.selector.daemon import GC_OBJECTS
+from slurm_gpu_aware.selector.ledger_writer import Books
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient, open_client
 
 REPEATS = 5

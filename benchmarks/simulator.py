@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import Cluster, FloatArray
-from slurm_gpu_aware.simulator.clusters import SimCluster, bin_all, synthetic_cluster
+from slurm_gpu_aware.model.cluster import Cluster, FloatArray
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.simulated_site import SimCluster, bin_all, synthetic_cluster
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
 

@@ -15,8 +15,8 @@ import click
 
 from gpu_aware_profile.cli import cli as profile_cli
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config import DEFAULT_PATH, Config
-from slurm_gpu_aware.slurm import render
+from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
+from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 
 ROOT = Path(__file__).resolve().parent.parent

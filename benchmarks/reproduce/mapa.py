@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from common import arguments, finish, paragraph, run, table
 
-from slurm_gpu_aware.cluster import FloatArray
-from slurm_gpu_aware.simulator.clusters import SimCluster, synthetic_cluster
+from slurm_gpu_aware.model.cluster import FloatArray
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, SimSettings
+from slurm_gpu_aware.simulator.simulated_site import SimCluster, synthetic_cluster
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, EffBwModel
 from slurm_gpu_aware.topology.matching import match

@@ -9,10 +9,10 @@ import numpy as np
 from common import gain, geomean, run, shared
 from common import synthetic_timings as made_up
 
-from slurm_gpu_aware.simulator.clusters import SimCluster, synthetic_cluster, with_scores
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.simulated_site import SimCluster, synthetic_cluster, with_scores
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace, read_csv

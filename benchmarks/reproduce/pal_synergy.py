@@ -9,10 +9,10 @@ import numpy as np
 from common import between, gain, paragraph, percent, run, table
 from pal_bench import BASE, PAL, STICKY, Bench, penalised, together
 
-from slurm_gpu_aware.simulator.clusters import SimCluster, synthetic_cluster
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, parse_policy
+from slurm_gpu_aware.simulator.simulated_site import SimCluster, synthetic_cluster
 from slurm_gpu_aware.simulator.timings import Timings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 

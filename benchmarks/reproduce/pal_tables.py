@@ -25,7 +25,7 @@ from pal_bench import (
     slowest,
 )
 
-from slurm_gpu_aware.simulator.clusters import SimCluster
+from slurm_gpu_aware.simulator.simulated_site import SimCluster
 from slurm_gpu_aware.simulator.timings import Timings
 
 SEVEN = (STICKY, LOOSE, "random", "random:non-sticky", PM, "pal", PAL)

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, percent, run, shared, table
 
-from slurm_gpu_aware.placement.interference import InterferenceProfile
-from slurm_gpu_aware.simulator.clusters import synthetic_cluster
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.simulated_site import synthetic_cluster
 from slurm_gpu_aware.simulator.topo_jobs import ProfileFile, read_profile, read_workload
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 

@@ -1,6 +1,6 @@
 --[[
 The user's comment: --comment=class=A,bw=high. The grammar of docs/comment.md, of which
-slurm_gpu_aware/slurm/comment.py is the twin: same verdict and same sentence for every comment.
+slurm_gpu_aware/model/job_hints.py is the twin: same verdict and same sentence for every comment.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"

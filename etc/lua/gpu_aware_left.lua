@@ -14,7 +14,7 @@ local L = {}
 
 --[[
 Which forms of a request are parked: those that the selector can rewrite to exact GPUs so that
-srun inside the job still works (slurm_gpu_aware/slurm/rewrite.py has a row for each). Whatever is
+srun inside the job still works (slurm_gpu_aware/gate/request_forms.py has a row for each). Whatever is
 not in this table is left to Slurm. Keys: form of the request / batch (a script) or interactive
 (salloc, srun: Slurm does not tell us which).
   cpus_per_gpu  may come with --cpus-per-gpu

@@ -23,7 +23,7 @@ local FORM_FIELDS = {
 }
 local FORM_ORDER = { "node", "job", "task", "socket" }
 
--- What the planner cannot evaluate node by node (slurm_gpu_aware/slurm/features.py).
+-- What the planner cannot evaluate node by node (slurm_gpu_aware/admission/features.py).
 R.NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
 
 -- Environment of a batch job in which sbatch hands the GPU type on to srun inside the job.
@@ -128,7 +128,7 @@ local function percent(text)
     )
 end
 
---- The AdminComment of a job (slurm_gpu_aware/slurm/admin_comment.py reads it); nil: too long.
+--- The AdminComment of a job (slurm_gpu_aware/gate/admin_comment.py reads it); nil: too long.
 function R.admin_comment(job, new, model)
     local entries, bytes = {}, 0
     local function add(key, value)

@@ -20,7 +20,7 @@ from slurm_gpu_aware.cli.run import LateGroup, run
 from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.profiles import ScoreRow
 
@@ -247,7 +247,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _config(config_path: str | None) -> Config:
-    from slurm_gpu_aware.config import load_config
+    from slurm_gpu_aware.config.settings import load_config
 
     return load_config(config_path)
 

@@ -15,7 +15,7 @@ from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.profiles import TimingRow
 
@@ -77,8 +77,8 @@ def import_command(
     from gpu_aware_profile.level_work import checked_levels, store_levels
     from gpu_aware_profile.opening import written
     from gpu_aware_profile.tables import read_csv
-    from slurm_gpu_aware.config import load_config
-    from slurm_gpu_aware.store.known import gpu_names
+    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.store.inventory import gpu_names
     from slurm_gpu_aware.store.profiles import check_timings, load_profile
     from slurm_gpu_aware.text_file import name_of, read_lines
 

@@ -66,8 +66,8 @@ def _probe(
     name: str, backend: str | None, no_timings: bool, classes: tuple[str, ...], repeats: int
 ) -> dict[str, Any]:
     from gpu_aware_profile.node import SCHEMA, probe
+    from gpu_aware_profile.nvml import Nvml, NvmlError
     from gpu_aware_profile.timing import available_backend, make_backend
-    from slurm_gpu_aware.nvml import Nvml, NvmlError
 
     chosen = None if no_timings else (backend or available_backend())
     timing = make_backend(chosen) if chosen else None

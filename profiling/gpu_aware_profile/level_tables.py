@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from gpu_aware_profile.csv_file import read_number, read_rows
 from slurm_gpu_aware.cli.output import table
-from slurm_gpu_aware.penalties import (
+from slurm_gpu_aware.model.penalties import (
     LevelPenalties,
     LevelTime,
     level_medians,

@@ -19,9 +19,9 @@ from gpu_aware_profile.level_tables import (
 )
 from gpu_aware_profile.opening import written
 from slurm_gpu_aware.cli.output import print_json, say
-from slurm_gpu_aware.config import Config
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.penalties import LevelTime, level_ratios
+from slurm_gpu_aware.model.penalties import LevelTime, level_ratios
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import LevelRow, check_levels, import_levels, level_times
 from slurm_gpu_aware.store.outliers import mixed_units

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_aware_profile.nvml import Device, NvLink, Nvml, NvmlError
 from gpu_aware_profile.timing import Gpu, TimingBackend, median_and_spread
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.nvml import Device, NvLink, Nvml, NvmlError
 
 __all__ = ["SCHEMA", "model_word", "probe"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
 
 __all__ = ["Context", "pass_context"]
 
@@ -26,7 +26,7 @@ class Context:
         ``check_policies``: policies must exist and take the options that they are given, too
         (imports the placement package).
         """
-        from slurm_gpu_aware.config import load_config
+        from slurm_gpu_aware.config.settings import load_config
 
         known: tuple[str, ...] = ()
         if check_policies:
@@ -35,7 +35,7 @@ class Context:
             known = policy_names()
         config = load_config(self.config_path, known_policies=known)
         if config.policies and check_policies:
-            from slurm_gpu_aware.service.policies import policy_options
+            from slurm_gpu_aware.selector.policy_options import policy_options
 
             policy_options(config)
         return config

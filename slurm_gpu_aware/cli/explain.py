@@ -13,9 +13,9 @@ from slurm_gpu_aware.cli.explain_text import OPEN, explain_text
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.ledger_reader import Reader
     from slurm_gpu_aware.cli.live import LiveJob
-    from slurm_gpu_aware.cli.reading import Reader
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.store.ledger import Decision, Event
 
 __all__ = ["check_job_id", "command"]
@@ -61,7 +61,7 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
       gpu-aware explain 1234
       gpu-aware explain 1234_7 --json
     """
-    from slurm_gpu_aware.cli.reading import open_reader
+    from slurm_gpu_aware.cli.ledger_reader import open_reader
 
     config = context.config()
     with open_reader(config) as reader:
@@ -81,7 +81,7 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
 
 def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     """What the ledger knows of a job, JSON-able."""
-    from slurm_gpu_aware.cli.reading import decision_json, event_json, reason_for, waiting_of
+    from slurm_gpu_aware.cli.ledger_reader import decision_json, event_json, reason_for, waiting_of
 
     decisions = reader.ledger.decisions(job_id)
     events = reader.ledger.events(job_id)
@@ -138,8 +138,8 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
     Where Slurm answers, ``selector_away`` says how long the selector has been silent if that is
     longer than it should; then nobody writes down what becomes of jobs.
     """
-    from slurm_gpu_aware.cli.away import away
     from slurm_gpu_aware.cli.live import find_job, gate_state, live_jobs
+    from slurm_gpu_aware.cli.liveness import away
 
     jobs = live_jobs(config)
     if jobs is None:

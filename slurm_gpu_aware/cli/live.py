@@ -12,7 +12,7 @@ from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.slurm.client import SlurmClient
     from slurm_gpu_aware.slurm.records import SlurmJob
     from slurm_gpu_aware.store.ledger import Decision
@@ -93,7 +93,7 @@ def network_groups_of(config: Config, used: Collection[str]) -> dict[str, dict[s
 
     Without an answer none, and a word about it.
     """
-    from slurm_gpu_aware.penalties import NETWORK_LEVELS
+    from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 
     wanted = [name for name in NETWORK_LEVELS if name in used]
     if not wanted:
@@ -173,11 +173,11 @@ def gate_state(config: Config) -> GateState | None:
 
 
 def live_job(job: SlurmJob, config: Config) -> LiveJob:
-    from slurm_gpu_aware.slurm.admin_comment import is_ours
-    from slurm_gpu_aware.slurm.deferral import only_deferred
-    from slurm_gpu_aware.slurm.gate import is_parked
-    from slurm_gpu_aware.slurm.mark import HAND, RELEASED, mark_of
-    from slurm_gpu_aware.slurm.snapshot import ENDED
+    from slurm_gpu_aware.admission.snapshot import ENDED
+    from slurm_gpu_aware.gate.admin_comment import is_ours
+    from slurm_gpu_aware.gate.deferral import only_deferred
+    from slurm_gpu_aware.gate.job_marker import HAND, RELEASED, mark_of
+    from slurm_gpu_aware.gate.licence_gate import is_parked
 
     mark = mark_of(job.admin_comment)
     # On the shelf, on its way there, and until Slurm has looked at it afterwards, it waits for us

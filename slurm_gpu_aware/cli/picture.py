@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from slurm_gpu_aware.errors import SourceError, not_installed
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.given import Answer
-    from slurm_gpu_aware.cluster import Cluster
-    from slurm_gpu_aware.topology.graph import HardwareGraph
+    from slurm_gpu_aware.cli.cluster_options import Answer
+    from slurm_gpu_aware.model.cluster import Cluster
+    from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 
 __all__ = ["draw"]
 

@@ -14,10 +14,10 @@ from slurm_gpu_aware.cli.output import json_option, paragraph, print_json, say, 
 from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.given import Answer
-    from slurm_gpu_aware.cluster import Cluster
-    from slurm_gpu_aware.config import Config
-    from slurm_gpu_aware.request import Request
+    from slurm_gpu_aware.cli.cluster_options import Answer
+    from slurm_gpu_aware.config.settings import Config
+    from slurm_gpu_aware.model.cluster import Cluster
+    from slurm_gpu_aware.model.request import Request
 
 __all__ = ["command"]
 
@@ -79,8 +79,8 @@ def command(
       gpu-aware place --gpus 4 --class A --compare packed,pm-first
       gpu-aware place -g 3 --bw high --machine dgx-1-v100 --busy n1:0 --plot place.png
     """
-    from slurm_gpu_aware.cli import given
-    from slurm_gpu_aware.service.policies import policy_options
+    from slurm_gpu_aware.cli import cluster_options as given
+    from slurm_gpu_aware.selector.policy_options import policy_options
     from slurm_gpu_aware.topology.patterns import parse_pattern
 
     config = context.config(check_policies=True)
@@ -106,7 +106,7 @@ def _names(text: str | None) -> list[str]:
 
 
 def _cluster(config: Config, machine: str | None, count: int) -> Cluster:
-    from slurm_gpu_aware.cli.given import given_cluster, stored_cluster
+    from slurm_gpu_aware.cli.cluster_options import given_cluster, stored_cluster
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.profiles import load_profile
 
@@ -125,7 +125,7 @@ def _request(
     pattern: str,
     gpu_model: str | None,
 ) -> Request:
-    from slurm_gpu_aware.request import Request
+    from slurm_gpu_aware.model.request import Request
 
     chosen = app_class or config.site.default_class
     if chosen not in config.site.classes:

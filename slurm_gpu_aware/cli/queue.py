@@ -27,9 +27,9 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
       gpu-aware queue
       gpu-aware queue -u alice --json
     """
-    from slurm_gpu_aware.cli.away import away
+    from slurm_gpu_aware.cli.ledger_reader import open_reader, waiting_of
     from slurm_gpu_aware.cli.live import gate_state, live_jobs, parked_of, still_open
-    from slurm_gpu_aware.cli.reading import open_reader, waiting_of
+    from slurm_gpu_aware.cli.liveness import away
 
     config = context.config()
     with open_reader(config) as reader:
@@ -83,7 +83,7 @@ def _parked(
     waiting: Mapping[str, Mapping[str, Any]],
     away: bool = False,
 ) -> dict[str, Any]:
-    from slurm_gpu_aware.cli.reading import reason_for
+    from slurm_gpu_aware.cli.ledger_reader import reason_for
 
     entry = reason_for(job_id.partition("_[")[0], waiting)
     if entry is not None:

@@ -11,7 +11,7 @@ from slurm_gpu_aware.cli.explain import check_job_id
 from slurm_gpu_aware.cli.output import say
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.slurm.client import SlurmClient
 
 __all__ = ["command"]
@@ -39,7 +39,7 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
     from slurm_gpu_aware.cli.live import client_of
-    from slurm_gpu_aware.slurm.gate import release_by_hand
+    from slurm_gpu_aware.gate.licence_gate import release_by_hand
 
     config = context.config()
     chosen = None if everything else list(job_ids)
@@ -57,7 +57,7 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 
 def _placed(client: SlurmClient, config: Config) -> list[str]:
     """Give placed jobs that wait back to Slurm; their ids."""
-    from slurm_gpu_aware.service.handing_back import hand_back
+    from slurm_gpu_aware.deploy.restore_all import hand_back
 
     back = hand_back(client, config)
     if back.kept:

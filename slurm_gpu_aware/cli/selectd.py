@@ -24,7 +24,7 @@ def command(context: Context, once: bool) -> None:
       gpu-aware selectd
       gpu-aware selectd --once
     """
-    from slurm_gpu_aware.service.selectd import run
+    from slurm_gpu_aware.selector.daemon import run
 
     code = run(context.config(check_policies=True), once=once)
     raise click.exceptions.Exit(code or 0)

@@ -12,10 +12,10 @@ from slurm_gpu_aware.cli.output import json_option, paragraph, say
 from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.install import Plan, Site
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
+    from slurm_gpu_aware.deploy.install import Plan, Site
+    from slurm_gpu_aware.deploy.render import NodeGpus
     from slurm_gpu_aware.slurm.conffile import SlurmConf
-    from slurm_gpu_aware.slurm.render import NodeGpus
 
 __all__ = ["command"]
 
@@ -96,8 +96,8 @@ def command(
         raise click.exceptions.Exit(code)
     if nodes or partition or as_json:
         raise click.UsageError("--nodes, --partition and --json need --roll or --undo")
-    from slurm_gpu_aware.cli import files
-    from slurm_gpu_aware.cli import install as work
+    from slurm_gpu_aware.deploy import files
+    from slurm_gpu_aware.deploy import install as work
 
     if output is not None and install:
         raise click.UsageError("--output and --install exclude each other")
@@ -138,7 +138,7 @@ def _roll(
     yes: bool,
     as_json: bool,
 ) -> int:
-    from slurm_gpu_aware.cli.roll import roll
+    from slurm_gpu_aware.cli.rollout import roll
     from slurm_gpu_aware.slurm.conffile import read_conf
 
     config = context.config()
@@ -195,7 +195,7 @@ def _next_steps(install: bool, count: int, clock_conf: Path) -> str:
 
 
 def _look_around(config: Config, slurm_dir: Path, unit_dir: Path) -> Site:
-    from slurm_gpu_aware.cli.install import OWN_FILTER, Site
+    from slurm_gpu_aware.deploy.install import OWN_FILTER, Site
     from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
 
     conf_file = slurm_dir / "slurm.conf"
@@ -214,10 +214,10 @@ def _look_around(config: Config, slurm_dir: Path, unit_dir: Path) -> Site:
 
 def _profiled(config: Config, conf: SlurmConf) -> tuple[NodeGpus, ...]:
     """Nodes of the profile; empty, with a word to the user, if there is no store."""
-    from slurm_gpu_aware.cli.install import sockets
-    from slurm_gpu_aware.slurm.render import NodeGpus, usable_model
+    from slurm_gpu_aware.deploy.install import sockets
+    from slurm_gpu_aware.deploy.render import NodeGpus, usable_model
     from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.known import gpu_names, seen_only
+    from slurm_gpu_aware.store.inventory import gpu_names, seen_only
     from slurm_gpu_aware.store.profiles import load_profile
 
     try:

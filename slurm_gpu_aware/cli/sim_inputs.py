@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_gpu_aware.config import Config, PlacementConfig
+from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.placement.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
-from slurm_gpu_aware.service.policies import policy_options
-from slurm_gpu_aware.simulator.clusters import (
+from slurm_gpu_aware.selector.policy_options import policy_options
+from slurm_gpu_aware.simulator.interference import Interference
+from slurm_gpu_aware.simulator.parallel import Run
+from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slots, with_work
+from slurm_gpu_aware.simulator.sacct_trace import SACCT_ENVIRONMENT, read_sacct, sacct_command
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.simulated_site import (
     SimCluster,
     store_cluster,
     synthetic_cluster,
     with_scores,
 )
-from slurm_gpu_aware.simulator.interference import Interference
-from slurm_gpu_aware.simulator.parallel import Run
-from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slots, with_work
-from slurm_gpu_aware.simulator.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
-from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
@@ -234,7 +234,7 @@ def _placement(config: Config, penalty: float | None) -> PlacementConfig:
 
 
 def _stored(config: Config, *, same_indices: bool) -> SimCluster:
-    from slurm_gpu_aware.cli.given import stored_cluster
+    from slurm_gpu_aware.cli.cluster_options import stored_cluster
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.profiles import load_profile
 

@@ -15,7 +15,7 @@ from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.sim_inputs import Inputs
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.config.settings import Config
 
 __all__ = ["command"]
 

@@ -12,8 +12,8 @@ from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.output import age, json_option, pairs, print_json, say, stamp, table
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.reading import Reader
-    from slurm_gpu_aware.config import Config
+    from slurm_gpu_aware.cli.ledger_reader import Reader
+    from slurm_gpu_aware.config.settings import Config
 
 __all__ = ["command"]
 
@@ -39,9 +39,9 @@ def command(context: Context, count: int, as_json: bool) -> None:
       gpu-aware status
       gpu-aware status --json
     """
-    from slurm_gpu_aware.cli.away import away
+    from slurm_gpu_aware.cli.ledger_reader import open_reader
     from slurm_gpu_aware.cli.live import gate_state, live_jobs, parked_of, still_open
-    from slurm_gpu_aware.cli.reading import open_reader
+    from slurm_gpu_aware.cli.liveness import away
 
     config = context.config()
     now = time.time()
@@ -69,7 +69,7 @@ def command(context: Context, count: int, as_json: bool) -> None:
 
 
 def _from_store(reader: Reader, count: int) -> dict[str, Any]:
-    from slurm_gpu_aware.cli.reading import event_json, round_json
+    from slurm_gpu_aware.cli.ledger_reader import event_json, round_json
     from slurm_gpu_aware.store.profiles import load_profile
 
     rounds = reader.ledger.last_rounds(count)

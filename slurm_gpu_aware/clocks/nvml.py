@@ -1,6 +1,6 @@
 """NVIDIA's management library, as far as clocks need it, through ctypes.
 
-The package ``nvidia-ml-py``, which everything else uses (`slurm_gpu_aware.nvml`), describes the
+The package ``nvidia-ml-py``, which everything else uses (`gpu_aware_profile.nvml`), describes the
 whole library and takes five times as long to import as all of a hook's other work.
 """
 

@@ -7,10 +7,10 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.choose import Choice
 from slurm_gpu_aware.placement.evaluate import level_of, worst_score
+from slurm_gpu_aware.placement.selection import Choice
 
 __all__ = ["assignment", "cells_tried", "set_words"]
 

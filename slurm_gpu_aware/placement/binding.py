@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.sockets import views
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.reasons import Reason, reason_for
-from slurm_gpu_aware.request import Request
-from slurm_gpu_aware.sockets import views
 
 __all__ = ["place_bound", "reason_bound"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from slurm_gpu_aware.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 
 __all__ = ["level_of", "predicted_slowdown", "worst_score"]
 

@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.tables import (
     MaskArray,
     ScoreTable,
@@ -27,7 +28,6 @@ from slurm_gpu_aware.placement.tables import (
     pack,
     popcount,
 )
-from slurm_gpu_aware.request import Request
 
 __all__ = ["Split", "Supply", "allowed_nodes", "node_demand", "splits", "why_not"]
 

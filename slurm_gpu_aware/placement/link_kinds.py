@@ -12,12 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import Cluster, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, IntArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.choose import Choice, Considered
+from slurm_gpu_aware.placement.selection import Choice, Considered
 from slurm_gpu_aware.placement.tables import popcount
 from slurm_gpu_aware.topology.bandwidth import EffBwModel
-from slurm_gpu_aware.topology.graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.subsets import slots_of
 

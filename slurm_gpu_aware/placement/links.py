@@ -25,9 +25,9 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.choose import MOST_CONSIDERED, Choice, Considered, choose
 from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows
 from slurm_gpu_aware.placement.link_kinds import (
     Goal,
@@ -38,9 +38,9 @@ from slurm_gpu_aware.placement.link_kinds import (
     kinds_of,
 )
 from slurm_gpu_aware.placement.links_same import choose_same
+from slurm_gpu_aware.placement.selection import MOST_CONSIDERED, Choice, Considered, choose
 from slurm_gpu_aware.placement.tables import popcount
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.matching import agg_table, best_sets, complete_search, eff_table
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 

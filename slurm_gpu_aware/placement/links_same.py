@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell, supports_of
-from slurm_gpu_aware.placement.choose import Choice
 from slurm_gpu_aware.placement.groups import (
     Candidate,
     GroupKey,
@@ -29,8 +29,8 @@ from slurm_gpu_aware.placement.link_kinds import (
     choice_of,
     gpus_left,
 )
+from slurm_gpu_aware.placement.selection import Choice
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, rank_of_mask
 

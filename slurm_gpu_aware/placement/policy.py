@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
 
 __all__ = ["Policy", "WithReasons", "make_policy", "option_names", "policy_names"]
 
@@ -49,18 +49,18 @@ Factory = Callable[..., Policy]
 @cache
 def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
     """Name -> (factory, names of its options). One list to grep, imported late."""
-    from slurm_gpu_aware.placement.baselines import BestFit, FirstFit, Packed, Random
-    from slurm_gpu_aware.placement.mapa import (
+    from slurm_gpu_aware.placement.drb.options import OPTION_NAMES
+    from slurm_gpu_aware.placement.policies.baselines import BestFit, FirstFit, Packed, Random
+    from slurm_gpu_aware.placement.policies.mapa import (
         MapaBaseline,
         MapaGreedy,
         MapaPreserve,
         MapaTopoAware,
     )
-    from slurm_gpu_aware.placement.pal import Pal
-    from slurm_gpu_aware.placement.pal_mapa import PalMapa
-    from slurm_gpu_aware.placement.pm_first import PmFirst
-    from slurm_gpu_aware.placement.topo_aware import TopoAware, TopoAwareP
-    from slurm_gpu_aware.placement.topo_options import OPTION_NAMES
+    from slurm_gpu_aware.placement.policies.pal import Pal
+    from slurm_gpu_aware.placement.policies.pal_mapa import PalMapa
+    from slurm_gpu_aware.placement.policies.pm_first import PmFirst
+    from slurm_gpu_aware.placement.policies.topo_aware import TopoAware, TopoAwareP
 
     return {
         "pal": (Pal, frozenset()),

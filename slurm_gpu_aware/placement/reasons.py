@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import why_not
 from slurm_gpu_aware.placement.policy import Policy, WithReasons
-from slurm_gpu_aware.request import Request
 
 __all__ = ["Reason", "reason_for"]
 

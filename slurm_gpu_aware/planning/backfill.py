@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.timeline import Held, Timeline, take
-from slurm_gpu_aware.request import Request
 
 __all__ = ["Beside", "Shadow", "reserve"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.request import Request
 
 __all__ = ["clock_mhz"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.model.request import Request
 
 __all__ = ["by_class", "guaranteed_prefix", "id_key", "in_slurm_order", "queue_key"]
 

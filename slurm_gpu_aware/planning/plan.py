@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.assignment import Assignment
+from slurm_gpu_aware.model.assignment import Assignment
 
 __all__ = ["Plan", "PlanSettings", "Waiting"]
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.timeline import Timeline
 from slurm_gpu_aware.planning.victims import Lack, VictimQueue, tier
-from slurm_gpu_aware.request import Request
 
 __all__ = ["Preemption", "can_preempt", "plan_preemption"]
 

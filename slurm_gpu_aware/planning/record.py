@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import (
+from slurm_gpu_aware.model.cluster import (
     BoolArray,
     Cluster,
     LocalityLevel,
     PreemptionOrder,
     RunningJob,
 )
-from slurm_gpu_aware.penalties import Penalty
-from slurm_gpu_aware.placement.interference import InterferenceProfile
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.penalties import Penalty
+from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.model.sockets import Sockets
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.request import NodeGroups, Request
-from slurm_gpu_aware.sockets import Sockets
-from slurm_gpu_aware.topology.graph import HardwareGraph
 
 __all__ = ["RecordedRound", "read_round", "record_round"]
 

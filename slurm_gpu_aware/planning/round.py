@@ -29,19 +29,19 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.reasons import Reason
 from slurm_gpu_aware.planning.backfill import Beside, reserve
-from slurm_gpu_aware.planning.chooser import Chooser, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.clock import clock_mhz
+from slurm_gpu_aware.planning.dispatcher import Chooser, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.timeline import Held, Timeline, as_running, take, unsure
 from slurm_gpu_aware.planning.trial import Known, Trial
-from slurm_gpu_aware.request import Request
 
 __all__ = ["plan_round"]
 

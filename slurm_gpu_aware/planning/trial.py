@@ -7,11 +7,11 @@ class again without the last job, which found no place.
 
 from __future__ import annotations
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster
-from slurm_gpu_aware.planning.chooser import Chooser
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.dispatcher import Chooser
 from slurm_gpu_aware.planning.timeline import take
-from slurm_gpu_aware.request import Request
 
 __all__ = ["Known", "Trial"]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.request import Request
 
 __all__ = ["Lack", "VictimQueue", "tier"]
 

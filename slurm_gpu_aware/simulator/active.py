@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import RunningJob
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.order import id_key
-from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.orders import Progress
 from slurm_gpu_aware.simulator.trace import TraceJob
 

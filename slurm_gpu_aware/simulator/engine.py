@@ -27,16 +27,16 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.placement.reasons import reason_for
-from slurm_gpu_aware.planning.chooser import shape_of
-from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.simulator.active import ActiveJob
+from slurm_gpu_aware.simulator.background_jobs import Holding
 from slurm_gpu_aware.simulator.clock import EventClock
-from slurm_gpu_aware.simulator.floor import Floor
-from slurm_gpu_aware.simulator.holding import Holding
+from slurm_gpu_aware.simulator.cluster_state import Floor
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.postponing import ages, next_due, undemanding
 from slurm_gpu_aware.simulator.result import Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu_aware.placement.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.simulator.trace import TraceJob
 
 __all__ = ["Interference", "Kind"]

@@ -15,13 +15,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.assignment import Assignment
-from slurm_gpu_aware.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.evaluate import level_of, predicted_slowdown
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.matching import eff_table, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.drb.options import read_options
 from slurm_gpu_aware.placement.policy import Policy, option_names
-from slurm_gpu_aware.placement.topo_options import read_options
-from slurm_gpu_aware.planning.chooser import capacity_request, shape_of
-from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.planning.dispatcher import capacity_request, shape_of
 
 __all__ = ["ages", "next_due", "undemanding"]
 

@@ -6,13 +6,13 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import Plan, PlanSettings
 from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.timeline import as_running, take
-from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.floor import Floor
+from slurm_gpu_aware.simulator.cluster_state import Floor
 from slurm_gpu_aware.simulator.orders import order_key
 from slurm_gpu_aware.simulator.postponing import ages
 from slurm_gpu_aware.simulator.settings import SimSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.alibaba import looks_like_alibaba, read_alibaba
 from slurm_gpu_aware.simulator.mapa_jobs import looks_like_mapa, read_mapa
-from slurm_gpu_aware.simulator.sacct import read_sacct
+from slurm_gpu_aware.simulator.sacct_trace import read_sacct
 from slurm_gpu_aware.simulator.topo_jobs import read_profile, read_workload
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
 from slurm_gpu_aware.text_file import decoded, parse_json, read_data

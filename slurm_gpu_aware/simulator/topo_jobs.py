@@ -1,6 +1,6 @@
 """Job files in the JSON format published with Amaral et al., SC'17.
 
-An object of jobs (id -> fields); run times come from a profile (``placement.profile_file``), in
+An object of jobs (id -> fields); run times come from a profile (``placement.drb.profile_file``), in
 which a job's application is ``TYPE/SIZE`` (``bvlc_alexnet/4``). What cannot be used is reported,
 never dropped in silence.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_TIME_S, quoted
-from slurm_gpu_aware.placement.interference import InterferenceProfile
-from slurm_gpu_aware.placement.profile_file import ProfileFile, load_object, read_profile
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.profile_file import ProfileFile, load_object, read_profile
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked
 
 __all__ = ["ProfileFile", "read_profile", "read_workload"]

@@ -1,1 +1,1 @@
-"""Adapters to Slurm: its grammars, its commands, its gate. They know the model, decide nothing."""
+"""Slurm's side: the client's protocol and its libslurm client, records, host lists, history."""

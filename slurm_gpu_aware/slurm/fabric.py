@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_gpu_aware.request import NodeGroups
+from slurm_gpu_aware.model.request import NodeGroups
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 
 __all__ = ["BLOCK", "TREE", "Fabric", "default_topology", "fabric_of"]

@@ -36,6 +36,7 @@ from slurm_gpu_aware.slurm.libslurm_fields import (
     UPDATE_TEXTS,
     RecordKind,
 )
+from slurm_gpu_aware.slurm.mig import SlicedNodes
 from slurm_gpu_aware.slurm.read_cluster import (
     config_of,
     node_of,
@@ -54,7 +55,6 @@ from slurm_gpu_aware.slurm.records import (
     SlurmReservation,
     SlurmSwitch,
 )
-from slurm_gpu_aware.slurm.slices import SlicedNodes
 from slurm_gpu_aware.slurm.topology import parse_topology
 
 __all__ = ["LibslurmClient"]

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from slurm_gpu_aware.config import is_shelf
+from slurm_gpu_aware.config.settings import is_shelf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist

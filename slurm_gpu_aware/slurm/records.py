@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.cluster import PreemptionOrder
+from slurm_gpu_aware.model.cluster import PreemptionOrder
 
 __all__ = [
     "HOLDING",

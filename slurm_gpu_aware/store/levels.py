@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.bounds import MAX_TIME_MS, MIN_TIME_MS, check_time_ms
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
+from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.report import check_name
 

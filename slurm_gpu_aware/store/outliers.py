@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.known import gpu_names
+from slurm_gpu_aware.store.inventory import gpu_names
 from slurm_gpu_aware.store.timings import NewestTiming, newest_timings, unseen_gpus
 
 __all__ = ["FAR", "Outlier", "mixed_units", "new_outliers", "outlier_sentences", "outliers"]

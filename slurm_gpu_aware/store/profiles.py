@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_gpu_aware.penalties import level_ratios
+from slurm_gpu_aware.model.penalties import level_ratios
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.ingest import merge_report
 from slurm_gpu_aware.store.levels import level_times
-from slurm_gpu_aware.store.merging import merge_report
 from slurm_gpu_aware.store.report import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.timings import (
     NewestTiming,

@@ -10,8 +10,8 @@ rings, trees, general, extend, subsets   the dynamic programs behind ``matching`
 ========== ==============================================================
 """
 
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, EffBwModel, eq2, fit_eq2
-from slurm_gpu_aware.topology.graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.topology.machines import machine, machine_names
 from slurm_gpu_aware.topology.matching import Match, match
 from slurm_gpu_aware.topology.patterns import NAMED_PATTERNS, Pattern, parse_pattern

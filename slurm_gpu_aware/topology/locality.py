@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import BoolArray, Cluster, IntArray, LocalityLevel
-from slurm_gpu_aware.penalties import LevelPenalties, Penalty
-from slurm_gpu_aware.topology.graph import HardwareGraph, nvlinks
+from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray, LocalityLevel
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, nvlinks
+from slurm_gpu_aware.model.penalties import LevelPenalties, Penalty
 
 __all__ = ["build_levels", "with_levels"]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from slurm_gpu_aware.topology.graph import PCIE_GBPS, HardwareGraph, Link, uniform_graph
+from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, Link, uniform_graph
 
 __all__ = ["machine", "machine_names"]
 

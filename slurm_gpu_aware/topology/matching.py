@@ -16,10 +16,10 @@ from itertools import combinations
 
 import numpy as np
 
-from slurm_gpu_aware.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, EffBwModel, eq2, link_kinds, preserved_bw
 from slurm_gpu_aware.topology.general import best_mapping, complete, mapping_values
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.rings import (
     Rings,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from luafilter import CLASSES, CONF, POLICIES, Filter, install
 
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.slurm.comment import BANDWIDTHS, KEYS, PATTERNS, parse_comment
+from slurm_gpu_aware.model.job_hints import BANDWIDTHS, KEYS, PATTERNS, parse_comment
 
 VALUES = [*CLASSES, "auto", *BANDWIDTHS, *PATTERNS, *POLICIES, "off", "max", "4", "2-8", "900"]
 ODD_VALUES = ["", " ", "D", "a", "0", "-1", "1-", "8-2", "99999", "100000", "05", "99", "10001"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from luafilter import ERROR, POLICIES, REPO, SUCCESS, Filter, MakeFilter
 
-from slurm_gpu_aware.config import Config, load_config
+from slurm_gpu_aware.config.settings import Config, load_config
 
 TEXT = (REPO / "docs" / "comment.md").read_text()
 INTERACTIVE = {"script": None}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from luafilter import Filter, MakeFilter
 
-from slurm_gpu_aware.slurm.admin_comment import parse
-from slurm_gpu_aware.slurm.deferral import defer_until
+from slurm_gpu_aware.gate.admin_comment import parse
+from slurm_gpu_aware.gate.deferral import defer_until
 
 NODE = {"tres_per_node": "gres/gpu:1"}
 

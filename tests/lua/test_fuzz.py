@@ -7,7 +7,7 @@ import random
 import pytest
 from luafilter import ERROR, SUCCESS, MakeFilter
 
-from slurm_gpu_aware.slurm.comment import KEYS
+from slurm_gpu_aware.model.job_hints import KEYS
 
 COMMENTS = 100_000
 PIECES = [

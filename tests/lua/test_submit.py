@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter
 
-from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.slurm.features import understood
-from slurm_gpu_aware.slurm.rewrite import form_of
+from slurm_gpu_aware.admission.features import understood
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.gate.request_forms import form_of
 
 NODE = {"tres_per_node": "gres/gpu:2"}
 TWO_NODES = {"min_nodes": 2, "max_nodes": 2}

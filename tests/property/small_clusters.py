@@ -7,8 +7,8 @@ from itertools import combinations, product
 import numpy as np
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.request import Request
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.model.request import Request
 
 BINS = (0.89, 0.94, 1.06, 2.55)
 

@@ -7,8 +7,8 @@ from itertools import combinations, permutations
 import numpy as np
 from hypothesis import strategies as st
 
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.bandwidth import eq2, link_counts
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.patterns import Pattern
 
 WORDS = {50.0: "NV2", 25.0: "NV1", 12.0: "SYS"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.config import PlacementConfig
-from slurm_gpu_aware.penalties import INSIDE_NODE, LEVELS, LevelTime, combine, level_ratios
+from slurm_gpu_aware.config.settings import PlacementConfig
+from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, combine, level_ratios
 
 ABOVE = st.floats(1.0, 4.0)
 

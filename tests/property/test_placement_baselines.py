@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, cost, level_index, requests
 from small_oracle import assert_best
 
-from slurm_gpu_aware.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.request import Request
 
 MANY = settings(max_examples=200, deadline=None)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import clusters, requests
 
-from slurm_gpu_aware.cluster import RunningJob
+from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, cost, level_index, requests
 
+from slurm_gpu_aware.admission.fitting import fits
+from slurm_gpu_aware.model.request import NodeGroups
+from slurm_gpu_aware.placement.node_groups import place_together, reason_together
 from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.placement.together import place_together, reason_together
-from slurm_gpu_aware.planning.chooser import Chooser
+from slurm_gpu_aware.planning.dispatcher import Chooser
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.request import NodeGroups
-from slurm_gpu_aware.slurm.fitting import fits
 
 POLICIES = ("pal", "pal+mapa", "pm-first", "packed", "best-fit", "lowest-index", "random")
 MANY = settings(max_examples=150, deadline=None)

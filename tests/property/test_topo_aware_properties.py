@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, requests
 
-from slurm_gpu_aware.cluster import Cluster, RunningJob
-from slurm_gpu_aware.placement.drb import Machine, best_set, machine_cost
-from slurm_gpu_aware.placement.interference import InterferenceProfile
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, machine_cost
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import Scale, Weights, extremes
 from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.placement.utility import Scale, Weights, extremes
-from slurm_gpu_aware.request import Request
 from slurm_gpu_aware.topology.machines import machine
 
 MINSKY = machine("ibm-minsky-4xp100")

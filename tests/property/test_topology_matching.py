@@ -17,6 +17,7 @@ from small_machines import (
     patterns,
 )
 
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology import general
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
@@ -27,7 +28,6 @@ from slurm_gpu_aware.topology.bandwidth import (
     link_counts,
 )
 from slurm_gpu_aware.topology.general import mapping_values
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import (
     agg_table,

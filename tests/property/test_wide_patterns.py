@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_machines import brute_agg, brute_bottleneck, machines
 
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology import general, wide
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER
 from slurm_gpu_aware.topology.bounded import FORBIDDEN, NEVER, WAYS, improve
 from slurm_gpu_aware.topology.general import mapping_values
-from slurm_gpu_aware.topology.graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import (
     agg_table,

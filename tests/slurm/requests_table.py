@@ -264,8 +264,8 @@ The columns show what plain Slurm does: CPUs, MB and GPUs of the nodes (`2x3`: t
 two); then for each kind of `srun` inside the job, tasks x GPUs that a task sees.
 
 The last column tells about us. *GPUs chosen*: the request was rewritten to exact GPUs by the table
-in `slurm_gpu_aware/slurm/rewrite.py`. *Left to Slurm*: the filter did not park the job and told the
-user why, in these words. A difference that is right has its reason here.
+in `slurm_gpu_aware/gate/request_forms.py`. *Left to Slurm*: the filter did not park the job and
+told the user why, in these words. A difference that is right has its reason here.
 
 Requests that need two nodes at most ran with `-p {LANES[0][0]}` or `-p {LANES[1][0]}`, partitions
 of two nodes each; `--reservation=matrix` is a reservation of all nodes.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import GATE, Cluster
 
-from slurm_gpu_aware.slurm.admin_comment import OriginalRequest, parse
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 
 pytestmark = pytest.mark.flaky(reruns=0)  # a gate opened once is open
 CONF = "/etc/slurm/gpu_aware_conf.lua"

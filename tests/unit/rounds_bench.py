@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config import Config
-from slurm_gpu_aware.service.books import Books
-from slurm_gpu_aware.service.rounds import Rounds
-from slurm_gpu_aware.service.shelf import Shelf
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.selector.holding_pool import Shelf
+from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm.client import JobUpdate
 
 __all__ = ["RoundsBench", "placed_and_stuck", "reads"]

@@ -20,7 +20,7 @@ def main() -> NoReturn:
     folder, command, *arguments = sys.argv[1:]
     libslurm_client.LibslurmClient = partial(MemorySlurm, Path(folder))  # type: ignore[assignment,misc]
     if command == "rounds":
-        from slurm_gpu_aware.service.selectd import run
+        from slurm_gpu_aware.selector.daemon import run
 
         config, number = arguments
         sys.exit(max(run(config, once=True) for _ in range(int(number))))

@@ -6,52 +6,56 @@ from pathlib import Path
 import slurm_gpu_aware
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-BASE = {"cluster", "request", "assignment", "sockets", "errors", "penalties", "bounds"}
-MODEL = BASE | {"variability", "topology", "energy", "text_file"}
+SHARED = {"bounds", "errors", "lockfile", "text_file"}
+"""Modules beside the rooms: bounds of foreign numbers, errors, locks, texts of files."""
+MODEL = SHARED | {"model"}
+CORE_BELOW = MODEL | {"variability", "topology", "energy"}
 ALLOWED = {
-    "errors": set(),
     "bounds": set(),
-    "text_file": {"errors"},
-    "assignment": {"errors"},
-    "penalties": {"errors"},
-    "cluster": {"errors", "penalties", "sockets", "topology"},  # the last two: type annotations
-    "sockets": {"cluster", "request"},
-    "request": {"bounds", "cluster", "errors"},
-    "config": {"bounds", "config_checks", "errors", "penalties"},
-    "config_checks": {"bounds", "config", "errors", "penalties"},  # config: a type annotation only
-    "nvml": {"errors"},
+    "errors": set(),
     "lockfile": set(),
-    "clocks": {"errors", "lockfile", "slurm"},  # errors and slurm: late, for host lists
-    "variability": BASE | {"text_file"},
-    "topology": BASE,
-    "energy": BASE,
-    "placement": MODEL,
-    "sizing": MODEL,
-    "planning": MODEL | {"placement", "sizing"},
+    "text_file": {"errors"},
+    "model": SHARED,
+    "config": MODEL,
+    "variability": MODEL,
+    "topology": MODEL,
+    "energy": MODEL,
+    "placement": CORE_BELOW,
+    "sizing": CORE_BELOW,
+    "planning": CORE_BELOW | {"placement", "sizing"},
+    "slurm": MODEL | {"config"},
+    "gate": MODEL | {"config", "slurm"},
+    "admission": MODEL | {"config", "slurm", "gate", "topology"},
     "store": MODEL | {"config"},
-    "slurm": MODEL | {"config", "store"},
-    "simulator": MODEL | {"placement", "sizing", "planning", "config", "store", "slurm"},
-    "service": MODEL
-    | {"placement", "sizing", "planning", "config", "store", "slurm", "clocks", "lockfile"},
+    "selector": CORE_BELOW
+    | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
+    "simulator": CORE_BELOW | {"config", "slurm", "planning", "placement", "sizing", "store"},
+    "clocks": SHARED | {"slurm"},
+    "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }
-CORE = (
-    "bounds",
-    "penalties",
-    "cluster",
-    "request",
-    "assignment",
-    "sockets",
-    "variability",
-    "topology",
-    "placement",
-    "planning",
-)
+AGAINST_AN_ARROW = {
+    ("admission/profile_arrays.py", "store"),
+    ("admission/snapshot.py", "store"),
+    ("store/outliers.py", "variability"),
+    ("store/profiles.py", "variability"),
+    ("store/timings.py", "variability"),
+    ("selector/daemon.py", "clocks"),
+    ("deploy/check.py", "cli"),
+    ("deploy/checks_ours.py", "cli"),
+    ("deploy/checks_slurm.py", "cli"),
+    ("deploy/node_control.py", "admission"),
+    ("deploy/restore_all.py", "selector"),
+}
+"""What is still to be moved."""
+CORE = ("bounds", "model", "variability", "topology", "energy", "placement", "sizing", "planning")
 FOREIGN = {"sqlite3", "sqlite_utils", "subprocess", "time", "datetime", "os", "socket", "click"}
 
 
 def modules(room):
     package = ROOT / room
-    return sorted(package.rglob("*.py")) if package.is_dir() else [ROOT / f"{room}.py"]
+    if package.is_dir():
+        return sorted(package.rglob("*.py"))
+    return [path for path in [ROOT / f"{room}.py"] if path.exists()]  # energy, sizing: to come
 
 
 def imported(path):
@@ -70,17 +74,14 @@ def imported(path):
 
 
 def test_imports_point_one_way():
-    wrong = []
-    for room, below in ALLOWED.items():
-        for path in modules(room):
-            if not path.exists():
-                continue
-            wrong += [
-                f"{path.relative_to(ROOT)} imports {used}"
-                for _, used in imported(path)
-                if used is not None and used != room and used not in below
-            ]
-    assert wrong == []
+    wrong = {
+        (str(path.relative_to(ROOT)), used)
+        for room, below in ALLOWED.items()
+        for path in modules(room)
+        for _, used in imported(path)
+        if used is not None and used != room and used not in below
+    }
+    assert wrong == AGAINST_AN_ARROW
 
 
 def test_the_core_is_pure():

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.request import Request
 
 ROOT = Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location("gpu_aware_demo", ROOT / "docker" / "demo.py")

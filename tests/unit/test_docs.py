@@ -98,9 +98,9 @@ def test_the_walk_of_how_it_works():
     """The table of the L x V walk, asked of the policy itself."""
     import numpy as np
 
-    from slurm_gpu_aware.cluster import Cluster
+    from slurm_gpu_aware.model.cluster import Cluster
+    from slurm_gpu_aware.model.request import Request
     from slurm_gpu_aware.placement.policy import make_policy
-    from slurm_gpu_aware.request import Request
 
     rows = re.findall(
         r"\| node 1: ([\d., ]+); node 2: ([\d., ]+) \| (\d) GPUs? \| ([\d.x, ]+) \| ([\d.]+) \|",

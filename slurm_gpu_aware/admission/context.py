@@ -1,0 +1,87 @@
+"""What a translation needs to know beside the job, and how it says that a job cannot be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.request import NodeGroups
+from slurm_gpu_aware.slurm.fabric import TREE, Fabric
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode, SlurmPartition, SlurmReservation
+
+__all__ = ["CannotPlanError", "Site"]
+
+
+class CannotPlanError(Exception):
+    """Why a job cannot be planned.
+
+    ``leave`` : True: it never can, Slurm shall place it; False: not now.
+    """
+
+    def __init__(self, reason: str, *, leave: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.leave = leave
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a translation needs to know beside the job."""
+
+    config: Config
+    slurm: SlurmConfig
+    nodes: Mapping[str, SlurmNode]
+    partitions: Mapping[str, SlurmPartition]
+    reservations: Sequence[SlurmReservation]
+    cluster: Cluster
+    now: float
+    rules: PreemptionRules = field(default_factory=PreemptionRules)
+    eligible: dict[object, BoolArray] = field(default_factory=dict)
+    """Node masks of this round by what they follow from; jobs that share one share the array, by
+    which the planner sees that they fit alike."""
+    idle: dict[object, bool] = field(default_factory=dict)
+    """What fits the idle cluster, by all that decides it."""
+    fabric: Fabric = field(default_factory=Fabric)
+    """What Slurm's default topology asks of the nodes of one job."""
+
+    @cached_property
+    def groups(self) -> NodeGroups | None:
+        """Groups of nodes of which a job must not leave one; None: no job is bound by them."""
+        if self.fabric.kind == TREE and self.slurm.topology_optional:
+            return None  # with --switches, which is left to Slurm
+        return self.fabric.of(self.cluster.nodes)
+
+    @cached_property
+    def usable(self) -> BoolArray:
+        """(N,) nodes on which Slurm would start a job, today or when it is free."""
+        return np.asarray(self.cluster.exists.any(axis=1), dtype=np.bool_)
+
+    @cached_property
+    def cpus(self) -> IntArray:
+        """(N,) schedulable CPUs of each node with GPUs."""
+        return np.array([self.nodes[name].cpus for name in self.cluster.nodes], dtype=np.int64)
+
+    @cached_property
+    def memory_mb(self) -> IntArray:
+        """(N,) memory of each node with GPUs. Units: MB."""
+        return np.array([self.nodes[name].memory_mb for name in self.cluster.nodes], dtype=np.int64)
+
+    @cached_property
+    def partial(self) -> frozenset[str]:
+        """Names of reservations that hold only some CPUs or GPUs of their nodes."""
+        found = set()
+        for reservation in self.reservations:
+            nodes = [self.nodes[name] for name in reservation.nodes if name in self.nodes]
+            cpus = sum(node.cpus for node in nodes)
+            gpus = sum(count for node in nodes for _, count in node.gpus)
+            if (reservation.cpus is not None and reservation.cpus < cpus) or (
+                reservation.gpus is not None and reservation.gpus < gpus
+            ):
+                found.add(reservation.name)
+        return frozenset(found)

@@ -1,0 +1,76 @@
+"""Which nodes a job on several nodes may have together, or why that is left to Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_gpu_aware.admission.context import CannotPlanError, Site
+from slurm_gpu_aware.model.cluster import BoolArray
+from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.slurm.fabric import BLOCK
+from slurm_gpu_aware.slurm.records import SlurmPartition
+
+__all__ = ["groups_of", "most_together", "together"]
+
+
+def groups_of(partition: SlurmPartition, site: Site) -> NodeGroups | None:
+    """Groups of which a job of the partition must not leave one; None: no such rule is known."""
+    return None if _own_topology(partition, site) else site.groups
+
+
+def most_together(nodes: BoolArray, groups: NodeGroups | None, required: Sequence[int] = ()) -> int:
+    """How many of these nodes one job can have, together with the ``required`` ones."""
+    if groups is None:
+        return int(nodes.sum())
+    inside = groups.of >= 0
+    if required:
+        inside &= groups.of == groups.of[required[0]]  # `together` sees to it that all are in one
+    return int(np.bincount(groups.of[nodes & inside]).max(initial=0))
+
+
+def together(
+    request: Request, asked: tuple[int, int | None] | None, partition: SlurmPartition, site: Site
+) -> NodeGroups | None:
+    """The groups of which the request's nodes must be one; None: any nodes will do.
+
+    ``asked``: a range of nodes of which the request has only one number. Raises CannotPlanError.
+    """
+    eligible = request.eligible
+    assert eligible is not None  # noqa: S101 - every translation has a mask
+    most_there = int(eligible.sum())
+    counts = [n for n in request.node_counts(site.cluster.shape[1]) if n <= most_there]
+    if asked is not None:
+        counts += [asked[0], min(asked[1] or asked[0], most_there)]
+    least, most = min(counts, default=1), max(counts, default=1)
+    if _own_topology(partition, site):
+        if most > 1:
+            raise _left(f"its partition has a topology of its own, {partition.topology}")
+        return None
+    groups = site.groups
+    if groups is None:
+        return None
+    outside = np.flatnonzero(eligible & (groups.of < 0))
+    if len(outside):
+        name = site.cluster.nodes[int(outside[0])]
+        raise _left(f"node {name}, which it may use, is in no {groups.name}")
+    if most <= 1:
+        return None
+    fabric = site.fabric
+    if fabric.doubt is not None:
+        raise _left(f"Slurm's topology is not clear: {fabric.doubt}")
+    if fabric.kind == BLOCK and most > fabric.block_size:
+        count = f"{least}" if least == most else f"{least} to {most}"
+        raise _left(f"it has {count} nodes, and a block counts as {fabric.block_size}")
+    if len({int(groups.of[node]) for node in request.required}) > 1:
+        raise _left(f"its required nodes are not in one {groups.name}")
+    return groups
+
+
+def _own_topology(partition: SlurmPartition, site: Site) -> bool:
+    return partition.topology not in ("", site.slurm.default_topology)
+
+
+def _left(why: str) -> CannotPlanError:
+    return CannotPlanError(f"{why}; which nodes it gets together is left to Slurm", leave=True)

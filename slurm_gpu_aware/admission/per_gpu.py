@@ -1,0 +1,68 @@
+"""What each GPU of a job brings with it: CPUs and memory, as asked or by ``JobDefaults``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_gpu_aware.admission.context import CannotPlanError, Site
+from slurm_gpu_aware.admission.eligible import open_partitions
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.gate.index_types import gpu_item
+from slurm_gpu_aware.gate.request_forms import Form, cpus_of_a_task
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmConfig, SlurmJob, SlurmPartition
+
+__all__ = ["check_default_cpus", "default_cpus", "least_with_gpus", "per_gpu_of"]
+
+
+def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:
+    """CPUs and memory that each GPU brings: as asked, else by the partition, else by the cluster.
+
+    Slurm applies the defaults itself whenever it tries to start the job; ``-c`` keeps the one of
+    CPUs away, ``--mem`` and ``--mem-per-cpu`` the one of memory.
+    """
+    cpus = own.cpus if own.cpus is not None else cluster.cpus
+    memory_mb = own.memory_mb if own.memory_mb is not None else cluster.memory_mb
+    asked, asked_mb = gpu_item(original.cpus_per_tres), gpu_item(original.mem_per_tres)
+    if asked is not None or original.cpus_per_task is not None:
+        cpus = asked.count if asked is not None else None
+    if asked_mb is not None or original.memory:
+        memory_mb = asked_mb.count if asked_mb is not None else None
+    return GpuDefaults(cpus, memory_mb)
+
+
+def least_with_gpus(
+    job: SlurmJob,
+    original: OriginalRequest,
+    slurm: SlurmConfig,
+    partitions: Mapping[str, SlurmPartition],
+) -> tuple[int, int]:
+    """CPUs and memory in MB that each GPU of a job brings, where its partitions give most."""
+    own = [partitions[name].per_gpu for name in job.partitions if name in partitions]
+    found = [per_gpu_of(original, slurm.per_gpu, each) for each in own]
+    return (
+        max((each.cpus or 0 for each in found), default=0),
+        max((each.memory_mb or 0 for each in found), default=0),
+    )
+
+
+def default_cpus(job: SlurmJob, request: Request, site: Site) -> int | None:
+    """CPUs with each GPU, to be told as CPUs per task; None where no ``DefCpuPerGPU`` holds."""
+    defaults = [site.slurm.per_gpu, *(p.per_gpu for p in open_partitions(job, site))]
+    return (request.cpus_per_gpu or None) if any(d.cpus is not None for d in defaults) else None
+
+
+def check_default_cpus(
+    original: OriginalRequest, form: Form, per_gpu: int, request: Request
+) -> None:
+    """Leave to Slurm whose tasks do not share the CPUs of its GPUs evenly, beside DefCpuPerGPU.
+
+    Raises CannotPlanError.
+    """
+    most = form.item.count if form.kind == "node" else request.gpus
+    if most == 1 and original.cpus_per_tres is None:
+        return  # one type of GPU on each node: Slurm's own default works
+    for nodes in {request.min_nodes, request.max_nodes or request.min_nodes}:
+        if cpus_of_a_task(original, per_gpu * request.gpus, nodes) is None:
+            reason = "beside DefCpuPerGPU its tasks do not share the CPUs evenly"
+            raise CannotPlanError(reason, leave=True)

@@ -1,0 +1,109 @@
+"""What was measured, laid out for the nodes that Slurm shows: scores, models, link graphs.
+
+A profile is replaced as a whole when the store changes, so what was made from one is kept for as
+long as the same profile and the same nodes are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+    from slurm_gpu_aware.store.profiles import Link, Profile
+
+__all__ = ["Measured", "measured"]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Of N nodes with at most W slots."""
+
+    scores: Mapping[str, FloatArray]
+    """Class -> (N, W); 1.0 where nothing was measured."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Node -> GPU model, as the probe named it."""
+    graphs: tuple[HardwareGraph | None, ...] = ()
+    """Per node; empty if no link was measured."""
+    numa: IntArray | None = None
+    """(N, W) NUMA node of each GPU, -1 where not known; None: nothing was measured."""
+
+
+_Key = tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]
+_last: tuple[Profile | None, _Key, Measured] | None = None
+
+
+def measured(
+    profile: Profile | None,
+    nodes: Sequence[str],
+    slots: Sequence[int],
+    classes: Sequence[str],
+) -> Measured:
+    """Lay a profile out. ``slots``: largest GPU index of each node, plus one."""
+    global _last
+    key = (tuple(nodes), tuple(slots), tuple(classes))
+    last = _last
+    if last is not None and last[0] is profile and last[1] == key:
+        return last[2]
+    width = max(slots, default=0)
+    scores = {name: np.ones((len(nodes), width)) for name in classes}
+    found = Measured(scores)
+    if profile is not None:
+        places = {name: i for i, name in enumerate(nodes)}
+        _fill(scores, profile, places, width)
+        models = {n: record.model for (n, _), record in profile.gpus.items() if record.model}
+        numa = np.full((len(nodes), width), -1, dtype=np.int64)
+        for (name, slot), record in profile.gpus.items():
+            if name in places and slot < width and record.numa is not None:
+                numa[places[name], slot] = record.numa
+        found = Measured(scores, models, _graphs(profile, nodes, slots), numa)
+    _last = (profile, key, found)
+    return found
+
+
+def _fill(
+    scores: Mapping[str, FloatArray], profile: Profile, places: Mapping[str, int], width: int
+) -> None:
+    for name, array in scores.items():
+        for (node, slot), value in profile.scores.get(name, {}).items():
+            if node in places and slot < width and math.isfinite(value) and value > 0:
+                array[places[node], slot] = value
+
+
+def _graphs(
+    profile: Profile, nodes: Sequence[str], slots: Sequence[int]
+) -> tuple[HardwareGraph | None, ...]:
+    if not profile.links:
+        return ()
+    graphs: list[HardwareGraph | None] = []
+    for name, count in zip(nodes, slots, strict=True):
+        links = profile.links.get(name)
+        if links is None:
+            graphs.append(None)
+            continue
+        records = [profile.gpus.get((name, slot)) for slot in range(count)]
+        # A GPU whose socket is not known counts as one of the first socket.
+        sockets = [max(0, r.numa) if r is not None and r.numa is not None else 0 for r in records]
+        graphs.append(_graph(links, count, tuple(sockets)))
+    return tuple(graphs)
+
+
+@lru_cache(maxsize=65536)
+def _graph(links: tuple[Link, ...], slots: int, sockets: tuple[int, ...]) -> HardwareGraph | None:
+    """One graph per distinct machine; a few kB each, the largest clusters fit."""
+    from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+
+    listed = [(link.a, link.b, link.link_class, link.gbps) for link in links]
+    inside = [item for item in listed if max(item[0], item[1]) < slots]
+    try:
+        return HardwareGraph.from_links(inside, n=slots, groups=sockets)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""The site's configuration: one TOML file, checked completely before anything starts."""

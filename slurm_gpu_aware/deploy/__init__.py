@@ -1,0 +1,1 @@
+"""Installation and removal: configuration files, rollout node by node, checks of doctor."""

@@ -1,0 +1,101 @@
+"""What a check of ``gpu-aware doctor`` is, and what checks look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from slurm_gpu_aware.cli.live import client_of
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import Profile, load_profile
+
+__all__ = ["Check", "Ground", "failed", "ok", "skipped", "warning", "words"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome of one check."""
+
+    name: str
+    status: str
+    """``ok``, ``warning`` (works, but not as well as it could), ``failed``, ``skipped``."""
+    found: str
+    cure: str = ""
+    """What to do; empty for ``ok``."""
+
+
+def ok(name: str, found: str) -> Check:
+    """Nothing to do."""
+    return Check(name, "ok", found)
+
+
+def failed(name: str, found: str, cure: str) -> Check:
+    """Must be cured."""
+    return Check(name, "failed", found, cure)
+
+
+def warning(name: str, found: str, cure: str) -> Check:
+    """Works, but not as well as it could."""
+    return Check(name, "warning", found, cure)
+
+
+def skipped(name: str, found: str, cure: str = "") -> Check:
+    """Cannot be seen from here."""
+    return Check(name, "skipped", found, cure)
+
+
+@dataclass
+class Ground:
+    """What the checks look at; each part is read once, when a check asks for it.
+
+    Properties raise AwareError where the thing cannot be read.
+    """
+
+    config: Config
+    now: float = field(default_factory=time.time)
+
+    @cached_property
+    def slurm(self) -> Mapping[str, str]:
+        """Slurm's configuration: key -> value as Slurm spells them."""
+        return self.client.settings()
+
+    @cached_property
+    def client(self) -> SlurmClient:
+        """Slurm's client."""
+        return client_of(self.config)
+
+    @cached_property
+    def nodes(self) -> Sequence[SlurmNode]:
+        """Slurm's nodes."""
+        return self.client.nodes()
+
+    @cached_property
+    def reservations(self) -> Sequence[SlurmReservation]:
+        """Slurm's reservations."""
+        return self.client.reservations()
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder of slurm.conf on the controller."""
+        return Path(self.slurm.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
+
+    @cached_property
+    def profile(self) -> Profile:
+        """Newest profile in the store."""
+        with open_store(self.config.store.path, readonly=True) as store:
+            return load_profile(store)
+
+    @cached_property
+    def slurm_user(self) -> str:
+        """SlurmUser's name."""
+        return self.slurm.get("SlurmUser", "root").split("(")[0]
+
+
+def words(value: str | None) -> list[str]:
+    return [w for w in (value or "").split(",") if w and w != "(null)"]

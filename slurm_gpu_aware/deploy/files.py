@@ -1,0 +1,154 @@
+"""Files that setup writes: what the installation has, differences, safe replacement."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import slurm_gpu_aware
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.store.ownership import give_folder, of_selector
+
+__all__ = ["Change", "check_lua", "diff", "make_folders", "pending", "shipped", "write"]
+
+COMMAND_TIMEOUT_S = 20.0
+_LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file as it should be."""
+
+    path: Path
+    text: str
+    mode: int = 0o644
+
+
+def shipped(kind: str) -> list[Path]:
+    """Files of ``etc/KIND`` that came with the installation, sorted. Raises SourceError."""
+    roots = (
+        Path(slurm_gpu_aware.__file__).resolve().parent.parent / "etc",
+        Path(sys.prefix) / "share" / "slurm-gpu-aware",
+        Path(sys.prefix) / "share",
+    )
+    for root in roots:
+        folder = root / kind
+        if folder.is_dir():
+            return sorted(p for p in folder.iterdir() if p.is_file())
+    raise SourceError(
+        f"the installation lacks its {kind} files; looked in"
+        f" {' and '.join(str(r / kind) for r in roots)}: install slurm-gpu-aware again"
+    )
+
+
+def diff(change: Change) -> str:
+    """Unified diff between the file on disk and the change; empty if they are equal."""
+    old = _on_disk(change.path)
+    return "".join(
+        difflib.unified_diff(
+            (old or "").splitlines(keepends=True),
+            change.text.splitlines(keepends=True),
+            fromfile="/dev/null" if old is None else str(change.path),
+            tofile=str(change.path),
+        )
+    )
+
+
+def pending(changes: Sequence[Change]) -> list[Change]:
+    """Changes that are not on disk yet."""
+    return [c for c in changes if _on_disk(c.path) != c.text]
+
+
+def _on_disk(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
+
+
+def check_lua(changes: Iterable[Change]) -> bool:
+    """Compile all Lua files; False if no Lua compiler is installed.
+
+    Raises AwareError for a syntax error: slurmctld does not start with one.
+    """
+    compiler = next((found for name in _LUAC if (found := shutil.which(name))), None)
+    if compiler is None:
+        return False
+    for change in changes:
+        if change.path.suffix != ".lua":
+            continue
+        done = subprocess.run(
+            [compiler, "-p", "-"],
+            input=change.text,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise AwareError(
+                f"{change.path}: Lua syntax error, nothing was installed: {done.stderr.strip()}"
+            )
+    return True
+
+
+def write(change: Change) -> Path | None:
+    """Replace a file atomically; return where the previous one was kept, if there was one.
+
+    Owner and mode of an existing file stay. The first version ever replaced is kept beside it as
+    ``NAME.before-gpu-aware``. Raises SourceError.
+    """
+    path = change.path.resolve()
+    kept: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        status = path.stat() if path.exists() else None
+        backup = path.with_name(path.name + ".before-gpu-aware")
+        if status is not None and not backup.exists():
+            shutil.copy2(path, backup)
+            kept = backup
+        handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.write(change.text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(fresh, change.mode if status is None else status.st_mode & 0o7777)
+            if status is not None and os.geteuid() == 0:
+                os.chown(fresh, status.st_uid, status.st_gid)
+            os.replace(fresh, path)
+        except BaseException:
+            Path(fresh).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    return kept
+
+
+def make_folders(config: Config, user: str) -> list[Path]:
+    """Folders that filter and selector write into: make them, or take them over from root.
+
+    The store's may have been made by a sweep that root ran. Returns what was made for ``user`` or
+    given to him. Raises SourceError.
+    """
+    store, submitted = config.store.path, config.events.submit_file
+    names: dict[Path, list[str]] = {}
+    for file in (*of_selector(store), submitted):
+        names.setdefault(file.parent, []).append(file.name)
+    given = []
+    for folder, files in names.items():
+        try:
+            given += give_folder(folder, user, files)
+        except (OSError, LookupError) as exc:
+            raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
+    return given

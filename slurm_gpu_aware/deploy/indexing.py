@@ -1,0 +1,398 @@
+"""From ``Gres=gpu:v100:4`` to one GRES type per GPU and back, as texts of slurm.conf and gres.conf.
+
+Pure. A record of several nodes is split into one for the nodes that stay plain and one for those
+that are indexed; all other parameters are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_gpu_aware.deploy.render import NodeGpus, feature_of, gres_lines, usable_model
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.index_types import index_type
+from slurm_gpu_aware.slurm.confblocks import (
+    ConfFiles,
+    Entry,
+    Pairs,
+    block_alone,
+    pairs_of,
+    render_pairs,
+)
+from slurm_gpu_aware.slurm.gres_line import is_slice
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+
+__all__ = ["NodeForm", "SiteFiles", "read_site"]
+
+_DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
+_INDEX_TYPE = re.compile(r"g\d+\Z")
+_PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
+"""Parameters of a NodeName line that hold one value per node."""
+
+
+@dataclass(frozen=True)
+class NodeForm:
+    """How a node's GPUs stand in the files."""
+
+    name: str
+    count: int
+    """GPUs, by slurm.conf."""
+    indices: tuple[int, ...] = ()
+    """Indices that its types would have; empty: it cannot be indexed, see ``problem``."""
+    model: str | None = None
+    """In lower case; None: unknown."""
+    indexed: bool = False
+    """Has one type per GPU now."""
+    ours: bool = False
+    """Indexed by us: the plain form is kept in the files."""
+    problem: str | None = None
+    """Why we cannot index it."""
+
+
+@dataclass
+class _Found:
+    """What the files say about one node while they are read."""
+
+    gres: str = ""
+    files: list[int] = field(default_factory=list)
+    types: set[str] = field(default_factory=set)
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class SiteFiles:
+    """slurm.conf and gres.conf of a site, and what they say about each GPU node."""
+
+    slurm: ConfFiles
+    gres: ConfFiles
+    nodes: Mapping[str, NodeForm]
+    profile: Mapping[str, NodeGpus]
+
+    def indexed_by_us(self) -> frozenset[str]:
+        """Nodes that stand indexed in blocks of ours."""
+        return frozenset(name for name, node in self.nodes.items() if node.ours)
+
+    def texts(self, indexed: Iterable[str], *, features: bool) -> dict[Path, str]:
+        """All files with exactly these nodes indexed by us, gres.conf first, slurm.conf last.
+
+        ``features``: plain nodes, too, get the feature of their GPU model, so that a request by
+        model finds both kinds. Only files that differ from what was read are returned.
+
+        Raises SourceError if a record cannot be split.
+        """
+        chosen = frozenset(indexed)
+        out = self._gres_texts(chosen)
+        texts = self.slurm.rewrite(_NodeLines(self.nodes, chosen, features).ours)
+        main = texts.pop(self.slurm.path)
+        out |= texts
+        out[self.slurm.path] = main
+        old = self.gres.texts | self.slurm.texts
+        return {path: text for path, text in out.items() if old.get(path) != text}
+
+    def _gres_texts(self, chosen: frozenset[str]) -> dict[Path, str]:
+        described: set[str] = set()
+        everybody = list(self.nodes)
+
+        def ours(entry: Entry) -> list[str] | None:
+            pairs = pairs_of(entry.text)
+            keys = {k.lower(): v for k, v in pairs}
+            names = _names(keys["nodename"]) if "nodename" in keys else everybody
+            here = [n for n in names if n in chosen]
+            if "autodetect" in keys:
+                if not here or keys["autodetect"].lower() == "off":
+                    return None
+                off = f"NodeName={hostlist(here)} AutoDetect=off"
+                if "nodename" not in keys:
+                    return [entry.text, off]
+                return [*_rest(pairs, [n for n in names if n not in chosen]), off]
+            if not here or keys.get("name", "").lower() != "gpu" or "file" not in keys:
+                return None
+            described.update(here)
+            rest = [n for n in names if n not in chosen]
+            return [*_rest(pairs, rest), *_device_lines(pairs, keys["file"], here)]
+
+        texts = self.gres.rewrite(ours)
+        alone = [
+            self.profile.get(n, NodeGpus(n, self.nodes[n].indices))
+            for n in sorted(chosen - described)
+        ]
+        if alone:
+            text = texts[self.gres.path]
+            if text and not text.endswith("\n"):
+                text += "\n"
+            texts[self.gres.path] = text + block_alone(gres_lines(alone))
+        return texts
+
+
+def read_site(
+    slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus] | None = None
+) -> SiteFiles:
+    """Read both files. Raises SourceError if one cannot be read or a block of ours was edited.
+
+    Parameters
+    ----------
+    profile : measured nodes, for those whose GPUs Slurm detects by itself.
+    """
+    slurm = ConfFiles(slurm_conf)
+    gres = ConfFiles(gres_conf, missing_ok=True)
+    found: dict[str, _Found] = {}
+    now: dict[str, str] = {}
+    for names, values, entry in _node_records(slurm):
+        for name in names:
+            found.setdefault(name, _Found()).gres = values.get("gres", "").strip('"')
+        for line in entry.ours or ():
+            pairs = {k.lower(): v.strip('"') for k, v in pairs_of(line)}
+            now.update(dict.fromkeys(_names(pairs["nodename"]), pairs.get("gres", "")))
+    _read_devices(gres, found)
+    nodes: dict[str, NodeForm] = {}
+    for name, what in found.items():
+        form = _form(name, what, now.get(name), (profile or {}).get(name))
+        if form is not None:
+            nodes[name] = form
+    return SiteFiles(slurm, gres, nodes, profile or {})
+
+
+def _node_records(conf: ConfFiles) -> Iterable[tuple[list[str], dict[str, str], Entry]]:
+    """(names, the site's parameters with defaults, record) of each NodeName line."""
+    defaults: dict[str, str] = {}
+    for entry in conf.records():
+        pairs = pairs_of(entry.text)
+        if not pairs or pairs[0][0].lower() != "nodename":
+            continue
+        values = {k.lower(): v for k, v in pairs}
+        if values["nodename"].upper() == "DEFAULT":
+            defaults.update({k: v for k, v in values.items() if k != "nodename"})
+        else:
+            yield _names(values["nodename"]), {**defaults, **values}, entry
+
+
+def _read_devices(gres: ConfFiles, found: dict[str, _Found]) -> None:
+    for entry in gres.records():
+        keys = {k.lower(): v.strip('"') for k, v in pairs_of(entry.text)}
+        if "name" not in keys:
+            continue
+        here = _names(keys["nodename"]) if "nodename" in keys else list(found)
+        for name in here:
+            if name not in found:
+                continue
+            node = found[name]
+            if keys["name"].lower() in ("mps", "shard") or "multiplefiles" in keys:
+                node.problem = "its GPUs are shared or cut in parts (MPS, shards, MIG)"
+            elif keys["name"].lower() == "gpu" and "file" in keys:
+                node.types.update(filter(None, [keys.get("type")]))
+                try:
+                    node.files += _minors(keys["file"])
+                except SourceError as exc:
+                    node.problem = str(exc)
+
+
+def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> NodeForm | None:
+    types, count, shared = _gpus_of(found.gres)
+    if not count:
+        return None
+    if types and all(_INDEX_TYPE.match(t or "") for t in types):
+        return NodeForm(name, count, indexed=True, problem="it has one type per GPU already")
+    kept = [t for t in _gpus_of(now or "")[0] if t and _INDEX_TYPE.match(t)]
+    ours = bool(kept)
+    models = {t.lower() for t in [*types, *found.types] if t} or {(known and known.model) or ""}
+    model = usable_model(next(iter(models))) if len(models) == 1 else None
+    indices = tuple(sorted(found.files)) or (known.indices if known else ())
+    if shared:
+        problem: str | None = "its GPUs are shared (MPS, shards)"
+    elif found.problem:
+        problem = found.problem
+    elif any(map(is_slice, models)):
+        problem = "its GPUs are cut in parts (MIG)"
+    elif len(models) > 1:
+        problem = f"it has several GPU types: {', '.join(sorted(models))}"
+    elif not indices:
+        problem = (
+            "gres.conf has no File= for its GPUs, and the store no profile of it; run"
+            " 'gpu-aware-profile sweep'"
+        )
+    elif indices != tuple(range(count)):
+        listed = ", ".join(str(i) for i in indices)
+        problem = f"slurm.conf says {count} GPUs, their devices are /dev/nvidia {listed}"
+    else:
+        problem = None
+    return NodeForm(
+        name=name,
+        count=count,
+        indices=tuple(int(t[1:]) for t in kept) if ours else () if problem else indices,
+        model=model,
+        indexed=ours,
+        ours=ours,
+        problem=problem,
+    )
+
+
+def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:
+    """(types, count, whether GPUs are shared) of a ``Gres=`` value."""
+    types: list[str | None] = []
+    total = 0
+    shared = False
+    for item in filter(None, re.split(r",(?![^()]*\))", gres)):
+        parts = item.split("(", 1)[0].split(":")
+        words = [p for p in parts[1:] if p.lower() != "no_consume"]
+        if parts[0].lower() in ("mps", "shard"):
+            shared = True
+        elif parts[0].lower() == "gpu":
+            number = words.pop() if words and words[-1].isdigit() else "1"
+            types.append(words[0] if words else None)
+            total += int(number)
+    return types, total, shared
+
+
+class _NodeLines:
+    """Our lines instead of a NodeName record; follows ``NodeName=DEFAULT``."""
+
+    def __init__(
+        self, nodes: Mapping[str, NodeForm], chosen: frozenset[str], features: bool
+    ) -> None:
+        self._nodes = nodes
+        self._chosen = chosen
+        self._features = features
+        self._defaults: dict[str, str] = {}
+
+    def ours(self, entry: Entry) -> list[str] | None:
+        pairs = pairs_of(entry.text)
+        if not pairs or pairs[0][0].lower() != "nodename":
+            return None
+        if pairs[0][1].upper() == "DEFAULT":
+            self._defaults.update({k.lower(): v for k, v in pairs[1:]})
+            return None
+        names = _names(pairs[0][1])
+        groups: dict[tuple[tuple[int, ...], str | None], list[str]] = {}
+        for name in names:
+            groups.setdefault(self._wanted(name), []).append(name)
+        lines = [
+            self._line(pairs, names, group, indices, model)
+            for (indices, model), group in sorted(groups.items(), key=lambda g: len(g[0][0]))
+        ]
+        if len(groups) == 1 and pairs_of(lines[0])[1:] == pairs[1:]:
+            return None
+        return lines
+
+    def _wanted(self, name: str) -> tuple[tuple[int, ...], str | None]:
+        """(indices of its types; empty: plain, model that it gets as a feature)."""
+        node = self._nodes.get(name)
+        if node is None:
+            return (), None
+        if name in self._chosen:
+            return node.indices, node.model
+        return (), node.model if self._features else None
+
+    def _line(
+        self,
+        pairs: Pairs,
+        names: Sequence[str],
+        group: Sequence[str],
+        indices: tuple[int, ...],
+        model: str | None,
+    ) -> str:
+        out = [("NodeName", _short(group) if len(group) < len(names) else pairs[0][1])]
+        out += _part(pairs[1:], names, group)
+        if indices:
+            others = [i for i in self._value(out, "gres").split(",") if not _is_gpu(i)]
+            types = [f"gpu:{index_type(i)}:1" for i in indices]
+            _set(out, ("gres",), "Gres", ",".join([*types, *filter(None, others)]))
+        if model is not None:
+            have = self._value(out, "features") or self._value(out, "feature")
+            words = [w for w in have.split(",") if w]
+            if feature_of(model) not in words:
+                words.append(feature_of(model))
+                _set(out, ("feature", "features"), "Features", ",".join(words))
+        return render_pairs(out)
+
+    def _value(self, pairs: Pairs, key: str) -> str:
+        own = {k.lower(): v for k, v in pairs}
+        return own.get(key, self._defaults.get(key, "")).strip('"')
+
+
+def _is_gpu(item: str) -> bool:
+    return item.split(":", 1)[0].lower() == "gpu"
+
+
+def _set(pairs: Pairs, keys: tuple[str, ...], new_key: str, value: str) -> None:
+    for i, (key, _) in enumerate(pairs):
+        if key.lower() in keys:
+            pairs[i] = (key, value)
+            return
+    pairs.append((new_key, value))
+
+
+def _part(pairs: Pairs, names: Sequence[str], group: Sequence[str]) -> Pairs:
+    """The parameters for some of a record's nodes; lists with one value per node are cut."""
+    if len(group) == len(names):
+        return list(pairs)
+    out: Pairs = []
+    for key, value in pairs:
+        if key.lower() in _PARALLEL and ("[" in value or "," in value):
+            values = _names(value)
+            if len(values) != len(names):
+                raise SourceError(
+                    f"slurm.conf: NodeName={hostlist(names)}: {key}={value} has {len(values)}"
+                    f" values for {len(names)} nodes; write one line per node"
+                )
+            out.append((key, _short([values[names.index(n)] for n in group])))
+        else:
+            out.append((key, value))
+    return out
+
+
+def _short(names: Sequence[str]) -> str:
+    """A host list in exactly this order."""
+    text = hostlist(names)
+    return text if expand_hostlist(text) == tuple(names) else ",".join(names)
+
+
+def _names(text: str) -> list[str]:
+    return list(expand_hostlist(text.strip('"')))
+
+
+def _minors(files: str) -> list[int]:
+    found = []
+    for path in _devices(files):
+        match = _DEVICE.match(path)
+        if match is None:
+            raise SourceError(f"gres.conf has {path} for it, not /dev/nvidiaN")
+        found.append(int(match[1]))
+    return found
+
+
+def _devices(files: str) -> list[str]:
+    """``/dev/nvidia[0-1],/dev/nvidia3`` one by one."""
+    marked = files.strip('"').replace("/", "..")  # a host list knows no slash
+    return [name.replace("..", "/") for name in expand_hostlist(marked)]
+
+
+def _rest(pairs: Pairs, names: Sequence[str]) -> list[str]:
+    """The record for the nodes that stay as they are."""
+    if not names:
+        return []
+    own = [(k, v) for k, v in pairs if k.lower() != "nodename"]
+    return [render_pairs([("NodeName", _short(names)), *own])]
+
+
+def _device_lines(pairs: Pairs, files: str, names: Sequence[str]) -> list[str]:
+    """One line per device, with a type of its own."""
+    devices = _devices(files)
+    single = len(devices) == 1
+    out = []
+    for device in devices:
+        match = _DEVICE.match(device)
+        if match is None:
+            raise SourceError(f"gres.conf: {device} is not /dev/nvidiaN")
+        line = [("NodeName", _short(names)), ("Name", "gpu"), ("Type", index_type(int(match[1])))]
+        line.append(("File", device))
+        for key, value in pairs:
+            lower = key.lower()
+            if lower in ("nodename", "name", "type", "file", "count"):
+                continue
+            if lower != "links" or single:  # a list of links is about one device
+                line.append((key, value))
+        out.append(render_pairs(line))
+    return out

@@ -1,0 +1,378 @@
+"""What ``gpu-aware setup`` would write, as a list of changes, and writing them safely.
+
+Nothing here changes the GRES types of a node that slurm.conf already knows with GPUs: Slurm would
+kill or requeue the jobs that run on it. Such nodes get lines to apply by hand on a drained node.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
+from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.deploy.files import Change, shipped
+from slurm_gpu_aware.deploy.render import NodeGpus
+from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.slurm.conffile import (
+    SlurmConf,
+    edit_settings,
+    outside_block,
+    replace_block,
+)
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+
+__all__ = [
+    "LUA_CONF",
+    "OWN_FILTER",
+    "SCRIPT_KEYS",
+    "Plan",
+    "Site",
+    "clock_conf_path",
+    "filter_files",
+    "for_output",
+    "in_place",
+    "node_states",
+    "operators",
+    "reload_filter",
+    "sockets",
+]
+
+_GPU_TYPE = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?(?::\d+)?", re.IGNORECASE)
+_INDEX_TYPE = re.compile(r"g\d+\Z")
+OWN_FILTER = "job_submit.lua"
+LUA_CONF = "gpu_aware_conf.lua"
+CLOCK_CONF = "clock.conf"
+SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
+"""Folder of a script of ours -> slurm.conf's key for it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What setup was told and found."""
+
+    config: Config
+    nodes: tuple[NodeGpus, ...]
+    """From the profile."""
+    slurm_dir: Path
+    """Folder of slurm.conf."""
+    conf: SlurmConf
+    conf_text: str | None
+    """Text of slurm.conf itself; None: there is none."""
+    gres_text: str
+    """Text of gres.conf; empty: there is none."""
+    filter_text: str | None
+    """Text of the site's job_submit.lua; None: there is none."""
+    unit_dir: Path = Path("/etc/systemd/system")
+
+    @property
+    def user(self) -> str:
+        """SlurmUser."""
+        return self.conf.get("SlurmUser") or "root"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Files to write, and what is left to a person."""
+
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def for_output(site: Site, folder: Path) -> Plan:
+    """Everything as separate files for review, under ``folder``."""
+    scripts = _scripts(site.slurm_dir)
+    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    lines = [f"{key}={value}" for key, value in settings.values.items()]
+    nodes = render.node_lines(site.nodes)
+    text = "# Merge into slurm.conf.\n" + "\n".join(lines) + "\n"
+    if nodes:
+        text += "\n# Into the NodeName lines; on a node with GPUs only while it is drained.\n"
+        text += "".join(f"# {line}\n" for line in nodes)
+    changes = [
+        Change(folder / "slurm.conf.lines", text),
+        Change(folder / "create-gate.sh", _gate_script(site.config), 0o755),
+        Change(folder / LUA_CONF, _lua_conf(site)),
+        Change(folder / CLOCK_CONF, render.clock_conf(_commands() / "gpu-aware-clock")),
+        *(_copy(p, folder / p.name) for p in [*filter_files(), *_own_filter()]),
+        *(
+            _copy(source, folder / target.parent.name / target.name, 0o755)
+            for source, target in scripts
+        ),
+        *_units(site, folder / "systemd"),
+    ]
+    if site.nodes:
+        body = "\n".join(render.gres_lines(site.nodes)) + "\n"
+        changes.insert(0, Change(folder / "gres.conf", body))
+    return Plan(tuple(changes), (*settings.notes, *_profile_notes(site)))
+
+
+def in_place(site: Site) -> Plan:
+    """The site's own files, changed as little as possible."""
+    scripts = _scripts(site.slurm_dir)
+    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    notes = [*settings.notes, *_profile_notes(site)]
+    changes = [_copy(source, target, 0o755) for source, target in scripts]
+    changes += [_copy(p, site.slurm_dir / p.name) for p in filter_files()]
+    changes.append(Change(site.slurm_dir / LUA_CONF, _lua_conf(site)))
+    clock = clock_conf_path(site.config)
+    if not clock.exists():  # settings of the site are kept
+        text = render.clock_conf(_commands() / "gpu-aware-clock")
+        changes.append(Change(clock, text))
+    changes += _filter(site, notes)
+    changes += _units(site, site.unit_dir)
+    changes += _gres(site, notes)
+    if site.conf_text is None:
+        notes.append(
+            f"{site.slurm_dir}/slurm.conf is not there; run setup on the controller, or merge"
+            " slurm.conf.lines of --output by hand"
+        )
+    else:
+        # Last, so that everything that it refers to is there when Slurm reads it.
+        changed = edit_settings(site.conf_text, settings.values)
+        changes.append(Change(site.slurm_dir / "slurm.conf", changed))
+    return Plan(tuple(changes), tuple(notes))
+
+
+def clock_conf_path(config: Config) -> Path:
+    """Where setup puts the clocks' settings: beside the configuration."""
+    return (config.source or DEFAULT_PATH).parent / CLOCK_CONF
+
+
+def filter_files() -> list[Path]:
+    """The filter's modules: neither job_submit.lua nor the configuration, which is generated."""
+    own = (LUA_CONF, OWN_FILTER)
+    return [p for p in shipped("lua") if p.suffix == ".lua" and p.name not in own]
+
+
+def _own_filter() -> list[Path]:
+    """The job_submit.lua for sites that have none."""
+    return [p for p in shipped("lua") if p.name == OWN_FILTER]
+
+
+def _filter(site: Site, notes: list[str]) -> list[Change]:
+    """Our job_submit.lua where the site has none; lines to add where it has its own."""
+    target = site.slurm_dir / OWN_FILTER
+    ours = _own_filter()
+    if site.filter_text is None or (ours and site.filter_text == ours[0].read_text()):
+        return [_copy(p, target) for p in ours]
+    if "gpu_aware" not in site.filter_text:
+        notes.append(
+            f"{target} is the site's own and stays; add the lines that load gpu_aware.lua"
+            " (see 'A site's own job_submit.lua' in the administrator's guide)"
+        )
+    return []
+
+
+def _gres(site: Site, notes: list[str]) -> list[Change]:
+    """gres.conf lines for nodes that slurm.conf already has with one type per GPU."""
+    if not site.nodes:
+        return []
+    states = node_states(site.conf)
+    ready = [n for n in site.nodes if states.get(n.name) == "indexed"]
+    plain = [n.name for n in site.nodes if states.get(n.name) == "plain"]
+    absent = [n for n in site.nodes if states.get(n.name) is None]
+    if plain:
+        notes.append(
+            f"{hostlist(plain)} keep their GRES types: changing them under running jobs"
+            " kills these. 'gpu-aware setup --roll' moves them one by one, each when it is empty."
+            " Until then we choose only the node there"
+        )
+    if absent:
+        lines = "; ".join(render.node_lines(absent))
+        notes.append(f"slurm.conf has no GPUs for these nodes; add to their lines: {lines}")
+    described = _described(outside_block(site.gres_text))
+    ours = [n for n in ready if n.name not in described]
+    text = replace_block(site.gres_text, render.gres_lines(ours))
+    if text == site.gres_text:
+        return []
+    return [Change(site.slurm_dir / "gres.conf", text)]
+
+
+def node_states(conf: SlurmConf) -> dict[str, str]:
+    """Node -> ``indexed`` (one type per GPU) or ``plain``; nodes without GPUs are left out."""
+    out: dict[str, str] = {}
+    for record in conf.nodes:
+        types = [m.group(1) for m in _GPU_TYPE.finditer(record.get("gres", ""))]
+        if types:
+            exact = all(t is not None and _INDEX_TYPE.match(t) for t in types)
+            for name in expand(record["nodename"]):
+                out[name] = "indexed" if exact else "plain"
+    return out
+
+
+def sockets(conf: SlurmConf) -> dict[str, tuple[int, int]]:
+    """Node -> (sockets, cores per socket), for nodes whose line says both."""
+    out: dict[str, tuple[int, int]] = {}
+    for record in conf.nodes:
+        count, cores = record.get("sockets", ""), record.get("corespersocket", "")
+        if count.isdigit() and cores.isdigit():
+            out.update(dict.fromkeys(expand(record["nodename"]), (int(count), int(cores))))
+    return out
+
+
+def _described(lines: Iterable[str]) -> set[str]:
+    """Nodes whose GPUs the site's own gres.conf lines describe."""
+    out: set[str] = set()
+    for line in lines:
+        fields = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line.split("#", 1)[0]))
+        lower = {k.lower(): v for k, v in fields.items()}
+        if lower.get("name", "").lower() == "gpu" and "nodename" in lower:
+            out.update(expand(lower["nodename"]))
+    return out
+
+
+def expand(hosts: str) -> list[str]:
+    """Node names of a host list: ``n[1-2,5],x`` -> n1 n2 n5 x. Raises SourceError."""
+    return list(expand_hostlist(hosts))
+
+
+def _profile_notes(site: Site) -> list[str]:
+    if site.nodes:
+        return []
+    return [
+        "the store has no profile: no gres.conf lines and no GPU models; run"
+        " 'gpu-aware-profile sweep', then setup again"
+    ]
+
+
+def _lua_conf(site: Site) -> str:
+    allowed = dict.fromkeys([site.config.placement.policy, *site.config.placement.allowed])
+    models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
+    return render.lua_conf(
+        site.config,
+        policies=list(allowed),
+        models=sorted(models),
+        max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
+        max_cpus_per_node=_most(_cpus(node) for node in _gpu_records(site.conf)),
+        max_memory_mb_per_node=_most(_number(n, "realmemory") for n in _gpu_records(site.conf)),
+        operators=operators(site.config, site.user),
+    )
+
+
+def _gpu_records(conf: SlurmConf) -> list[Mapping[str, str]]:
+    """Node lines of slurm.conf with GPUs."""
+    return [record for record in conf.nodes if _GPU_TYPE.search(record.get("gres", ""))]
+
+
+def _most(values: Iterable[int]) -> int:
+    """The largest; 0, unknown, if one is unknown or there is none."""
+    known = list(values)
+    return max(known) if known and all(known) else 0
+
+
+def _number(record: Mapping[str, str], key: str) -> int:
+    value = record.get(key, "")
+    return int(value) if value.isascii() and value.isdigit() else 0
+
+
+def _cpus(record: Mapping[str, str]) -> int:
+    """CPUs of a node line, at least what Slurm makes of it; 0: the line does not say."""
+    boards = (_number(record, "boards") or 1) * _number(record, "socketsperboard")
+    sockets = _number(record, "sockets") or boards
+    cores = (_number(record, "corespersocket") or 1) * (_number(record, "threadspercore") or 1)
+    return max(_number(record, "cpus"), _number(record, "procs"), sockets * cores)
+
+
+def _unfeatured(site: Site) -> set[str]:
+    """Models that stay GRES types in requests: some node has them plain, without the feature.
+
+    ``gpu-aware setup --roll`` gives all nodes the feature before it tells the filter.
+    """
+    states = node_states(site.conf)
+    models = {n.name: n.model for n in site.nodes if n.model}
+    found: set[str] = set()
+    for record in site.conf.nodes:
+        features = (record.get("features") or record.get("feature") or "").split(",")
+        for name in expand(record["nodename"]):
+            model = models.get(name)
+            if model and states.get(name) == "plain" and render.feature_of(model) not in features:
+                found.add(model)
+    return found
+
+
+def operators(config: Config, slurm_user: str) -> list[int]:
+    """User ids that pass all checks of the filter: root, SlurmUser, ``site.operators``.
+
+    Without SlurmUser's the filter would refuse what the selector does. Raises ConfigError for a
+    user whom the host does not know.
+    """
+    found = {0}
+    for key, name in (
+        ("SlurmUser", slurm_user),
+        *(("site.operators", name) for name in config.site.operators),
+    ):
+        try:
+            number = name.isascii() and name.isdigit()
+            found.add(int(name) if number else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            file = config.source or DEFAULT_PATH
+            where = "slurm.conf" if key == "SlurmUser" else str(file)
+            raise ConfigError(f"{where}: {key}: no such user on this host: {name!r}") from None
+    return sorted(found)
+
+
+def _scripts(slurm_dir: Path) -> list[tuple[Path, Path]]:
+    """(shipped prolog, epilog or script for reservations, where it goes)."""
+    return [
+        (source, slurm_dir / kind / source.name) for kind in SCRIPT_KEYS for source in shipped(kind)
+    ]
+
+
+def _script_settings(scripts: Iterable[tuple[Path, Path]]) -> dict[str, str]:
+    return {SCRIPT_KEYS[target.parent.name]: str(target) for _, target in scripts}
+
+
+def _gate_script(config: Config) -> str:
+    words = " ".join(render.gate_command(config))
+    return (
+        "#!/bin/sh\n# The selector creates the gate when it starts; this is the same by hand.\n"
+        "# It ends by itself unless the selector renews it.\n"
+        f"exec {words}\n"
+    )
+
+
+def _units(site: Site, folder: Path) -> list[Change]:
+    commands = _commands()
+    config_file = site.config.source or DEFAULT_PATH
+    selectd = render.selectd_unit(
+        commands / "gpu-aware",
+        user=site.user,
+        config_file=config_file,
+        store=site.config.store.path,
+    )
+    sweep = render.sweep_unit(
+        commands / "gpu-aware-profile", user=site.user, config_file=config_file
+    )
+    return [
+        Change(folder / "gpu-aware-selectd.service", selectd),
+        Change(folder / "gpu-aware-sweep.service", sweep),
+        Change(folder / "gpu-aware-sweep.timer", render.sweep_timer()),
+    ]
+
+
+def _commands() -> Path:
+    """Where this installation's commands are."""
+    return Path(sys.prefix) / "bin"
+
+
+def _copy(source: Path, target: Path, mode: int = 0o644) -> Change:
+    return Change(target, source.read_text(encoding="utf-8"), mode)
+
+
+def reload_filter(site: Site, written: Iterable[Change]) -> bool:
+    """Touch job_submit.lua if another Lua file changed: slurmctld reads them when that one does."""
+    names = {c.path.name for c in written if c.path.suffix == ".lua"}
+    target = site.slurm_dir / OWN_FILTER
+    if not names or OWN_FILTER in names or not target.exists():
+        return False
+    try:
+        os.utime(target)
+    except OSError as exc:
+        raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
+    return True

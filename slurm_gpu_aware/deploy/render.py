@@ -1,0 +1,365 @@
+"""The text of every file that ``gpu-aware setup`` writes. Pure: values in, text out.
+
+A GPU of Slurm index K gets the GRES type ``gK``, so that a job can be given exactly that one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
+from slurm_gpu_aware.slurm.conffile import SlurmConf
+from slurm_gpu_aware.slurm.hostlist import by_number, hostlist
+
+__all__ = [
+    "WITHOUT",
+    "NodeGpus",
+    "Settings",
+    "clock_conf",
+    "gate_command",
+    "gres_lines",
+    "lua_conf",
+    "node_lines",
+    "selectd_unit",
+    "slurm_settings",
+]
+
+SCHEDULER = {
+    "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
+    "batch_sched_delay": (1, "a placed job waits up to 3 s until Slurm's scheduler comes to it"),
+}
+"""Word of SchedulerParameters -> our value, and what happens with Slurm's own."""
+
+WITHOUT = {
+    "Prolog": "clocks are not set",
+    "Epilog": "clocks are not reset",
+    "ResvProlog": "jobs on the shelf go before all others while the selector is away",
+}
+"""What happens without a script of ours."""
+_FEATURE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\Z")
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of one node, as setup needs them."""
+
+    name: str
+    indices: tuple[int, ...]
+    """Slurm's GPU indices = minor numbers of /dev/nvidiaN, ascending."""
+    model: str | None = None
+    """As users name it (``a100``); None: unknown or mixed."""
+    numa: tuple[int | None, ...] = ()
+    """NUMA node of each GPU, parallel to ``indices``."""
+    sockets: int | None = None
+    cores_per_socket: int | None = None
+    """Slurm's view of the node; None: unknown, then gres.conf gets no ``Cores=``."""
+
+    def cores(self, position: int) -> str | None:
+        """``Cores=`` of the GPU at a position of ``indices``; None if it is not known.
+
+        Slurm counts cores socket by socket, so the range follows from the socket, not from the
+        system's CPU numbers. Only where NUMA nodes and sockets are the same thing.
+        """
+        known = [n for n in self.numa if n is not None]
+        if not self.sockets or not self.cores_per_socket or position >= len(self.numa):
+            return None
+        socket = self.numa[position]
+        if socket is None or socket < 0 or max(known) >= self.sockets:
+            return None
+        first = socket * self.cores_per_socket
+        return f"{first}-{first + self.cores_per_socket - 1}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What slurm.conf needs beside node lines."""
+
+    values: Mapping[str, str]
+    """Key as Slurm spells it -> value, merged with what the site has."""
+    notes: tuple[str, ...] = ()
+    """What we leave to the admin, one sentence each."""
+
+
+def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
+    """Lines for gres.conf: one per GPU index and group of equal nodes."""
+    out: list[str] = []
+    for names, node in _equal(nodes):
+        # AutoDetect would look for our types in the product names, and find none.
+        out.append(f"NodeName={names} AutoDetect=off")
+        for position, index in enumerate(node.indices):
+            cores = node.cores(position)
+            out.append(
+                f"NodeName={names} Name=gpu Type=g{index} File=/dev/nvidia{index}"
+                + (f" Cores={cores}" if cores else "")
+            )
+    return out
+
+
+def node_lines(nodes: Iterable[NodeGpus]) -> list[str]:
+    """``Gres=`` and ``Features=`` for the NodeName lines of slurm.conf, for the admin to merge."""
+    out: list[str] = []
+    for names, node in _equal(nodes):
+        gres = ",".join(f"gpu:g{i}:1" for i in node.indices)
+        feature = f" Features={feature_of(node.model)}" if node.model else ""
+        out.append(f"NodeName={names} Gres={gres}{feature}")
+    return out
+
+
+def feature_of(model: str) -> str:
+    """Node feature of a GPU model: ``A100`` is ``gpu_a100``.
+
+    Raises ValueError for a name that Slurm cannot take, or that is the type of a GPU index.
+    """
+    lower = model.lower()
+    if not _FEATURE.match(lower) or re.fullmatch(r"g\d+", lower):
+        raise ValueError(f"GPU model {model!r} cannot be a Slurm feature")
+    return f"gpu_{lower}"
+
+
+def usable_model(model: str | None) -> str | None:
+    """A GPU model in lower case if it can be a feature, else None."""
+    try:
+        return feature_of(model)[len("gpu_") :] if model else None
+    except ValueError:
+        return None
+
+
+def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str]) -> Settings:
+    """Settings for slurm.conf, merged with the site's own.
+
+    Parameters
+    ----------
+    config : ours.
+    current : the site's slurm.conf.
+    scripts : ``Prolog``, ``Epilog`` and ``ResvProlog`` -> path of our script; may be empty.
+    """
+    values: dict[str, str] = {}
+    notes: list[str] = []
+    values["GresTypes"] = _with(current.get("GresTypes"), "gpu")
+    values["Licenses"] = _with_licence(current.get("Licenses"), config)
+    values["JobSubmitPlugins"] = _with(current.get("JobSubmitPlugins"), "lua")
+    values["SchedulerParameters"] = _with_scheduler(current.get("SchedulerParameters"))
+    if "bf_licenses" in (current.get("SchedulerParameters") or "").split(","):
+        notes.append(
+            "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
+            " seconds; remove it if the site can do without"
+        )
+    for key, path in scripts.items():
+        have = current.get(key)
+        if have is None or have == path:
+            values[key] = path
+        elif not _glob_covers(have, path):
+            notes.append(f"{key}={have} stays; call {path} from it, or {WITHOUT[key]}")
+    _job_completion(config, current, values, notes)
+    return Settings(values, tuple(notes))
+
+
+def _job_completion(
+    config: Config, current: SlurmConf, values: dict[str, str], notes: list[str]
+) -> None:
+    wanted = config.events.jobcomp_file
+    kind = current.get("JobCompType") or "jobcomp/none"
+    if wanted is None:
+        notes.append(
+            "events.jobcomp_file is not set: the end of a job starts a round after"
+            f" {config.selector.round_s:g} s at the latest instead of at once"
+        )
+    elif kind == "jobcomp/none" or (
+        kind == "jobcomp/filetxt" and current.get("JobCompLoc") in (None, str(wanted))
+    ):
+        values["JobCompType"] = "jobcomp/filetxt"
+        values["JobCompLoc"] = str(wanted)
+        if kind == "jobcomp/none":
+            notes.append(
+                f"{wanted} must be writable by SlurmUser before slurmctld starts, or it does not"
+            )
+    else:
+        notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
+
+
+def _glob_covers(pattern: str, path: str) -> bool:
+    return pattern.endswith("/*") and str(Path(path).parent) == pattern[:-2]
+
+
+def _with(have: str | None, word: str) -> str:
+    words = [w for w in (have or "").split(",") if w]
+    return ",".join(words if word in words else [*words, word])
+
+
+def _with_licence(have: str | None, config: Config) -> str:
+    ours = {config.gate.licence: config.gate.licence_count, LICENCE: LICENCE_COUNT}
+    others = [w for w in (have or "").split(",") if w and re.split(r"[:*=]", w)[0] not in ours]
+    return ",".join([*others, *(f"{name}:{count}" for name, count in ours.items())])
+
+
+def _with_scheduler(have: str | None) -> str:
+    words = [w for w in (have or "").split(",") if w]
+    given = {w.partition("=")[0] for w in words}
+    added = [f"{name}={value}" for name, (value, _) in SCHEDULER.items() if name not in given]
+    return ",".join(words + added)
+
+
+def lua_conf(
+    config: Config,
+    *,
+    policies: Sequence[str],
+    models: Sequence[str],
+    max_gpus_per_node: int,
+    max_cpus_per_node: int = 0,
+    max_memory_mb_per_node: int = 0,
+    operators: Sequence[int] = (),
+) -> str:
+    """``gpu_aware_conf.lua``: what the filter inside slurmctld has to know.
+
+    Parameters
+    ----------
+    policies : names that users may give with ``place=``.
+    models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
+    max_gpus_per_node, max_cpus_per_node, max_memory_mb_per_node : what the largest nodes with
+        GPUs have; 0: unknown.
+    operators : user ids that may do what ordinary users may not: root, SlurmUser and others.
+    """
+    lines = [
+        "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.",
+        "return {",
+        f"  classes = {_lua_list(config.site.classes)},",
+        f"  policies = {_lua_list(policies)},",
+        f"  licence = {_lua(config.gate.licence)},",
+        f"  reservation = {_lua(config.gate.reservation)},",
+        f"  submit_file = {_lua(str(config.events.submit_file))},",
+        f"  models = {_lua_list(sorted({m.lower() for m in models}))},",
+        f"  park_uncommented = {'true' if config.site.park_uncommented else 'false'},",
+        f"  operators = {{{', '.join(str(u) for u in operators)}}},",
+    ]
+    for key, most in (
+        ("max_gpus_per_node", max_gpus_per_node),
+        ("max_cpus_per_node", max_cpus_per_node),
+        ("max_memory_mb_per_node", max_memory_mb_per_node),
+    ):
+        if most:
+            lines.append(f"  {key} = {most},")
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _lua_list(words: Iterable[str]) -> str:
+    return "{" + ", ".join(_lua(w) for w in words) + "}"
+
+
+def _lua(text: str) -> str:
+    """A Lua 5.1 string literal; everything but plain ASCII as decimal escapes of its bytes."""
+    out = []
+    for byte in text.encode("utf-8"):
+        char = chr(byte)
+        plain = 32 <= byte < 127 and char not in '"\\'
+        out.append(char if plain else f"\\{byte:03d}")
+    return '"' + "".join(out) + '"'
+
+
+def gate_command(config: Config) -> list[str]:
+    """The command that creates the gate by hand; the selector does the same when it starts."""
+    gate = config.gate
+    minutes = -(-gate.lease_s // 60)
+    return [
+        "scontrol",
+        "create",
+        "reservation",
+        f"reservationname={gate.reservation}",
+        f"licenses={gate.licence}:{gate.licence_count}",
+        "starttime=now",
+        f"duration={minutes}",
+        "users=root",
+        "flags=ANY_NODES",
+        "nodecnt=0",
+    ]
+
+
+def selectd_unit(command: Path, *, user: str, config_file: Path, store: Path) -> str:
+    """systemd unit of the selector."""
+    return f"""\
+[Unit]
+Description=GPU-aware selector for Slurm
+After=network-online.target slurmctld.service
+Wants=network-online.target
+
+[Service]
+Type=simple
+User={user}
+UMask=0027
+Environment=GPU_AWARE_CONFIG={config_file}
+ExecStart={command} selectd
+# slurmctld goes first where both want a CPU.
+Nice=10
+Restart=always
+RestartSec=5
+NoNewPrivileges=yes
+ProtectSystem=full
+ProtectHome=yes
+ReadWritePaths={store.parent}
+# Ten times what it needs on a large site: whatever users submit, the controller keeps its memory.
+MemoryMax=2G
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def clock_conf(command: Path) -> str:
+    """``clock.conf`` of the compute nodes: where prolog and epilog find their program."""
+    return (
+        "# Read by Slurm's prolog and epilog on compute nodes: gpu-aware-clock.\n"
+        f"command = {command}\n"
+        "# Records of what was set; a folder that the controller can read, too, shows them there.\n"
+        "# spool = /var/spool/slurm-gpu-aware/clocks\n"
+        "# Notes of what is locked; a folder for them alone, local to the node, only for root.\n"
+        "# locks = /var/lib/slurm-gpu-aware/clock-locks\n"
+    )
+
+
+def sweep_unit(command: Path, *, user: str, config_file: Path) -> str:
+    """systemd unit that profiles every GPU node once."""
+    return f"""\
+[Unit]
+Description=Profile the GPUs of the cluster
+After=network-online.target slurmctld.service
+
+[Service]
+Type=oneshot
+User={user}
+UMask=0027
+Environment=GPU_AWARE_CONFIG={config_file}
+ExecStart={command} sweep
+"""
+
+
+def sweep_timer() -> str:
+    """systemd timer of :func:`sweep_unit`: once a month, at night."""
+    return """\
+[Unit]
+Description=Profile the GPUs of the cluster once a month
+
+[Timer]
+OnCalendar=monthly
+RandomizedDelaySec=6h
+Persistent=yes
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
+    """Group nodes with equal GPUs; (host list, one of them), in the order of first names."""
+    groups: dict[tuple[object, ...], list[NodeGpus]] = {}
+    for node in sorted(nodes, key=lambda n: by_number(n.name)):
+        key = (
+            node.indices,
+            node.model,
+            tuple(node.cores(i) for i in range(len(node.indices))),
+        )
+        groups.setdefault(key, []).append(node)
+    return [(hostlist(n.name for n in group), group[0]) for group in groups.values()]

@@ -1,0 +1,142 @@
+"""What the selector placed and what has not started is given back to Slurm, without the selector.
+
+For a site that takes us out: such a job asks for GPUs by index types, which will be gone. The same
+holds for one that ran and was requeued after the selector had stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.gate.admin_comment import parse
+from slurm_gpu_aware.gate.index_types import placed_slots
+from slurm_gpu_aware.gate.job_marker import HAND, mark_of
+from slurm_gpu_aware.gate.licence_gate import hold_gate
+from slurm_gpu_aware.gate.release import Pinned, reopen
+from slurm_gpu_aware.gate.request_forms import is_pinned
+from slurm_gpu_aware.selector.instance_lock import LOCK, alone
+from slurm_gpu_aware.selector.orphans import pinned_stray
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.store.ledger import Decision
+
+__all__ = ["HandedBack", "hand_back", "pinned_jobs"]
+
+
+@dataclass
+class HandedBack:
+    """What became of the placed jobs that wait."""
+
+    opened: list[str] = field(default_factory=list)
+    wrong: dict[str, str] = field(default_factory=dict)
+    """Jobs that could not be given back, and why."""
+    kept: list[str] = field(default_factory=list)
+    """Jobs that were not touched, for the reason ``kept_why``."""
+    kept_why: str = ""
+
+
+def hand_back(client: SlurmClient, config: Config) -> HandedBack:
+    """Give all placed jobs that wait their original request, and open their gate for good.
+
+    The gate is held meanwhile, and no selector can start. If one runs, nothing is done: it looks
+    after such jobs itself. Raises SourceError if Slurm does not answer.
+    """
+    with _ledger(config.store.path) as decisions:
+        found = pinned_jobs(client.jobs(), decisions)
+        if not found:
+            return HandedBack()
+        try:
+            with _no_selector(config):
+                return _hand_back(client, config, decisions)
+        except _SelectorRunsError as exc:
+            return HandedBack(kept=[entry.job.id for entry in found], kept_why=str(exc))
+
+
+def _hand_back(
+    client: SlurmClient, config: Config, decisions: Callable[[str], Sequence[Decision]]
+) -> HandedBack:
+    pinned = pinned_jobs(client.jobs(), decisions)
+    ids = [entry.job.id for entry in pinned]
+    try:
+        _, created = hold_gate(client, config.gate, time.time())
+    except SourceError as exc:
+        why = f"the gate must be held meanwhile, and cannot be: {exc}"
+        return HandedBack(wrong=dict.fromkeys(ids, why))
+    try:
+        wrong = reopen(client, config.gate, pinned, time.time())
+    finally:
+        if created:
+            client.delete_reservation(config.gate.reservation)
+    return HandedBack([job_id for job_id in ids if job_id not in wrong], wrong)
+
+
+class _SelectorRunsError(SourceError):
+    """The lock is held, or cannot be looked at."""
+
+
+@contextlib.contextmanager
+def _no_selector(config: Config) -> Iterator[None]:
+    """Hold the selector's lock, if there has ever been one; never make it."""
+    lock = config.store.path.parent / LOCK
+    with contextlib.ExitStack() as stack:
+        try:
+            if lock.exists():
+                stack.enter_context(alone(lock))
+        except (SourceError, OSError) as exc:
+            raise _SelectorRunsError(str(exc)) from None
+        yield
+
+
+def pinned_jobs(
+    jobs: Sequence[SlurmJob], decisions: Callable[[str], Sequence[Decision]]
+) -> list[Pinned]:
+    """Pending jobs that are bound to what the selector chose, whatever their gate."""
+    found = []
+    for job in jobs:
+        if job.state != "PENDING":
+            continue
+        if parse(job.admin_comment) is None:
+            entry = pinned_stray(job, decisions) if _typed(job) else None
+        else:
+            entry = Pinned.of(job, job.admin_comment)
+        if entry is not None and _bound(entry):
+            found.append(entry)
+    return found
+
+
+def _bound(entry: Pinned) -> bool:
+    if _typed(entry.job):
+        return True
+    mark = mark_of(entry.job.admin_comment)
+    if mark is not None:
+        return mark.state != HAND
+    try:
+        return is_pinned(entry.job, entry.original)
+    except SourceError:
+        return False  # a request that we cannot read is one that we never pinned
+
+
+def _typed(job: SlurmJob) -> bool:
+    texts = (job.tres_per_node, job.tres_per_job)
+    return any(placed_slots(text) is not None for text in texts)
+
+
+@contextlib.contextmanager
+def _ledger(path: Path) -> Iterator[Callable[[str], Sequence[Decision]]]:
+    """What the ledger says of a job; nothing, if there is no store that can be read."""
+    from slurm_gpu_aware.store.database import open_store
+    from slurm_gpu_aware.store.ledger import Ledger
+
+    with contextlib.ExitStack() as stack:
+        try:
+            store = stack.enter_context(open_store(path, readonly=True))
+        except StoreError:
+            yield lambda job_id: ()
+            return
+        yield Ledger(store).decisions

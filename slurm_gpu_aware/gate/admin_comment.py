@@ -1,0 +1,165 @@
+"""The AdminComment of a parked job: what Slurm held when the filter parked it.
+
+``etc/lua/gpu_aware_request.lua`` writes it at submission; the selector reads it to place the job
+and to put everything back when the job is parked again. One line of ASCII without blanks::
+
+    gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big
+
+Values are percent-encoded outside ``A-Z a-z 0-9 _ . : / = , + * @ -``. An absent key was not
+given. The values are those of the *parked* job: a model type (``gpu:a100:2``) is already a
+feature, and the gate's licence is not among the licences.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
+
+__all__ = ["PREFIX", "OriginalRequest", "encode", "is_ours", "parse"]
+
+PREFIX = "gpuaware/1;"
+"""Format and version."""
+
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_.:/=,+*@-]")
+_ENTRY = re.compile(r"([a-z]{2,4})=((?:[A-Za-z0-9_.:/=,+*@-]|%[0-9A-F]{2})*)\Z")
+_NUMBER = re.compile(r"[0-9]{1,10}\Z")
+_NODES = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
+
+
+@dataclass(frozen=True)
+class OriginalRequest:
+    """A request in Slurm's own words; None: not given."""
+
+    tres_per_node: str | None = None
+    """``gres/gpu:2``: ``--gres``, ``--gpus-per-node``."""
+    tres_per_job: str | None = None
+    """``--gpus``."""
+    tres_per_task: str | None = None
+    """``--gpus-per-task`` (``gres/gpu=1``), and ``cpu=N`` where Slurm writes ``-c`` so."""
+    tres_per_socket: str | None = None
+    tres_bind: str | None = None
+    cpus_per_tres: str | None = None
+    """``--cpus-per-gpu``."""
+    mem_per_tres: str | None = None
+    """``--mem-per-gpu``."""
+    nodes: tuple[int, int | None] | None = None
+    """(least, most) nodes; most None: no upper bound was given."""
+    licenses: str | None = None
+    """The user's own, without the gate's."""
+    features: str | None = None
+    """``--constraint``, with the model's feature."""
+    req_nodes: str | None = None
+    exc_nodes: str | None = None
+    num_tasks: int | None = None
+    cpus_per_task: int | None = None
+    ntasks_per_node: int | None = None
+    min_cpus: int | None = None
+    min_cpus_node: int | None = None
+    """``--mincpus``."""
+    memory: bool = False
+    """``--mem`` or ``--mem-per-cpu`` was given: ``DefMemPerGPU`` does not count."""
+    tres_freq: str | None = None
+    model: str | None = None
+    """GPU model that the user typed as GRES type (``a100``)."""
+    exclusive: bool = False
+    """``--exclusive``: whole nodes."""
+    interactive: bool = False
+    """No batch script: salloc or srun."""
+    begin_s: int | None = None
+    """Begin time that the filter gave, Unix seconds; see `gate.deferral`."""
+    admin_comment: str | None = None
+    """AdminComment that the site's own script had set."""
+
+
+_KEYS = {
+    "tn": "tres_per_node",
+    "tj": "tres_per_job",
+    "tt": "tres_per_task",
+    "ts": "tres_per_socket",
+    "tb": "tres_bind",
+    "cg": "cpus_per_tres",
+    "mg": "mem_per_tres",
+    "nn": "nodes",
+    "lic": "licenses",
+    "feat": "features",
+    "rn": "req_nodes",
+    "xn": "exc_nodes",
+    "nt": "num_tasks",
+    "cpt": "cpus_per_task",
+    "tpn": "ntasks_per_node",
+    "mc": "min_cpus",
+    "mcn": "min_cpus_node",
+    "mem": "memory",
+    "tf": "tres_freq",
+    "mt": "model",
+    "ex": "exclusive",
+    "ia": "interactive",
+    "bt": "begin_s",
+    "ac": "admin_comment",
+}
+_KINDS = {f.name: str(f.type) for f in fields(OriginalRequest)}
+
+
+def is_ours(text: str | None) -> bool:
+    """Say whether an AdminComment is one of ours, of whatever version."""
+    return text is not None and text.startswith("gpuaware/")
+
+
+@lru_cache(maxsize=1 << 14)  # of each job several steps of each round ask
+def parse(text: str | None) -> OriginalRequest | None:
+    """Read an AdminComment; None if it is not ours or does not follow the grammar.
+
+    Keys that this version does not know are skipped, so that a newer filter does no harm.
+    """
+    if text is None or not text.startswith(PREFIX):
+        return None
+    values: dict[str, object] = {}
+    for entry in filter(None, text[len(PREFIX) :].split(";")):
+        match = _ENTRY.match(entry)
+        if match is None:
+            return None
+        name = _KEYS.get(match[1])
+        if name is None:
+            continue
+        value = _read(_KINDS[name], unquote_to_bytes(match[2]).decode("utf-8", "surrogateescape"))
+        if value is None or name in values:
+            return None
+        values[name] = value
+    return OriginalRequest(**values)  # type: ignore[arg-type]  # checked key by key in _read
+
+
+def encode(request: OriginalRequest) -> str:
+    """Write a request as the filter does; `parse` gives it back."""
+    entries = []
+    for key, name in _KEYS.items():
+        value = getattr(request, name)
+        if value is None or value is False:
+            continue
+        entries.append(f"{key}={_written(value)}")
+    return PREFIX + ";".join(entries)
+
+
+def _read(kind: str, text: str) -> object | None:
+    """Convert a decoded value; None if it is not of its kind."""
+    if kind == "bool":
+        return True if text == "1" else None
+    if kind.startswith("int"):
+        return int(text) if _NUMBER.match(text) else None
+    if kind.startswith("tuple"):
+        match = _NODES.match(text)
+        if match is None:
+            return None
+        return int(match[1]), None if match[2] is None else int(match[2])
+    return text
+
+
+def _written(value: object) -> str:
+    if value is True:
+        return "1"
+    if isinstance(value, tuple):
+        least, most = value
+        return f"{least}" if most is None else f"{least}-{most}"
+    raw = str(value).encode("utf-8", "surrogateescape")
+    return _UNSAFE.sub(lambda m: b"%%%02X" % m[0][0], raw).decode("ascii")

@@ -1,0 +1,291 @@
+"""THE table: how each form of request is rewritten when a job is placed, and how it is restored.
+
+A form that has no row here is left to Slurm. Rows were tried on real Slurm, one by one: that
+``srun`` inside the job works in all its forms, and that the job starts (`docs/slurm.md`).
+
+========================  =======================================================================
+asked                     told to Slurm, with the gate closed
+========================  =======================================================================
+``--gres``,               ``TresPerNode`` typed, ``ReqNodeList``, ``NumNodes``
+``--gpus-per-node``
+the two with ``salloc``   ``TresPerNode`` cleared, ``TresPerJob`` typed: a direct ``srun`` copies a
+or ``srun``               typed TresPerNode to its step, beside what it asks for itself: refused
+``--gpus``                the same, ``TresPerJob`` cleared
+``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
++ ``--cpus-per-gpu=C``    ``CpusPerTres`` cleared; ``NumCPUs`` = C x GPUs, or with a task count
+                          ``CPUsPerTask`` = C x GPUs / tasks
+the three before, on      ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
+several nodes             (at least ``--mincpus``)
+the same by               ``CPUsPerTask`` and ``NumCPUs``: where Slurm itself applies its default
+``DefCpuPerGPU=C``, or    to several types, the job waits for ever (reason Resources); a
+beside it                 ``CPUsPerTask`` of 2 or more keeps the default away. One GPU per node:
+                          nothing, the default works
++ ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
+``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
+plain nodes
+========================  =======================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.gate.index_types import GpuItem, gpu_item, same_tres, typed_gres
+from slurm_gpu_aware.gate.job_marker import HAND, mark_of
+from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
+from slurm_gpu_aware.slurm.records import SlurmJob
+
+__all__ = [
+    "Form",
+    "Pins",
+    "cpus_of_a_task",
+    "differences",
+    "form_of",
+    "is_pinned",
+    "placed_fields",
+    "restored_fields",
+]
+
+Fields = tuple[tuple[str, str], ...]
+
+_NO_MAXIMUM = 500_000
+"""NumNodes cannot be unset; more nodes than any cluster has means the same."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which option asked for GPUs, and how many."""
+
+    kind: str
+    """``node``, ``job`` or ``task``."""
+    item: GpuItem
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What a placed job is bound to."""
+
+    nodes: tuple[str, ...]
+    slots: tuple[int, ...] | None
+    """GPU indices, the same on each node; None: Slurm picks the GPUs."""
+    clock_mhz: int | None = None
+    cpus_per_gpu: int | None = None
+    """CPUs with each GPU, where ``DefCpuPerGPU`` holds for the job; None: it does not."""
+
+
+def form_of(original: OriginalRequest) -> Form | None:
+    """The row of the table that a request belongs to; None: not in the table."""
+    if original.tres_per_socket is not None:
+        return None
+    found = [
+        Form(kind, item)
+        for kind, item in (
+            ("node", gpu_item(original.tres_per_node)),
+            ("job", gpu_item(original.tres_per_job)),
+            ("task", gpu_item(original.tres_per_task)),
+        )
+        if item is not None
+    ]
+    return found[0] if len(found) == 1 and found[0].item.count > 0 else None
+
+
+def placed_fields(original: OriginalRequest, pins: Pins) -> Fields:
+    """Fields that pin a job, all but the licences and the AdminComment.
+
+    Raises ValueError if the request has no row in the table or a name is no node's name.
+    """
+    form = form_of(original)
+    if form is None:
+        raise ValueError("this form of request is not in the table of rewrites")
+    nodes = check_node_names(pins.nodes)
+    fields = [("ReqNodeList", ",".join(nodes))]
+    if original.nodes != (len(nodes), len(nodes)):
+        fields.append(("NumNodes", f"{len(nodes)}-{len(nodes)}"))
+    if pins.slots is not None:
+        fields += _exact_gpus(original, form, pins.slots, len(nodes), pins.cpus_per_gpu)
+    if pins.clock_mhz is not None:
+        fields.append(("TresFreq", f"gpu:{pins.clock_mhz}"))
+    return tuple(fields)
+
+
+def _exact_gpus(
+    original: OriginalRequest,
+    form: Form,
+    slots: Sequence[int],
+    nodes: int,
+    default_cpus: int | None,
+) -> list[tuple[str, str]]:
+    fields: list[tuple[str, str]] = []
+    others: tuple[str, ...] = form.item.others
+    if form.kind == "job":
+        fields.append(("TresPerJob", ""))
+        others = ()
+    elif form.kind == "task":
+        fields.append(("TresPerTask", ",".join(others)))
+        others = ()
+    if form.kind == "node" and original.interactive and nodes == 1:
+        fields.append(("TresPerNode", ",".join(others)))
+        fields.append(("TresPerJob", typed_gres(slots, nodes=nodes)))
+    else:
+        fields.append(("TresPerNode", typed_gres(slots, others)))
+    per_gpu = gpu_item(original.cpus_per_tres)
+    if per_gpu is not None:
+        fields.append(("CpusPerTres", ""))
+    if default_cpus is not None and (len(slots) > 1 or per_gpu is not None):
+        cpus = default_cpus * len(slots) * nodes
+        task = cpus_of_a_task(original, cpus, nodes)
+        if task is None:
+            raise ValueError("its CPUs cannot be told beside DefCpuPerGPU")
+        fields += [("CPUsPerTask", str(task)), ("NumCPUs", str(cpus))]
+    elif per_gpu is not None:
+        total = per_gpu.count * len(slots) * nodes
+        tasks = tasks_of(original, nodes)
+        if tasks is None:
+            fields.append(("NumCPUs", str(total)))
+        else:
+            fields.append(("CPUsPerTask", str(max(1, total // tasks))))
+    share = _cpus_on_each(original, form, len(slots), nodes)
+    if share is not None:
+        fields.append(("MinCPUsNode", str(max(share, original.min_cpus_node or 1))))
+    return fields
+
+
+def cpus_of_a_task(original: OriginalRequest, cpus: int, nodes: int) -> int | None:
+    """CPUs per task that make ``cpus`` in all; None: no number of 2 or more does.
+
+    Without a task count Slurm starts one task per node. With ``CPUsPerTask=1`` it applies
+    ``DefCpuPerGPU`` all the same.
+    """
+    task, rest = divmod(cpus, tasks_of(original, nodes) or nodes)
+    return task if rest == 0 and task > 1 else None
+
+
+def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) -> int | None:
+    """CPUs that each of several nodes must give, where CPUs go with GPUs; None: no matter.
+
+    Left alone, Slurm spreads CPUs, and so tasks, unevenly (3 + 1), but the GPUs are even: a step
+    that asks for the CPUs of its GPUs is then refused.
+    """
+    tasks = tasks_of(original, nodes)
+    per_gpu = gpu_item(original.cpus_per_tres)
+    if nodes == 1:
+        return None
+    if per_gpu is not None:
+        return per_gpu.count * gpus
+    if form.kind in ("job", "task") and tasks is not None and tasks % nodes == 0:
+        return max(1, tasks // nodes * (original.cpus_per_task or 1))
+    return None
+
+
+def tasks_of(original: OriginalRequest, nodes: int) -> int | None:
+    """Task count that the user gave; None: none was given."""
+    if original.num_tasks is not None:
+        return original.num_tasks
+    if original.ntasks_per_node is not None:
+        return original.ntasks_per_node * nodes
+    return None
+
+
+def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
+    """GPUs that a request takes on each of ``nodes`` nodes."""
+    form = form_of(original)
+    if form is None:
+        return 0
+    if form.kind == "node":
+        return form.item.count
+    total = form.item.count
+    if form.kind == "task":
+        total *= tasks_of(original, nodes) or nodes
+    return -(-total // nodes)
+
+
+def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
+    """Fields that make ``job`` what it was when it was parked, all but the licences.
+
+    Only what differs is named, so that a job that was never pinned needs nothing.
+    """
+    fields: list[tuple[str, str]] = []
+    mark = mark_of(job.admin_comment)
+    # An undo that Slurm applied in part may have taken nodes and GPUs back, but not the counts.
+    pinned = is_pinned(job, original) or (mark is not None and mark.state != HAND)
+    if set(job.req_nodes) != set(_names(original.req_nodes)):
+        fields.append(("ReqNodeList", ",".join(_names(original.req_nodes))))
+    least, most = original.nodes or (1, None)
+    if pinned and least != most:
+        fields.append(("NumNodes", f"{least}-{max(least, min(most or _NO_MAXIMUM, _NO_MAXIMUM))}"))
+    for name, now, then in (
+        ("TresPerNode", job.tres_per_node, original.tres_per_node),
+        ("TresPerJob", job.tres_per_job, original.tres_per_job),
+        ("TresPerTask", job.tres_per_task, original.tres_per_task),
+        # Without --cpus-per-gpu Slurm itself writes DefCpuPerGPU there, time and again.
+        (
+            "CpusPerTres",
+            job.cpus_per_tres if original.cpus_per_tres else None,
+            original.cpus_per_tres,
+        ),
+    ):
+        if not same_tres(now, then) and not (name == "TresPerTask" and _only_cpus(now, then)):
+            fields.append((name, then or ""))
+    if (original.cpus_per_tres is not None and job.cpus_per_tres is None) or (
+        pinned and original.cpus_per_task is None and (job.cpus_per_task or 1) > 1
+    ):
+        fields.append(("CPUsPerTask", str(original.cpus_per_task or 1)))
+    if pinned and original.min_cpus is not None and job.cpus != original.min_cpus:
+        fields.append(("NumCPUs", str(original.min_cpus)))
+    least_cpus = max(original.cpus_per_task or 1, original.min_cpus_node or 1)
+    if pinned and job.min_cpus_node > least_cpus:
+        fields.append(("MinCPUsNode", str(least_cpus)))
+    if (job.tres_freq or "") != (original.tres_freq or ""):
+        fields.append(("TresFreq", original.tres_freq or ""))
+    return tuple(fields)
+
+
+def is_pinned(job: SlurmJob, original: OriginalRequest) -> bool:
+    """Whether a job's nodes or GPUs are not those of the original request."""
+    return set(job.req_nodes) != set(_names(original.req_nodes)) or not same_tres(
+        job.tres_per_node, original.tres_per_node
+    )
+
+
+def differences(job: SlurmJob, fields: Fields) -> list[str]:
+    """Read back: which of the fields of an update a job does not show. Empty: all are there."""
+    wrong = []
+    for name, wanted in fields:
+        seen = _seen(job, name)
+        if seen is None:
+            continue
+        if name == "ReqNodeList":
+            same = set(job.req_nodes) == set(_names(wanted))
+        elif name.startswith("TresPer") or name == "CpusPerTres":
+            same = same_tres(seen, wanted)
+        else:
+            same = seen == wanted
+        if not same:
+            wrong.append(f"{name}={seen} instead of {wanted}")
+    return wrong
+
+
+def _seen(job: SlurmJob, name: str) -> str | None:
+    """A field as it can be read back; None: Slurm computes it anew, not to be compared."""
+    return {
+        "ReqNodeList": ",".join(job.req_nodes),
+        "ReservationName": job.shelf or "",
+        "TresPerNode": job.tres_per_node or "",
+        "TresPerJob": job.tres_per_job or "",
+        "TresPerTask": job.tres_per_task or "",
+        "CpusPerTres": job.cpus_per_tres or "",
+        "TresFreq": job.tres_freq or "",
+        "AdminComment": job.admin_comment or "",
+        "Extra": job.extra or "",
+    }.get(name)
+
+
+def _only_cpus(now: str | None, then: str | None) -> bool:
+    """Slurm itself writes ``-c N`` as ``cpu=N`` into TresPerTask after submission."""
+    return then is None and now is not None and all(i.startswith("cpu") for i in now.split(","))
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return expand_hostlist(text) if text else ()

@@ -1,0 +1,1 @@
+"""What there is, what is asked, what is given: values that every package shares."""

@@ -1,0 +1,241 @@
+"""Hardware graphs: the GPUs of one machine and the best link of every pair.
+
+A graph is a value: two graphs with the same links are equal, hash alike and, when built by the
+functions here, are one shared object. Tables of the matcher are kept per graph, so a cluster of
+4,608 equal nodes pays for them once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from slurm_gpu_aware.model.cluster import FloatArray
+
+__all__ = [
+    "PCIE_GBPS",
+    "HardwareGraph",
+    "Link",
+    "class_gbps",
+    "nvlinks",
+    "uniform_graph",
+]
+
+Link = tuple[int, int, str, float | None]
+"""(GPU, GPU, class, GB/s in one direction or None for the nominal value of the class)."""
+
+PCIE_GBPS = 12.0
+"""PCIe gen3 x16 (MAPA, table 1)."""
+
+_NVLINK_GBPS = 25.0  # NVLink 2 to 4, one link, one direction; NVLink 1 has 20
+_NVLINK = re.compile(r"NV([1-9][0-9]?)\Z")
+# nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; where only the
+# words are known, the steps below keep the near pairs ahead of the far ones.
+_HOST_GBPS: Mapping[str, float] = {
+    "PIX": PCIE_GBPS,
+    "PXB": 11.0,
+    "PHB": 10.0,
+    "NODE": 9.0,
+    "SYS": 8.0,
+}
+_interned: weakref.WeakValueDictionary[bytes, HardwareGraph] = weakref.WeakValueDictionary()
+
+
+def nvlinks(link_class: str) -> int:
+    """Bonded NVLinks of a class word: 2 for ``NV2``, 0 for a path through PCIe or the host.
+
+    Raises ValueError for a word that nvidia-smi does not use.
+    """
+    match = _NVLINK.match(link_class)
+    if match:
+        return int(match.group(1))
+    if link_class in _HOST_GBPS:
+        return 0
+    known = ", ".join(["NV1..NV99", *_HOST_GBPS])
+    raise ValueError(f"unknown link class {link_class!r}; known: {known}")
+
+
+def class_gbps(link_class: str) -> float:
+    """Nominal bandwidth of a class in one direction, for pairs without a measured one. GB/s.
+
+    Raises ValueError for an unknown word.
+    """
+    links = nvlinks(link_class)
+    return links * _NVLINK_GBPS if links else _HOST_GBPS[link_class]
+
+
+@dataclass(frozen=True, eq=False)
+class HardwareGraph:
+    """GPUs of a node; every pair is labelled with its best link. Immutable.
+
+    Build one with :meth:`from_links`, :meth:`from_classes`, :func:`uniform_graph` or by name
+    (``machines.machine``): these check the input and return the shared object.
+    """
+
+    gbps: FloatArray
+    """(n, n) GB/s in one direction, symmetric, zero diagonal, read-only."""
+    classes: tuple[tuple[str, ...], ...]
+    """(n, n) link classes in nvidia-smi's words; ``X`` on the diagonal."""
+    groups: tuple[int, ...]
+    """CPU socket of each GPU, length n."""
+    key: bytes
+    """Digest of the above; equality and hash stand on it."""
+
+    @property
+    def n(self) -> int:
+        """Number of GPUs (slots 0..n-1)."""
+        return len(self.groups)
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """True if all pairs have the same bandwidth: any set of GPUs is as good as another."""
+        off_diagonal = self.gbps[~np.eye(self.n, dtype=bool)]
+        return bool(off_diagonal.size == 0 or off_diagonal.min() == off_diagonal.max())
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, HardwareGraph) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"HardwareGraph({self.n} GPUs, {self.gbps.sum() / 2:g} GB/s)"
+
+    @classmethod
+    def build(
+        cls,
+        gbps: FloatArray | Sequence[Sequence[float]],
+        classes: Sequence[Sequence[str]],
+        groups: Sequence[int] | None = None,
+    ) -> HardwareGraph:
+        """Check the matrices and return the shared graph with these links.
+
+        Parameters
+        ----------
+        gbps : (n, n) finite, >= 0, symmetric, GB/s; the diagonal is ignored. Kept to 1/1024.
+        classes : (n, n) nvidia-smi's words, symmetric; the diagonal is ignored.
+        groups : (n,) socket of each GPU; None: one socket.
+
+        Raises
+        ------
+        ValueError
+            If a shape, a value or a word is wrong.
+        """
+        weights = np.array(gbps, dtype=np.float64)
+        n = len(classes)
+        if weights.shape != (n, n) or any(len(row) != n for row in classes):
+            raise ValueError(f"links of {n} GPUs need {n} x {n} matrices, not {weights.shape}")
+        np.fill_diagonal(weights, 0.0)
+        # In steps of 1/1024 GB/s all sums are exact, so equal sets compare equal in any order.
+        weights = np.round(weights * 1024.0) / 1024.0
+        if not np.isfinite(weights).all() or (weights < 0).any() or (weights != weights.T).any():
+            raise ValueError("link bandwidths must be finite, not negative and symmetric")
+        words = tuple(
+            tuple("X" if i == j else str(classes[i][j]) for j in range(n)) for i in range(n)
+        )
+        for i in range(n):
+            for j in range(i):
+                nvlinks(words[i][j])
+                if words[i][j] != words[j][i]:
+                    raise ValueError(f"link {i}-{j} has two classes, {words[i][j]}, {words[j][i]}")
+        sockets = tuple(int(g) for g in groups) if groups is not None else (0,) * n
+        if len(sockets) != n:
+            raise ValueError(f"{n} GPUs need {n} socket numbers, not {len(sockets)}")
+        weights.setflags(write=False)
+        key = hashlib.blake2b(repr((words, sockets)).encode() + weights.tobytes()).digest()
+        known = _interned.get(key)
+        if known is None:
+            known = cls(weights, words, sockets, key)
+            _interned[key] = known
+        return known
+
+    @classmethod
+    def from_links(
+        cls,
+        links: Iterable[Link],
+        *,
+        n: int | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> HardwareGraph:
+        """Graph from a list of pairs, as a probe reports them.
+
+        Parameters
+        ----------
+        links : (a, b, class, GB/s or None) tuples, any order, each pair at most once.
+        n : number of slots; None: the largest index + 1. A slot without any link (a GPU that
+            the probe could not read) stays in the graph, joined by ``SYS``, as are missing pairs.
+        groups : (n,) socket of each GPU; None: one socket.
+
+        Raises
+        ------
+        ValueError
+            A pair is listed twice, joins a GPU with itself or is out of range; a class is unknown.
+        """
+        listed = list(links)
+        size = n if n is not None else 1 + max((max(a, b) for a, b, _, _ in listed), default=0)
+        gbps = np.full((size, size), class_gbps("SYS"))
+        classes = [["SYS"] * size for _ in range(size)]
+        seen: set[tuple[int, int]] = set()
+        for a, b, word, value in listed:
+            pair = (min(a, b), max(a, b))
+            if a == b or pair in seen or pair[0] < 0 or pair[1] >= size:
+                raise ValueError(f"link {a}-{b}: bad or repeated pair in a machine of {size} GPUs")
+            seen.add(pair)
+            classes[a][b] = classes[b][a] = word
+            gbps[a, b] = gbps[b, a] = class_gbps(word) if value is None else value
+        return cls.build(gbps, classes, groups)
+
+    @classmethod
+    def from_classes(
+        cls,
+        classes: Sequence[Sequence[str]],
+        groups: Sequence[int] | None = None,
+        *,
+        gbps: Mapping[str, float] | None = None,
+    ) -> HardwareGraph:
+        """Graph from the matrix that ``nvidia-smi topo -m`` prints (diagonal ignored).
+
+        ``gbps`` overrides the nominal bandwidth of a class. Raises ValueError for unknown words.
+        """
+        n = len(classes)
+        weights = np.zeros((n, n))
+        for i in range(n):
+            for j in range(n):
+                if i != j:
+                    word = classes[i][j]
+                    known = (gbps or {}).get(word)
+                    weights[i, j] = class_gbps(word) if known is None else known
+        return cls.build(weights, classes, groups)
+
+    def subgraph(self, gpus: Sequence[int]) -> HardwareGraph:
+        """Graph of these GPUs alone, renumbered in the given order."""
+        index = list(gpus)
+        return HardwareGraph.build(
+            self.gbps[np.ix_(index, index)],
+            [[self.classes[i][j] for j in index] for i in index],
+            [self.groups[i] for i in index],
+        )
+
+    def padded(self, n: int) -> HardwareGraph:
+        """The same graph with slots up to ``n``; new ones are joined by ``SYS``, own socket."""
+        if n <= self.n:
+            return self
+        gbps = np.full((n, n), class_gbps("SYS"))
+        gbps[: self.n, : self.n] = self.gbps
+        classes = [
+            [self.classes[i][j] if i < self.n and j < self.n else "SYS" for j in range(n)]
+            for i in range(n)
+        ]
+        new = 1 + max(self.groups, default=-1)
+        return HardwareGraph.build(gbps, classes, [*self.groups, *([new] * (n - self.n))])
+
+
+def uniform_graph(n: int, link_class: str = "PHB", gbps: float = PCIE_GBPS) -> HardwareGraph:
+    """All pairs equal: a machine behind a switch, or one whose links were never measured."""
+    return HardwareGraph.build(np.full((n, n), gbps), [[link_class] * n for _ in range(n)])

@@ -1,0 +1,1 @@
+"""Topology-aware placement by dynamic recursive bipartition (Amaral et al., SC'17)."""

@@ -1,0 +1,195 @@
+"""Dynamic recursive bipartition of a machine (Amaral et al., SC'17, algorithms 2 and 3).
+
+The physical graph is split in two by Fiduccia-Mattheyses, the job's tasks are given to the halves
+by utility, and each half is split in turn, down to single GPUs. The tasks of a job are alike, so
+only how many go into each half matters: all counts are compared, by the utility of the set that
+they lead to. (Task by task, as printed, the first task of a pair fills up a half-used socket and
+the second is left on the other one, though an idle socket has room for both. The text of algorithm
+3, "if P1 gives better utility ... added to A0", is a slip: it is added to A1.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.placement.drb.fm import cut_weight, fm_bipartition
+from slurm_gpu_aware.placement.drb.utility import Scale, Weights, free_shares
+from slurm_gpu_aware.topology.levels import distances, path_sum
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
+
+__all__ = [
+    "Machine",
+    "best_set",
+    "halves",
+    "linked_enough",
+    "machine_cost",
+    "narrow_pairs",
+    "worst_set",
+]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine as a job sees it; GPUs as masks. Equal machines are equal values."""
+
+    graph: HardwareGraph
+    exists: int
+    free: int
+    allowed: int
+    """Free GPUs that the job may have."""
+
+
+def machine_cost(machine: Machine, chosen: int, weights: Weights, scale: Scale) -> float:
+    """What orders sets of equal size inside the machine; eq. 1 but for a constant.
+
+    Interference is the same for all of them. t counts from 0, so that parts of a job compare, too.
+    """
+    shares, sockets = free_shares(machine.graph, machine.exists, machine.free, chosen)
+    t = path_sum(machine.graph, chosen) + scale.t_best
+    return float(scale.cost(weights, float(t), 1.0, shares / max(sockets, 1)))
+
+
+@lru_cache(maxsize=4096)
+def halves(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
+    """Split the GPUs of a mask in two along the least cut; the half with the lowest GPU first.
+
+    An edge weighs 1 / distance, so near GPUs stay together. Of all sizes the least cut relative to
+    the product of the sizes wins (ratio cut): sockets need not have equally many GPUs. The more
+    even of equal ones is taken.
+    """
+    slots = list(slots_of(gpus))
+    length = distances(graph)[np.ix_(slots, slots)].astype(np.float64)
+    near = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
+    n = len(slots)
+    best: tuple[float, int] | None = None
+    for size in sorted(range(1, n), key=lambda s: (abs(n - 2 * s), s)):
+        side = _split(near, size)
+        ratio = round(cut_weight(near, side) / (size * (n - size)), 12)
+        if best is None or ratio < best[0]:
+            best = ratio, mask_of([s for s, first in zip(slots, side, strict=True) if first])
+    if best is None:
+        raise ValueError("a single GPU has no halves")
+    return best[1], gpus ^ best[1]
+
+
+def _split(near: FloatArray, size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    off_diagonal = near[~np.eye(len(near), dtype=np.bool_)]
+    if off_diagonal.min() == off_diagonal.max():  # every cut of this size is equal
+        return np.arange(len(near)) < size
+    return fm_bipartition(near, (size, size))
+
+
+@lru_cache(maxsize=1 << 10)
+def narrow_pairs(graph: HardwareGraph, gbps: float) -> tuple[int, ...]:
+    """Pairs of GPUs, as masks, whose link has less than ``gbps`` (GB/s)."""
+    first, second = np.nonzero(np.triu(graph.gbps[:63, :63] < gbps, 1))  # signed masks
+    return tuple(1 << a | 1 << b for a, b in zip(first.tolist(), second.tolist(), strict=True))
+
+
+@lru_cache(maxsize=1 << 14)
+def linked_enough(graph: HardwareGraph, gpus: int, gbps: float) -> bool:
+    """Whether every pair of the GPUs has a link of at least ``gbps`` (GB/s)."""
+    slots = list(slots_of(gpus))
+    links = graph.gbps[np.ix_(slots, slots)]
+    return bool((links[~np.eye(len(slots), dtype=np.bool_)] >= gbps).all())
+
+
+@lru_cache(maxsize=1 << 14)
+def best_set(
+    machine: Machine, k: int, weights: Weights, scale: Scale, min_gbps: float = 0.0
+) -> int | None:
+    """Mask of the ``k`` GPUs that recursive bipartition gives a job.
+
+    Parameters
+    ----------
+    min_gbps : every pair must have a link of at least this. Where bipartition finds no such set,
+        all sets are tried on machines of up to 16 GPUs.
+
+    Returns
+    -------
+    The mask; None if the machine has no ``k`` GPUs for the job.
+
+    Notes
+    -----
+    A heuristic: the best choice inside each half need not be the best for the whole. It is exact
+    where distances depend on the level alone (any two GPUs of one half are equally far from the
+    other half) and sockets have two GPUs. Ties go to the lowest slots.
+    """
+    if machine.allowed.bit_count() < k:
+        return None
+    found = _Search(machine, weights, scale, min_gbps).best(machine.exists, k)
+    if found is None and min_gbps > 0.0 and machine.graph.n <= MAX_EXACT:
+        return _any_linked(machine, k, weights, scale, min_gbps)
+    return found
+
+
+class _Search:
+    """One recursion; solutions are remembered per region and count."""
+
+    def __init__(self, machine: Machine, weights: Weights, scale: Scale, min_gbps: float) -> None:
+        self.machine = machine
+        self.weights = weights
+        self.scale = scale
+        self.min_gbps = min_gbps
+        self.known: dict[tuple[int, int], int | None] = {}
+
+    def best(self, region: int, k: int) -> int | None:
+        """Best ``k`` GPUs of a region; None if there are none."""
+        key = (region, k)
+        if key not in self.known:
+            self.known[key] = self._find(region, k)
+        return self.known[key]
+
+    def _find(self, region: int, k: int) -> int | None:
+        there = self.machine.allowed & region
+        if there.bit_count() < k:
+            return None
+        if k == 0 or there.bit_count() == k:
+            return (there if self._linked(there) else None) if k else 0
+        first, second = halves(self.machine.graph, region)
+        candidates: list[int] = []
+        for inside in range(k + 1):
+            a, b = self.best(first, k - inside), self.best(second, inside)
+            if a is not None and b is not None and self._linked(a | b):
+                candidates.append(a | b)
+        return min(candidates, key=self._order, default=None)
+
+    def _order(self, mask: int) -> tuple[float, tuple[int, ...]]:
+        cost = machine_cost(self.machine, mask, self.weights, self.scale)
+        return cost, slots_of(mask)
+
+    def _linked(self, mask: int) -> bool:
+        return self.min_gbps <= 0.0 or linked_enough(self.machine.graph, mask, self.min_gbps)
+
+
+def _any_linked(
+    machine: Machine, k: int, weights: Weights, scale: Scale, min_gbps: float
+) -> int | None:
+    """The best of all sets with links wide enough."""
+    best: tuple[float, int] | None = None
+    for mask in masks_of_size(machine.graph.n, k).tolist():
+        if mask & ~machine.allowed or not linked_enough(machine.graph, mask, min_gbps):
+            continue
+        cost = machine_cost(machine, mask, weights, scale)
+        if best is None or cost < best[0]:
+            best = cost, mask
+    return None if best is None else best[1]
+
+
+@lru_cache(maxsize=1 << 12)
+def worst_set(machine: Machine, k: int, weights: Weights, scale: Scale) -> int:
+    """The costliest ``k`` of the allowed GPUs: what a job may get where Slurm picks the GPU.
+
+    All sets up to 16 slots; beyond, the lowest ``k``.
+    """
+    slots = slots_of(machine.allowed)
+    if machine.graph.n > MAX_EXACT:
+        return mask_of(slots[:k])
+    sets: list[int] = masks_of_size(machine.graph.n, k).tolist()
+    masks = [m for m in sets if not m & ~machine.allowed]
+    return max(masks, default=0, key=lambda m: machine_cost(machine, m, weights, scale))

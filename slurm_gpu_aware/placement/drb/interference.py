@@ -1,0 +1,126 @@
+"""What jobs on one machine do to each other (Amaral et al., SC'17, eq. 4).
+
+Eq. 4 is a mean of solo time / co-located time, which falls when jobs hurt each other, while eqs.
+1 and 2 treat I as a cost. Here every quotient is turned over: co-located / solo, at least 1, so
+that I = 1 means that nobody is disturbed and larger is worse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from slurm_gpu_aware.model.cluster import Cluster, FloatArray, IntArray
+
+__all__ = ["InterferenceProfile", "Workload", "interference"]
+
+Workload = tuple[str, int]
+"""(application, GPUs): what a profile knows about a job."""
+
+
+@dataclass(frozen=True, eq=False)
+class InterferenceProfile:
+    """Measured run times of applications alone and beside each other. Units: s, any fixed work."""
+
+    solo: Mapping[Workload, float]
+    """Run time with the machine to itself."""
+    together: Mapping[tuple[Workload, Workload], float] = field(default_factory=dict)
+    """(job, neighbour) -> run time of the job beside the neighbour; absent: not measured."""
+
+    def __post_init__(self) -> None:
+        for what, seconds in (*self.solo.items(), *self.together.items()):
+            if not seconds > 0 or seconds == float("inf"):
+                raise ValueError(f"run time of {what} must be positive, not {seconds}")
+
+    def slowdown(self, job: Workload, neighbour: Workload) -> float | None:
+        """Co-located / solo time of ``job``, at least 1 (a job cannot gain from a neighbour:
+        less is scatter of the measurement). None: not measured."""
+        solo, beside = self.solo.get(job), self.together.get((job, neighbour))
+        return None if solo is None or beside is None else max(1.0, beside / solo)
+
+    @cached_property
+    def worst(self) -> float:
+        """I_w: the largest measured slowdown; 1.0 if there is none."""
+        known = (self.slowdown(job, neighbour) for job, neighbour in self.together)
+        return max((ratio for ratio in known if ratio is not None), default=1.0)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the content."""
+        text = repr((sorted(self.solo.items()), sorted(self.together.items())))
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"InterferenceProfile({len(self.together)} pairs, {self.digest})"
+
+
+def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) -> FloatArray:
+    """I of each machine if ``job`` joined the jobs that run there, shape (N,), >= 1.
+
+    The mean of co-located / solo over those jobs and the new one. Profiles hold pairs: a running
+    job is slowed by the new one; the new job's slowdowns beside each of its neighbours add up.
+    A pair that was not measured, or a job whose application is not known, counts as undisturbed.
+    """
+    n = cluster.shape[0]
+    holders = _holders(cluster)
+    held = ~cluster.free[holders.node, holders.slot]
+    code = holders.job[held] * n + holders.node[held]  # ascending
+    code = code[np.flatnonzero(np.diff(code, prepend=-1))]
+    node, workload = code % n if n else code, holders.workload[code // n if n else code]
+    suffered = np.array([profile.slowdown(w, job) or 1.0 for w in holders.known] + [1.0])
+    caused = np.array([profile.slowdown(job, w) or 1.0 for w in holders.known] + [1.0])
+    jobs = np.bincount(node, minlength=n)
+    others = np.bincount(node, weights=suffered[workload], minlength=n)
+    own = 1.0 + np.bincount(node, weights=caused[workload] - 1.0, minlength=n)
+    return np.asarray((others + own) / (jobs + 1), dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Holders:
+    """Every GPU that a running job holds, by job and node; and the workloads of the jobs."""
+
+    of: object
+    job: IntArray
+    node: IntArray
+    slot: IntArray
+    workload: IntArray
+    """(jobs,) position in ``known``; -1: application not known."""
+    known: tuple[Workload, ...]
+
+
+_last: _Holders | None = None
+
+
+def _holders(cluster: Cluster) -> _Holders:
+    """Remembered by identity: all decisions of a round share one tuple of running jobs."""
+    global _last
+    running = cluster.running
+    if _last is not None and _last.of is running:
+        return _last
+    flat = [
+        (number, node, slot)
+        for number, job in enumerate(running)
+        for node, slots in sorted(job.gpus)
+        for slot in slots
+    ]
+    table = np.array(flat, dtype=np.int64).reshape(-1, 3)
+    known: dict[Workload, int] = {}
+    workload = [
+        -1
+        if job.application is None
+        else known.setdefault((job.application, sum(len(s) for _, s in job.gpus)), len(known))
+        for job in running
+    ]
+    _last = _Holders(
+        running,
+        table[:, 0],
+        table[:, 1],
+        table[:, 2],
+        np.array(workload, dtype=np.int64),
+        tuple(known),
+    )
+    return _last

@@ -1,0 +1,94 @@
+"""Recursive bipartition of a node, the same socket first (Topo-aware in MAPA's comparison).
+
+The GPUs of a node are halved: sockets first, then inside a socket along the least link bandwidth
+cut. A job that fits into a half goes there, into the fuller one if it fits into both; otherwise it
+fills the half with more free GPUs and takes the rest from the other.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.link_kinds import choice_of, gpus_left, kinds_of
+from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.topology.bandwidth import preserved_bw
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
+
+__all__ = ["bisect", "choose_by_sockets", "socket_first"]
+
+
+@lru_cache(maxsize=4096)
+def bisect(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
+    """Split GPUs (a mask) in two: by socket if they lie on several, else by the least cut.
+
+    The halves of a socket differ by at most one GPU; of equal cuts the one that keeps the lowest
+    indices together is taken. Returns masks, the one with the lowest GPU first.
+    """
+    slots = slots_of(gpus)
+    sockets = sorted({graph.groups[s] for s in slots})
+    if len(sockets) > 1:
+        lower = set(sockets[: (len(sockets) + 1) // 2])
+        first = mask_of([s for s in slots if graph.groups[s] in lower])
+        return (first, gpus ^ first) if first & (gpus & -gpus) else (gpus ^ first, first)
+    half = (len(slots) + 1) // 2
+    if len(slots) > MAX_EXACT:
+        first = mask_of(slots[:half])
+        return first, gpus ^ first
+    part = graph.subgraph(slots)
+    masks = masks_of_size(part.n, half)
+    masks = masks[masks & 1 == 1] if len(slots) > 1 else masks
+    full = (1 << part.n) - 1
+    kept = preserved_bw(part, full, masks) + preserved_bw(part, full, full ^ masks)
+    first = mask_of([slots[i] for i in slots_of(int(masks[int(np.argmax(kept))]))])
+    return first, gpus ^ first
+
+
+@lru_cache(maxsize=1 << 14)
+def socket_first(graph: HardwareGraph, node: int, allowed: int, k: int) -> int:
+    """Mask of ``k`` allowed GPUs by recursive bipartition of the GPUs in ``node`` (a mask)."""
+    if k == 0 or allowed.bit_count() == k:
+        return allowed if k else 0
+    first, second = bisect(graph, node)
+    free = (allowed & first).bit_count(), (allowed & second).bit_count()
+    fitting = [(count, i) for i, count in enumerate(free) if count >= k]
+    if fitting:
+        half = (first, second)[min(fitting)[1]]
+        return socket_first(graph, half, allowed & half, k)
+    more, less = (first, second) if free[0] >= free[1] else (second, first)
+    rest = k - (allowed & more).bit_count()
+    return (allowed & more) | socket_first(graph, less, allowed & less, rest)
+
+
+def choose_by_sockets(cell: Cell) -> Choice:
+    """The node where the job spans the fewest sockets, then best fit, then the lowest index.
+
+    On a plain node Slurm picks the GPUs, so it counts with the most sockets that they may span. A
+    job on several nodes or on whole ones has no socket to prefer: best fit decides.
+    """
+    if cell.split.nodes != 1 or cell.supply.request.whole_node:
+        return choose(cell)
+    kinds, k = kinds_of(cell), cell.split.per_node
+    masks, spanned = [], []
+    for graph, allowed, plain in zip(kinds.graph, kinds.allowed, kinds.plain, strict=True):
+        if plain:
+            masks.append(mask_of(slots_of(allowed)[:k]))
+            spanned.append(min(k, _sockets(graph, allowed)))
+        else:
+            masks.append(socket_first(graph, (1 << graph.n) - 1, allowed, k))
+            spanned.append(_sockets(graph, masks[-1]))
+    sockets = np.array(spanned, dtype=np.int64)[kinds.of_row]
+    rows = np.flatnonzero(sockets == sockets.min())
+    left = gpus_left(cell)[rows]
+    rows = rows[left == left.min()]
+    row = rows[np.argmin(cell.units[rows])][None]
+    chosen = masks[int(kinds.of_row[row[0]])]
+    return choice_of(cell, row, [chosen], sets=len(cell.units), ties=len(rows))
+
+
+def _sockets(graph: HardwareGraph, gpus: int) -> int:
+    """How many sockets the GPUs of a mask lie on."""
+    return len({graph.groups[s] for s in slots_of(gpus)})

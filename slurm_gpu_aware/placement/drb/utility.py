@@ -1,0 +1,175 @@
+"""Utility of a set of GPUs for a job (Amaral et al., SC'17, section 4.2).
+
+Eq. 1 is used, with each term measured between the best and the worst that a job of this size can
+meet on idle machines:
+
+    cost = a_cc (t - t_best) / (t_worst - t_best) + a_b (I - 1) / (I_worst - 1) + a_d w / w_worst
+    U = 1 - cost, at least 0
+
+so that U is 1 for a set without any fault and a third less for the worst in one respect, whatever
+the machine and the size of the job are. A term that cannot differ (one GPU has no communication)
+costs nothing; where I is not known, a_cc and a_d share its weight.
+
+====== ======================================================================================
+t      eq. 3: sum of shortest path lengths over all pairs of the job's GPUs (``topology.levels``)
+t_best, t_worst  least and largest t on the fewest idle machines that can hold the job. A set on
+       more machines costs more than 1 here: U may be 0, but the order stays right
+I      eq. 4, turned over: mean of co-located / solo time (``interference``)
+w      eq. 5: mean of free GPUs / GPUs over the sockets that the job uses, after it has started
+====== ======================================================================================
+
+Misprints: eq. 2 writes the utility as the sum of a/term, which is infinite where a term is 0 and
+does not give the thresholds (0.3, 0.5) a meaning. Eq. 4 as printed gets smaller when jobs hurt
+each other. The mean of eq. 5 over all sockets of a cluster would be the same for every choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.topology.levels import distances, path_sum, sockets_of
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
+
+__all__ = ["Scale", "Terms", "Weights", "extremes", "free_shares", "terms_of"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """a_cc, a_b, a_d: what communication, interference and fragmentation count. Sum 1."""
+
+    communication: float = 1 / 3
+    interference: float = 1 / 3
+    fragmentation: float = 1 / 3
+
+    def __post_init__(self) -> None:
+        values = (self.communication, self.interference, self.fragmentation)
+        if not all(0.0 <= v <= 1.0 for v in values) or abs(sum(values) - 1.0) > 1e-6:
+            raise ValueError("weights must be three numbers of at least 0 with sum 1")
+
+    def without_interference(self) -> Weights:
+        """The same with a_b shared among the others in their proportion."""
+        known = self.communication + self.fragmentation
+        if known == 0.0:
+            return Weights(0.5, 0.0, 0.5)
+        return Weights(self.communication / known, 0.0, self.fragmentation / known)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the terms are measured against."""
+
+    t_best: int
+    t_worst: int
+    i_worst: float
+    w_worst: float
+
+    def communication(self, t: FloatArray | float) -> FloatArray | float:
+        """Cost of t; more than 1 for a set on more machines than it needs."""
+        span = self.t_worst - self.t_best
+        if span <= 0:
+            span = max(self.t_best, 1)
+        return np.maximum(t - self.t_best, 0.0) / span
+
+    def interference(self, i: FloatArray | float) -> FloatArray | float:
+        """Cost of I, 0..1."""
+        if self.i_worst <= 1.0:
+            return i * 0.0
+        return np.clip((i - 1.0) / (self.i_worst - 1.0), 0.0, 1.0)
+
+    def fragmentation(self, w: FloatArray | float) -> FloatArray | float:
+        """Cost of w; may exceed 1 for a set on more machines than it needs."""
+        return w / (self.w_worst if self.w_worst > 0.0 else 1.0)
+
+    def cost(
+        self, weights: Weights, t: FloatArray | float, i: FloatArray | float, w: FloatArray | float
+    ) -> FloatArray:
+        """Eq. 1. Rounded to 1e-9, so that sums in another order compare equal."""
+        total = (
+            weights.communication * self.communication(t)
+            + weights.interference * self.interference(i)
+            + weights.fragmentation * self.fragmentation(w)
+        )
+        return np.round(total, 9)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The three terms of one set, and what they come to."""
+
+    t: int
+    i: float
+    w: float
+    cost: float
+    """Eq. 1; may exceed 1."""
+
+    @property
+    def utility(self) -> float:
+        """U, within 0..1."""
+        return min(1.0, max(0.0, 1.0 - self.cost))
+
+
+def terms_of(scale: Scale, weights: Weights, t: int, i: float, w: float) -> Terms:
+    """Terms with their cost."""
+    return Terms(t, i, w, float(scale.cost(weights, float(t), i, w)))
+
+
+@lru_cache(maxsize=1 << 16)
+def free_shares(graph: HardwareGraph, exists: int, free: int, chosen: int) -> tuple[float, int]:
+    """Sum of free / existing GPUs over the sockets that ``chosen`` uses, and their number.
+
+    All masks; ``chosen`` is out of ``free`` and no longer counts as free. w (eq. 5) is the quotient
+    of the two.
+    """
+    left, total, used = free & ~chosen, 0.0, 0
+    for socket in sockets_of(graph, exists):
+        if socket & chosen:
+            total += (left & socket).bit_count() / socket.bit_count()
+            used += 1
+    return total, used
+
+
+@lru_cache(maxsize=4096)
+def extremes(graph: HardwareGraph, exists: int, k: int) -> tuple[int, int, float]:
+    """Least t, largest t and largest w of ``k`` GPUs of an idle machine.
+
+    Exact up to 16 slots; on wider machines t is that of greedily packed and spread sets.
+    """
+    if graph.n <= MAX_EXACT:
+        masks = masks_of_size(graph.n, k)
+        masks = masks[(masks & ~np.int64(exists)) == 0]
+        bits = ((masks[:, None] >> np.arange(graph.n)) & 1).astype(np.float64)
+        t = np.rint(((bits @ distances(graph)) * bits).sum(axis=1) / 2).astype(np.int64)
+        w = _idle_shares(graph, exists, bits)
+        return int(t.min()), int(t.max()), float(w.max())
+    packed = [path_sum(graph, _greedy(graph, exists, k, s, 1)) for s in slots_of(exists)]
+    spread = [path_sum(graph, _greedy(graph, exists, k, s, -1)) for s in slots_of(exists)]
+    worst = max(1 - 1 / socket.bit_count() for socket in sockets_of(graph, exists))
+    return min(packed), max(spread), worst
+
+
+def _idle_shares(graph: HardwareGraph, exists: int, bits: FloatArray) -> FloatArray:
+    """(S,) w of each set on an idle machine."""
+    total, used = np.zeros(len(bits)), np.zeros(len(bits))
+    for socket in sockets_of(graph, exists):
+        taken = bits[:, list(slots_of(socket))].sum(axis=1)
+        total += np.where(taken > 0, 1.0 - taken / socket.bit_count(), 0.0)
+        used += taken > 0
+    return np.asarray(total / np.maximum(used, 1.0))
+
+
+def _greedy(graph: HardwareGraph, exists: int, k: int, start: int, sign: int) -> int:
+    """``k`` GPUs, each the nearest (or, with ``sign`` -1, the farthest) to those before."""
+    length = distances(graph) * sign
+    chosen: list[int] = [start]
+    rest: Sequence[int] = [s for s in slots_of(exists) if s != start]
+    while len(chosen) < k:
+        nearest = min(rest, key=lambda s: (int(length[s, chosen].sum()), s))
+        chosen.append(nearest)
+        rest = [s for s in rest if s != nearest]
+    return mask_of(chosen)

@@ -1,0 +1,117 @@
+"""Placement without scores, to compare with and for sites that want it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import assignment
+from slurm_gpu_aware.placement.cells import first_cell
+from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.policies.pm_first import best_anywhere
+from slurm_gpu_aware.placement.selection import choose
+from slurm_gpu_aware.placement.tables import (
+    LevelView,
+    ScoreTable,
+    flat_table,
+    level_views,
+    two_levels,
+)
+
+__all__ = ["BestFit", "FirstFit", "Packed", "Random"]
+
+
+class Packed:
+    """Consolidated placement of Tiresias and Gandiva: the tightest level that holds the job.
+
+    Fewest nodes, then best fit (the node, or the group of nodes, with the fewest GPUs left), then
+    the lowest index. Scores play no part. Sticky or not is the caller's affair: this places.
+    """
+
+    name = "packed"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        rule = "tightest level, then fewest GPUs left on the node"
+        levels = level_views(cluster, request.app_class)
+        return _place_flat(self.name, request, cluster, levels, True, rule)
+
+
+class BestFit:
+    """Best fit by node: fewest nodes, then the nodes with the fewest GPUs left (BF in Amaral et
+    al., SC'17). Unlike ``packed`` it looks at no level but the node."""
+
+    name = "best-fit"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        rule = "fewest GPUs left on the node"
+        return _place_flat(self.name, request, cluster, two_levels(cluster), True, rule)
+
+
+class FirstFit:
+    """First fit: fewest nodes, the first nodes in order that have room, their lowest free slots.
+
+    Slurm's own habit, MAPA's baseline ("lowest ids") and, job by job, FCFS in Amaral et al.
+    """
+
+    name = "lowest-index"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        rule = "first node that has room, lowest free slots"
+        return _place_flat(self.name, request, cluster, two_levels(cluster), False, rule)
+
+
+class Random:
+    """GPUs in an order drawn at random, wherever they are.
+
+    The draw depends on ``seed`` and the job's id alone, so the same input gives the same answer.
+    With free choice per node every set is equally likely. Under Slurm's constraint the set with
+    the least worst place in the drawn order is taken, which favours nodes with more free GPUs.
+    """
+
+    name = "random"
+
+    def __init__(self, seed: int = 0) -> None:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            raise PolicyError(f"policy 'random': seed must be a whole number >= 0, not {seed!r}")
+        self.seed = seed
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        job = int.from_bytes(hashlib.sha256(request.job_id.encode()).digest()[:8], "big")
+        order = np.random.default_rng([self.seed, job]).permutation(cluster.exists.size)
+        drawn = 1.0 + order.reshape(cluster.exists.shape).astype(np.float64) * (
+            50.0 / max(order.size, 1)
+        )
+        table = ScoreTable(drawn, cluster.exists)
+        found = best_anywhere(Supply(request, cluster, table), splits(request, cluster))
+        if found is None:
+            return None
+        cell, choice = found
+        return assignment(
+            self.name, cell, choice, why={"seed": self.seed}, rule=f"drawn with seed {self.seed}"
+        )
+
+
+def _place_flat(
+    name: str,
+    request: Request,
+    cluster: Cluster,
+    levels: tuple[LevelView, ...],
+    best_fit: bool,
+    rule: str,
+) -> Assignment | None:
+    """First cell with all GPUs equal: the levels alone decide."""
+    supply = Supply(request, cluster, flat_table(cluster))
+    cell = first_cell(supply, levels, splits(request, cluster))
+    if cell is None:
+        return None
+    choice = choose(cell, best_fit=best_fit)
+    return assignment(name, cell, choice, why={"level": cell.level.name}, rule=rule)

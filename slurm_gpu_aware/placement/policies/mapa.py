@@ -1,0 +1,264 @@
+"""MAPA: placement by the links between GPUs (Ranganath et al., SC'21, section 4).
+
+============== =====================================================================
+mapa-greedy    the set with the largest AggBW (eq. 1)
+mapa-preserve  bandwidth sensitive jobs: the largest EffBW (eq. 2 or the default
+               model); others: the largest PreservedBW (eq. 3)
+mapa-baseline  the lowest free indices of the first node that has room
+mapa-topo-aware  recursive bipartition: same socket first (``topo_split``)
+============== =====================================================================
+
+MAPA places within one machine. Over the nodes of a cluster the same values choose the node, then
+best fit, then the lowest index; jobs larger than a node take the fewest nodes (see ``links``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import MOST_NODES, assignment
+from slurm_gpu_aware.placement.cells import Cell, first_cell
+from slurm_gpu_aware.placement.drb.split import choose_by_sockets
+from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
+from slurm_gpu_aware.placement.links import choose_by_links, compared_in_part, promised_set
+from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.placement.tables import flat_table, two_levels
+from slurm_gpu_aware.topology.bandwidth import (
+    BOTTLENECK,
+    PAPER,
+    EffBwModel,
+    eq2_model,
+)
+from slurm_gpu_aware.topology.matching import match
+from slurm_gpu_aware.topology.patterns import parse_pattern
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
+
+__all__ = [
+    "COMPARED_BY",
+    "MapaBaseline",
+    "MapaGreedy",
+    "MapaPreserve",
+    "MapaTopoAware",
+    "goal_for",
+    "links_account",
+    "links_rule",
+    "read_model",
+]
+
+EffBwOption = str | Sequence[float]
+_RULES: dict[Objective, str] = {
+    "effbw": "the largest EffBW",
+    "aggbw": "the largest AggBW",
+    "preserved": "the least link bandwidth taken from others",
+}
+
+
+def read_model(policy: str, effbw: EffBwOption) -> EffBwModel:
+    """Return the EffBW model of option ``effbw``.
+
+    ``bottleneck``, ``paper``, or the 14 coefficients of a site's refit of eq. 2.
+
+    Raises
+    ------
+    PolicyError
+        Anything else; names what is valid.
+    """
+    named = {"bottleneck": BOTTLENECK, "paper": PAPER}
+    try:
+        return named[effbw] if isinstance(effbw, str) else eq2_model(effbw)
+    except (KeyError, TypeError, ValueError):
+        raise PolicyError(
+            f"policy {policy!r}: effbw must be bottleneck, paper or the 14 coefficients "
+            f"of eq. 2, not {effbw!r}"
+        ) from None
+
+
+_pattern = lru_cache(maxsize=256)(parse_pattern)
+
+
+def goal_for(request: Request, model: EffBwModel, objective: Objective | None = None) -> Goal:
+    """Return what a job's links are to be good for.
+
+    ``objective`` None: EffBW for a sensitive job, PreservedBW for others. A job without
+    communication (one GPU, pattern ``none``) gains from no link and preserves them, too.
+    """
+    pattern = _pattern(request.pattern)
+    if objective is None:
+        talks = pattern.has_edges(request.gpus)
+        objective = "effbw" if request.bandwidth_sensitive and talks else "preserved"
+    return Goal(objective, pattern, model)
+
+
+COMPARED_BY: dict[str, str] = {
+    "effbw": "effbw_gbps",
+    "aggbw": "aggbw_gbps",
+    "preserved": "preservedbw_change_gbps",
+}
+"""Objective -> key of its values in the account."""
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(graph: HardwareGraph, gpus: int) -> float:
+    """Sum of the links among the GPUs of a mask (eq. 3), exact in any order of the sum."""
+    slots = slots_of(gpus)
+    return float(graph.gbps[np.ix_(slots, slots)].sum()) / 2
+
+
+def links_account(
+    cell: Cell, choice: Choice, goal: Goal, *, by_links: bool = True
+) -> dict[str, Any]:
+    """MAPA's part of the account: the three bandwidths of the chosen set. GB/s.
+
+    On a plain node those of the worst set that Slurm may pick (``worst``), as it was compared. The
+    totals stand only if the links of every node were measured. ``by_links``: they decided.
+    """
+    cluster, request = cell.supply.cluster, cell.supply.request
+    nodes: list[dict[str, Any]] = []
+    in_part = by_links and compared_in_part(cell, choice, goal)
+    for node, slots in zip(choice.nodes, choice.slots, strict=True):
+        graph, free = graph_of(cluster, node), int(cell.supply.free[node])
+        entry: dict[str, Any] = {
+            "node": cluster.nodes[node],
+            "measured": bool(cluster.graphs) and cluster.graphs[node] is not None,
+        }
+        if not cluster.indexed[node] and not request.whole_node:
+            slots = slots_of(promised_set(graph, free, slots, goal))
+            entry["worst"] = list(slots)
+        left = _kept(graph, free & ~mask_of(slots))
+        entry["preservedbw_gbps"] = round(left, 3)
+        entry["taken_gbps"] = round(_kept(graph, free) - left, 3)
+        if len(slots) <= MAX_EXACT:
+            found = match(graph, slots, goal.pattern, goal.model, by_sum=goal.objective == "aggbw")
+            entry |= {
+                "effbw_gbps": round(found.eff_gbps, 3),
+                "aggbw_gbps": round(found.agg_gbps, 3),
+                "order": [list(order) for order in found.order],
+                "links_gbps": [round(link, 3) for link in found.links_gbps],
+            }
+            in_part |= not found.complete
+        nodes.append(entry)
+    account: dict[str, Any] = {
+        "objective": goal.objective,
+        "pattern": request.pattern,
+        "bandwidth_sensitive": request.bandwidth_sensitive,
+        "effbw_model": goal.model.name,
+        "links": nodes[:MOST_NODES],
+    }
+    if in_part:
+        account["embeddings"] = "searched in part"
+    if all(entry["measured"] for entry in nodes):
+        if all("effbw_gbps" in entry for entry in nodes):
+            account["effbw_gbps"] = min(entry["effbw_gbps"] for entry in nodes)
+            account["aggbw_gbps"] = round(sum(entry["aggbw_gbps"] for entry in nodes), 3)
+        account["preservedbw_gbps"] = round(sum(entry["preservedbw_gbps"] for entry in nodes), 3)
+    return account
+
+
+_MODELS = {"paper": " by eq. 2", "refit": " by the refit of eq. 2"}
+
+
+def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
+    """End of the summary sentence: rule, bandwidths that were measured, ties."""
+    parts = [_RULES[goal.objective]]
+    if choice.sets is not None:
+        parts[0] += f" (of {choice.sets} sets)" if choice.sets != 1 else " (the only set)"
+    if choice.ties > 1:
+        parts.append(f"{choice.ties} equal: the lowest index")
+    if "embeddings" in account:
+        parts.append("layouts of this pattern searched in part")
+    if "effbw_gbps" in account:
+        model = _MODELS.get(goal.model.name, "")
+        parts.append(f"EffBW {account['effbw_gbps']:g}{model}, AggBW {account['aggbw_gbps']:g}")
+    if "preservedbw_gbps" in account:
+        parts.append(f"PreservedBW {account['preservedbw_gbps']:g} GB/s")
+    else:
+        parts.append("links not measured")
+    if any("worst" in entry for entry in account["links"]):
+        parts.append("at worst: Slurm picks the GPUs")
+    return ", ".join(parts)
+
+
+def one_node_first(request: Request, cluster: Cluster) -> Cell | None:
+    """All GPUs equal, fewest nodes: MAPA knows neither scores nor network levels."""
+    supply = Supply(request, cluster, flat_table(cluster))
+    return first_cell(supply, two_levels(cluster), splits(request, cluster))
+
+
+class _ByLinks:
+    name = ""
+    objective: Objective | None = None
+
+    def __init__(self, effbw: EffBwOption = "bottleneck") -> None:
+        self.model = read_model(self.name, effbw)
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        goal = goal_for(request, self.model, self.objective)
+        cell = one_node_first(request, cluster)
+        if cell is None:
+            return None
+        choice = choose_by_links(cell, goal)
+        why = links_account(cell, choice, goal)
+        rule, by = links_rule(choice, goal, why), COMPARED_BY[goal.objective]
+        return assignment(self.name, cell, choice, why=why, rule=rule, by=by)
+
+
+class MapaGreedy(_ByLinks):
+    """The set of GPUs, and the embedding of the pattern, with the largest AggBW."""
+
+    name = "mapa-greedy"
+    objective: Objective | None = "aggbw"
+
+
+class MapaPreserve(_ByLinks):
+    """Sensitive jobs get the best links, others those that hurt the jobs to come the least.
+
+    Option ``effbw``: see :func:`read_model`.
+    """
+
+    name = "mapa-preserve"
+
+
+class MapaBaseline:
+    """MAPA's baseline: lowest GPU ids, on the first node that has room."""
+
+    name = "mapa-baseline"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        return _without_values(
+            self.name, request, cluster, "the lowest free indices", sockets=False
+        )
+
+
+class MapaTopoAware:
+    """MAPA's topology-aware comparison: recursive bipartition, the same socket first."""
+
+    name = "mapa-topo-aware"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        return _without_values(self.name, request, cluster, "the same socket first", sockets=True)
+
+
+def _without_values(
+    name: str, request: Request, cluster: Cluster, rule: str, *, sockets: bool
+) -> Assignment | None:
+    """Place without looking at bandwidths, but tell those of the outcome."""
+    goal = goal_for(request, BOTTLENECK)
+    cell = one_node_first(request, cluster)
+    if cell is None:
+        return None
+    choice = choose_by_sockets(cell) if sockets else choose(cell, best_fit=False)
+    why = {**links_account(cell, choice, goal, by_links=False), "objective": "none"}
+    return assignment(name, cell, choice, why=why, rule=rule)

@@ -1,0 +1,77 @@
+"""PAL: variability and locality together (Jain et al., SC'24, section III-C, algorithm 2)."""
+
+from __future__ import annotations
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import assignment, cells_tried
+from slurm_gpu_aware.placement.cells import Cell, first_cell
+from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.selection import choose
+from slurm_gpu_aware.placement.tables import level_views, score_table
+
+__all__ = ["Pal", "best_cell", "traversal"]
+
+
+def traversal(cluster: Cluster, app_class: str) -> list[tuple[str, float, float]]:
+    """Return the L x V matrix of a class in the order of the walk: (level, V, L x V).
+
+    Ascending in the product; equal products tighter level first. ``len(levels) * bins`` rows.
+    """
+    table = score_table(cluster, app_class)
+    cells = [
+        (level.penalty * float(value), position, level.name, float(value))
+        for position, level in enumerate(level_views(cluster, app_class))
+        for value in table.values
+    ]
+    return [(name, value, product) for product, _, name, value in sorted(cells)]
+
+
+def best_cell(request: Request, cluster: Cluster) -> Cell | None:
+    """Return the first cell of PAL's walk that holds a set for the request, or None.
+
+    All sets in the cell are equal for PAL (same level, same worst score). A composition such as
+    ``pal+mapa`` chooses among them: ``cell.units`` (C,) are node indices and ``cell.allowed``
+    (C, W) the GPUs that may be taken on each; :class:`Cell` says how ``cell.split`` combines rows.
+    For one-node jobs any ``split.per_node`` GPUs out of one row are a set. The choice is turned
+    into an assignment with its account by :func:`account.assignment`, and
+    :func:`choose.choose` is PAL's own choice.
+
+    Notes
+    -----
+    Algorithm 2 as printed returns without testing that a set was found; here the walk goes on.
+    """
+    supply = Supply(request, cluster, score_table(cluster, request.app_class))
+    levels = level_views(cluster, request.app_class)
+    return first_cell(supply, levels, splits(request, cluster))
+
+
+class Pal:
+    """Walk the L x V matrix from the smallest product; take the first cell with a packed set.
+
+    Jobs of one GPU get the best GPU (PM-First). Jobs larger than a node get the best GPUs over the
+    cluster, the same slots on every node where Slurm's constraint holds. Within the cell: least
+    variability (least sum of scores), then best fit, then the lowest index.
+
+    Notes
+    -----
+    The worst score is exact: no set of a smaller product exists. Cost: some O(N) vector operations
+    per tested cell; for several nodes under Slurm's constraint also O(W 2^W).
+    """
+
+    name = "pal"
+    by_levels = True
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        cell = best_cell(request, cluster)
+        if cell is None:
+            return None
+        choice = choose(cell)
+        why = cells_tried(cell)
+        tried = why["cells_tried"]
+        rule = "the very best cell has a set"
+        if tried > 1:
+            rule = f"the smallest L x V that holds a set, {tried} cells tried"
+        return assignment(self.name, cell, choice, why=why, rule=rule)

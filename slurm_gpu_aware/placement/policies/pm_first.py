@@ -1,0 +1,61 @@
+"""PM-First: the best GPUs by score, wherever they are (Jain et al., SC'24, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import assignment
+from slurm_gpu_aware.placement.cells import Cell, holds, smallest_bound
+from slurm_gpu_aware.placement.feasible import Split, Supply, splits
+from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.placement.tables import anywhere, score_table
+
+__all__ = ["PmFirst", "best_anywhere"]
+
+
+def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choice] | None:
+    """Return the set with the least worst score over all splits, then the least sum.
+
+    Locality does not count; of equally good sets the one on fewer nodes is taken.
+    """
+    level = anywhere(supply.cluster)
+
+    def feasible(index: int) -> bool:
+        return any(holds(supply, level, split, index) for split in choices)
+
+    bound = smallest_bound(feasible, len(supply.table.values))
+    if bound is None:
+        return None
+    best: tuple[Cell, Choice] | None = None
+    for split in choices:
+        if holds(supply, level, split, bound):
+            cell = Cell(supply, level, bound, split)
+            choice = choose(cell)
+            if best is None or choice.total < best[1].total:
+                best = cell, choice
+    return best
+
+
+class PmFirst:
+    """The GPUs with the best scores for the job's class, locality ignored.
+
+    With free choice per node these are the G best GPUs, split over nodes as they come. Under
+    Slurm's constraint the worst score is minimised exactly over node counts, index sets and nodes.
+    (Algorithm 1 prints a descending sort; scores are times, so best is the lowest.)
+    """
+
+    name = "pm-first"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        supply = Supply(request, cluster, score_table(cluster, request.app_class))
+        found = best_anywhere(supply, splits(request, cluster))
+        if found is None:
+            return None
+        cell, choice = found
+        rule = "the best scores that are free, locality aside"
+        why = {"bound": round(cell.score, 4)}
+        return assignment(self.name, cell, choice, why=why, rule=rule)

@@ -1,0 +1,1 @@
+"""The selector daemon: rounds, placing, start monitor, heartbeat, ledger."""

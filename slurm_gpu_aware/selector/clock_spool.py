@@ -1,0 +1,179 @@
+"""What prologs and epilogs recorded about clocks, from their spool into the ledger."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, TypeGuard
+from zlib import crc32
+
+from slurm_gpu_aware.selector.ledger_writer import Books
+
+__all__ = ["ClockSpool"]
+
+log = logging.getLogger(__name__)
+
+_JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
+_KINDS = frozenset({"clock_set", "clock_failed"})
+_KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error")
+_MOST = 1 << 20
+"""Bytes read from one file at a time."""
+_HEAD = 256
+"""Bytes that tell one file from another."""
+_LATEST = 1 << 33
+"""More than any time in seconds, frequency or GPU index can be."""
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class _Part:
+    key: str
+    lines: list[bytes]
+    offset: int
+    """Behind the lines."""
+    more: bool
+    """The file goes on."""
+
+
+class ClockSpool:
+    """Reads new lines of NODE.jsonl files; remembers how far, also over a restart.
+
+    A file that grew too large is NODE.jsonl.1 by now: it is read to its end first, and what a hook
+    still writes there is not lost. Inode and first record tell which file is which.
+
+    Lines come from other hosts: anything that is not a record of the known form is skipped, and so
+    are files that neither root, nor the selector, nor the owner of the folder owns. A line may be
+    written down twice if the selector dies between the ledger and its note.
+    """
+
+    def __init__(self, folder: Path, note: Path) -> None:
+        self._folder = folder
+        self._note = note
+        self._offsets = self._read_note()
+
+    def collect(self, books: Books, id_of: Callable[[int], str]) -> int:
+        """Write new records to the ledger; return how many. ``id_of``: raw number to job id."""
+        written = 0
+        moved = False
+        for name in self._names():
+            before = self._offsets.get(name, {})
+            for line in self._new_lines(name):
+                record = _record(line)
+                if record is None:
+                    continue
+                job_id = id_of(int(record.pop("job_id")))
+                kind, at = record.pop("event"), record.pop("at")
+                books.event(job_id, kind, record, at)
+                written += 1
+            moved = moved or self._offsets[name] != before
+        if moved:
+            self._write_note()
+        return written
+
+    def _names(self) -> list[str]:
+        try:
+            names = {p.name.removesuffix(".1") for p in self._folder.iterdir()}
+        except OSError:
+            return []
+        return sorted(name for name in names if name.endswith(".jsonl"))
+
+    def _new_lines(self, name: str) -> Iterator[bytes]:
+        """Complete new lines of a node's two files; notes how far they are read."""
+        known = dict(self._offsets.get(name, {}))
+        seen: dict[str, int] = {}
+        for file in (self._folder / f"{name}.1", self._folder / name):
+            try:
+                part = self._read(file, known)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                seen = known | seen  # nothing is forgotten of a file that cannot be read now
+                continue
+            seen[part.key] = part.offset
+            yield from part.lines
+            if part.more:
+                seen = known | seen  # the other file has its turn when this one is read
+                break
+        self._offsets[name] = seen
+
+    def _read(self, file: Path, known: dict[str, int]) -> _Part:
+        """What is new in a file. Raises OSError, also for a file that is not to be trusted."""
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            stat = os.fstat(handle)
+            trusted = {0, os.geteuid(), self._folder.stat().st_uid}
+            if not S_ISREG(stat.st_mode) or stat.st_uid not in trusted:
+                raise PermissionError(f"{file} is not a file of a node")
+            # A deleted file's inode may be that of the next one; its first record is not.
+            first = os.pread(handle, _HEAD, 0).partition(b"\n")[0]
+            key = f"{stat.st_ino}:{crc32(first):x}"
+            # An offset without a key was noted before files were moved aside.
+            offset = known[key] if key in known else known.pop("", 0)
+            if stat.st_size < offset:
+                offset = 0  # cut off by somebody
+            data = os.pread(handle, _MOST, offset) if stat.st_size > offset else b""
+        finally:
+            os.close(handle)
+        end = data.rfind(b"\n") + 1
+        more = offset + len(data) < stat.st_size
+        if not end and len(data) == _MOST:
+            return _Part(key, [], offset + _MOST, more)  # a line that long is none of ours
+        return _Part(key, data[:end].splitlines(), offset + end, more)
+
+    def _read_note(self) -> dict[str, dict[str, int]]:
+        try:
+            raw = json.loads(self._note.read_text(encoding="utf-8"))
+            return {
+                str(name): {str(key): int(offset) for key, offset in noted.items()}
+                if isinstance(noted, dict)
+                else {"": int(noted)}
+                for name, noted in raw.items()
+            }
+        except (OSError, ValueError, AttributeError, TypeError):
+            return {}
+
+    def _write_note(self) -> None:
+        fresh = self._note.with_suffix(".new")
+        try:
+            fresh.write_text(json.dumps(self._offsets), encoding="utf-8")
+            fresh.replace(self._note)
+        except OSError as exc:
+            log.warning("%s: cannot be written: %s", self._note, exc.strerror)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A record that the ledger takes; None for anything else."""
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(raw, Mapping) or raw.get("event") not in _KINDS:
+        return None
+    at = raw.get("at")
+    if not _JOB.match(str(raw.get("job_id", ""))) or not _is_number(at) or not 0 < at < _LATEST:
+        return None
+    kept = {key: _plain(raw[key]) for key in _KEYS if key in raw}
+    return {"event": raw["event"], "at": float(at), "job_id": raw["job_id"], **kept}
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain(value: object) -> object:
+    """The value if it is short and of a type that is expected, else what type it has."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value[:_LONGEST]
+    if _is_number(value) and abs(value) < _LATEST:
+        return value
+    if isinstance(value, list) and len(value) <= _LONGEST:
+        return [v for v in value if isinstance(v, int) and 0 <= v < _LATEST]
+    return type(value).__name__

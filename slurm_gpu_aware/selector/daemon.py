@@ -1,0 +1,298 @@
+"""``gpu-aware selectd``: the daemon's main loop.
+
+Rounds start on events (a submission, a job's end), at the latest every ``selector.round_s``; while
+placed jobs have not started yet, sooner. The heartbeat runs beside, in a thread of its own. One
+daemon at a time, by a lock on a file beside the store. SIGTERM ends it after the round it is in;
+SIGKILL may end it anywhere, and the next start goes on from what Slurm and the ledger say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from slurm_gpu_aware.clocks.config import read_config as read_clock_config
+from slurm_gpu_aware.config.settings import Config, load_config
+from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.selector.clock_spool import ClockSpool
+from slurm_gpu_aware.selector.events import Events
+from slurm_gpu_aware.selector.heartbeat import Heartbeat
+from slurm_gpu_aware.selector.holding_pool import Shelf
+from slurm_gpu_aware.selector.instance_lock import LOCK, alone
+from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.round import Outcome, Rounds
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+
+__all__ = ["GC_OBJECTS", "Selector", "run"]
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 0.01
+"""After a submission: the filter speaks some milliseconds before the job exists."""
+_ECHOES_S = (0.02, 0.08, 0.25)
+"""A job that is not there yet is looked for again after these times."""
+_FREED_S = 5.0
+"""After a job's end, jobs that a limit held are looked at more often for this long: Slurm shows
+that the limit is free when its scheduler has run."""
+_HELD_S = 1.0
+"""Between two of these looks."""
+_STARTING_S = 0.5
+"""Between two rounds while placed jobs have not started; longer if these take long."""
+_PUBLISH_S = 0.5
+"""What is due is published behind a round; none is started only for that sooner than this."""
+_SHORT_S = 0.25
+"""Most of a round that takes less is ours, and not slurmctld's."""
+_POLL_S = 0.25
+"""Between two rounds while jobs wait and no file tells of a job's end; nine times as long as one
+takes, if that is more."""
+_FAILED_S = 2.0
+"""After a round that failed, whatever happens."""
+_RECORD_S = 5.0
+"""Rounds that place nothing are written down at most this often."""
+_SHOWN_WAITING = 200
+_PRUNE_S = 3600.0
+GC_OBJECTS = 50_000
+"""A round makes some hundred thousand objects and next to no cycles among them: looking for these
+after every 700 took a tenth of its time."""
+
+
+def run(config: Config | Path | str | None = None, once: bool = False) -> int:
+    """Run the selector until SIGTERM or SIGINT; with ``once`` a single round.
+
+    Returns the exit code: 0, or 1 if another selector runs or nothing could be done.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+    gc.set_threshold(GC_OBJECTS, 20, 20)
+    settings = config if isinstance(config, Config) else load_config(config)
+    try:
+        client = open_client(settings.selector.command_timeout_s)
+        with alone(settings.store.path.parent / LOCK):
+            selector = Selector(settings, client)
+            try:
+                return selector.once() if once else selector.loop()
+            finally:
+                selector.close()
+    except AwareError as exc:
+        log.error("%s", exc)
+        return 1
+
+
+class Selector:
+    """The daemon: heartbeat, events, rounds, ledger."""
+
+    def __init__(self, config: Config, client: SlurmClient) -> None:
+        self._config = config
+        self._books = Books(config.store.path)
+        self._shelf = Shelf(client)
+        self._heartbeat = Heartbeat(client, config, self._shelf)
+        self._rounds = Rounds(
+            client,
+            config,
+            self._books,
+            gate_held_until=lambda: self._heartbeat.held_until,
+            shelf=self._shelf,
+        )
+        files = {"submit": config.events.submit_file}
+        if config.events.jobcomp_file is not None:
+            files["end"] = config.events.jobcomp_file
+        self._ends_are_told = "end" in files
+        self._events = Events(files)
+        clocks, complaint = read_clock_config()
+        if complaint is not None:
+            log.warning("%s", complaint)
+        self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")
+        self._stopping = False
+        self._echoes: tuple[float, ...] = ()
+        """When to look again for a job of which the filter has told."""
+        self._slept_badly = False
+        self._recorded = -float("inf")
+        self._pruned = -float("inf")
+        self._freed = -float("inf")
+        self._finished = -float("inf")
+        self._last_waiting: object = None
+        self._outcome = Outcome()
+
+    def loop(self) -> int:
+        """Run rounds until a signal asks to stop; return the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        _touch(self._config.events.submit_file)
+        if not self._await_slurm():
+            return 0
+        self._rounds.watch.load()
+        log.info("selector started, policy %s", self._config.placement.policy)
+        trigger = "start"
+        while not self._stopping:
+            self._round(trigger)
+            trigger = self._pause(self._wait_s(), self._events.wait)
+            if trigger in ("submit", "end"):
+                # Slurm starts the next job on a GPU at once if it is ready while the epilog runs.
+                settle_s = _SETTLE_S if trigger == "submit" else 0.0
+                self._pause(max(settle_s, self._rest_s()), _sleep)
+                self._events.drain()
+        log.info(
+            "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
+        )
+        return 0
+
+    def once(self) -> int:
+        """One heartbeat and one round."""
+        self._heartbeat.beat()
+        self._rounds.watch.load()
+        self._round("once")
+        return 1 if self._slept_badly else 0
+
+    def close(self) -> None:
+        """Stop the heartbeat, close the store."""
+        self._heartbeat.stop()
+        self._books.close()
+        self._events.close()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+        self._events.wake()
+
+    def _await_slurm(self) -> bool:
+        """Take hold of the gate; wait for slurmctld as long as it takes. False: told to stop."""
+        said = False
+        while not self._stopping:
+            try:
+                self._heartbeat.start()
+                return True
+            except SourceError as exc:
+                if not said:
+                    log.warning("waiting for Slurm: %s", exc)
+                said = True
+                self._events.wait(2.0)
+        return False
+
+    def _pause(self, wait_s: float, wait: Callable[[float], str]) -> str:
+        """Wait for what starts the next round; look at placed jobs meanwhile."""
+        until = time.monotonic() + wait_s
+        while not self._stopping:
+            left_s = until - time.monotonic()
+            looks = self._rounds.looks
+            look_in_s = math.inf if self._slept_badly else looks.due_in_s()
+            happened = wait(min(left_s, look_in_s))
+            if happened != "timer" or look_in_s >= left_s or looks.try_look():
+                return happened
+        return "signal"
+
+    def _wait_s(self) -> float:
+        if self._slept_badly:
+            return _FAILED_S
+        if self._rounds.looks.freed:
+            return 0.0
+        wait_s = self._config.selector.round_s
+        if self._outcome.released or self._outcome.placed:
+            # A round costs slurmctld something: never more than a quarter of the time.
+            wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
+        if self._outcome.waiting and not self._ends_are_told:
+            wait_s = min(wait_s, max(_POLL_S, 9 * self._outcome.took_s))
+        if self._outcome.taken:
+            wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
+        if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
+            wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
+        if self._echoes:
+            wait_s = min(wait_s, max(self._echoes[0], self._outcome.took_s))
+        due_s = self._books.publish_in_s
+        return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
+
+    def _rest_s(self) -> float:
+        """In a storm of events: rounds take a fifth of the time, so that submissions go on.
+
+        Half of it if they are short. A pause is no longer than the time between two rounds without
+        any event.
+        """
+        since = time.monotonic() - self._finished
+        if self._slept_badly:
+            return _FAILED_S - since
+        took_s = self._outcome.took_s
+        pause_s = took_s if took_s < _SHORT_S else 4 * took_s
+        return min(self._config.selector.round_s, pause_s) - since
+
+    def _round(self, trigger: str) -> None:
+        """One round and what belongs to it; whatever fails, the daemon goes on."""
+        self._echoes = _ECHOES_S if trigger == "submit" else self._echoes[1:]
+        if trigger == "end":
+            self._freed = time.monotonic()
+        started = time.time()
+        try:
+            self._outcome = self._rounds.run()
+        except SourceError as exc:
+            log.warning("round given up: %s", exc)
+            self._slept_badly = True
+            return
+        except Exception:
+            log.exception("round failed; the next one tries again")
+            self._slept_badly = True
+            return
+        finally:
+            self._finished = time.monotonic()
+        self._slept_badly = False
+        self._heartbeat.round_done()
+        try:
+            self._write_down(trigger, started)
+        except Exception:
+            log.exception("the round could not be written down; the selector goes on")
+
+    def _write_down(self, trigger: str, started: float) -> None:
+        while not self._heartbeat.created.empty():
+            at = self._heartbeat.created.get()
+            name = self._config.gate.reservation
+            self._books.event("", "gate_created", {"reservation": name}, at)
+        self._clocks.collect(self._books, lambda raw: self._rounds.ids.get(raw, str(raw)))
+        outcome = self._outcome
+        due = time.monotonic() - self._recorded >= _RECORD_S
+        shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
+        if outcome.placed or outcome.parked_again or (due and shown != self._last_waiting):
+            from slurm_gpu_aware.store.ledger import RoundRecord
+
+            self._recorded = time.monotonic()
+            self._last_waiting = shown
+            detail = {"waiting": outcome.waiting[:_SHOWN_WAITING]}
+            if outcome.parked_again:
+                detail["parked_again"] = [{"count": outcome.parked_again}]
+            self._books.round(
+                RoundRecord(
+                    started_at=started,
+                    took_ms=1000.0 * outcome.took_s,
+                    queued=outcome.queued,
+                    placed=len(outcome.placed),
+                    waiting=len(outcome.waiting),
+                    trigger=trigger,
+                    detail=detail,
+                )
+            )
+        if outcome.planned is not None:
+            self._rounds.looks.if_due()
+            self._books.snapshot(started, outcome.planned)
+        days = self._config.store.ledger_days
+        if time.monotonic() - self._pruned > _PRUNE_S:
+            self._pruned = time.monotonic()
+            self._books.forget_waiting(time.time() - _PRUNE_S)
+            if days:
+                self._books.prune(time.time() - 86400.0 * days)
+        self._books.publish(beside=True)
+
+
+def _sleep(wait_s: float) -> str:
+    time.sleep(max(0.0, wait_s))
+    return "timer"
+
+
+def _touch(path: Path) -> None:
+    """Make the file that the filter appends to, so that it can be watched."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))

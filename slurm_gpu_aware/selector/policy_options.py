@@ -1,0 +1,70 @@
+"""``[policies.NAME]`` of the configuration into options that the policies take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
+from slurm_gpu_aware.placement.drb.profile_file import read_profile
+from slurm_gpu_aware.placement.policy import make_policy, option_names, policy_names
+
+__all__ = ["policy_options"]
+
+log = logging.getLogger(__name__)
+
+_PER_JOB = frozenset({"application", "waited_s"})
+"""Options that differ from job to job: the planner gives them."""
+
+
+def policy_options(config: Config) -> dict[str, dict[str, Any]]:
+    """Options per policy, checked; an interference profile is read from its file.
+
+    ``interference`` names a file (``placement.drb.profile_file``), from the configuration's folder
+    if it is not absolute.
+
+    Raises
+    ------
+    ConfigError
+        Unknown policy or option, a bad value, a profile that cannot be read; names file, key and
+        reason.
+    """
+    return {name: _options(config, name, given) for name, given in config.policies.items()}
+
+
+def _options(config: Config, policy: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def wrong(key: str, reason: object) -> ConfigError:
+        return ConfigError(f"{config.source}: policies.{key}: {reason}")
+
+    if policy not in policy_names():
+        raise wrong(policy, f"unknown policy; known: {', '.join(policy_names())}")
+    valid = option_names(policy) - _PER_JOB
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        key = f"{policy}.{name}"
+        if name not in valid:
+            raise wrong(key, f"unknown option; known: {', '.join(sorted(valid)) or 'none'}")
+        try:
+            found[name] = _profile(config, key, value) if name == "interference" else value
+            make_policy(policy, {name: found[name]})
+        except (PolicyError, SourceError, TypeError, ValueError, ArithmeticError) as exc:
+            raise wrong(key, exc) from None
+    try:
+        make_policy(policy, found)
+    except PolicyError as exc:
+        raise wrong(policy, exc) from None
+    return found
+
+
+def _profile(config: Config, key: str, value: object) -> object:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"expected the path of a profile file, not {value!r}")
+    folder = config.source.parent if config.source is not None else None
+    read = read_profile(value if folder is None else folder / value)
+    if not read.profile.together:
+        raise ValueError(f"{value} has no run time of a job beside another")
+    if read.bad:
+        log.warning("policies.%s: %d entries left out: %s", key, len(read.bad), read.bad[0])
+    return read.profile

@@ -1,0 +1,103 @@
+"""Which parked jobs wait on the shelf, and which of a plan's jobs must leave it first.
+
+Few jobs are left in Slurm's own queue, so that a pass of its scheduler stays cheap whatever is
+parked: those that are next in line. A job for which a plan has free GPUs is taken from the shelf
+first, and placed once Slurm has looked at it: only then does Slurm show whether a limit holds it.
+Of jobs alike that a limit holds one is left in the queue, and shows when the limit no longer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from slurm_gpu_aware.gate.deferral import only_deferred
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.selector.holding_pool import Shelf, ages_there
+from slurm_gpu_aware.selector.placer import Candidate, task_number
+from slurm_gpu_aware.slurm.records import SlurmJob
+
+__all__ = ["TAKEN", "Alike", "alike", "is_limit", "limits", "placeable", "spare"]
+
+TAKEN = "GPUs are free for it; it is placed as soon as Slurm has looked at its limits"
+"""Why a job waits that has been taken from the shelf."""
+_MOST = 500
+"""Jobs that one round puts there; 2 ms each."""
+_NO_TASK = 1 << 62
+
+Alike = tuple[object, ...]
+
+
+def is_limit(reason: str) -> bool:
+    """Whether a reason is a limit of accounting, which Slurm finds only by trying the job."""
+    return reason.startswith(("QOS", "Assoc"))
+
+
+def alike(job: SlurmJob) -> Alike:
+    """Of jobs with the same value a limit holds all or none."""
+    asked = tuple(sorted(job.req_tres.items()))
+    limit = (job.time_limit_s, job.time_min_s)
+    return (job.user, job.account, job.qos, job.partitions, asked, *limit)
+
+
+def limits(jobs: Iterable[SlurmJob]) -> dict[Alike, SlurmJob]:
+    """For each kind of jobs one, not on a shelf, that Slurm shows as held by a limit."""
+    found: dict[Alike, SlurmJob] = {}
+    for job in jobs:
+        if job.shelf is None and is_limit(job.reason):
+            found.setdefault(alike(job), job)
+    return found
+
+
+def spare(
+    jobs: Sequence[SlurmJob], plannable: Set[str], room: int, split: Set[int]
+) -> list[SlurmJob]:
+    """Of parked jobs in Slurm's order those that need not stand in Slurm's own queue.
+
+    Parameters
+    ----------
+    jobs : parked jobs, none of them on a closed shelf.
+    plannable : reasons that say that nothing but the gate holds a job.
+    room : how many stay there.
+    split : arrays of several records; an update of what is left of one would touch them all.
+    """
+    tried = [
+        job
+        for job in jobs
+        if job.reservation is None
+        and (job.reason in plannable or is_limit(job.reason) or only_deferred(job))
+    ]
+    if len(tried) <= room:
+        return []
+    shown = {job.id for job in limits(tried).values()}
+    return [
+        job
+        for job in tried[room:]
+        if ages_there(job)
+        and job.id not in shown
+        and not (job.array_tasks is not None and job.array_id in split)
+    ][:_MOST]
+
+
+def placeable(
+    assignments: Sequence[Assignment], candidates: Mapping[str, Candidate], shelf: Shelf
+) -> tuple[list[Assignment], list[str]]:
+    """(What can be placed now, ids of jobs at which Slurm looks first).
+
+    Slurm rejects the later tasks of an array in a pass in which it has rejected one.
+    """
+    waits = [
+        a.job_id
+        for a in assignments
+        if shelf.holds(candidates[a.job_id].job) or shelf.awaits(candidates[a.job_id].job)
+    ]
+    first: dict[int, int] = {}
+    for job in (candidates[job_id].job for job_id in waits):
+        if job.array_id is not None:
+            first[job.array_id] = min(task_number(job.id), first.get(job.array_id, _NO_TASK))
+    later = [
+        a.job_id
+        for a in assignments
+        if task_number(a.job_id) > first.get(candidates[a.job_id].job.array_id or 0, _NO_TASK)
+    ]
+    stay = {*waits, *later}
+    return [a for a in assignments if a.job_id not in stay], list(dict.fromkeys(waits + later))

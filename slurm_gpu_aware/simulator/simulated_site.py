@@ -1,0 +1,143 @@
+"""The cluster of a simulation: what the planner sees of it, and how fast it really is.
+
+The planner sees binned scores, as it does live; jobs run at the scores of the single GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.cluster import BoolArray, Cluster, FloatArray
+from slurm_gpu_aware.simulator.timings import Draw
+from slurm_gpu_aware.topology.machines import machine
+from slurm_gpu_aware.variability.bins import bin_scores
+
+__all__ = ["SimCluster", "bin_all", "store_cluster", "synthetic_cluster", "with_scores"]
+
+
+@dataclass(frozen=True, eq=False)
+class SimCluster:
+    """An idle cluster in two views."""
+
+    cluster: Cluster
+    """As the planner sees it: bins."""
+    truth: Mapping[str, FloatArray]
+    """Class -> (N, W) scores that jobs run at."""
+    label: str
+    """For people: ``16 nodes with 4 GPUs``."""
+    variability: str = "none: all GPUs are equal"
+    """Where the scores come from."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Size, levels, and per class the range of the scores and the number of bins."""
+        there = self.cluster.exists
+        return {
+            "label": self.label,
+            "nodes": len(self.cluster.nodes),
+            "gpus": int(there.sum()),
+            "levels": {level.name: level.penalty for level in self.cluster.levels},
+            "levels_by_class": {
+                name: {level.name: level.of(name).value for level in self.cluster.levels}
+                for name in self.cluster.levels[0].by_class
+            },
+            "same_indices": self.cluster.same_indices,
+            "links_known": any(graph is not None for graph in self.cluster.graphs),
+            "variability": self.variability,
+            "scores": {
+                name: {
+                    "min": float(scores[there].min()),
+                    "median": float(np.median(scores[there])),
+                    "max": float(scores[there].max()),
+                    "bins": len(np.unique(self.cluster.score(name)[there])),
+                }
+                for name, scores in self.truth.items()
+            },
+        }
+
+
+def synthetic_cluster(
+    nodes: int,
+    gpus_per_node: int | None = None,
+    *,
+    machine_name: str | None = None,
+    locality_penalty: float = 1.5,
+    same_indices: bool = True,
+) -> SimCluster:
+    """``nodes`` equal nodes, by GPU count or by kind of machine (then with its links).
+
+    Raises
+    ------
+    SourceError
+        Neither or both are given, the machine is unknown, or a number is out of range.
+    """
+    if nodes < 1 or locality_penalty < 1:
+        raise SourceError("a cluster needs at least one node and a locality penalty of 1 or more")
+    graph = None
+    if machine_name is not None:
+        try:
+            graph = machine(machine_name)
+        except ValueError as exc:
+            raise SourceError(str(exc)) from None
+        if gpus_per_node not in (None, graph.n):
+            raise SourceError(f"{machine_name} has {graph.n} GPUs, not {gpus_per_node}")
+    width = graph.n if graph is not None else gpus_per_node
+    if width is None or not 1 <= width <= MAX_GPUS_PER_NODE:
+        raise SourceError(
+            f"a node has 1 to {MAX_GPUS_PER_NODE} GPUs: give their number or a machine"
+        )
+    cluster = Cluster.uniform(
+        nodes,
+        width,
+        locality_penalty=locality_penalty,
+        graph=graph,
+        same_indices=same_indices,
+    )
+    what = f"{machine_name} ({width} GPUs)" if machine_name else f"{width} GPUs"
+    label = f"{nodes} node{'s' if nodes > 1 else ''} with {what}"
+    return SimCluster(cluster, {}, label)
+
+
+def store_cluster(
+    cluster: Cluster, raw_scores: Mapping[str, Mapping[tuple[str, int], float]]
+) -> SimCluster:
+    """The profiled cluster; jobs run at the raw scores that the store keeps beside the bins."""
+    row = {name: i for i, name in enumerate(cluster.nodes)}
+    truth = {}
+    for name, known in raw_scores.items():
+        values = np.ones(cluster.exists.shape)
+        for (node, slot), score in known.items():
+            if node in row and slot < cluster.shape[1]:
+                values[row[node], slot] = score
+        truth[name] = values
+    label = f"the store's cluster: {len(cluster.nodes)} nodes, {int(cluster.exists.sum())} GPUs"
+    measured = "measured on these GPUs" if truth else "none: nothing was measured"
+    return SimCluster(cluster, truth, label, measured)
+
+
+def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, FloatArray]:
+    """PAL's bins of every class over the GPUs that exist; (N, W) each."""
+    binned = {}
+    for name, values in scores.items():
+        own = np.ones(exists.shape)
+        own[exists] = bin_scores(values[exists]).scores
+        binned[name] = own
+    return binned
+
+
+def with_scores(base: SimCluster, draw: Draw) -> SimCluster:
+    """The cluster with drawn scores: the planner gets bins of them, the jobs the scores.
+
+    A class that the draw leaves out keeps what it had.
+    """
+    exists = base.cluster.exists
+    seen = {**base.cluster.scores, **bin_all(draw.scores, exists)}
+    truth = {**base.truth, **draw.scores}
+    return replace(
+        base, cluster=replace(base.cluster, scores=seen), truth=truth, variability=draw.how
+    )

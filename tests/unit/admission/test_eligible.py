@@ -1,0 +1,152 @@
+"""Nodes that a job may use: reservations inside one another, shared GPUs, maintenance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_slurm import node_record
+from test_translate import NOW, asked, eligible, job, node, site
+
+from slurm_gpu_aware.admission.eligible import allowed_nodes
+from slurm_gpu_aware.admission.snapshot import build_cluster, is_usable
+from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
+from slurm_gpu_aware.slurm.mig import SlicedNodes
+from slurm_gpu_aware.slurm.read_cluster import node_of
+from slurm_gpu_aware.slurm.records import SlurmReservation
+
+NODES = [node(f"n{i}") for i in range(1, 4)]
+
+
+def held(name: str, *nodes: str, flags: str = "", start_s: float = NOW, cpus: int = 16):
+    kinds = frozenset(filter(None, flags.split(",")))
+    end_s, active = start_s + 86400.0, start_s <= NOW
+    return SlurmReservation(
+        name, start_s, end_s, frozenset(nodes), (), kinds, active, cpus * len(nodes)
+    )
+
+
+def inside(*reservations: SlurmReservation, name: str = "course", limit_s: float = 36000.0):
+    where = site(NODES, None, reservations)
+    return eligible(to_request(job(reservation=name, time_limit_s=limit_s), asked(), where), where)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "left"),
+    [
+        ("", "", {"n2"}),
+        ("", "MAINT", {"n2"}),
+        ("OVERLAP", "", {"n1", "n2"}),
+        ("OVERLAP", "MAINT", {"n2"}),
+        ("MAINT", "", {"n1", "n2"}),
+        ("MAINT", "MAINT", {"n1", "n2"}),
+    ],
+)
+def test_another_reservation_of_nodes_of_the_jobs_own(own: str, other: str, left: set[str]) -> None:
+    """A maintenance in a minute keeps out a job of ten hours, in whatever reservation it is."""
+    course = held("course", "n1", "n2", flags=own)
+    assert inside(course, held("soon", "n1", "n3", flags=other, start_s=NOW + 60)) == left
+
+
+def test_what_begins_after_the_job_does_not_matter() -> None:
+    later = held("later", "n1", flags="MAINT", start_s=NOW + 7200)
+    assert inside(held("course", "n1", "n2"), later, limit_s=3600.0) == {"n1", "n2"}
+
+
+def test_a_reservation_of_a_part_of_a_node_leaves_the_node_to_another_one() -> None:
+    part = held("part", "n1", start_s=NOW + 60, cpus=4)
+    assert inside(held("course", "n1", "n2"), part) == {"n1", "n2"}
+
+
+def test_nodes_of_several_reservations() -> None:
+    both = [held("a", "n1", "n2", flags="MAINT"), held("b", "n3")]
+    assert inside(*both, held("soon", "n1", "n3", start_s=NOW + 60), name="a,b") == {"n1", "n2"}
+
+
+def test_in_a_maintenance_its_own_jobs_run() -> None:
+    """Slurm shows IDLE+MAINTENANCE+RESERVED; whom it lets in says the reservation."""
+    states = frozenset({"IDLE", "MAINTENANCE", "RESERVED"})
+    nodes = [node("n1", states=states), node("n2")]
+    assert is_usable(nodes[0])
+    where = site(nodes, None, [held("maintenance", "n1", flags="MAINT")])
+    tester = to_request(job(reservation="maintenance"), asked(), where)
+    assert eligible(tester, where) == {"n1"}
+    assert eligible(to_request(job(), asked(), where), where) == {"n2"}
+
+
+def test_who_sleeps_is_known() -> None:
+    """It does not answer, and can be used; one that wakes up needs no other to be woken."""
+    cloud = ("CLOUD", "NOT_RESPONDING")
+    asleep = node("n1", states=frozenset({"IDLE", "POWERED_DOWN", *cloud}))
+    waking = node("n2", states=frozenset({"MIXED", "POWERING_UP", *cloud}))
+    cluster = site([asleep, waking, node("n3")]).cluster
+    assert cluster.nodes == ("n1", "n2", "n3")
+    assert cluster.asleep is not None
+    assert cluster.asleep.tolist() == [True, False, False]
+    assert site([waking]).cluster.asleep is None
+
+
+# Shards, MPS, MIG --------------------------------------------------------------------------------
+
+SHARED = [
+    "gpu:a100:4(S:0-1),shard:32",
+    "gpu:a100:4(S:0-1),mps:400",
+    "gpu:a100_3g.20gb:8(S:0-1)",
+    "gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:1)",
+    "gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1),shard:32",
+]
+
+
+def mixed(gres: str, *plain: str) -> Site:
+    shared = node_of(node_record("s1", gres=gres))
+    return site([shared, *(node(name) for name in plain)])
+
+
+@pytest.mark.parametrize("gres", SHARED)
+def test_shared_gpus_are_never_chosen(gres: str) -> None:
+    where = mixed(gres, "n1")
+    assert where.cluster.nodes == ("n1",)
+    assert eligible(to_request(job(), asked(), where), where) == {"n1"}
+
+
+@pytest.mark.parametrize("gres", SHARED)
+def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
+    for where, original in (
+        (mixed(gres), asked()),
+        (mixed(gres, "n1"), asked(exc_nodes="n1")),
+        (mixed(gres, "n1"), asked(req_nodes="s1")),
+        (mixed(gres, "n1"), asked("gpu:8")),
+        (mixed(gres, "n1"), asked(nodes=(2, 2))),
+    ):
+        with pytest.raises(CannotPlanError) as refused:
+            to_request(job(), original, where)
+        assert refused.value.leave
+
+
+def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> None:
+    gres_conf = tmp_path / "gres.conf"
+    sliced = SlicedNodes(gres_conf)
+    small = tuple(node(f"n{i}", gpus=(("small", 7),)) for i in (1, 2, 3))
+    nodes = [*small, node("n4"), node("login", gpus=())]
+
+    def shared() -> list[str]:
+        return [n.name for n in sliced.mark(nodes) if n.shared_gres]
+
+    assert shared() == []
+    files = "MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]"
+    gres_conf.write_text(f"Include mig.conf\nName=gpu Type=small {files}  # 1g\n")
+    (tmp_path / "mig.conf").write_text("Name=gpu Type=g0 File=/dev/nvidia0\n")
+    assert shared() == ["n1", "n2", "n3"]
+    gres_conf.write_text("Include mig.conf\n")
+    (tmp_path / "mig.conf").write_text(f"NodeName=n[2,4-9] Name=gpu {files}\n")
+    assert shared() == ["n2", "n4"]
+    (tmp_path / "mig.conf").unlink()
+    assert shared() == shared() == []
+    assert len(caplog.records) == 1
+
+
+def test_a_job_of_a_partition_without_gpus_waits_as_before() -> None:
+    where = site([node("n1")], {"cpu": [], "gpu": ["n1"]})
+    assert not allowed_nodes(asked(), where, where.partitions["cpu"]).any()
+    assert build_cluster([], [], None, where.slurm, classes=["A"], penalties={}).nodes == ()

@@ -1,0 +1,108 @@
+"""GraceTime: a job whose victims are given time to end is not parked again meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from memory_slurm import MemorySlurm, partition_record
+from sample_jobs import slurm_job
+from store_samples import decision
+
+from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.job_tracker import Tracked, Watch
+from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.recovery import Recovery
+from slurm_gpu_aware.slurm.read_cluster import parse_qos, partition_of
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
+
+SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
+RELEASED_AT = 1000.0
+JOB = slurm_job(
+    reason="Resources",
+    partitions=("high",),
+    req_nodes=("n1",),
+    tres_per_node="gres/gpu:g1:1",
+    admin_comment="gpuaware/1;tn=gres/gpu:1;sel=released:0:1000",
+)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("90", 90), ("00:02:00", 120)])
+def test_grace_time_of_partition_and_qos(text: str, expected: int):
+    assert partition_of(partition_record("low", "n1", grace_time=expected)).grace_s == expected
+    assert parse_qos(f"low||requeue|5|00:00:00|{text}\n")[0].grace_s == expected
+
+
+def test_a_line_of_another_form_is_refused():
+    with pytest.raises(SourceError, match="six values"):
+        parse_qos("low||requeue|5|00:00:00\n")
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("partition_prio", 90.0), ("qos", 45.0), ("", 0.0)])
+def test_the_longest_of_the_rule_that_holds(kind: str, expected: float):
+    rules = PreemptionRules(
+        replace(SLURM, preempt_type=kind),
+        {
+            "low": SlurmPartition("low", frozenset(), up=True, grace_s=90.0),
+            "mid": SlurmPartition("mid", frozenset(), up=True, grace_s=20.0),
+        },
+        {"scavenge": SlurmQos("scavenge", grace_s=45.0)},
+    )
+    assert rules.grace_s == expected
+
+
+@pytest.mark.parametrize(
+    ("cluster_mode", "mode", "expected"),
+    [
+        ("REQUEUE", "requeue", ()),
+        ("REQUEUE", "within,requeue", ("low",)),
+        ("WITHIN,REQUEUE", "requeue", ("low",)),
+        ("WITHIN,REQUEUE", "cluster", ("low",)),
+    ],
+)
+def test_preemption_within_a_qos(cluster_mode: str, mode: str, expected: tuple[str, ...]):
+    slurm = replace(SLURM, preempt_type="qos", preempt_mode=frozenset(cluster_mode.split(",")))
+    (own,) = parse_qos(f"low||{mode}|5|00:00:00|0\n")
+    job = replace(JOB, qos="low")
+    assert PreemptionRules(slurm, {}, {"low": own}).preempts_lower(job) == set(expected)
+    by_tier = replace(slurm, preempt_type="partition_prio")
+    assert not PreemptionRules(by_tier, {}, {"low": own}).preempts_lower(job)
+    running = replace(job, state="RUNNING", nodes=("n1",))
+    assert PreemptionRules(slurm, {}, {"low": own}).standing(running, 0.0).group == "low"
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(Books(tmp_path / "store.db"), Config())
+
+
+def due(watch: Watch, after_s: float, grace_s: float) -> dict[str, str]:
+    backoff = Backoff(60.0, lambda: RELEASED_AT + after_s)
+    recovery = Recovery(MemorySlurm(Path("unused")), Config(), watch.books, watch, backoff)
+    recovery.grace_s = grace_s
+    return recovery.due([JOB], frozenset())
+
+
+@pytest.mark.parametrize(
+    ("preempts", "after_s", "parked_again"),
+    [(False, 29.0, False), (False, 31.0, True), (True, 119.0, False), (True, 121.0, True)],
+)
+def test_only_a_job_with_victims_is_given_the_time(
+    watch: Watch, preempts: bool, after_s: float, parked_again: bool
+):
+    victims = frozenset({"5"} if preempts else ())
+    watch.placed["7"] = Tracked(
+        None, "released", ("n1",), (1,), 0, opened=RELEASED_AT, victims=victims
+    )
+    assert bool(due(watch, after_s, grace_s=90.0)) is parked_again
+
+
+@pytest.mark.parametrize("victims", [[], ["5"]])
+def test_a_selector_that_starts_anew_knows_who_has_victims(watch: Watch, victims: list[str]):
+    watch.books.decide(decision("7", victims=victims, state="released"))
+    watch.load()
+    assert watch.placed["7"].victims == set(victims)

@@ -1,0 +1,73 @@
+"""What is promised to placed jobs that have not started is not promised twice."""
+
+from dataclasses import replace
+
+from sample_jobs import slurm_job
+
+from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
+from slurm_gpu_aware.model.cluster import PreemptionOrder
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmConfig, SlurmNode, SlurmPartition
+
+SLURM = SlurmConfig(version=(24, 11, 5), cluster="c", counts_memory=True, counts_cpus=True)
+
+
+def plain_node(name: str) -> SlurmNode:
+    return SlurmNode(
+        name=name,
+        states=frozenset({"IDLE"}),
+        features=frozenset(),
+        gpus=(("v100", 4),),
+        gpus_used=frozenset(),
+        cpus=16,
+        memory_mb=64000,
+    )
+
+
+def hold(job_id: str, gpus: int) -> Hold:
+    return Hold(job_id, ("n1",), (), gpus, cpus_per_node=1, memory_mb_per_node=500, end_s=100.0)
+
+
+def test_holds_on_a_plain_node_add_up():
+    cluster = build_cluster(
+        [plain_node("n1"), plain_node("n2")],
+        [],
+        None,
+        SLURM,
+        classes=["A"],
+        penalties={"node": 1.0, "cluster": 1.5},
+        holds=[hold("1", 2), hold("2", 1)],
+    )
+    assert cluster.free.sum(axis=1).tolist() == [1, 4]
+    taken = [g for job in cluster.running for _, slots in job.gpus for g in slots]
+    assert len(taken) == len(set(taken)) == 3
+
+
+def test_victims_of_a_placed_job_are_nobody_elses():
+    """Not even those that hold none of its GPUs: Slurm takes them along."""
+    slurm = replace(
+        SLURM, preempt_type="partition_prio", preemption=PreemptionOrder(youngest_first=True)
+    )
+    low = SlurmPartition("low", frozenset(), up=True, preempt_mode=frozenset({"REQUEUE"}))
+    shares = (NodeShare("n1", 2, 500, ()), NodeShare("login", 1, 500, ()))
+    jobs = [
+        slurm_job(
+            number, state=state, partitions=("low",), nodes=("n1",), shares=shares, start_s=9.0
+        )
+        for number, state in ((1, "RUNNING"), (2, "SUSPENDED"), (3, "RUNNING"))
+    ]
+    cluster = build_cluster(
+        [plain_node("n1")],
+        jobs,
+        None,
+        slurm,
+        classes=["A"],
+        penalties={"node": 1.0, "cluster": 1.5},
+        holds=[replace(hold("9", 1), victims=frozenset({"1"}))],
+        rules=PreemptionRules(slurm, {"low": low}),
+    )
+    assert cluster.preemption == slurm.preemption
+    known = {job.job_id: job for job in cluster.running}
+    assert [known[name].preemptable_by is None for name in "123"] == [True, False, False]
+    assert [known[name].cpus[0] for name in "123"] == [2, 0, 2]
+    assert {(known[name].start_s, known[name].node_count) for name in "123"} == {(9.0, 2)}

@@ -1,0 +1,387 @@
+"""A parked job as the planner's request: which partition, how many nodes, what is left to Slurm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sample_jobs import slurm_job
+
+from slurm_gpu_aware.admission.per_gpu import default_cpus, least_with_gpus
+from slurm_gpu_aware.admission.snapshot import build_cluster
+from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.slurm.records import (
+    GpuDefaults,
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
+
+SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
+NOW = 1000.0
+
+
+def node(name: str, used: Sequence[int] = (), *, cpus: int = 16, **more: object) -> SlurmNode:
+    values: dict[str, object] = {
+        "states": frozenset({"IDLE"}),
+        "features": frozenset(),
+        "gpus": tuple((f"g{i}", 1) for i in range(4)),
+        "memory_mb": 64000,
+    }
+    values |= {"gpus_used": frozenset(used), "cpus": cpus, **more}
+    return SlurmNode(name=name, **values)  # type: ignore[arg-type]
+
+
+def site(
+    nodes: Sequence[SlurmNode],
+    partitions: dict[str, Sequence[str]] | None = None,
+    reservations: Sequence[SlurmReservation] = (),
+) -> Site:
+    inside = partitions or {"gpu": [n.name for n in nodes]}
+    cluster = build_cluster(nodes, [], None, SLURM, classes=["A"], penalties={"cluster": 1.5})
+    return Site(
+        Config(),
+        SLURM,
+        {n.name: n for n in nodes},
+        {name: SlurmPartition(name, frozenset(names), up=True) for name, names in inside.items()},
+        reservations,
+        cluster,
+        NOW,
+    )
+
+
+def job(*partitions: str, **more: object) -> SlurmJob:
+    values = {"cpus": 1, "memory_mb_per_cpu": 500, "partitions": partitions or ("gpu",)}
+    return slurm_job(**{**values, **more})
+
+
+def asked(text: str = "gpu:1", **more: object) -> OriginalRequest:
+    return replace(OriginalRequest(tres_per_node=f"gres/{text}"), **more)  # type: ignore[arg-type]
+
+
+def eligible(request: Request, where: Site) -> set[str]:
+    assert request.eligible is not None
+    return {where.cluster.nodes[i] for i in np.flatnonzero(request.eligible)}
+
+
+# -p a,b ------------------------------------------------------------------------------------------
+
+A_B = {"a": ["n1", "n2"], "b": ["n3", "n4"]}
+
+
+def test_features_choose_the_partition():
+    big = [node("n1"), node("n2"), node("n3", features=frozenset({"big"})), node("n4")]
+    where = site(big, A_B)
+    request = to_request(job("a", "b"), asked(features="big"), where)
+    assert eligible(request, where) == {"n3"}
+
+
+@pytest.mark.parametrize(
+    ("original", "nodes"),
+    [
+        (asked(exc_nodes="n1,n2"), {"n3", "n4"}),
+        (asked(req_nodes="n3"), {"n3", "n4"}),
+    ],
+)
+def test_excluded_and_required_nodes_choose_the_partition(
+    original: OriginalRequest, nodes: set[str]
+):
+    where = site([node(f"n{i}") for i in range(1, 5)], A_B)
+    assert eligible(to_request(job("a", "b"), original, where), where) == nodes
+
+
+def test_a_reservation_chooses_the_partition():
+    kept = SlurmReservation("maintenance", NOW + 60, NOW + 600, frozenset({"n1", "n2"}), cpus=32)
+    where = site([node(f"n{i}") for i in range(1, 5)], A_B, [kept])
+    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+
+
+def test_free_gpus_of_several_nodes_do_not_make_one_node():
+    scattered = [node(f"n{i}", used=(0, 1, 2)) for i in range(1, 5)]
+    inside = {"a": ["n1", "n2", "n3", "n4"], "b": ["n5"]}
+    where = site([*scattered, node("n5")], inside)
+    assert eligible(to_request(job("a", "b"), asked("gpu:4"), where), where) == {"n5"}
+
+
+def test_the_same_indices_on_two_nodes():
+    """Free GPUs 0 and 1 are no place for a job over two nodes; one index on both is."""
+    halves = [node("n1", used=(1, 2, 3)), node("n2", used=(0, 2, 3))]
+    where = site([*halves, node("n3"), node("n4")], A_B)
+    two = asked(nodes=(2, 2))
+    assert eligible(to_request(job("a", "b"), two, where), where) == {"n3", "n4"}
+
+
+def test_free_cpus_and_memory_choose_the_partition():
+    busy = [node("n1", cpus_used=16), node("n2", memory_used_mb=64000)]
+    where = site([*busy, node("n3"), node("n4")], A_B)
+    request = to_request(job("a", "b", cpus=4), asked(), where)
+    assert eligible(request, where) == {"n3", "n4"}
+
+
+def test_where_nothing_is_free_it_waits_for_the_partition_that_can_hold_it():
+    full = [node("n1", gpus=(("g0", 1),), used=(0,)), node("n3", used=(0, 1, 2, 3))]
+    where = site(full, {"a": ["n1"], "b": ["n3"]})
+    assert eligible(to_request(job("a", "b"), asked("gpu:2"), where), where) == {"n3"}
+
+
+def test_whole_nodes_choose_the_partition():
+    where = site([node("n1", used=(0,), cpus_used=1), node("n3")], {"a": ["n1"], "b": ["n3"]})
+    request = to_request(job("a", "b"), asked(exclusive=True), where)
+    assert eligible(request, where) == {"n3"}
+
+
+def test_the_first_partition_that_has_room_is_taken_in_the_order_of_the_tiers():
+    where = site([node(f"n{i}") for i in range(1, 5)], A_B)
+    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n1", "n2"}
+    above = {**where.partitions, "b": replace(where.partitions["b"], priority_tier=5)}
+    where = replace(where, partitions=above)
+    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+
+
+# CPUs --------------------------------------------------------------------------------------------
+
+
+def test_nodes_of_another_partition_do_not_count_for_its_cpus():
+    where = site(
+        [node("n1"), node("n2"), node("n3"), node("fat", cpus=64), node("login", cpus=96, gpus=())],
+        {"gpu": ["n1", "n2", "n3", "login"], "big": ["fat"]},
+    )
+    request = to_request(job(cpus=40), asked(num_tasks=40), where)
+    assert (request.min_nodes, request.gpus) == (3, 3)
+
+
+def test_a_wide_node_that_is_down_is_not_waited_for():
+    where = site([node("n1"), node("n2"), node("fat", cpus=64, states=frozenset({"DOWN"}))])
+    assert to_request(job(cpus=20), asked(num_tasks=20), where).min_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("record", "original"),
+    [
+        ({"cpus": 17, "cpus_per_task": 17}, asked(cpus_per_task=17)),
+        ({"cpus": 18, "min_cpus_node": 18}, asked()),
+        ({"cpus": 20}, asked(num_tasks=10, ntasks_per_node=10, cpus_per_task=2)),
+        ({"cpus": 20}, asked("gpu:2", cpus_per_tres="gres/gpu:10")),
+        ({"memory_mb_per_cpu": None, "memory_mb_per_node": 65000}, asked()),
+        ({"memory_mb_per_cpu": 33000, "cpus": 2}, asked(cpus_per_task=2)),
+        ({"memory_mb_per_cpu": None}, asked("gpu:2", mem_per_tres="gres/gpu:33000")),
+    ],
+)
+def test_more_than_any_node_has_is_left_to_slurm(
+    record: dict[str, object], original: OriginalRequest
+):
+    """Plain Slurm refuses it at submission; no number of nodes would help."""
+    with pytest.raises(CannotPlanError, match="than a node has") as caught:
+        to_request(job(**record), original, site([node("n1"), node("n2")]))
+    assert caught.value.leave
+
+
+def test_what_the_largest_node_has_is_planned():
+    where = site([node("n1"), node("n2")])
+    full = job(cpus=16, memory_mb_per_cpu=None, memory_mb_per_node=64000)
+    assert to_request(full, asked(cpus_per_task=16), where).min_nodes == 1
+
+
+def test_a_node_that_is_reserved_for_now_is_waited_for():
+    kept = SlurmReservation("maintenance", NOW, NOW + 600, frozenset({"fat"}), cpus=64)
+    where = site([node("n1"), node("fat", cpus=64)], None, [kept])
+    request = to_request(job(cpus=40), asked(cpus_per_task=40), where)
+    assert eligible(request, where) == {"n1"}
+
+
+@pytest.mark.parametrize("gpus", [4_000_000, 2**31 - 1])
+def test_no_number_of_tasks_holds_a_round_up(gpus: int):
+    start = time.process_time()
+    one = asked(tres_per_node=None, tres_per_task="gres/gpu=1", num_tasks=gpus)
+    where = site([node("n1")])
+    two = replace(one, tres_per_task="gres/gpu=2")
+    for asks in (one, two):
+        with pytest.raises(CannotPlanError, match="more than 99999 GPUs") as caught:
+            to_request(job(), asks, where)
+        assert caught.value.leave
+    most = to_request(job(), replace(two, num_tasks=49_999), where)
+    assert (most.gpus, most.gpus_per_node) == (99_998, 2)
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize(("tasks", "per_node"), [(6, 4), (4, 4), (5, 2), (7, 2)])
+def test_tasks_of_two_gpus_are_spread_over_as_few_nodes_as_go_evenly(tasks: int, per_node: int):
+    original = asked(tres_per_node=None, tres_per_task="gres/gpu=2", num_tasks=tasks)
+    assert to_request(job(), original, site([node("n1")])).gpus_per_node == per_node
+
+
+# DefCpuPerGPU, DefMemPerGPU ----------------------------------------------------------------------
+
+
+NOTHING = GpuDefaults()
+
+
+def with_defaults(own: GpuDefaults, cluster: GpuDefaults = NOTHING) -> Site:
+    where = site([node("n1"), node("n2")])
+    partition = replace(where.partitions["gpu"], per_gpu=own)
+    return replace(where, partitions={"gpu": partition}, slurm=replace(SLURM, per_gpu=cluster))
+
+
+@pytest.mark.parametrize(
+    ("own", "cluster"),
+    [
+        (GpuDefaults(4, 1000), GpuDefaults()),
+        (GpuDefaults(), GpuDefaults(4, 1000)),
+        (GpuDefaults(4, 1000), GpuDefaults(2, 5)),
+    ],
+)
+def test_what_each_gpu_brings_is_counted(own: GpuDefaults, cluster: GpuDefaults):
+    where = with_defaults(own, cluster)
+    # Without a default of its own Slurm shows the job as one that asks for all memory.
+    record = job(memory_mb_per_cpu=None, memory_mb_per_node=0)
+    request = to_request(record, asked("gpu:2"), where)
+    assert (request.total_cpus, request.memory_on_node(1)) == (8, 2000)
+    many = to_request(job(cpus=12), asked("gpu:1", num_tasks=12), where)
+    assert many.total_cpus == 12
+
+
+def test_what_the_user_asks_keeps_the_defaults_away():
+    where = with_defaults(GpuDefaults(4, 1000))
+    original = asked("gpu:2", cpus_per_task=2, memory=True)
+    request = to_request(job(cpus=2, cpus_per_task=2), original, where)
+    assert (request.total_cpus, request.memory_on_node(1)) == (2, 1000)
+    by_gpu = asked("gpu:2", mem_per_tres="gres/gpu:300")
+    assert to_request(job(), by_gpu, where).memory_on_node(1) == 600
+    by_cpus = to_request(job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
+    assert by_cpus.total_cpus == 4
+    assert default_cpus(job(), by_cpus, where) == 2
+    assert default_cpus(job(), request, where) is None
+    assert default_cpus(job(), by_cpus, with_defaults(NOTHING)) is None
+
+
+@pytest.mark.parametrize(
+    ("original", "evenly"),
+    [
+        (asked("gpu:2", num_tasks=3), True),
+        (asked("gpu:2", num_tasks=4), False),
+        (asked("gpu:2", num_tasks=6), False),  # one CPU each: taken for none given
+        (asked("gpu:1", num_tasks=2), True),  # one type only, Slurm's default works
+        (asked("gpu:1", num_tasks=2, cpus_per_tres="gres/gpu:3"), False),
+        (asked(tres_per_node=None, tres_per_task="gres/gpu=1", num_tasks=4), True),
+    ],
+)
+def test_tasks_that_do_not_share_the_cpus_are_left_to_slurm(original, evenly: bool):
+    where = with_defaults(GpuDefaults(3))
+    if evenly:
+        to_request(job(), original, where)
+    else:
+        with pytest.raises(CannotPlanError, match="beside DefCpuPerGPU") as caught:
+            to_request(job(), original, where)
+        assert caught.value.leave
+
+
+def test_what_a_placed_job_will_hold_counts_the_defaults():
+    where = with_defaults(GpuDefaults(4, 1000))
+    partitions = where.partitions
+    assert least_with_gpus(job(), asked("gpu:1"), where.slurm, partitions) == (4, 1000)
+    own = asked("gpu:1", cpus_per_task=2, memory=True)
+    assert least_with_gpus(job(), own, where.slurm, partitions) == (0, 0)
+    assert least_with_gpus(job("gone"), asked("gpu:1"), where.slurm, partitions) == (0, 0)
+
+
+def test_defaults_that_no_node_can_give_are_left_to_slurm():
+    for own in (GpuDefaults(cpus=9), GpuDefaults(memory_mb=40000)):
+        with pytest.raises(CannotPlanError, match="than a node has") as caught:
+            to_request(job(), asked("gpu:2"), with_defaults(own))
+        assert caught.value.leave
+
+
+# What only Slurm can check ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "original", "threads", "reason"),
+    [
+        ({"unchecked": ("--core-spec",)}, asked(), 1, "--core-spec is left"),
+        ({}, asked("gpu:1,gres/nic:1"), 1, "other GRES"),
+        ({"threads_per_core": 1}, asked(), 2, "--threads-per-core"),
+        ({"threads_per_core": 2}, asked(), 1, "--threads-per-core"),
+        ({"tasks_per_core": 1}, asked(), 2, "--ntasks-per-core"),
+    ],
+)
+def test_what_is_not_looked_at_is_left_to_slurm(
+    record: dict[str, object], original: OriginalRequest, threads: int, reason: str
+):
+    with pytest.raises(CannotPlanError, match=reason) as caught:
+        to_request(job(**record), original, site([node("n1", threads=threads)]))
+    assert caught.value.leave
+
+
+@pytest.mark.parametrize("record", [{"threads_per_core": 1}, {"tasks_per_core": 1}])
+def test_cores_of_one_thread_are_planned(record: dict[str, object]):
+    assert to_request(job(**record), asked(), site([node("n1")])).gpus == 1
+
+
+# Reservations ------------------------------------------------------------------------------------
+
+
+def reservation(*nodes: str, **more: object) -> SlurmReservation:
+    values: dict[str, object] = {"active": True, **more}
+    return SlurmReservation("r", NOW, NOW + 9000, frozenset(nodes), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", [{"cpus": 4}, {"cpus": 32, "gpus": 2}])
+def test_a_job_in_a_reservation_of_a_part_is_left_to_slurm(part: dict[str, int]):
+    where = site([node("n1"), node("n2")], None, [reservation("n1", "n2", **part)])
+    with pytest.raises(CannotPlanError, match="reservation r holds only a part") as caught:
+        to_request(job(reservation="r"), asked(), where)
+    assert caught.value.leave
+
+
+def test_a_job_in_a_reservation_of_whole_nodes_is_planned():
+    where = site([node("n1"), node("n2")], None, [reservation("n1", cpus=16, gpus=4)])
+    assert eligible(to_request(job(reservation="r"), asked(), where), where) == {"n1"}
+
+
+@pytest.mark.parametrize(
+    "kind", [{"cpus": 32, "flags": frozenset({"MAGNETIC"})}, {"cpus": 4}], ids=["magnetic", "part"]
+)
+def test_where_only_slurm_knows_what_a_reservation_lets_in(kind: dict[str, object]):
+    held = reservation("n1", "n2", **kind)
+    with pytest.raises(CannotPlanError, match="may let it in") as caught:
+        to_request(job(), asked(), site([node("n1"), node("n2")], None, [held]))
+    assert caught.value.leave
+    where = site([node("n1"), node("n2"), node("n3")], None, [held])
+    assert eligible(to_request(job(), asked(), where), where) == {"n3"}
+    with pytest.raises(CannotPlanError, match="may let it in"):
+        to_request(job(), asked(req_nodes="n1"), where)
+
+
+def test_maintenance_of_all_nodes_is_waited_for():
+    where = site([node("n1")], None, [reservation("n1", cpus=16, flags=frozenset({"MAINT"}))])
+    assert eligible(to_request(job(), asked(), where), where) == set()
+
+
+def test_before_maintenance_a_job_that_backfill_may_shorten_is_left_to_slurm():
+    kept = SlurmReservation("m", NOW + 400, NOW + 9000, frozenset({"n1"}), cpus=16)
+    full = node("n2", used=(0, 1, 2, 3))
+    for nodes in ([node("n1")], [node("n1"), full]):
+        where = site(nodes, None, [kept])
+        assert "n1" not in eligible(to_request(job(), asked(), where), where)
+        with pytest.raises(CannotPlanError, match="--time-min") as caught:
+            to_request(job(time_min_s=300.0), asked(), where)
+        assert caught.value.leave
+
+
+def test_with_time_min_a_job_is_planned_by_its_limit_where_that_fits():
+    kept = SlurmReservation("m", NOW + 400, NOW + 9000, frozenset({"n1"}), cpus=16)
+    where = site([node("n1"), node("n2")], None, [kept])
+    request = to_request(job(time_min_s=300.0), asked(), where)
+    assert eligible(request, where) == {"n2"}
+    assert request.time_limit_s == 600
+    where = site([node("n1")], None, [kept])
+    waits = to_request(job(time_min_s=500.0), asked(), where)
+    assert eligible(waits, where) == set()

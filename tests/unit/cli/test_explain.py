@@ -1,0 +1,320 @@
+"""explain, queue and status on a real store file."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from memory_slurm import opened
+from slurm_folder import RUNNER, SlurmFolder, parked
+
+from slurm_gpu_aware.cli.explain_text import explain_text
+from slurm_gpu_aware.store.database import open_store, publish, published_path
+from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
+
+NOW = 1_790_000_000.0
+WHY = {
+    "summary": "the first cell with two free GPUs is L 1.0 x V 1.07",
+    "cells": [
+        {"level": "node", "L": 1.0, "V": 1.0, "product": 1.0, "result": "no set"},
+        {"level": "node", "L": 1.0, "V": 1.07, "product": 1.07, "result": "chosen"},
+    ],
+    "candidates": [{"nodes": ["n1"], "slots": [[s, s + 1]], "left": s} for s in range(20)],
+    "ties": 2,
+}
+
+
+def decision(job_id: str, **changes: object) -> Decision:
+    values: dict[str, object] = {
+        "job_id": job_id,
+        "user": "alice",
+        "submitted_at": NOW,
+        "decided_at": NOW + 1,
+        "asked": {"gpus": 2, "class": "A", "model": None},
+        "policy": "pal",
+        "nodes": ["n1"],
+        "slots": [[1, 3]],
+        "score": 1.07,
+        "level": "node",
+        "slowdown": 1.07,
+        "clock_mhz": 1380,
+        "why": WHY,
+        "took_ms": 1.25,
+        "state": "started",
+    }
+    return Decision(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A configuration with a filled store, and no Slurm in reach; returns the config file."""
+    store_path = tmp_path / "store" / "store.db"
+    with open_store(store_path) as store:
+        ledger = Ledger(store)
+        ledger.add_event("7", "parked", {"by": "filter"}, NOW)
+        ledger.add_decision(decision("7", state="reparked", nodes=["n4"], slots=[[0, 1]]))
+        ledger.add_decision(decision("7"))
+        ledger.add_event("7", "started", {"node": "n1"}, NOW + 2)
+        ledger.add_decision(decision("20_1", user="bob", exact=False, victims=["3"]))
+        ledger.add_decision(decision("20_2", user="bob", state="ended"))
+        ledger.add_event("9", "parked", {}, NOW)
+        ledger.add_round(
+            RoundRecord(
+                NOW + 3,
+                2.5,
+                queued=2,
+                placed=1,
+                waiting=1,
+                trigger="submit",
+                detail={
+                    "waiting": [
+                        {"job_id": "8", "reason": "no 4 free GPUs", "shadow_start_s": NOW + 600}
+                    ]
+                },
+            )
+        )
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{store_path}"\n')
+    return config
+
+
+def run(config: Path, *args: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
+    silent = config.parent / "silent"
+    silent.mkdir(exist_ok=True)
+    with opened(silent) as state:
+        state["silent"] = "Unable to contact slurm controller"
+    done = subprocess.run(
+        [sys.executable, RUNNER, silent, "gpu-aware", "--config", config, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PATH": "/nonexistent", "COLUMNS": str(columns), "TZ": "UTC"},
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_placed_job_tells_everything(site: Path):
+    done = run(site, "explain", "7")
+    assert done.returncode == 0
+    for text in (
+        "Job 7: started",
+        "gpus=2, class=A",
+        "n1: 1,3",
+        "1380 MHz",
+        "1.070 predicted (level node, V 1.070)",
+        "took 1 ms",
+        "the first cell with two free GPUs",
+        "no set",
+        "Earlier placements",
+        "n4: 0,1",
+        "reparked",
+        "by=filter",
+        "... and 8 more",
+    ):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_lines_fit_the_terminal(site: Path, columns: int):
+    for args in (["explain", "7"], ["explain", "8"], ["queue"], ["status"]):
+        done = run(site, *args, columns=columns)
+        assert max(len(line) for line in done.stdout.splitlines()) <= columns
+
+
+def test_explain_json_is_the_ledgers_record(site: Path):
+    answer = json.loads(run(site, "explain", "7", "--json").stdout)
+    assert answer["state"] == "started"
+    assert [d["slots"] for d in answer["decisions"]] == [[[0, 1]], [[1, 3]]]
+    assert answer["decisions"][1]["why"]["cells"][1]["result"] == "chosen"
+    assert [e["kind"] for e in answer["events"]] == ["parked", "started"]
+
+
+def test_a_parked_job_tells_why_it_waits(site: Path):
+    done = run(site, "explain", "8")
+    assert done.returncode == 0
+    assert "Job 8: parked" in done.stdout
+    assert "Why it waits: no 4 free GPUs" in done.stdout
+    assert "2026-09-21 14:23:20 at the latest" in done.stdout
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
+    with open_store(site.parent / "store" / "store.db") as store:
+        ledger = Ledger(store)
+        for job_id, at in (("8", NOW + 4), ("10", NOW + 4)):
+            number = ledger.add_decision(
+                decision(job_id, state="prepared", decided_at=at - 60 * earlier)
+            )
+            ledger.set_outcome(number, "failed", NOW + 5, {"why": "Slurm refused TresPerNode"})
+    waits = json.loads(run(site, "explain", "8", "--json").stdout)
+    assert waits["state"] == "parked"
+    assert waits["waiting"]["reason"] == "no 4 free GPUs"
+    told = run(site, "explain", "10").stdout
+    assert "Job 10: parked" in told
+    assert "It could not be placed: Slurm refused TresPerNode. The next round" in told
+
+
+def test_a_job_placed_since_the_copy_was_made_is_not_called_somebody_elses(tmp_path: Path):
+    slurm = SlurmFolder(tmp_path)
+    slurm.write([parked()], ["n1"])
+    slurm.round()
+    assert slurm.ledger("7") != []
+    slurm.store.unlink()  # as a copy that is older than the placing
+    open_store(slurm.store).close()
+    published_path(slurm.store).unlink()
+    asked = ["gpu-aware", "--config", str(slurm.config), "explain", "7"]
+    done = slurm.run(*asked, environment={"TZ": "UTC"})
+    assert done.stdout.startswith("Job 7: placed\n")
+    assert "Ask again in a moment" in done.stdout
+
+
+def test_a_parked_job_without_a_round_waits_for_one(site: Path):
+    done = run(site, "explain", "9")
+    assert "Job 9: parked" in done.stdout
+    assert "next round" in done.stdout
+
+
+def test_an_inexact_placement_names_nodes_and_victims(site: Path):
+    done = run(site, "explain", "20_1")
+    assert "n1 (Slurm picks the GPUs)" in done.stdout
+    assert "preempts" in done.stdout
+
+
+def test_an_array_id_names_its_tasks(site: Path):
+    done = run(site, "explain", "20")
+    assert done.returncode == 0
+    assert "20_1, 20_2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ({"left_to_slurm": "reservation half holds only a part"}, "reservation half holds only a"),
+        (None, "it was released by hand"),
+    ],
+)
+def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str):
+    events = [{"at": NOW, "kind": "parked", "detail": {"user": "alice"}}]
+    if detail:
+        events.append({"at": NOW + 1, "kind": "released", "detail": detail})
+    answer = {
+        "job_id": "7",
+        "state": "left to Slurm",
+        "waiting": None,
+        "decisions": [],
+        "events": events,
+        "tasks": [],
+        "slurm": {"state": "PENDING", "reason": "Resources", "parked": False},
+    }
+    (_, paragraph, _) = explain_text(answer).split("\n\n")
+    why = " ".join(paragraph.split())
+    assert told in why
+    assert ("selector was away" in why) == (detail is None)
+
+
+def test_an_unknown_job_is_exit_1(site: Path):
+    done = run(site, "explain", "4711")
+    assert done.returncode == 1
+    assert "Neither the ledger nor Slurm knows job 4711" in done.stdout
+
+
+@pytest.mark.parametrize("bad", ["abc", "7;id", "7_", "-1x", "7_[x]", "7_[]", "../7"])
+def test_a_bad_job_id_is_wrong_usage(site: Path, bad: str):
+    done = run(site, "explain", "--", bad)
+    assert done.returncode == 2
+    assert "job id" in done.stderr
+
+
+def test_queue_without_slurm_shows_the_last_round(site: Path):
+    done = run(site, "queue")
+    assert done.returncode == 0
+    assert "Slurm does not answer" in done.stderr
+    assert "no 4 free GPUs" in done.stdout
+    assert "n1: 1,3" in done.stdout
+    assert "20_2" not in done.stdout
+
+
+def test_queue_of_one_user(site: Path):
+    answer = json.loads(run(site, "queue", "--user", "bob", "--json").stdout)
+    assert [p["job_id"] for p in answer["placed"]] == ["20_1"]
+
+
+def test_status_without_slurm_shows_what_was_recorded(site: Path):
+    done = run(site, "status")
+    assert done.returncode == 0
+    assert "last recorded round" in done.stdout
+    assert "Slurm does not answer" in done.stdout
+    assert "submit" in done.stdout
+    assert "none: all GPUs count as equal" in done.stdout
+
+
+def test_status_json(site: Path):
+    answer = json.loads(run(site, "status", "--json").stdout)
+    assert answer["parked"] == 1
+    assert answer["placed"]["started"] == 2
+    assert answer["gate"] is None
+
+
+def test_without_a_store_one_line_says_what_to_do(tmp_path: Path):
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{tmp_path}/gone/store.db"\n')
+    done = run(config, "queue")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "run this command there" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_an_ordinary_user_reads_the_published_copy(site: Path):
+    """The live file of a WAL store cannot be opened by someone who may not write beside it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with open_store(site.parent / "store" / "store.db") as store:
+            publish(store, folder / "store.public.db")
+        (folder / "store.db").touch(mode=0o600)
+        config = folder / "config.toml"
+        config.write_text(f'[store]\npath = "{folder}/store.db"\n')
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_NOBODY, str(config)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.stderr == ""
+    assert done.stdout.startswith("2 store.public.db From the selector's public copy")
+
+
+_AS_NOBODY = """
+import os, sys
+from slurm_gpu_aware.cli.output import age
+from slurm_gpu_aware.cli.ledger_reader import open_reader
+from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.store import database, ledger
+os.setgid(65534); os.setuid(65534)
+with open_reader(load_config(sys.argv[1])) as reader:
+    print(len(reader.ledger.decisions("7")), reader.store.path.name, reader.note())
+"""
+
+
+def test_text_from_users_cannot_steer_the_terminal(site: Path):
+    store_path = site.parent / "store" / "store.db"
+    with open_store(store_path) as store:
+        Ledger(store).add_decision(decision("66", asked={"comment": "\x1b[31mred\nline"}))
+    done = run(site, "explain", "66")
+    assert "\x1b" not in done.stdout
+    assert "?[31mred?line" in done.stdout
+
+
+def test_a_damaged_store_is_one_line(site: Path):
+    (site.parent / "store" / "store.db").write_bytes(b"not a database" * 100)
+    done = run(site, "status")
+    assert done.returncode == 1
+    assert "damaged" in done.stderr

@@ -1,0 +1,212 @@
+"""explain, queue and status while the selector is dead, on a Slurm of our own."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from memory_slurm import reservation_record
+from slurm_folder import SlurmFolder, parked
+from store_samples import decision
+
+from slurm_gpu_aware.cli.live import gate_state, live_jobs
+from slurm_gpu_aware.cli.liveness import Away, away
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
+
+LEASE_S = 3600
+"""So long that no gate ends while a test runs on a slow machine."""
+RUNNING = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SlurmFolder:
+    """A job that waits, with a reason of the last round, and one that was placed."""
+    slurm = SlurmFolder(tmp_path)
+    with slurm.config.open("a") as file:
+        file.write(f"[gate]\nlease_s = {LEASE_S}\n")
+    with open_store(slurm.store) as store:
+        ledger = Ledger(store)
+        for job_id in ("7", "8"):
+            ledger.add_event(job_id, "parked", {"user": "alice", "reason": "None"}, 900.0)
+        ledger.add_decision(decision("5", state="started"))
+        ledger.add_decision(decision("6", state="started"))
+        waiting = [{"job_id": "8", "reason": "no 4 free GPUs", "shadow_start_s": 1000.0}]
+        detail = {"waiting": waiting}
+        ledger.add_round(RoundRecord(950.0, 1.0, 0, 0, 0, "submit", detail))
+    slurm.write([parked("7"), parked("8"), parked("5", licenses="", **RUNNING)], ["n1"])
+    return slurm
+
+
+def gate(slurm: SlurmFolder, quiet_s: float | None) -> float:
+    """A gate whose last heartbeat was so long ago (None: no gate); returns its end."""
+    end = int(time.time()) + LEASE_S - (quiet_s or 0)
+    held = reservation_record("gpuaware_gate", end_time=int(end), licenses="gpuaware:100000")
+    slurm.reserve(*([] if quiet_s is None else [held]))
+    return end
+
+
+def run(slurm: SlurmFolder, *args: str) -> tuple[str, str]:
+    """What a command printed on stdout and stderr, on one line each."""
+    more = {"TZ": "UTC", "COLUMNS": "100"}
+    done = slurm.run("gpu-aware", "--config", str(slurm.config), *args, environment=more)
+    assert "Traceback" not in done.stderr
+    if "--json" in args:
+        return done.stdout, done.stderr
+    return " ".join(done.stdout.split()), " ".join(done.stderr.split())
+
+
+def test_a_living_selector_is_not_called_away(site: SlurmFolder):
+    gate(site, -60)
+    assert "It waits for the selector's next round." in run(site, "explain", "7")[0]
+    out, err = run(site, "queue")
+    assert "waits for the next round" in out
+    assert err == ""
+    assert "runs, last heartbeat" in run(site, "status")[0]
+    assert json.loads(run(site, "explain", "7", "--json")[0])["selector_away"] is None
+
+
+def test_explain_of_a_parked_job_says_when_the_gate_opens(site: SlurmFolder):
+    """'It waits for the selector's next round', while there was no selector."""
+    end = gate(site, 45)
+    opens = time.strftime("%H:%M:%S", time.gmtime(end))
+    for job_id in ("7", "8"):
+        told = run(site, "explain", job_id)[0]
+        assert f"Job {job_id}: parked" in told
+        assert "The selector has not answered for " in told
+        assert f"the gate opens by itself at {opens} or within a minute" in told
+        assert "next round" not in told
+        assert "at the latest" not in told
+    answer = json.loads(run(site, "explain", "7", "--json")[0])
+    assert answer["selector_away"]["gate_opens_at"] == end
+    gate(site, None)
+    assert "the gate is open: Slurm starts this job by itself" in run(site, "explain", "7")[0]
+
+
+def test_queue_says_that_nobody_plans_and_leaves_out_what_has_ended(site: SlurmFolder):
+    gate(site, 45)
+    out, err = run(site, "queue")
+    assert "waits for the selector, which is away" in out
+    assert "no 4 free GPUs (when the selector last looked)" in out
+    assert "Slurm starts parked jobs as if we were not installed" in err
+    placed = json.loads(run(site, "queue", "--json")[0])["placed"]
+    assert [d["job_id"] for d in placed] == ["5"]  # Slurm does not list job 6 any more
+
+
+def test_queue_of_a_user_without_parked_jobs_says_whose(site: SlurmFolder):
+    gate(site, -60)
+    assert "No job of bob is parked." in run(site, "queue", "-u", "bob")[0]
+
+
+def test_status_counts_what_slurm_shows(site: SlurmFolder):
+    """'runs', 'parked 0' and '2 started' 57 s after the selector had died."""
+    gate(site, 45)
+    told = run(site, "status")[0]
+    assert "no heartbeat for " in told
+    assert "parked 2" in told
+    assert "placed 1 started" in told
+    assert "shelf" not in told
+    site.change("8", resv_name="gpuaware_shelf_1790000000", reason="Reservation")
+    assert "parked 2, 1 of them on the shelf" in run(site, "status")[0]
+    answer = json.loads(run(site, "status", "--json")[0])
+    assert (answer["parked"], answer["on_the_shelf"]) == (2, 1)
+
+
+def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: SlurmFolder):
+    gate(site, 45)
+    told = run(site, "explain", "6")[0]
+    assert told.startswith("Job 6: ended Slurm does not list this job any more: it has ended.")
+    with open_store(site.store) as store:
+        Ledger(store).add_event("11", "parked", {"user": "alice"}, 900.0)
+    assert "it was cancelled, or it has run, while" in run(site, "explain", "11")[0]
+    site.change("5", state="COMPLETED")
+    told = run(site, "explain", "5")[0]
+    assert "Slurm says COMPLETED: it has ended. The selector has not written that down" in told
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_passed_the_open_gate_was_ours(site: SlurmFolder, known: bool):
+    """It was called 'not ours', as one without GPUs or with place=off."""
+    gate(site, None)
+    job_id = "7" if known else "9"
+    site.write([parked(job_id, **RUNNING)], ["n1"])
+    told = run(site, "explain", job_id)[0]
+    assert f"Job {job_id}: left to Slurm" in told
+    assert "alone (state RUNNING): " in told
+    assert "the selector was away, so the gate opened by itself" in told
+
+
+def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder):
+    gate(site, -60)
+    with open_store(site.store) as store:
+        detail = {"start_s": 1_795_000_000.0, "gpus": {"n1": [0]}, "without_us": True}
+        Ledger(store).add_event("7", "started", detail, 1_795_000_000.0)
+    site.write([parked("7", **RUNNING)], ["n1"])
+    told = run(site, "explain", "7")[0]
+    assert "the gate had opened by itself, because the selector was away" in told
+    assert "start=2026-11-18 11:06:40" in told  # not start_s=1.795e+09
+    assert "reason=" not in told
+
+
+def test_a_job_that_came_back_shows_no_choice_as_current(site: SlurmFolder):
+    gate(site, -60)
+    with open_store(site.store) as store:
+        Ledger(store).add_decision(decision("7", state="reparked"))
+    told = run(site, "explain", "7")[0]
+    assert "asked gpus=4, class=A" in told
+    assert "chosen" not in told
+    assert "Earlier placements time place slowdown became" in told
+    assert "1.590 reparked" in told
+
+
+def test_tasks_as_queue_shows_them(site: SlurmFolder):
+    gate(site, -60)
+    fields = {"array_job_id": 44, "array_task_str": "3-9"}
+    site.write([parked("44", **fields)], ["n1"])
+    assert "44_[3-9]" in run(site, "queue")[0]
+    out, err = run(site, "explain", "44_[3-9]")
+    assert "Job 44_3: parked" in out
+    assert err == "This is task 44_3, the first of 44_[3-9]."
+
+
+def test_an_open_gate_has_no_time():
+    assert Away(None, None).sentences() == (
+        "The selector has not answered for a while, and the gate is open: Slurm starts this job"
+        " by itself."
+    )
+
+
+@pytest.mark.parametrize(("user_id", "hidden"), [(1000, True), (0, False)])
+def test_a_reservation_that_is_hidden_is_no_open_gate(
+    site: SlurmFolder, monkeypatch: pytest.MonkeyPatch, user_id: int, hidden: bool
+):
+    """PrivateData=reservations: users see none, and the selector lives all the same."""
+    gate(site, None)
+    site.set(settings={**site.get("settings"), "PrivateData": "reservations,usage"})
+    site.serve(monkeypatch)
+    monkeypatch.setattr("os.geteuid", lambda: user_id)
+    config = load_config(str(site.config))
+    found = gate_state(config)
+    assert (found is None) == hidden
+    assert (away(found, config) is None) == hidden
+
+
+def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(
+    site: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+):
+    """As where Slurm's library is missing: `status` shows what the ledger says."""
+
+    def missing(timeout_s: float) -> None:
+        raise SourceError("the client of Slurm's library is not built")
+
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", missing)
+    config = load_config(str(site.config))
+    assert gate_state(config) is None
+    assert live_jobs(config) is None
+    done = CliRunner().invoke(cli, ["--config", str(site.config), "status"])
+    assert done.exit_code == 0
+    assert "Slurm does not answer" in done.stdout

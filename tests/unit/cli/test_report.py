@@ -1,0 +1,237 @@
+"""``gpu-aware report``: the page, its pictures, and its sentences."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from matplotlib.figure import Figure
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.simulator.files import load_results
+from slurm_gpu_aware.simulator.pictures import _HATCHES, PICTURES, line_look
+from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
+from slurm_gpu_aware.simulator.report import page_text, plain_summary
+
+
+def run(*args):
+    return CliRunner().invoke(cli, list(args))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("results") / "out"
+    args = "simulate --synthetic 30 --nodes 2 --gpus-per-node 4 -p packed -p pal --processes 1"
+    done = run(*args.split(), "--out", str(made))
+    assert done.exit_code == 0, done.stderr
+    head = json.loads((made / "summary.json").read_text())
+    (made / "summary.json").write_text(json.dumps({**head, "trace": "<script>alert(1)</script>"}))
+    return made
+
+
+def test_the_page_holds_everything_and_escapes_names(folder):
+    done = run("report", str(folder), "--json")
+    assert done.exit_code == 0, done.stderr
+    files = json.loads(done.stdout)["files"]
+    assert len(files) == 6
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 5
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert "packed" in page
+    assert "<script>" not in page
+    for name in files[1:]:
+        with open(name, "rb") as picture:
+            assert picture.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"runs": [{}]}', "[]"])
+def test_no_folder_of_results_is_one_sentence(tmp_path, content):
+    if content is not None:
+        (tmp_path / "summary.json").write_text(content)
+    done = run("report", str(tmp_path))
+    assert done.exit_code == 1
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def head(*runs):
+    keys = ("policy", "avg_jct_s", "avg_run_s")
+    return {"trace": "the last 90 days", "runs": [dict(zip(keys, r, strict=True)) for r in runs]}
+
+
+def test_the_summary_says_where_the_gain_comes_from():
+    """Gains are told against the simulation of what Slurm does, which itself is not the record."""
+    past = head((RECORDED, 2000.0, 600.0), (BASELINE, 1000.0, 600.0), ("pal", 900.0, 575.0))
+    gain, calibration = plain_summary(past)
+    assert gain == (
+        "On the last 90 days, average completion time with pal would have been 10.0% shorter than "
+        "with lowest-index, Slurm's habit; 75% of it from less waiting, the rest from faster runs."
+    )
+    assert calibration == (
+        "Calibration: simulated with lowest-index, average completion time is 50.0% shorter than "
+        "Slurm recorded; that difference is the model's, not a gain."
+    )
+    exact = plain_summary(head((RECORDED, 1000.0, 600.0), (BASELINE, 1000.2, 600.0)))
+    assert exact[0].endswith("average completion time is what Slurm recorded.")
+
+
+@pytest.mark.parametrize(
+    ("jct", "run", "ending"),
+    [
+        (110, 60, "with a is 10.0% longer."),
+        (90, 60, "10.0% shorter; all of it from less waiting, runs took longer."),
+        (90, 30, "10.0% shorter; all of it from faster runs, jobs waited longer."),
+        (90, 50, "10.0% shorter; all of it from less waiting."),
+        (90, 50.01, "10.0% shorter; all of it from less waiting."),
+        (90, 40.01, "10.0% shorter; all of it from faster runs."),
+        (90, 48, "10.0% shorter; 80% of it from less waiting, the rest from faster runs."),
+        (99.99, 50, "with a is the same."),
+    ],
+)
+def test_the_summary_splits_what_is_saved(jct, run, ending):
+    (line,) = plain_summary(head(("packed", 100.0, 50.0), ("a", jct, run)))
+    assert line.endswith(ending)
+
+
+def test_the_page_compares_one_set_of_jobs_and_says_which(tmp_path):
+    """A job of 64 GPUs ended in the record of some other cluster, and never runs on 16."""
+    rows = ["JobID|Submit|Start|ElapsedRaw|State|AllocTRES"]
+    rows += ["1|1000|1000|100|COMPLETED|gres/gpu=4", "2|1000|1000|200|COMPLETED|gres/gpu=64"]
+    (tmp_path / "history").write_text("\n".join(rows))
+    args = ["simulate", "--what-if", "--sacct", str(tmp_path / "history"), "-p", "pal"]
+    made = tmp_path / "out"
+    assert run(*args, "--nodes", "4", "--gpus-per-node", "4", "--out", str(made)).exit_code == 0
+    summary, runs = load_results(made)
+    assert [one.label for one in runs] == [RECORDED, BASELINE, "pal"]
+    assert [one.columns["gpus"].tolist() for one in runs] == [[4.0]] * 3
+    assert {float(one.used_gpus.max()) for one in runs} == {4.0}
+    page = page_text(summary, [])
+    assert "those of the 1 job that ended in every run; 1 did not" in page
+    assert "<th>ended</th><th>never ran</th>" in page
+    assert "partitions, GPU models" in page
+    cells = re.findall(r"<tr><td>pal</td><td>(\d+)</td><td>(\d+)</td>", page)
+    assert cells == [("1", "1")]
+
+
+def test_every_line_looks_different_without_its_colour():
+    looks = [line_look(number) for number in range(40)]
+    assert len(set(looks)) == 40
+    assert len(set(_HATCHES)) == len(_HATCHES) >= 14
+
+
+def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
+    """LAS takes the GPUs from the old job: its first wait is 0, but it waits for the new one."""
+    rows = ["job_id,submit_s,gpus,duration_s", "old,0,4,10000", "new,1000,4,800"]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    args = ["simulate", str(tmp_path / "t.csv"), "--nodes", "1", "--gpus-per-node", "4"]
+    args += ["-p", "packed", "--migration", "0", "--json"]
+    fifo, las = (
+        json.loads(run(*args, "--order", order).stdout)["runs"][0] for order in ("fifo", "las")
+    )
+    assert las["preemptions"] == 1
+    assert fifo["avg_run_s"] == las["avg_run_s"] == pytest.approx(5400)
+    assert fifo["avg_wait_s"] == 4500
+    assert las["avg_wait_s"] == 0  # until the first start
+    (line,) = plain_summary({"trace": "t", "runs": [{**fifo, "policy": "fifo"}, las]})
+    assert line.endswith("; all of it from less waiting.")
+
+
+DAY = 86_400
+TIMES = range(87 * DAY, 87 * DAY + 5400, 600)
+YOUNG = [
+    "JobID|Submit|Start|ElapsedRaw|State|AllocTRES",
+    *(f"{i}|{at}|{at + 4}|40|COMPLETED|gres/gpu=4" for i, at in enumerate(TIMES)),
+    f"99|{90 * DAY - 9}|{90 * DAY - 9}|9|RUNNING|gres/gpu=1",
+]
+"""Nine jobs within an hour and a half, on the 88th of 90 days."""
+
+
+@pytest.fixture(scope="module")
+def young(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("young")
+    (folder / "history").write_text("\n".join(YOUNG))
+    args = ["simulate", "--what-if", "--sacct", str(folder / "history"), "--days", "90"]
+    args += ["-p", "pal", "--processes", "1", "--out", str(folder)]
+    done = run(*args, "--nodes", "2", "--gpus-per-node", "4")
+    assert done.exit_code == 0, done.stderr
+    return load_results(folder)
+
+
+def drawn(name, head, runs):
+    ax = Figure().add_subplot()
+    next(draw for own, _, _, draw in PICTURES if own == name)(ax, runs, head)
+    return ax
+
+
+@pytest.mark.parametrize("name", ["wait", "gpus-in-use"])
+def test_a_young_history_fills_its_pictures(young, name):
+    ax = drawn(name, *young)
+    assert ax.get_xlabel().endswith("the first one, min" if name == "wait" else "submission, min")
+    assert 80 < ax.get_xlim()[1] < 90
+    for line in ax.lines[:3]:
+        times = line.get_xdata()
+        assert min(times) < 8
+        assert max(times) > 70
+        assert len(times) > 5
+    if name == "gpus-in-use":
+        recorded = ax.lines[0]
+        area = sum(recorded.get_ydata()) * (recorded.get_xdata()[1] - recorded.get_xdata()[0])
+        assert area == pytest.approx(9 * 4 * 40 / 60, rel=0.01)
+
+
+def test_one_unit_by_scale_for_all_times_of_the_table(young):
+    head, _ = young
+    page = page_text(head, [])
+    for name in ("avg JCT", "median JCT", "p99 JCT", "avg wait", "makespan"):
+        assert f"<th>{name}, s</th>" in page
+    assert "<td>as recorded</td><td>9</td><td>0</td><td>44.00</td>" in page
+    hours = [
+        {**one, **{key: 3600 * one[key] for key in ("avg_jct_s", "makespan_s")}}
+        for one in head["runs"]
+    ]
+    page = page_text({**head, "runs": hours}, [])
+    assert "<th>avg wait, h</th>" in page
+    assert "<td>44.00</td><td>0.01</td>" in page
+    assert "<td>&lt;0.01</td>" in page  # 4 s of wait are not nothing
+    assert "<td>0.00</td>" in page  # of the simulated ones nobody waited
+
+
+@pytest.mark.parametrize("given", [[0.97, 0.98], [0.8, 0.93, 0.97, 0.98, 1.0, 1.3]])
+def test_numbers_of_bars_are_not_struck_through(young, given):
+    """Just below 1 they would stand on the line there."""
+    head, runs = young
+    shown = [
+        replace(
+            runs[0],
+            label=str(i),
+            app_class=("A",) * 3 + ("B",) * 3 + ("C",) * 3,
+            columns={**runs[0].columns, "slowdown": runs[0].columns["slowdown"] * 0 + value},
+        )
+        for i, value in enumerate(given)
+    ]
+    figure = Figure(figsize=(9, 5))
+    ax = figure.add_subplot()
+    next(draw for own, _, _, draw in PICTURES if own == "slowdown")(ax, shown, head)
+    figure.canvas.draw()
+    line = ax.transData.transform((0, 1.0))[1]
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert not box.y0 <= line <= box.y1, text.get_text()
+    assert [text.get_text() for text in ax.texts[::3]] == [f"{value:.2f}" for value in given]
+
+
+def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(folder, monkeypatch):
+    """The hint named a package that no registry has."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for args in (
+        ["report", str(folder)],
+        ["place", "-g2", "--machine", "dgx-1-v100", "--plot", "p"],
+    ):
+        done = run(*args)
+        assert done.exit_code == 1
+        assert f"{sys.prefix}/bin/pip install '.[plots]'" in done.stderr
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    assert "pip install '.[gpu,plots]'" in readme

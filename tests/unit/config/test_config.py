@@ -1,0 +1,139 @@
+"""The configuration: bad files stop the start with file, key and reason."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.config.settings import Config, load_config
+from slurm_gpu_aware.errors import ConfigError
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path):
+    config = load_config(write(tmp_path, ""))
+    assert config.site == Config().site
+    assert config.gate == Config().gate
+
+
+def test_the_environment_names_the_file(tmp_path, monkeypatch):
+    file = write(tmp_path, "[placement]\nlocality_penalty = 1.7\n")
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(file))
+    assert load_config().placement.locality_penalty == 1.7
+    assert load_config().source == file
+
+
+def test_an_integer_is_a_number_but_true_is_not(tmp_path):
+    config = load_config(write(tmp_path, "[placement]\nlocality_penalty = 2\n"))
+    assert config.placement.locality_penalty == 2.0
+    with pytest.raises(ConfigError, match=r"expected a number, not True"):
+        load_config(write(tmp_path, "[placement]\nlocality_penalty = true\n"))
+
+
+def test_classes_and_their_settings(tmp_path):
+    config = load_config(
+        write(
+            tmp_path,
+            """
+            [site]
+            classes = ["hot", "cold"]
+            default_class = "cold"
+            partition_class = { debug = "cold" }
+            [classes.hot]
+            clock_mhz = 1200
+            bandwidth_sensitive = true
+            """,
+        )
+    )
+    assert config.for_class("hot").clock_mhz == 1200
+    assert config.for_class("cold").clock_mhz is None
+    assert config.site.partition_class == {"debug": "cold"}
+
+
+BAD = {
+    "[sites]": "sites: unknown section",
+    "[site]\nclases = []": "site.clases: unknown key",
+    "[site]\nclasses = []": "site.classes: at least one",
+    "[site]\nclasses = ['A', 'A']\ndefault_class='A'": "names must differ",
+    "[site]\nclasses = ['A']\ndefault_class='B'": "'B' is not one of A",
+    "[site]\nclasses = ['auto']\ndefault_class='auto'": "reserved",
+    "[site]\nclasses = 'A'": "expected a list of strings",
+    "[site]\npartition_class = { p = 'Z' }": "site.partition_class.p: 'Z' is not one of",
+    "[classes.Z]\nclock_mhz = 1": "classes.Z: not one of site.classes",
+    "[classes.A]\nclock_mhz = 0": "between 1 and 10000",
+    "classes = 3": "expected sections",
+    "site = 3": "site: expected a section",
+    "[placement]\nlocality_penalty = 0.9": "placement.locality_penalty: must be from 1.0 to 1e+06",
+    "[placement]\nlocality_penalty = inf": "placement.locality_penalty: inf is out of range",
+    "[placement]\nlevels = 2": "placement.levels: expected a table",
+    "[placement.levels]\nswitch = 'far'": "placement.levels.switch: expected a number",
+    "[placement.levels]\nspine = 2": "levels.spine: unknown level; known: nvlink, socket, node",
+    "[placement.levels]\nswitch = 0.9": "placement.levels.switch: must be from 1.0 to 1e+06",
+    "[placement.levels]\nswitch = nan": "placement.levels.switch: nan is out of range",
+    "[placement.levels]\nnode = 1.1": "levels.node: must be 1.0: node is the tightest level",
+    "[placement.levels]\nsocket = 1.1": "levels.socket: must be 1.0: socket is the tightest",
+    "[placement.levels]\nswitch = 1.3\nrack = 1.2": "levels.rack: must be at least 1.3, the pen",
+    "[placement.levels]\nrack = 1.6": "placement.locality_penalty: must be at least 1.6, the pena",
+    "[placement]\nlocality_penalty = 2\nlevels = {cluster = 3}": "its short form; give one of them",
+    "[placement]\npolicy = 'pal2'": "unknown policy 'pal2'; known: pal, packed",
+    "[placement]\nallowed = ['x']": "placement.allowed: unknown policy 'x'",
+    "[gate]\nlicence = 'a b'": "gate.licence: must be a plain",
+    "[gate]\nreservation = 'a;b'": "gate.reservation: must be a plain",
+    "[gate]\nlicence_count = 0": "gate.licence_count",
+    "[gate]\nlease_s = 10": "gate.lease_s: must be at least 60",
+    "[selector]\nheartbeat_s = 50": "at most a third of gate.lease_s",
+    "[selector]\nround_s = 0": "selector.round_s: must be more than 0",
+    "[store]\npath = 'here.db'": "expected an absolute path",
+    "x = [": "not valid TOML",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path, text):
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, known_policies=("pal", "packed", "pm-first", "pal+mapa"))
+    assert str(caught.value).startswith(str(file))
+    assert BAD[text] in str(caught.value)
+
+
+def test_a_named_file_must_exist_but_the_default_place_may_be_empty(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.toml")
+    monkeypatch.delenv("GPU_AWARE_CONFIG", raising=False)
+    monkeypatch.setattr("slurm_gpu_aware.config.settings.DEFAULT_PATH", tmp_path / "none.toml")
+    assert load_config().source is None
+
+
+def test_levels_stand_from_tight_to_loose(tmp_path):
+    text = "[placement.levels]\nrack = 1.3\ncluster = 1.7\nsocket = 1\nnode = 1.05\nswitch = 1.2\n"
+    placement = load_config(write(tmp_path, text)).placement
+    assert placement.locality_penalty == 1.7
+    assert list(placement.penalties.items()) == [
+        ("socket", 1.0),
+        ("node", 1.05),
+        ("switch", 1.2),
+        ("rack", 1.3),
+        ("cluster", 1.7),
+    ]
+
+
+def test_without_levels_there_are_node_and_cluster(tmp_path):
+    placement = load_config(write(tmp_path, "[placement]\nlocality_penalty = 1.4\n")).placement
+    assert placement.penalties == {"node": 1.0, "cluster": 1.4}
+
+
+@pytest.mark.parametrize("text", ["locality_penalty = 1.5", "levels = {cluster = 1.5}"])
+def test_a_penalty_in_the_file_wins_over_a_measured_one_and_a_default_does_not(tmp_path, text):
+    """Also where it is the number that would be the default."""
+    measured = {"A": {"node": 1.0, "cluster": 1.6}}
+    given = load_config(write(tmp_path, f"[placement]\n{text}\n")).placement
+    assert given.penalties_with(measured).of("A")["cluster"] == (1.5, "configured")
+    silent = load_config(write(tmp_path, "[placement]\n")).placement
+    assert silent.penalties_with(measured).of("A")["cluster"] == (1.6, "measured")
+    assert silent.penalties_with(measured).of("B")["cluster"] == (1.5, "default")
+    assert silent.with_across(1.7).penalties_with(measured).of("A")["cluster"].value == 1.7

@@ -1,0 +1,45 @@
+"""etc/config.toml says what the code does: values are the defaults, no key is missing."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from slurm_gpu_aware.config.settings import LEVELS, ClassConfig, Config, load_config
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = ROOT / "etc" / "config.toml"
+_KEY = re.compile(r"(?:# )?([a-z_]+) = ", re.MULTILINE)
+
+
+def test_values_equal_the_defaults():
+    assert dataclasses.replace(load_config(FILE), source=None) == Config()
+
+
+def test_every_key_is_there_and_explained():
+    text = FILE.read_text()
+    wanted = {f.name for f in dataclasses.fields(ClassConfig)}
+    for section in dataclasses.fields(Config):
+        if section.name in ("classes", "policies", "source"):
+            continue
+        value = getattr(Config(), section.name)
+        assert f"[{section.name}]" in text
+        wanted |= {f.name for f in dataclasses.fields(value)}
+    wanted -= {"partition_class", "levels"}  # sections of their own
+    assert "[site.partition_class]" in text
+    assert "[placement.levels]" in text
+    wanted |= set(LEVELS) - {"cluster"}  # that one has its short form
+    assert wanted - set(_KEY.findall(text)) == set()
+
+
+def test_the_commented_examples_are_valid(tmp_path: Path):
+    """Every example that is commented out can be switched on as it stands."""
+    lines = [re.sub(r"^# ((?:[a-z_]+ = |\[).*)", r"\1", x) for x in FILE.read_text().splitlines()]
+    active = tmp_path / "config.toml"
+    active.write_text("\n".join(lines))
+    config = load_config(active)
+    assert config.classes["A"].clock_mhz == 1380
+    assert config.placement.max_clock_mhz == 1530
+    assert list(config.placement.penalties) == list(LEVELS)
+    assert config.site.partition_class == {"train": "A"}
+    assert set(config.policies["topo-aware"]) == {"weights", "interference"}
+    assert config.events.jobcomp_file is not None

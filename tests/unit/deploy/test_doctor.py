@@ -1,0 +1,426 @@
+"""doctor on a small Slurm of our own: each thing that can be wrong is found and cured.
+
+``sbatch`` is a script that answers with text recorded from Slurm 24.11.5.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from memory_slurm import MemorySlurm, node_record, opened, reservation_record
+from store_samples import report
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.deploy.files import shipped
+from slurm_gpu_aware.deploy.install import filter_files
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import open_store, publish
+from slurm_gpu_aware.store.profiles import (
+    TimingRow,
+    import_timings,
+    merge_report,
+    recompute_scores,
+)
+
+SETTINGS = {
+    "JobCompLoc": "{root}/jobcomp",
+    "JobCompType": "jobcomp/filetxt",
+    "JobSubmitPlugins": "lua",
+    "GresTypes": "gpu",
+    "Licenses": "gpuaware:100000",
+    "Prolog[0]": "{root}/slurm/prolog.d/*",
+    "Epilog[0]": "{root}/slurm/epilog.d/*",
+    "SchedulerParameters": "bf_interval=3,default_queue_depth=5000,batch_sched_delay=0",
+    "SelectType": "select/cons_tres",
+    "SlurmUser": "root(0)",
+    "SLURM_CONF": "{root}/slurm/slurm.conf",
+    "SLURM_VERSION": "24.11.5",
+}
+TYPED = "gpu:g0:1(S:0),gpu:g1:1(S:0)"
+REFUSED = "sbatch: error: gpu-aware: class=gpu-aware-doctor is not valid; valid: A, B, C, auto"
+
+
+class Cluster:
+    """A healthy site in a folder; tests break one thing."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        for name in ("bin", "answers", "slurm", "spool", "lib"):
+            (root / name).mkdir()
+        self.config = root / "config.toml"
+        self.config.write_text(
+            f'[store]\npath = "{root}/lib/store.db"\n'
+            f'[events]\nsubmit_file = "{root}/spool/submitted"\n'
+            f'jobcomp_file = "{root}/jobcomp"\n'
+        )
+        self.settings()
+        self.nodes(TYPED, TYPED)
+        self.gate(80, 100_000)
+        self.script("scontrol", "#!/bin/sh\nexit 1\n")
+        self.sbatch(REFUSED)
+        self.install()
+        self.profile()
+        (root / "lib" / "selectd.lock").write_text(f"{self.stand_in()}\n")
+
+    def stand_in(self) -> int:
+        """A process that looks like the selector to whoever reads its command line."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()", "selectd"],
+            stdin=subprocess.PIPE,
+        )
+        return self.process.pid
+
+    def script(self, name: str, text: str) -> None:
+        path = self.root / "bin" / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def settings(self, **changes: str) -> None:
+        values = {**SETTINGS, **changes}
+        self.answer(settings={k: v.replace("{root}", str(self.root)) for k, v in values.items()})
+
+    def nodes(self, *gres: str) -> None:
+        self.answer(nodes=[node_record(f"n{i + 1}", gres=g) for i, g in enumerate(gres)])
+
+    def gate(self, left_s: float | None, count: int) -> None:
+        now = int(time.time())
+        end = int(now + (left_s or 0.0))
+        licences = f"gpuaware:{count}"
+        held = reservation_record("gpuaware_gate", end_time=end, licenses=licences)
+        self.answer(reservations=[] if left_s is None else [held])
+
+    def answer(self, **values: object) -> None:
+        """What Slurm says from now on."""
+        with opened(self.root / "answers") as state:
+            state.update(values)
+
+    def sbatch(self, said: str) -> None:
+        self.script("sbatch", f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+
+    def install(self) -> None:
+        target = self.root / "slurm"
+        for source in [*filter_files(), *shipped("lua")]:
+            shutil.copy(source, target)
+        for kind in ("prolog.d", "epilog.d"):
+            (target / kind).mkdir()
+            for source in shipped(kind):
+                copied = Path(shutil.copy(source, target / kind))
+                copied.chmod(0o755)
+        config = load_config(self.config)
+        (target / "gpu_aware_conf.lua").write_text(
+            render.lua_conf(
+                config,
+                policies=config.placement.allowed,
+                models=["v100"],
+                max_gpus_per_node=2,
+                operators=[0],
+            )
+        )
+
+    def profile(self) -> None:
+        with open_store(self.root / "lib" / "store.db") as store:
+            for node in ("n1", "n2"):
+                probe = report(node, time.time(), {0: 100.0, 1: 110.0})
+                timings = [{**t, "class": c} for t in probe["timings"] for c in ("A", "B", "C")]
+                merge_report(store, {**probe, "timings": timings})
+            recompute_scores(store)
+            publish(store)
+
+    def ask(self) -> Result:
+        return CliRunner().invoke(
+            cli,
+            ["--config", str(self.config), "doctor", "--json"],
+            env={"PATH": f"{self.root}/bin:{os.environ['PATH']}"},
+        )
+
+    def doctor(self) -> tuple[int, dict[str, dict[str, str]]]:
+        done = self.ask()
+        assert done.stderr == ""
+        found: dict[str, dict[str, str]] = {}
+        for check in json.loads(done.stdout)["checks"]:
+            found.setdefault(check["name"], check)
+        return done.exit_code, found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = Cluster(tmp_path)
+    client = partial(MemorySlurm, tmp_path / "answers")
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", client)
+    yield made
+    made.process.stdin.close()
+    made.process.wait()
+
+
+def test_a_healthy_site_is_fine(cluster: Cluster):
+    code, found = cluster.doctor()
+    bad = {n: c["found"] for n, c in found.items() if c["status"] == "failed"}
+    assert bad == {}
+    assert code == 0
+    expected = {"release", "licence", "gate", "heartbeat", "filter", "filter answers", "store"}
+    assert expected <= set(found)
+    assert {found[n]["status"] for n in expected} == {"ok"}
+
+
+@pytest.mark.parametrize("version", ["23.11.4", "24.05.1", "26.11.0", "nonsense"])
+def test_an_unsupported_release(cluster: Cluster, version: str):
+    cluster.settings(SLURM_VERSION=version)
+    code, found = cluster.doctor()
+    assert code == 3
+    assert "24.11 to 26.05" in found["release"]["cure"]
+
+
+@pytest.mark.parametrize("version", ["24.11.0", "25.05.3", "25.11.1", "26.05.5"])
+def test_supported_releases(cluster: Cluster, version: str):
+    cluster.settings(SLURM_VERSION=version)
+    assert cluster.doctor()[1]["release"]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "cure"),
+    [
+        ({"Licenses": "matlab:2"}, "licence", "add Licenses=gpuaware:100000"),
+        ({"Licenses": "gpuaware:5"}, "licence", "set Licenses=gpuaware:100000"),
+        ({"JobSubmitPlugins": "(null)"}, "filter", "setup --install"),
+        ({"GresTypes": "(null)"}, "settings", "setup --install"),
+        ({"SelectType": "select/linear"}, "settings", "select/cons_tres"),
+    ],
+)
+def test_wrong_settings(cluster: Cluster, changes: dict[str, str], check: str, cure: str):
+    cluster.settings(**changes)
+    code, found = cluster.doctor()
+    assert code == 3
+    assert found[check]["status"] == "failed"
+    assert cure in found[check]["cure"]
+
+
+def test_a_reservation_prolog_that_finds_no_scontrol(cluster: Cluster, tmp_path: Path):
+    """This cluster's scontrol lies in a folder of its own, which Slurm's prologs do not search."""
+    (source,) = shipped("resv.d")
+    folder = tmp_path / "slurm" / "resv.d"
+    folder.mkdir()
+    Path(shutil.copy(source, folder)).chmod(0o755)
+    cluster.settings(ResvProlog=str(folder / source.name))
+    found = cluster.doctor()[1]["resvprolog"]
+    assert found["status"] == "warning"
+    assert found["found"].endswith(f"does not find {tmp_path}/bin/scontrol")
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({"SchedulerParameters": "bf_licenses,default_queue_depth=9"}, "scheduler"),
+        ({"SchedulerParameters": "(null)"}, "scheduler"),
+        ({"SchedulerParameters": "batch_sched_delay=1"}, "scheduler"),
+        ({"SchedulerParameters": "default_queue_depth=9"}, "scheduler"),
+        ({"JobCompType": "jobcomp/none"}, "job ends"),
+        ({"Prolog[0]": "(null)"}, "prolog"),
+        ({"Epilog[0]": "/nowhere/*"}, "epilog"),
+    ],
+)
+def test_what_works_less_well_is_a_warning(cluster: Cluster, changes: dict[str, str], check: str):
+    cluster.settings(**changes)
+    code, found = cluster.doctor()
+    assert code == 0
+    assert found[check]["status"] == "warning"
+    assert found[check]["cure"]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "count", "check", "status"),
+    [
+        (None, 0, "gate", "failed"),
+        (80, 10, "gate", "failed"),
+        (10, 100_000, "heartbeat", "failed"),
+        (-5, 100_000, "heartbeat", "failed"),
+        (55, 100_000, "heartbeat", "failed"),
+        (65, 100_000, "heartbeat", "ok"),
+    ],
+)
+def test_gate_and_heartbeat(
+    cluster: Cluster, left_s: float | None, count: int, check: str, status: str
+):
+    cluster.gate(left_s, count)
+    found = cluster.doctor()[1]
+    assert found[check]["status"] == status
+
+
+def test_types_of_gpus(cluster: Cluster):
+    cluster.nodes(TYPED, "gpu:v100:2")
+    code, found = cluster.doctor()
+    assert (code, found["gres types"]["status"]) == (0, "warning")
+    assert "n2" in found["gres types"]["found"]
+    assert "setup --roll" in found["gres types"]["cure"]
+    cluster.nodes("gpu:2", "gpu:v100:2")
+    code, found = cluster.doctor()
+    assert (code, found["gres types"]["status"]) == (3, "failed")
+    cluster.nodes(TYPED, "gpu:a100_3g.20gb:8", "gpu:2,shard:16")
+    found = cluster.doctor()[1]
+    assert found["gres types"]["status"] == "ok"
+    assert found["gres types"]["found"].endswith("left to Slurm (shards, MPS, MIG): n[2-3]")
+
+
+def test_a_node_that_was_never_profiled(cluster: Cluster):
+    cluster.nodes(TYPED, TYPED, TYPED)
+    found = cluster.doctor()[1]
+    assert "never profiled: n3" in found["coverage"]["found"]
+
+
+def test_a_profile_of_what_slurm_does_not_have(cluster: Cluster):
+    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    with open_store(cluster.root / "lib" / "store.db") as store:
+        import_timings(store, rows, taken_at=time.time(), new_gpus=True)
+        recompute_scores(store)
+    checks = [c for c in json.loads(cluster.ask().stdout)["checks"] if c["name"] == "coverage"]
+    assert [(c["found"], c["cure"]) for c in checks] == [
+        (
+            "Slurm and the profile count GPUs differently on n1",
+            "run 'gpu-aware-profile sweep', then compare gres.conf",
+        ),
+        ("in the profile, but no node of Slurm: n9", "'gpu-aware-profile forget n9'"),
+        (
+            "times were imported for GPUs that no sweep has seen: n1:9",
+            "run 'gpu-aware-profile sweep', or 'gpu-aware-profile forget NODE:INDEX'",
+        ),
+    ]
+
+
+def test_an_old_filter(cluster: Cluster):
+    (cluster.root / "slurm" / "gpu_aware.lua").write_text("return {}\n")
+    code, found = cluster.doctor()
+    assert code == 3
+    assert "gpu_aware.lua" in found["filter"]["found"]
+
+
+def test_a_job_submit_that_does_not_load_us(cluster: Cluster):
+    (cluster.root / "slurm" / "job_submit.lua").write_text("-- the site's own\n")
+    code, found = cluster.doctor()
+    assert code == 3
+    assert "does not load" in found["filter"]["found"]
+
+
+@pytest.mark.parametrize("text", [None, "classes = 3", 'return { classes = { "X" } }'])
+def test_a_filter_configuration_that_disagrees(cluster: Cluster, text: str | None):
+    path = cluster.root / "slurm" / "gpu_aware_conf.lua"
+    path.unlink() if text is None else path.write_text(text)
+    code, found = cluster.doctor()
+    assert code == 3
+    assert found["filter config"]["status"] == "failed"
+
+
+def test_a_filter_configuration_written_by_hand_may_look_different(cluster: Cluster):
+    (cluster.root / "slurm" / "gpu_aware_conf.lua").write_text(
+        '-- by hand\nreturn {\n  licence="gpuaware", -- ours\n  classes = { "A", "B", "C" },\n'
+        f'  submit_file = "{cluster.root}/spool/submitted",\n'
+        '  policies = {"topo-aware", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve",}\n}'
+    )
+    assert cluster.doctor()[1]["filter config"]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("key", "changed", "settings"),
+    [
+        ("operators", "{}", {"SlurmUser": "nobody(65534)"}),
+        ("operators", "{0,4711}", {}),
+        ("reservation", '"another"', {}),
+        ("policies", '{"pal"}', {}),
+    ],
+)
+def test_a_filter_that_would_refuse_the_selector_or_a_policy(
+    cluster: Cluster, key: str, changed: str, settings: dict[str, str]
+):
+    cluster.settings(**settings)
+    path = cluster.root / "slurm" / "gpu_aware_conf.lua"
+    path.write_text(
+        re.sub(rf"{key} = ({{[^}}]*}}|\"[^\"]*\")", f"{key} = {changed}", path.read_text())
+    )
+    code, found = cluster.doctor()
+    assert code == 3
+    assert f"differs from config.toml: {key}" in found["filter config"]["found"]
+    assert "setup --install" in found["filter config"]["cure"]
+
+
+def test_a_filter_that_slurmctld_does_not_run(cluster: Cluster):
+    cluster.sbatch("sbatch: Job 1 to start at 2026-01-01 on nodes n1 in partition gpu")
+    code, found = cluster.doctor()
+    assert code == 3
+    assert "not refused" in found["filter answers"]["found"]
+
+
+def test_root_without_an_account_cannot_ask_the_filter(cluster: Cluster):
+    cluster.sbatch("allocation failure: Invalid account or account/partition combination")
+    assert cluster.doctor()[1]["filter answers"]["status"] == "skipped"
+
+
+def test_no_selector(cluster: Cluster):
+    cluster.process.stdin.close()
+    cluster.process.wait()
+    code, found = cluster.doctor()
+    assert code == 3
+    assert "systemctl enable --now" in found["selector"]["cure"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
+def test_a_process_of_another_user_is_no_selector(cluster: Cluster):
+    """The selector is gone; its number is that of a process that a user gave its name."""
+    os.chown(cluster.root / "lib" / "selectd.lock", 65534, 65534)
+    assert cluster.doctor()[1]["selector"]["status"] == "failed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
+def test_a_lock_that_root_left_keeps_the_selector_from_starting(cluster: Cluster):
+    cluster.settings(SlurmUser="nobody(65534)")
+    for path in (cluster.root / "lib", *(cluster.root / "lib").iterdir()):
+        os.chown(path, 65534, 65534)
+    assert cluster.doctor()[1]["permissions"]["status"] == "ok"
+    lock = cluster.root / "lib" / "selectd.lock"
+    os.chown(lock, 0, 0)
+    found = cluster.doctor()[1]["permissions"]
+    assert found["found"] == f"nobody cannot write to {lock}"
+    assert "setup --install" in found["cure"]
+
+
+def test_a_missing_and_a_damaged_store(cluster: Cluster):
+    for path in (cluster.root / "lib").glob("store*"):
+        path.unlink()
+    code, found = cluster.doctor()
+    assert code == 3
+    assert found["store"]["status"] == "failed"
+    assert found["profile"]["status"] == "skipped"
+    (cluster.root / "lib" / "store.db").write_bytes(b"nonsense" * 500)
+    code, found = cluster.doctor()
+    assert code == 3
+    assert "damaged" in found["store"]["found"]
+
+
+def test_without_slurm_the_rest_is_still_checked(cluster: Cluster):
+    cluster.answer(silent="Unable to contact slurm controller")
+    code, found = cluster.doctor()
+    assert code == 3
+    assert "Unable to contact" in found["release"]["found"]
+    assert found["licence"]["status"] == "skipped"
+    assert found["store"]["status"] == "ok"
+
+
+def test_a_host_without_the_client_is_told_what_to_install(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    def missing(timeout_s: float) -> None:
+        raise SourceError("the client of Slurm's library is not built: install Slurm's headers")
+
+    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", missing)
+    code, found = cluster.doctor()
+    assert code == 3
+    assert found["release"]["status"] == "failed"
+    assert "install Slurm's headers" in found["release"]["found"]
+    assert found["store"]["status"] == "ok"

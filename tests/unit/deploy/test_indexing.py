@@ -1,0 +1,188 @@
+"""Records are split without losing anything, and put back byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
+from slurm_gpu_aware.deploy.render import NodeGpus
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.conffile import read_conf
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+
+CONF = """\
+# Site
+NodeName=DEFAULT RealMemory=1000 Feature=ib
+NodeName=n[1-4] NodeAddr=10.0.0.[11-14] CPUs=8 \\
+    Gres=gpu:a100:2,nic:1 Weight=10   # racks 1 and 2
+NodeName=old Gres=gpu:2
+PartitionName=gpu Nodes=n[1-4] Default=YES
+"""
+GRES = """\
+# Site
+AutoDetect=off
+Name=gpu Type=a100 File=/dev/nvidia[0-1] Cores=0-3
+Name=nic File=/dev/nic0
+"""
+
+
+def site(folder: Path, conf: str = CONF, gres: str | None = GRES, **profile: NodeGpus) -> SiteFiles:
+    (folder / "slurm.conf").write_bytes(conf.encode("utf-8", "surrogateescape"))
+    if gres is not None:
+        (folder / "gres.conf").write_text(gres)
+    return again(folder, **profile)
+
+
+def again(folder: Path, **profile: NodeGpus) -> SiteFiles:
+    return read_site(folder / "slurm.conf", folder / "gres.conf", profile)
+
+
+def apply(found: SiteFiles, indexed: set[str], *, features: bool = True) -> None:
+    for path, text in found.texts(indexed, features=features).items():
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def records(folder: Path) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for record in read_conf(folder / "slurm.conf").nodes:
+        for name in expand_hostlist(record["nodename"]):
+            assert name not in found, "a node stands in two records"
+            found[name] = dict(record)
+    return found
+
+
+def test_a_split_keeps_every_other_parameter(tmp_path: Path):
+    apply(site(tmp_path), {"n2", "n3"})
+    got = records(tmp_path)
+    assert set(got) == {"n1", "n2", "n3", "n4", "old"}
+    for name in ("n1", "n2", "n3", "n4"):
+        assert (got[name]["cpus"], got[name]["weight"], got[name]["realmemory"]) == (
+            "8",
+            "10",
+            "1000",
+        )
+        assert got[name]["features"] == "ib,gpu_a100"
+    assert got["n2"]["gres"] == "gpu:g0:1,gpu:g1:1,nic:1"
+    assert got["n1"]["gres"] == "gpu:a100:2,nic:1"
+    assert got["n1"]["nodeaddr"] == "10.0.0.[11,14]"
+    assert got["n2"]["nodeaddr"] == "10.0.0.[12-13]"
+    gres = (tmp_path / "gres.conf").read_text()
+    assert "\nNodeName=n[1,4],old Name=gpu Type=a100 File=/dev/nvidia[0-1] Cores=0-3\n" in gres
+    assert "\nNodeName=n[2-3] Name=gpu Type=g1 File=/dev/nvidia1 Cores=0-3\n" in gres
+    assert "\nName=nic File=/dev/nic0\n" in gres
+
+
+def test_all_orders_of_moving_end_in_the_same_files(tmp_path: Path):
+    for order in (["n1", "n2", "n3"], ["n3", "n1", "n2"]):
+        folder = tmp_path / order[0]
+        folder.mkdir()
+        site(folder)
+        for name in order:
+            found = again(folder)
+            apply(found, set(found.indexed_by_us()) | {name})
+    one, other = ((tmp_path / n / "slurm.conf").read_text() for n in ("n1", "n3"))
+    assert one == other
+    assert again(tmp_path / "n1").indexed_by_us() == {"n1", "n2", "n3"}
+
+
+@pytest.mark.parametrize("conf", [CONF, CONF.rstrip("\n"), CONF.replace("\n", "\r\n")])
+def test_back_is_byte_for_byte(tmp_path: Path, conf: str):
+    conf += "# caf\udce9 in another encoding"
+    before = site(tmp_path, conf)
+    raw = (tmp_path / "slurm.conf").read_bytes()
+    apply(before, {"n1", "n4"})
+    assert (tmp_path / "slurm.conf").read_bytes() != raw
+    apply(again(tmp_path), set(), features=False)
+    assert (tmp_path / "slurm.conf").read_bytes() == raw
+    assert (tmp_path / "gres.conf").read_text() == GRES
+
+
+def test_features_alone_leave_types_and_gres_conf(tmp_path: Path):
+    found = site(tmp_path)
+    changes = found.texts((), features=True)
+    assert [p.name for p in changes] == ["slurm.conf"]
+    apply(found, set())
+    assert records(tmp_path)["n1"]["gres"] == "gpu:a100:2,nic:1"
+    assert again(tmp_path).indexed_by_us() == set()
+    assert again(tmp_path).texts((), features=True) == {}
+
+
+def test_a_record_in_an_included_file_is_changed_there(tmp_path: Path):
+    (tmp_path / "nodes.conf").write_text("NodeName=n[1-2] Gres=gpu:a100:2\n")
+    found = site(tmp_path, "ClusterName=c\nInclude nodes.conf\n")
+    changes = found.texts({"n1"}, features=True)
+    assert [p.name for p in changes] == ["gres.conf", "nodes.conf"]
+    apply(found, {"n1"})
+    assert records(tmp_path)["n1"]["gres"] == "gpu:g0:1,gpu:g1:1"
+    assert again(tmp_path).indexed_by_us() == {"n1"}
+
+
+def test_lines_of_ours_that_were_edited_stop_us(tmp_path: Path):
+    apply(site(tmp_path), {"n1"})
+    path = tmp_path / "slurm.conf"
+    path.write_text(path.read_text().replace("Weight=10 Features", "Weight=99 Features"))
+    with pytest.raises(SourceError, match="changed by hand"):
+        again(tmp_path)
+
+
+def test_a_change_of_the_sites_own_line_is_taken_over(tmp_path: Path):
+    apply(site(tmp_path), {"n1"})
+    path = tmp_path / "slurm.conf"
+    path.write_text(
+        path.read_text().replace(
+            "#|     Gres=gpu:a100:2,nic:1 Weight=10", "#|  Gres=gpu:a100:2 Weight=7"
+        )
+    )
+    found = again(tmp_path)
+    apply(found, set(found.indexed_by_us()))
+    assert {r.get("weight") for n, r in records(tmp_path).items() if n != "old"} == {"7"}
+
+
+def test_gpus_that_slurm_detects_come_from_the_profile(tmp_path: Path):
+    profile = {n: NodeGpus(n, (0, 1), "h100", (0, 1), 2, 4) for n in ("n1", "n2")}
+    gres = "AutoDetect=nvml\n"
+    found = site(tmp_path, "NodeName=n[1-2] Gres=gpu:2\n", gres, **profile)
+    apply(found, {"n2"})
+    text = (tmp_path / "gres.conf").read_text()
+    assert "\nNodeName=n2 AutoDetect=off\n" in text
+    assert "\nNodeName=n2 Name=gpu Type=g1 File=/dev/nvidia1 Cores=4-7\n" in text
+    assert records(tmp_path)["n1"]["features"] == "gpu_h100"
+    # The profile may be lost meanwhile: what is indexed stays so.
+    assert again(tmp_path).nodes["n2"].indices == (0, 1)
+    apply(again(tmp_path, **profile), set(), features=False)
+    assert (tmp_path / "gres.conf").read_text() == gres
+
+
+@pytest.mark.parametrize(
+    ("conf", "gres", "problem"),
+    [
+        ("Gres=gpu:2", "", "no File="),
+        ("Gres=gpu:2,shard:8", GRES, "shared"),
+        ("Gres=gpu:a100:1,gpu:v100:1", GRES, "several GPU types"),
+        ("Gres=gpu:4", GRES, "slurm.conf says 4 GPUs"),
+        ("Gres=gpu:2", "Name=gpu File=/dev/nvidia[0,2]\n", "slurm.conf says 2 GPUs"),
+        ("Gres=gpu:2", "Name=gpu File=/dev/dri/card[0-1]\n", "not /dev/nvidiaN"),
+        ("Gres=gpu:2", "Name=gpu MultipleFiles=/dev/nvidia0,/dev/c1\n", "MIG"),
+        ("Gres=gpu:2", GRES + "Name=mps Count=200\n", "MPS"),
+        ("Gres=gpu:g0:1,gpu:g1:1", GRES, "one type per GPU already"),
+    ],
+)
+def test_what_cannot_be_indexed_says_why(tmp_path: Path, conf: str, gres: str, problem: str):
+    node = site(tmp_path, f"NodeName=n1 {conf}\n", gres).nodes["n1"]
+    assert problem in (node.problem or "")
+    assert node.indices == ()
+
+
+def test_nodes_without_gpus_do_not_count(tmp_path: Path):
+    assert set(site(tmp_path, CONF + "NodeName=login CPUs=2\n").nodes) == {
+        *("n1", "n2", "n3", "n4"),
+        "old",
+    }
+
+
+def test_lists_that_do_not_fit_are_named(tmp_path: Path):
+    found = site(tmp_path, "NodeName=n[1-3] NodeAddr=a,b Gres=gpu:2\n")
+    with pytest.raises(SourceError, match="NodeAddr=a,b has 2 values for 3 nodes"):
+        found.texts({"n1"}, features=True)

@@ -1,0 +1,222 @@
+"""What setup writes: GRES lines, merged settings, the Lua table."""
+
+from pathlib import Path
+
+import lupa.lua51 as lua51
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, SiteConfig
+from slurm_gpu_aware.deploy.render import (
+    NodeGpus,
+    feature_of,
+    gate_command,
+    gres_lines,
+    lua_conf,
+    node_lines,
+    selectd_unit,
+    slurm_settings,
+)
+from slurm_gpu_aware.slurm.conffile import SlurmConf, parse_conf
+from slurm_gpu_aware.slurm.hostlist import hostlist
+
+
+def two_socket_node(name: str, model: str | None = "v100") -> NodeGpus:
+    return NodeGpus(name, (0, 1, 2, 3), model, (0, 0, 1, 1), sockets=2, cores_per_socket=8)
+
+
+def settings(conf: str, **changes: object) -> dict[str, str]:
+    return dict(slurm_settings(Config(**changes), parse_conf(conf), {}).values)  # type: ignore[arg-type]
+
+
+def test_gres_lines_name_each_index_and_the_cores_of_its_socket():
+    lines = gres_lines([two_socket_node("n1"), two_socket_node("n2")])
+    assert lines == [
+        "NodeName=n[1-2] AutoDetect=off",
+        "NodeName=n[1-2] Name=gpu Type=g0 File=/dev/nvidia0 Cores=0-7",
+        "NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1 Cores=0-7",
+        "NodeName=n[1-2] Name=gpu Type=g2 File=/dev/nvidia2 Cores=8-15",
+        "NodeName=n[1-2] Name=gpu Type=g3 File=/dev/nvidia3 Cores=8-15",
+    ]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        NodeGpus("n", (0, 1), "v100", (0, 1)),
+        NodeGpus("n", (0, 1), "v100", (0, 3), sockets=2, cores_per_socket=4),
+        NodeGpus("n", (0, 1), "v100", (None, None), sockets=2, cores_per_socket=4),
+        NodeGpus("n", (0, 1), "v100", (-1, -1), sockets=2, cores_per_socket=4),
+    ],
+)
+def test_cores_are_left_out_where_they_are_not_certain(node: NodeGpus):
+    assert all("Cores" not in line for line in gres_lines([node]))
+
+
+def test_a_lost_gpu_keeps_the_indices_of_the_others():
+    assert "gpu:g0:1,gpu:g2:1" in node_lines([NodeGpus("n1", (0, 2))])[0]
+
+
+def test_different_nodes_get_lines_of_their_own():
+    lines = node_lines([two_socket_node("n1"), NodeGpus("n2", (0,), "a100")])
+    assert lines == [
+        "NodeName=n1 Gres=gpu:g0:1,gpu:g1:1,gpu:g2:1,gpu:g3:1 Features=gpu_v100",
+        "NodeName=n2 Gres=gpu:g0:1 Features=gpu_a100",
+    ]
+
+
+@pytest.mark.parametrize("model", ["a b", "a&b", "", "x,y", "g1", "-a"])
+def test_a_model_that_is_no_feature_is_refused(model: str):
+    with pytest.raises(ValueError, match="cannot be a Slurm feature"):
+        feature_of(model)
+
+
+def test_settings_of_an_empty_slurm_conf():
+    assert settings("") == {
+        "GresTypes": "gpu",
+        "Licenses": "gpuaware:100000,gpuaware_shelf:8",
+        "JobSubmitPlugins": "lua",
+        "SchedulerParameters": "default_queue_depth=5000,batch_sched_delay=1",
+    }
+
+
+def test_settings_keep_what_the_site_has():
+    got = settings(
+        "GresTypes=mps\nLicenses=matlab:2\nJobSubmitPlugins=all_partitions\n"
+        "SchedulerParameters=bf_window=60,default_queue_depth=9,batch_sched_delay=2\n"
+    )
+    assert got == {
+        "GresTypes": "mps,gpu",
+        "Licenses": "matlab:2,gpuaware:100000,gpuaware_shelf:8",
+        "JobSubmitPlugins": "all_partitions,lua",
+        "SchedulerParameters": "bf_window=60,default_queue_depth=9,batch_sched_delay=2",
+    }
+
+
+def test_the_count_of_our_licence_follows_the_configuration():
+    got = settings("Licenses=gpuaware:5,gpuaware_shelf,x*3\n", gate=GateConfig(licence_count=70))
+    assert got["Licenses"] == "x*3,gpuaware:70,gpuaware_shelf:8"
+
+
+def test_a_foreign_prolog_stays_and_the_admin_is_told():
+    both = {"Prolog": "/etc/slurm/gpu.sh", "Epilog": "/etc/slurm/e.sh"}
+    got = slurm_settings(Config(), parse_conf("Prolog=/site/prolog\n"), both)
+    assert "Prolog" not in got.values
+    assert got.values["Epilog"] == "/etc/slurm/e.sh"
+    assert any("Prolog=/site/prolog stays" in note for note in got.notes)
+
+
+def test_a_prolog_folder_of_the_site_needs_nothing():
+    got = slurm_settings(
+        Config(), parse_conf("Prolog=/etc/slurm/p.d/*\n"), {"Prolog": "/etc/slurm/p.d/gpu"}
+    )
+    assert "Prolog" not in got.values
+    assert not any("Prolog" in note for note in got.notes)
+
+
+def test_job_completion_of_the_site_is_not_replaced():
+    config = Config(events=EventsConfig(jobcomp_file=Path("/var/log/jc")))
+    ours = slurm_settings(config, SlurmConf(), {})
+    theirs = slurm_settings(config, parse_conf("JobCompType=jobcomp/mysql\n"), {})
+    assert ours.values["JobCompLoc"] == "/var/log/jc"
+    assert "JobCompType" not in theirs.values
+    assert any("jobcomp/mysql stays" in note for note in theirs.notes)
+
+
+def test_bf_licenses_is_warned_of():
+    notes = slurm_settings(Config(), parse_conf("SchedulerParameters=bf_licenses\n"), {}).notes
+    assert any("bf_licenses" in note for note in notes)
+
+
+def read_lua(text: str) -> dict[str, object]:
+    table = lua51.LuaRuntime(encoding=None).execute(text.encode())
+    return {k.decode(): v for k, v in table.items()}
+
+
+def test_lua_conf_is_a_table_that_lua_reads():
+    config = Config(site=SiteConfig(classes=("A", "B"), park_uncommented=False))
+    got = read_lua(
+        lua_conf(config, policies=["pal"], models=["v100"], max_gpus_per_node=4, operators=[1000])
+    )
+    assert list(got["classes"].values()) == [b"A", b"B"]  # type: ignore[attr-defined]
+    assert got["licence"] == b"gpuaware"
+    assert got["submit_file"] == b"/var/spool/slurm-gpu-aware/submitted"
+    assert got["park_uncommented"] is False
+    assert got["max_gpus_per_node"] == 4
+    assert list(got["operators"].values()) == [1000]  # type: ignore[attr-defined]
+
+
+FILTER = Path(__file__).resolve().parents[3] / "etc" / "lua" / "gpu_aware.lua"
+
+
+@pytest.mark.parametrize("most", [0, 8])
+def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
+    """Read by the filter's own reader, which checks every field."""
+    file = tmp_path / "gpu_aware_conf.lua"
+    file.write_text(
+        lua_conf(
+            Config(),
+            policies=["pal", "pm-first", "pal+mapa"],
+            models=["V100", "a100-80gb"],
+            max_gpus_per_node=most,
+            max_cpus_per_node=8 * most,
+            max_memory_mb_per_node=1000 * most,
+            operators=[0, 64030],
+        )
+    )
+    lua = lua51.LuaRuntime()
+    lua.execute("slurm = {log_error = function() end}")
+    read = lua.eval(f'dofile("{FILTER}").read_conf')
+    result = read(str(file))
+    conf, problem = result if isinstance(result, tuple) else (result, None)
+    assert problem is None
+    assert dict(conf.model_set.items()) == {"v100": True, "a100-80gb": True}
+    assert conf.max_gpus_per_node == (most or None)
+    assert conf.max_cpus_per_node == (8 * most or None)
+    assert conf.max_memory_mb_per_node == (1000 * most or None)
+    assert conf.reservation == "gpuaware_gate"
+
+
+@given(st.text(max_size=40))
+def test_any_path_survives_the_way_through_lua(text: str):
+    path = "/" + text.encode("utf-8", "replace").decode("utf-8")
+    config = Config(events=EventsConfig(submit_file=Path(path)))
+    got = read_lua(lua_conf(config, policies=[], models=[], max_gpus_per_node=0))
+    assert got["submit_file"] == str(Path(path)).encode()
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["n1"], "n1"),
+        (["n1", "n2", "n3"], "n[1-3]"),
+        (["n9", "n10", "n12"], "n[9-10,12]"),
+        (["g01", "g02", "g10"], "g[01-02,10]"),
+        (["b", "a"], "a,b"),
+        (["a", "a1", "a2"], "a,a[1-2]"),
+        (["n1-ib", "x2y3"], "n1-ib,x2y3"),
+    ],
+)
+def test_hostlist(names: list[str], short: str):
+    assert hostlist(names) == short
+
+
+def test_gate_command_is_an_argv_for_the_whole_licence():
+    argv = gate_command(Config())
+    assert argv[:3] == ["scontrol", "create", "reservation"]
+    assert "licenses=gpuaware:100000" in argv
+    assert "duration=2" in argv
+
+
+def test_unit_runs_selectd_as_slurm_user_and_can_write_its_store():
+    unit = selectd_unit(
+        Path("/opt/x/bin/gpu-aware"),
+        user="slurm",
+        config_file=Path("/etc/c.toml"),
+        store=Path("/var/lib/x/store.db"),
+    )
+    assert "ExecStart=/opt/x/bin/gpu-aware selectd" in unit
+    assert "User=slurm" in unit
+    assert "UMask=0027" in unit
+    assert "ReadWritePaths=/var/lib/x\n" in unit

@@ -1,0 +1,481 @@
+"""The rolling change of GRES types on a simulated Slurm that dies under us at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
+from slurm_gpu_aware.deploy.rollout import Rolling
+from slurm_gpu_aware.deploy.rollout_node import REASON
+from slurm_gpu_aware.deploy.rollout_state import RollState, StateFile, Summary
+from slurm_gpu_aware.errors import SourceError, StoppedError
+from slurm_gpu_aware.slurm.conffile import read_conf
+from slurm_gpu_aware.slurm.gres_line import parse_gres
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.records import SlurmNode
+
+CONF = """\
+ClusterName=test  # a comment
+NodeName=n[1-3] CPUs=8 Gres=gpu:v100:2,nic:1 Feature=ib
+NodeName=login CPUs=2
+"""
+GRES = "NodeName=n[1-3] Name=gpu Type=v100 File=/dev/nvidia[0-1]\n"
+NODES = ["n1", "n2", "n3"]
+INDEXED = (("g0", 1), ("g1", 1))
+PLAIN = (("v100", 2),)
+
+
+class KilledError(BaseException):
+    """The process is gone; nothing catches it."""
+
+
+@dataclass
+class World:
+    """A Slurm and a site's folder. Jobs are ticks that they still need; a pause is a tick."""
+
+    folder: Path
+    jobs: dict[str, list[int]] = field(default_factory=dict)
+    """Node -> ticks left of each job."""
+    drained: dict[str, str] = field(default_factory=dict)
+    """Node -> reason."""
+    registered: dict[str, tuple[tuple[str | None, int], ...]] = field(default_factory=dict)
+    killed_jobs: int = 0
+    refuses: set[str] = field(default_factory=set)
+    """Nodes whose slurmd does not register with index types."""
+    invalid: set[str] = field(default_factory=set)
+    features: dict[str, frozenset[str]] = field(default_factory=dict)
+    steps: int = 0
+    dies_at: int | None = None
+    hangs_at: int | None = None
+    """Which reconfigure, from 1, slurmctld does not survive; it is back after 100 s."""
+    reconfigured: int = 0
+    on_hang: Callable[[], None] = lambda: None
+    clock: float = 0.0
+    on_pause: Callable[[], None] = lambda: None
+    distributed: int = 0
+
+    def step(self) -> None:
+        """A call that changes something: the process may be killed before or after it."""
+        self.steps += 1
+        if self.dies_at == self.steps:
+            raise KilledError
+
+    # Control
+
+    def nodes(self) -> dict[str, SlurmNode]:
+        out = {}
+        for name in NODES:
+            states = {"ALLOCATED" if self.jobs.get(name) else "IDLE"}
+            states |= {"DRAIN"} if name in self.drained else set()
+            states |= {"INVALID_REG"} if name in self.invalid else set()
+            out[name] = SlurmNode(
+                name,
+                frozenset(states),
+                self.features.get(name, frozenset()),
+                self.registered[name],
+                frozenset(),
+                reason=self.drained.get(name, ""),
+                slurmd_start_s=1.0,
+            )
+        return out
+
+    def jobs_on(self, node: str) -> tuple[str, ...]:
+        return tuple(f"{node}-{i}" for i, _ in enumerate(self.jobs.get(node, [])))
+
+    def drain(self, node: str, reason: str) -> None:
+        self.step()
+        self.drained[node] = reason
+        self.step()
+
+    def resume(self, node: str) -> None:
+        self.step()
+        del self.drained[node]
+        self.step()
+
+    def reconfigure(
+        self,
+        ready: Callable[[], None],
+        node: str | None,
+        say: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        ready()
+        self.step()
+        self.reconfigured += 1
+        if self.reconfigured == self.hangs_at:
+            say("slurmctld has not answered for 40 s")
+            if stopping():
+                raise StoppedError("slurmctld does not answer")
+            self.clock += 100
+            self.on_hang()
+            ready()
+        self.take_over()
+        self.step()
+
+    def take_over(self) -> None:
+        """What the files say is true from now on."""
+        for record in read_conf(self.folder / "slurm.conf").nodes:
+            gres = [g for g in parse_gres(record.get("gres", "")) if g.name == "gpu"]
+            for name in expand_hostlist(record["nodename"]):
+                if not gres:
+                    continue
+                words = record.get("features") or record.get("feature") or ""
+                self.features[name] = frozenset(words.split(","))
+                new = tuple((g.kind, g.count) for g in gres)
+                if new != self.registered[name] and self.jobs.get(name):
+                    self.killed_jobs += len(self.jobs.pop(name))
+                if new == INDEXED and name in self.refuses:
+                    self.invalid.add(name)
+                else:
+                    self.invalid.discard(name)
+                    self.registered[name] = new
+
+    def jobs_with_feature(self, features: frozenset[str]) -> list[str]:
+        return []
+
+    def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]:
+        return [], {}
+
+    # Site
+
+    def read(self) -> SiteFiles:
+        return read_site(self.folder / "slurm.conf", self.folder / "gres.conf")
+
+    def write(self, path: Path, text: str) -> None:
+        self.step()
+        path.write_text(text)
+        self.step()
+
+    def distribute(self) -> None:
+        self.distributed += 1
+
+    def filter_models(self, models: frozenset[str]) -> None:
+        """From now on requests ask for the feature: Slurm must know it."""
+        for name in NODES:
+            assert {f"gpu_{m}" for m in models} <= self.features.get(name, frozenset())
+        self.step()
+
+    # Time
+
+    def pause(self, seconds: float) -> None:
+        self.clock += seconds
+        self.on_pause()
+        for name, left in self.jobs.items():
+            self.jobs[name] = [ticks - 1 for ticks in left if ticks > 1]
+
+    def texts(self) -> Mapping[str, str]:
+        return {p: (self.folder / p).read_text() for p in ("slurm.conf", "gres.conf")}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    (tmp_path / "slurm.conf").write_text(CONF)
+    (tmp_path / "gres.conf").write_text(GRES)
+    jobs = {"n1": [3, 1], "n3": [2]}
+    return World(tmp_path, jobs=jobs, registered=dict.fromkeys(NODES, PLAIN))
+
+
+class Said(list[str]):
+    """Lines of progress; ``heard`` is called with each."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def append(self, text: str) -> None:
+        super().append(text)
+        self._heard(text)
+
+
+def run(
+    world: World,
+    *,
+    undo: bool = False,
+    scope: list[str] | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    said: list[str] | None = None,
+) -> Summary:
+    work = Rolling(
+        world,
+        world,
+        StateFile(world.folder / "roll.json"),
+        undo=undo,
+        say=(said if said is not None else []).append,
+        stopping=stopping,
+        now=lambda: world.clock,
+        pause=world.pause,
+    )
+    return work.run(NODES if scope is None else scope)
+
+
+def results(summary: Summary) -> dict[str, str]:
+    return {o.node: o.result for o in summary.nodes}
+
+
+def test_there_and_back(world: World):
+    summary = run(world)
+    assert results(summary) == dict.fromkeys(NODES, "changed")
+    assert world.registered == dict.fromkeys(NODES, INDEXED)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert world.distributed == 4  # features first, then each node
+    conf = read_conf(world.folder / "slurm.conf")
+    assert [(n["nodename"], n.get("gres"), n.get("feature")) for n in conf.nodes] == [
+        ("n[1-3]", "gpu:g0:1,gpu:g1:1,nic:1", "ib,gpu_v100"),
+        ("login", None, None),
+    ]
+    assert results(run(world)) == dict.fromkeys(NODES, "already")
+    assert results(run(world, undo=True)) == dict.fromkeys(NODES, "changed")
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    assert world.texts() == {"slurm.conf": CONF, "gres.conf": GRES}
+    assert not (world.folder / "roll.json").exists()
+
+
+def test_idle_nodes_come_first(world: World):
+    assert [o.node for o in run(world).nodes] == ["n2", "n1", "n3"]
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_killed_at_every_step(world: World, undo: bool):
+    """However often it is killed, starting it again ends where one run would have."""
+    if undo:
+        run(world)
+        world.jobs = {"n1": [3, 1], "n3": [2]}
+    world.steps = 0
+    deaths = 0
+    while True:
+        world.steps, world.dies_at = 0, deaths % 7 + 1
+        try:
+            summary = run(world, undo=undo)
+            break
+        except KilledError:
+            deaths += 1
+            assert deaths < 200
+    assert deaths > 10
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
+    assert not summary.interrupted
+    if undo:
+        assert world.texts() == {"slurm.conf": CONF, "gres.conf": GRES}
+
+
+@pytest.mark.parametrize("step", range(1, 40))
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("back", [False, True])
+def test_killed_and_the_node_resumed_by_hand(world: World, step: int, undo: bool, back: bool):
+    """Jobs start there with the old GPUs, and no later reconfigure changes these under them."""
+    if undo:
+        run(world)
+    world.steps, world.dies_at = 0, step
+    try:
+        run(world, undo=undo)
+    except KilledError:
+        assert world.steps == step
+    world.dies_at = None
+    for name in world.drained:
+        world.jobs[name] = [4]
+    world.drained.clear()
+    end = undo != back  # the other direction is asked for the next time
+    summary = run(world, undo=end)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert set(results(summary).values()) <= {"changed", "already"}
+    assert world.registered == dict.fromkeys(NODES, PLAIN if end else INDEXED)
+
+
+@pytest.mark.parametrize("step", range(1, 40))
+def test_killed_once_and_undone_instead(world: World, step: int):
+    world.dies_at = step
+    try:
+        run(world)
+    except KilledError:
+        assert world.steps == step
+    world.dies_at = None
+    run(world, undo=True)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    assert world.texts() == {"slurm.conf": CONF, "gres.conf": GRES}
+
+
+def test_a_node_of_another_scope_is_not_left_drained(world: World):
+    world.dies_at = 12
+    with pytest.raises(KilledError):
+        run(world, scope=["n2"])
+    assert world.drained == {"n2": REASON}
+    world.dies_at = None
+    run(world, scope=["n3"])
+    assert world.drained == {}
+    assert world.registered["n3"] == INDEXED
+
+
+def test_what_others_drained_is_left_alone(world: World):
+    world.drained["n2"] = "broken fan"
+    summary = run(world)
+    assert results(summary) == {"n1": "changed", "n2": "skipped", "n3": "changed"}
+    assert world.drained == {"n2": "broken fan"}
+    assert world.registered["n2"] == PLAIN
+
+
+def test_drained_by_an_admin_while_it_waits(world: World):
+    def admin() -> None:
+        if "n1" in world.drained:
+            world.drained["n1"] = "needs a new disk"
+
+    world.on_pause = admin
+    summary = run(world, scope=["n1"])
+    assert results(summary) == {"n1": "skipped"}
+    assert world.drained == {"n1": "needs a new disk"}
+    assert world.registered["n1"] == PLAIN
+
+
+def test_resumed_by_an_admin_while_it_waits(world: World):
+    world.on_pause = lambda: world.drained.pop("n1", None) and None
+    summary = run(world, scope=["n1"])
+    assert results(summary) == {"n1": "skipped"}
+    assert world.registered["n1"] == PLAIN
+    assert world.killed_jobs == 0
+
+
+def test_a_node_that_does_not_register_is_put_back_and_the_run_ends(world: World):
+    world.refuses = {"n2"}
+    summary = run(world)
+    assert results(summary) == {"n2": "failed"}
+    assert "INVALID_REG" in summary.nodes[0].why
+    assert "put back" in summary.nodes[0].why
+    assert world.drained == {}
+    assert world.invalid == set()
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    world.refuses = set()
+    assert results(run(world)) == dict.fromkeys(NODES, "changed")
+
+
+def test_a_failing_distribution_puts_the_node_back(world: World, monkeypatch):
+    calls = 0
+
+    def distribute() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise SourceError("rsync: n2: no route to host")
+
+    monkeypatch.setattr(world, "distribute", distribute)
+    summary = run(world)
+    assert results(summary) == {"n2": "failed"}
+    assert "no route to host" in summary.nodes[0].why
+    assert world.registered == dict.fromkeys(NODES, PLAIN)
+    assert world.drained == {}
+
+
+def test_interrupted_while_waiting_gives_the_node_back(world: World):
+    said: list[str] = []
+    summary = run(world, scope=["n1"], stopping=lambda: world.clock > 0, said=said)
+    assert summary.interrupted
+    assert results(summary) == {"n1": "left"}
+    assert world.drained == {}
+    assert world.registered["n1"] == PLAIN
+    assert any("waiting for 2 jobs" in line for line in said)
+    last = StateFile(world.folder / "roll.json").load()
+    assert last == RollState("roll", ("n1",), "n1")
+
+
+@pytest.mark.parametrize("hangs_at", range(1, 5))
+def test_stopped_while_slurmctld_hangs(world: World, hangs_at: int):
+    """A node whose files are written stays drained, and is told of; the next run goes on."""
+    world.hangs_at = hangs_at
+    hung = False
+
+    def say(text: str) -> None:
+        nonlocal hung
+        hung |= "has not answered" in text
+
+    summary = run(world, stopping=lambda: hung, said=Said(say))
+    assert summary.interrupted
+    left = [(o.node, o.why) for o in summary.nodes if o.result == "left"]
+    assert [node for node, _ in left] == list(world.drained)
+    assert len(left) == (hangs_at > 1)
+    assert all("still drained: slurmctld does not answer" in why for _, why in left)
+    assert set(results(run(world)).values()) <= {"changed", "already"}
+    assert world.registered == dict.fromkeys(NODES, INDEXED)
+    assert world.drained == {}
+    assert world.killed_jobs == 0
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_resumed_by_an_admin_who_restarts_slurmctld(world: World, undo: bool):
+    """slurmctld then has what the files said; a job that began there is not killed."""
+    if undo:
+        run(world)
+    world.hangs_at = world.reconfigured + (1 if undo else 2)
+
+    def admin() -> None:
+        world.take_over()
+        (node,) = world.drained
+        del world.drained[node]
+        world.jobs[node] = [10**6]
+
+    world.on_hang = admin
+    said: list[str] = []
+    summary = run(world, undo=undo, said=said)
+    assert world.killed_jobs == 0
+    assert list(results(summary).values()) == ["skipped", "changed", "changed"]
+    assert any("somebody resumed it meanwhile" in line for line in said)
+    assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
+    conf = read_site(world.folder / "slurm.conf", world.folder / "gres.conf")
+    assert conf.indexed_by_us() == (frozenset() if undo else frozenset(NODES))
+
+
+def test_resumed_while_it_is_put_back(world: World):
+    """Nothing is done to it any more, and nobody is told that it is drained."""
+    world.refuses = {"n2"}
+
+    def admin() -> None:
+        if world.clock > 100:
+            world.drained.pop("n2", None)
+
+    world.on_pause = admin
+    said: list[str] = []
+    summary = run(world, scope=["n2"], said=said)
+    assert results(summary) == {"n2": "failed"}
+    assert "somebody resumed it meanwhile" in summary.nodes[0].why
+    assert not any("stays drained" in line for line in said)
+
+
+def test_a_node_of_another_scope_is_resumed_while_slurmctld_hangs(world: World):
+    """It is left to whom resumed it, and the run goes on."""
+    world.drained["n3"] = REASON
+    world.jobs.clear()
+    world.hangs_at = 1
+
+    def admin() -> None:
+        del world.drained["n3"]
+        world.jobs["n3"] = [10**6]
+
+    world.on_hang = admin
+    summary = run(world, scope=["n1"])
+    assert results(summary) == {"n1": "changed"}
+    assert world.killed_jobs == 0
+
+
+def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
+    state = StateFile(tmp_path / "roll.json")
+    for text in (
+        "",
+        "{",
+        "[]",
+        '{"direction": "up", "scope": [], "in_hand": null}',
+        '{"direction": "roll", "scope": ["a;b"], "in_hand": null}',
+    ):
+        state.path.write_text(text)
+        assert state.load() is None
+
+
+def test_only_one_at_a_time(tmp_path: Path):
+    state = StateFile(tmp_path / "roll.json")
+    with state.locked(), pytest.raises(SourceError, match="another"), state.locked():
+        pass

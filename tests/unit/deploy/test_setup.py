@@ -1,0 +1,343 @@
+"""setup: what it writes, what it leaves alone, and that it asks."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from store_samples import report
+
+from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
+from slurm_gpu_aware.deploy.install import node_states
+from slurm_gpu_aware.errors import AwareError
+from slurm_gpu_aware.slurm.conffile import parse_conf
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import TimingRow, import_timings, merge_report
+
+INDEXED = "Gres=gpu:g0:1,gpu:g1:1"
+HEAD = "ClusterName=test\nSlurmUser=root\n"
+SHAPE = "Sockets=2 CoresPerSocket=4"
+
+
+class Site:
+    """A site in a folder: slurm.conf, a store with two profiled nodes, and the command."""
+
+    def __init__(self, root: Path, slurm_conf: str | None):
+        self.slurm = root / "slurm"
+        self.units = root / "units"
+        self.slurm.mkdir()
+        if slurm_conf is not None:
+            (self.slurm / "slurm.conf").write_text(slurm_conf)
+        with open_store(root / "lib" / "store.db") as store:
+            for node in ("n1", "n2"):
+                merge_report(store, report(node, times={0: 100.0, 1: 100.0}))
+        self.config = root / "etc" / "config.toml"
+        self.config.parent.mkdir()
+        self.config.write_text(
+            f'[store]\npath = "{root}/lib/store.db"\n'
+            f'[events]\nsubmit_file = "{root}/spool/submitted"\n'
+        )
+
+    def setup(self, *args: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "slurm_gpu_aware.cli.main"),
+                *("--config", str(self.config), "setup"),
+                *("--slurm-dir", str(self.slurm), "--unit-dir", str(self.units), *args),
+            ],
+            input=answer,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    def files(self) -> dict[str, str]:
+        return {p.name: p.read_text() for p in self.slurm.iterdir() if p.is_file()}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, f"{HEAD}NodeName=n[1-2] {SHAPE} {INDEXED}\n")
+
+
+def test_without_a_mode_nothing_is_written(site: Site):
+    before = site.files()
+    done = site.setup()
+    assert done.returncode == 0
+    assert "+Licenses=gpuaware:100000" in done.stdout
+    assert f"new file {site.slurm}/gpu_aware.lua" in done.stdout
+    assert "files would change; --install writes them." in done.stderr
+    assert site.files() == before
+    assert not site.units.exists()
+
+
+def test_install_asks_before_it_overwrites(site: Site):
+    before = site.files()
+    done = site.setup("--install", answer="n\n")
+    assert done.returncode == 1
+    assert "Overwrite 1 file?" in done.stderr
+    assert site.files() == before
+
+
+def test_a_question_that_nobody_answers_writes_nothing(site: Site):
+    """The end of stdin was called an interruption, with exit code 130."""
+    before = site.files()
+    done = site.setup("--install", answer="")
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nnothing was written\n")
+    assert site.files() == before
+
+
+def test_install_writes_everything_and_keeps_the_first_version(site: Site):
+    before = site.files()
+    done = site.setup("--install", answer="y\n")
+    assert done.returncode == 0, done.stderr
+    files = site.files()
+    assert files["slurm.conf.before-gpu-aware"] == before["slurm.conf"]
+    conf = parse_conf(files["slurm.conf"])
+    assert conf.get("JobSubmitPlugins") == "lua"
+    assert conf.get("Prolog") == str(site.slurm / "prolog.d" / "50-gpu-aware")
+    assert conf.get("ResvProlog") == str(site.slurm / "resv.d" / "50-gpu-aware-shelf")
+    assert "NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1" in files["gres.conf"]
+    assert "gpu_aware.lua" in files
+    assert 'models = {"v100"}' in files["gpu_aware_conf.lua"]
+    assert (site.units / "gpu-aware-selectd.service").exists()
+    clock_conf = site.config.parent / "clock.conf"
+    assert clock_conf.exists()
+    assert f"prolog.d, epilog.d and {clock_conf} to all nodes" in " ".join(done.stderr.split())
+    assert (site.slurm / "prolog.d" / "50-gpu-aware").stat().st_mode & 0o111
+    assert (site.config.parent.parent / "spool").is_dir()
+
+
+def test_install_twice_changes_nothing(site: Site):
+    site.setup("--install", "--yes")
+    before = site.files()
+    done = site.setup("--install")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "nothing was written" in done.stderr
+    assert site.files() == before
+    assert "no file would change." in site.setup().stderr
+
+
+def test_gpus_that_no_sweep_has_seen_reach_no_file(site: Site, tmp_path: Path):
+    """Times imported for n1:9 and n9:0 made gres.conf name /dev/nvidia9 and n9."""
+    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    with open_store(tmp_path / "lib" / "store.db") as store:
+        import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+    done = site.setup("--install", "--yes")
+    assert "no sweep has seen them: n1:9, n9:0" in " ".join(done.stderr.split())
+    files = site.files()
+    assert "nvidia9" not in files["gres.conf"]
+    assert "n9" not in files["gres.conf"]
+    assert "max_gpus_per_node = 2" in files["gpu_aware_conf.lua"]
+
+
+def test_plain_nodes_keep_their_types_and_setup_says_so(tmp_path: Path):
+    """Changing types under running jobs kills them."""
+    conf = f"{HEAD}NodeName=n1 {INDEXED}\nNodeName=n2 Gres=gpu:v100:2\n"
+    site = Site(tmp_path, conf)
+    done = site.setup("--install", "--yes")
+    files = site.files()
+    assert [x for x in files["slurm.conf"].splitlines() if x.startswith("NodeName")] == [
+        x for x in conf.splitlines() if x.startswith("NodeName")
+    ]
+    assert "n2" not in files["gres.conf"]
+    assert "NodeName=n1 Name=gpu Type=g0" in files["gres.conf"]
+    said = " ".join(done.stderr.split())
+    assert "n2 keep their GRES types" in said
+
+
+def test_gres_lines_of_the_site_are_not_repeated(site: Site):
+    own = "NodeName=n[1-2] Name=gpu Type=g0 File=/dev/nvidia0\n"
+    (site.slurm / "gres.conf").write_text(own)
+    site.setup("--install", "--yes")
+    assert site.files()["gres.conf"] == own
+
+
+def test_a_node_that_slurm_does_not_know_is_left_to_the_admin(tmp_path: Path):
+    site = Site(tmp_path, HEAD)
+    done = site.setup("--install", "--yes")
+    assert "gres.conf" not in site.files()
+    assert "NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1" in " ".join(done.stderr.split())
+
+
+def test_the_sites_own_filter_stays(site: Site):
+    own = "function slurm_job_submit() return slurm.SUCCESS end\n"
+    (site.slurm / "job_submit.lua").write_text(own)
+    done = site.setup("--install", "--yes")
+    assert site.files()["job_submit.lua"] == own
+    assert "add the lines that load gpu_aware.lua" in " ".join(done.stderr.split())
+
+
+def test_a_changed_configuration_reloads_the_filter(site: Site):
+    """slurmctld reads our modules again only when job_submit.lua is newer."""
+    site.setup("--install", "--yes")
+    script = site.slurm / "job_submit.lua"
+    os.utime(script, (1_000_000_000, 1_000_000_000))
+    site.config.write_text(site.config.read_text() + '[site]\ndefault_class = "A"\n')
+    site.setup("--install", "--yes")
+    assert script.stat().st_mtime == 1_000_000_000  # nothing that the filter reads has changed
+    site.config.write_text(site.config.read_text() + "park_uncommented = false\n")
+    done = site.setup("--install", "--yes")
+    assert "park_uncommented = false" in site.files()["gpu_aware_conf.lua"]
+    assert abs(script.stat().st_mtime - time.time()) < 3600
+    assert "touched" in done.stderr
+
+
+def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
+    out = tmp_path / "review"
+    before = site.files()
+    done = site.setup("--output", str(out))
+    assert done.returncode == 0, done.stderr
+    assert site.files() == before
+    names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    assert {
+        "gres.conf",
+        "slurm.conf.lines",
+        "create-gate.sh",
+        "gpu_aware.lua",
+        "gpu_aware_conf.lua",
+        "job_submit.lua",
+        "clock.conf",
+        "prolog.d/50-gpu-aware",
+        "epilog.d/50-gpu-aware",
+        "resv.d/50-gpu-aware-shelf",
+        "systemd/gpu-aware-selectd.service",
+        "systemd/gpu-aware-sweep.timer",
+    } <= names
+    assert (
+        "# NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1 Features=gpu_v100"
+        in (out / "slurm.conf.lines").read_text()
+    )
+
+
+def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):
+    out = tmp_path / "review"
+    site.setup("--output", str(out))
+    (out / "gres.conf").write_text("mine\n")
+    done = site.setup("--output", str(out), answer="n\n")
+    assert "-mine" in done.stdout
+    assert (out / "gres.conf").read_text() == "mine\n"
+
+
+def test_without_a_profile_setup_says_what_is_missing(site: Site):
+    (site.config.parent.parent / "lib" / "store.db").unlink()
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 0
+    assert "no profile" in done.stderr
+    assert "gres.conf" not in site.files()
+
+
+def test_both_modes_are_wrong_usage(site: Site, tmp_path: Path):
+    assert site.setup("--install", "--output", str(tmp_path / "x")).returncode == 2
+
+
+def test_operators_come_from_the_configuration(site: Site):
+    """Not from an option: what it had given, the next --install without it would take away."""
+    text = site.config.read_text()
+    site.config.write_text(text + '[site]\noperators = ["nobody", "4711"]\n')
+    assert site.setup("--install", "--yes").returncode == 0
+    assert "operators = {0, 4711, 65534}," in site.files()["gpu_aware_conf.lua"]
+    site.config.write_text(text + '[site]\noperators = ["no-such-user-here"]\n')
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert f"{site.config}: site.operators: no such user on this host: 'no-such-user-here'" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_store_that_a_sweep_of_root_made_becomes_slurm_users(tmp_path: Path):
+    site = Site(tmp_path, "ClusterName=test\nSlurmUser=nobody\n")
+    assert (tmp_path / "lib" / "store.db").stat().st_uid == 0
+    done = site.setup("--install", "--yes")
+    assert f"{tmp_path}/lib/store.db is nobody's now" in " ".join(done.stderr.split())
+    assert {p.stat().st_uid for p in (tmp_path / "lib", *(tmp_path / "lib").iterdir())} == {65534}
+
+
+def test_states_of_nodes():
+    conf = parse_conf(
+        "NodeName=a Gres=gpu:g0:1,gpu:g1:1\nNodeName=b Gres=gpu:2\nNodeName=c Gres=gpu:a100:2\n"
+        "NodeName=d\nNodeName=e[1-2] Gres=nic:1,gpu:g0:1\n"
+    )
+    assert node_states(conf) == {
+        "a": "indexed",
+        "b": "plain",
+        "c": "plain",
+        "e1": "indexed",
+        "e2": "indexed",
+    }
+
+
+@pytest.mark.skipif(shutil.which("luac") is None, reason="luac is not installed")
+def test_broken_lua_is_refused_before_anything_is_written(tmp_path: Path):
+    """A syntax error stops slurmctld at its next start."""
+    with pytest.raises(AwareError, match="Lua syntax error, nothing was installed"):
+        check_lua([Change(tmp_path / "x.lua", "return {")])
+
+
+def test_write_keeps_mode_and_the_first_version(tmp_path: Path):
+    file = tmp_path / "slurm.conf"
+    file.write_text("first\n")
+    file.chmod(0o640)
+    assert write(Change(file, "second\n")) == tmp_path / "slurm.conf.before-gpu-aware"
+    assert write(Change(file, "third\n")) is None
+    assert file.read_text() == "third\n"
+    assert (tmp_path / "slurm.conf.before-gpu-aware").read_text() == "first\n"
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_write_follows_a_link(tmp_path: Path):
+    real = tmp_path / "real"
+    real.write_text("a")
+    link = tmp_path / "slurm.conf"
+    link.symlink_to(real)
+    write(Change(link, "b"))
+    assert link.is_symlink()
+    assert real.read_text() == "b"
+
+
+@pytest.mark.parametrize("kind", ["lua", "prolog.d", "epilog.d", "resv.d"])
+def test_shipped_files_are_found(kind: str):
+    assert shipped(kind)
+
+
+@pytest.mark.parametrize(("features", "expected"), [("", "{}"), ("Feature=gpu_v100", '{"v100"}')])
+def test_a_model_is_told_to_the_filter_only_where_nodes_have_its_feature(
+    tmp_path: Path, features: str, expected: str
+):
+    """Else a request by model would be refused on a site whose nodes are still plain."""
+    site = Site(tmp_path, f"{HEAD}NodeName=n[1-2] {SHAPE} Gres=gpu:v100:2 {features}\n")
+    assert site.setup("--install", "--yes").returncode == 0
+    assert f"models = {expected}," in site.files()["gpu_aware_conf.lua"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cpus", "memory"),
+    [
+        (f"NodeName=n[1-2] {SHAPE} RealMemory=64000 {INDEXED}", 8, 64000),
+        (f"NodeName=n1 {SHAPE} ThreadsPerCore=2 {INDEXED}\nNodeName=n2 CPUs=4 {INDEXED}", 16, None),
+        (f"NodeName=DEFAULT CPUs=6 RealMemory=7000\nNodeName=n[1-2] {INDEXED}", 6, 7000),
+        (f"NodeName=n1 CPUs=4 {INDEXED}\nNodeName=n2 {INDEXED}", None, None),
+        (f"NodeName=n1 CPUs=4 {INDEXED}\nNodeName=login CPUs=99 RealMemory=1", 4, None),
+        (f"NodeName=n1 Boards=2 SocketsPerBoard=2 CoresPerSocket=3 {INDEXED}", 12, None),
+    ],
+)
+def test_the_filter_knows_the_largest_node_with_gpus(
+    tmp_path: Path, lines: str, cpus: int | None, memory: int | None
+):
+    """One whose size is not in slurm.conf may be larger than all others."""
+    site = Site(tmp_path, f"{HEAD}{lines}\n")
+    assert site.setup("--install", "--yes").returncode == 0
+    conf = site.files()["gpu_aware_conf.lua"]
+    for key, value in (("max_cpus_per_node", cpus), ("max_memory_mb_per_node", memory)):
+        found = re.search(rf"{key} = (\d+),", conf)
+        assert (found and int(found[1])) == value

@@ -1,0 +1,162 @@
+"""The gate: opened by hand and for good, held by its reservation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from memory_slurm import reservation_record
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.licence_gate import release_by_hand
+from slurm_gpu_aware.selector.heartbeat import Heartbeat
+
+RUNNING = {
+    "state": "RUNNING",
+    "reason": "None",
+    "licenses": "",
+    "nodes": "n1",
+    "req_nodes": "n1",
+    "tres_per_node": "gres/gpu:g2:1,gres/gpu:g3:1",
+    "admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1;sel=released:0:1",
+    "start_time": 1000,
+    "slots": [2, 3],
+}
+
+
+def release(slurm: SlurmFolder, *job_ids: str) -> list[str]:
+    return release_by_hand(slurm.client(), Config(), list(job_ids) or None)
+
+
+def array(task: str, number: str = "98", **fields: Any) -> dict[str, Any]:
+    """One task, or the unsplit rest of the array."""
+    if task.isdigit():
+        return parked(number, array_job_id=98, array_task_id=int(task), **fields)
+    return parked(number, array_job_id=98, array_task_str=task, **fields)
+
+
+@pytest.mark.parametrize("named", [["98"], []], ids=["by id", "all"])
+def test_releasing_an_array_does_not_touch_its_running_tasks(
+    slurm: SlurmFolder, named: list[str]
+) -> None:
+    slurm.write([array("2,3"), array("1", "99", **RUNNING)], ["n1", "n2"])
+    before = slurm.jobs["99"]
+    release(slurm, *named)
+    assert slurm.jobs["99"] == before
+    assert slurm.get("touched_running") == []
+    rest = [job for job in slurm.jobs.values() if job["job_id"] != 99]
+    assert sorted(job["array_task_id"] for job in rest) == [2, 3]
+    assert all(job["licenses"] == "" for job in rest)
+    assert all(";sel=hand:" in job["admin_comment"] for job in rest)
+
+
+def test_leaving_an_array_to_slurm_does_not_touch_its_running_tasks(slurm: SlurmFolder) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1"
+    slurm.write([array("2,3", admin_comment=comment), array("1", "99", **RUNNING)], ["n1", "n2"])
+    slurm.round()
+    assert slurm.jobs["99"]["admin_comment"] == RUNNING["admin_comment"], slurm.said
+    rest = [job for job in slurm.jobs.values() if job["job_id"] != 99]
+    assert sorted(job["array_task_id"] for job in rest) == [2, 3]
+    assert all(job["licenses"] == "" for job in rest)
+    assert all(";sel=hand:" in job["admin_comment"] for job in rest)
+
+
+def test_an_array_of_one_record_is_released_by_its_own_id(slurm: SlurmFolder) -> None:
+    slurm.write([array("0,1,2", stuck=True)], ["n1"])
+    assert release(slurm, "98") == ["98"]
+    (job,) = slurm.jobs.values()
+    assert job["licenses"] == ""
+
+
+def test_releasing_takes_the_clock_away(slurm: SlurmFolder) -> None:
+    pinned = parked(
+        req_nodes="n1",
+        tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1",
+        tres_freq="gpu:900",
+        extra="mine,freq=900@0+1",
+        admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=prepared:0:1",
+        stuck=True,
+    )
+    slurm.write([pinned], ["n1"])
+    release(slurm, "7")
+    job = slurm.jobs["7"]
+    assert job["extra"] == "mine"
+    assert job["req_nodes"] == ""
+    assert job["tres_freq"] == ""
+
+
+def test_a_task_whose_gate_slurm_does_not_open_is_not_called_released(slurm: SlurmFolder) -> None:
+    slurm.write([array("3", "101")], ["n1"])
+    slurm.set(refuse=["98_3"])
+    with pytest.raises(SourceError, match="98_3: Requested node configuration"):
+        release(slurm, "98_3")
+
+
+def test_a_task_whose_gate_slurm_does_not_open_is_held_back(slurm: SlurmFolder) -> None:
+    slurm.write([array("3", "101")], ["n1"])
+    slurm.set(refuse=["98_3"])
+    slurm.round()
+    assert slurm.ledger("98_3")[-1].state == "failed"
+
+
+def gate_of(slurm: SlurmFolder, licences: str) -> Heartbeat:
+    """A heartbeat over a gate's reservation that is there already."""
+    slurm.reserve(reservation_record("gpuaware_gate", licenses=licences))
+    return Heartbeat(slurm.client(), Config())
+
+
+def held(slurm: SlurmFolder) -> list[str]:
+    return [found["licenses"] for found in slurm.get("reservations")]
+
+
+@pytest.mark.parametrize("licences", ["gpuaware:10", "matlab:5", ""])
+def test_a_gate_that_holds_too_few_licences_is_made_anew(slurm: SlurmFolder, licences: str) -> None:
+    heartbeat = gate_of(slurm, licences)
+    heartbeat.beat()
+    assert held(slurm) == ["gpuaware:100000"]
+    assert heartbeat.created.qsize() == 1
+    heartbeat.beat()
+    assert heartbeat.created.qsize() == 1
+
+
+def test_the_gate_is_looked_at_now_and_then(slurm: SlurmFolder) -> None:
+    heartbeat = gate_of(slurm, "gpuaware:100000")
+    heartbeat.beat()
+    slurm.reserve(reservation_record("gpuaware_gate", licenses="gpuaware:10"))
+    for _ in range(9):
+        heartbeat.beat()
+    assert held(slurm) == ["gpuaware:10"]
+    heartbeat.beat()
+    assert held(slurm) == ["gpuaware:100000"]
+
+
+def test_a_gate_that_slurm_cannot_make_larger_stays(slurm: SlurmFolder) -> None:
+    heartbeat = gate_of(slurm, "gpuaware:10")
+    slurm.set(licences={"gpuaware": 50})
+    heartbeat.beat()
+    assert held(slurm) == ["gpuaware:10"]
+    assert heartbeat.held_until > 0
+
+
+def test_a_task_behind_a_parked_one_is_not_released_alone(slurm: SlurmFolder) -> None:
+    slurm.write([array("1", "101"), array("2", "102"), array("4,5", "98")], ["n1", "n2"])
+    before = slurm.jobs
+    for named in (["98_2"], ["98_5"], ["98_1", "98_5"]):
+        with pytest.raises(SourceError, match=r"release 98_[12] first"):
+            release(slurm, *named)
+    assert slurm.jobs == before
+    assert release(slurm, "98_1") == ["98_1"]
+    assert release(slurm, "98_2") == ["98_2"]
+
+
+def test_tasks_of_an_array_may_be_released_together(slurm: SlurmFolder) -> None:
+    slurm.write([array("1", "101"), array("2", "102"), array("4,5", "98")], ["n1", "n2"])
+    assert release(slurm, "98_2", "98_1") == ["98_2", "98_1"]
+    assert sorted(release(slurm, "98")) == ["98"]
+
+
+def test_a_task_of_an_unsplit_array_may_be_released_before_others(slurm: SlurmFolder) -> None:
+    slurm.write([array("1,2,3", "98")], ["n1"])
+    assert release(slurm, "98_3") == ["98_3"]

@@ -1,0 +1,299 @@
+"""The table of rewrites, marks, GRES names, feature expressions, back-off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from memory_slurm import job_record
+
+from slurm_gpu_aware.admission.features import matches, understood
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, encode, parse
+from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots, same_tres, typed_gres
+from slurm_gpu_aware.gate.job_marker import HAND, RELEASED, mark_of, marked, unmarked
+from slurm_gpu_aware.gate.request_forms import (
+    Pins,
+    differences,
+    form_of,
+    is_pinned,
+    placed_fields,
+    restored_fields,
+)
+from slurm_gpu_aware.selector.placer import extra_with_clock
+from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+
+ONE = Pins(("n1",), (1, 3))
+TWO = Pins(("n1", "n2"), (0, 2))
+
+
+def job(**fields: object) -> SlurmJob:
+    """A pending job as Slurm shows it; without memory, unlike a parked one."""
+    found = job_of(job_record(pn_min_memory=1 - (1 << 63)))
+    return replace(found, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("original", "pins", "expected"),
+    [
+        (
+            OriginalRequest(tres_per_node="gres/gpu:2"),
+            ONE,
+            {"TresPerNode": "gres/gpu:g1:1,gres/gpu:g3:1", "NumNodes": "1-1"},
+        ),
+        (OriginalRequest(tres_per_job="gres/gpu:2"), ONE, {"TresPerJob": ""}),
+        (
+            OriginalRequest(tres_per_node="gres/gpu:2,gres/nic:1", interactive=True),
+            ONE,
+            {"TresPerNode": "gres/nic:1", "TresPerJob": "gres/gpu:g1:1,gres/gpu:g3:1"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=4, cpus_per_task=2),
+            TWO,
+            {"TresPerJob": "", "MinCPUsNode": "4"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:4", cpus_per_tres="gres/gpu:3"),
+            TWO,
+            {"NumCPUs": "12", "MinCPUsNode": "6"},
+        ),
+        (OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2), ONE, {"TresPerTask": ""}),
+        (
+            OriginalRequest(tres_per_task="cpu=3,gres/gpu=1", num_tasks=4, cpus_per_task=3),
+            TWO,
+            {"TresPerTask": "cpu=3", "MinCPUsNode": "6"},
+        ),
+        (
+            OriginalRequest(tres_per_job="gres/gpu:2", cpus_per_tres="gres/gpu:3"),
+            ONE,
+            {"CpusPerTres": "", "NumCPUs": "6"},
+        ),
+        (
+            OriginalRequest(
+                tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4", ntasks_per_node=2
+            ),
+            TWO,
+            {"CpusPerTres": "", "CPUsPerTask": "4", "MinCPUsNode": "8"},
+        ),
+        (
+            OriginalRequest(tres_per_node="gres/gpu:2,gres/nic:1"),
+            ONE,
+            {"TresPerNode": "gres/gpu:g1:1,gres/gpu:g3:1,gres/nic:1"},
+        ),
+        (
+            OriginalRequest(tres_per_node="gres/gpu:4", exclusive=True),
+            Pins(("n1",), None),
+            {"ReqNodeList": "n1", "NumNodes": "1-1"},
+        ),
+    ],
+)
+def test_rows_of_the_table(original: OriginalRequest, pins: Pins, expected: dict[str, str]) -> None:
+    fields = dict(placed_fields(original, pins))
+    assert {key: fields[key] for key in expected} == expected
+    assert fields["ReqNodeList"] == ",".join(pins.nodes)
+    assert ("TresPerNode" in fields) == (pins.slots is not None)
+    JobUpdate("7", tuple(fields.items()))
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        OriginalRequest(tres_per_socket="gres/gpu:1"),
+        OriginalRequest(tres_per_node="gres/gpu:1", tres_per_job="gres/gpu:2"),
+        OriginalRequest(tres_per_node="gres/gpu:0"),
+        OriginalRequest(),
+    ],
+)
+def test_what_is_not_in_the_table(original: OriginalRequest) -> None:
+    assert form_of(original) is None
+    with pytest.raises(ValueError, match="not in the table"):
+        placed_fields(original, ONE)
+
+
+def test_a_name_that_is_no_node_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a node name"):
+        placed_fields(OriginalRequest(tres_per_node="gres/gpu:1"), Pins(("n1;rm",), (0,)))
+
+
+@pytest.mark.parametrize("value", ["", "a b", 'a"b', "a'b", "a\nb", "a\\b", "é"])
+def test_any_text_may_be_a_value(value: str) -> None:
+    assert JobUpdate("7", (("Extra", value),)).fields == (("Extra", value),)
+
+
+@pytest.mark.parametrize("value", ["\0", "a\0b", "x" * 65537], ids=["NUL", "NUL inside", "long"])
+def test_what_slurm_would_cut_is_no_value(value: str) -> None:
+    with pytest.raises(ValueError, match="is no value of it"):
+        JobUpdate("7", (("Extra", value),))
+
+
+def test_an_update_names_known_fields_of_a_job() -> None:
+    with pytest.raises(ValueError, match="not ours to change"):
+        JobUpdate("7", (("UserId", "0"),))
+    for number in ("7 8", "all", "0", "7_", "7_[1-2]"):
+        with pytest.raises(ValueError, match="not a job id"):
+            JobUpdate(number, ())
+
+
+def test_restoring_names_only_what_differs() -> None:
+    original = OriginalRequest(tres_per_job="gres/gpu:2", nodes=(1, 2), min_cpus=1)
+    untouched = job(tres_per_job="gres/gpu:2")
+    assert not is_pinned(untouched, original)
+    assert restored_fields(untouched, original) == ()
+    placed = job(
+        tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",), tres_freq="gpu:900", cpus=2
+    )
+    assert is_pinned(placed, original)
+    assert dict(restored_fields(placed, original)) == {
+        "ReqNodeList": "",
+        "NumNodes": "1-2",
+        "TresPerNode": "",
+        "TresPerJob": "gres/gpu:2",
+        "NumCPUs": "1",
+        "TresFreq": "",
+    }
+
+
+def test_least_cpus_of_a_node_stay_what_the_user_asked() -> None:
+    asked = OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=4, nodes=(2, 2), min_cpus_node=6)
+    assert dict(placed_fields(asked, TWO))["MinCPUsNode"] == "6"
+    placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1", min_cpus_node=6)
+    original = OriginalRequest(tres_per_node="gres/gpu:1", min_cpus_node=6)
+    assert "MinCPUsNode" not in dict(restored_fields(placed, original))
+    placed = replace(placed, min_cpus_node=8)
+    assert dict(restored_fields(placed, original))["MinCPUsNode"] == "6"
+
+
+def test_the_default_of_a_partition_is_not_taken_for_the_users() -> None:
+    """Slurm writes DefCpuPerGPU into CpusPerTres each time that it tries to start the job."""
+    original = OriginalRequest(tres_per_node="gres/gpu:2")
+    parked = job(tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4")
+    assert restored_fields(parked, original) == ()
+    placed = placed_fields(original, ONE)
+    assert not {"CpusPerTres", "NumCPUs", "CPUsPerTask"} & set(dict(placed))
+
+
+def test_the_default_of_a_partition_is_told_as_cpus_per_task() -> None:
+    """Applied to several types by Slurm itself, it keeps the job from starting."""
+    original = OriginalRequest(tres_per_node="gres/gpu:2")
+    fields = dict(placed_fields(original, replace(ONE, cpus_per_gpu=3)))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("6", "6")
+    two = replace(original, nodes=(2, 2))
+    fields = dict(placed_fields(two, replace(TWO, cpus_per_gpu=3)))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("6", "12")
+    tasks = replace(original, num_tasks=3)
+    fields = dict(placed_fields(tasks, replace(ONE, cpus_per_gpu=3)))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("2", "6")
+    single = placed_fields(
+        OriginalRequest(tres_per_node="gres/gpu:1"), Pins(("n1",), (2,), cpus_per_gpu=3)
+    )
+    assert not {"NumCPUs", "CPUsPerTask"} & set(dict(single))
+    with pytest.raises(ValueError, match="DefCpuPerGPU"):
+        placed_fields(replace(original, num_tasks=4), replace(ONE, cpus_per_gpu=3))
+    asked = replace(original, cpus_per_tres="gres/gpu:2")
+    fields = dict(placed_fields(asked, replace(ONE, cpus_per_gpu=2)))
+    assert (fields["CpusPerTres"], fields["CPUsPerTask"], fields["NumCPUs"]) == ("", "4", "4")
+
+
+def test_cpus_per_task_that_we_told_are_taken_back() -> None:
+    original = OriginalRequest(tres_per_node="gres/gpu:2", min_cpus=1)
+    placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1")
+    placed = replace(placed, cpus_per_task=6, cpus=6)
+    fields = dict(restored_fields(placed, original))
+    assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("1", "1")
+    own = replace(original, cpus_per_task=6)
+    assert "CPUsPerTask" not in dict(restored_fields(placed, own))
+
+
+def test_reading_back() -> None:
+    fields = placed_fields(OriginalRequest(tres_per_node="gres/gpu:2"), ONE)
+    good = job(req_nodes=("n1",), tres_per_node="gres:gpu:g3:1,gres/gpu:g1")
+    assert differences(good, fields) == []
+    assert differences(job(req_nodes=("n2",), tres_per_node=good.tres_per_node), fields)
+    assert differences(job(req_nodes=("n1",), tres_per_node="gres/gpu:2"), fields)
+
+
+def test_marks_come_and_go() -> None:
+    plain = encode(OriginalRequest(tres_per_node="gres/gpu:2", licenses="matlab:1"))
+    text = marked(plain, RELEASED, 2, 1790000000.5)
+    mark = mark_of(text)
+    assert mark is not None
+    assert (mark.state, mark.restarts, mark.at) == (RELEASED, 2, 1790000000)
+    assert unmarked(text) == plain
+    assert parse(text) == parse(plain)
+    assert unmarked(marked(text, HAND, 0, 1)) == plain
+    assert mark_of(plain) is None
+    assert marked("gpuaware/1;" + "x" * 1010, HAND, 0, 1) == "gpuaware/1;" + "x" * 1010
+
+
+def test_gres_names() -> None:
+    assert typed_gres((3, 1)) == "gres/gpu:g1:1,gres/gpu:g3:1"
+    assert placed_slots("gres/gpu:g1:1,gres/gpu:g3:1,gres/nic:1") == (1, 3)
+    assert placed_slots("gres/gpu:2") is None
+    assert same_tres("gres/gpu", "gres/gpu:1")
+    assert same_tres(None, "")
+    assert not same_tres("gres/gpu:2", "gres/gpu:1")
+
+    def node(*gpus: tuple[str | None, int]) -> SlurmNode:
+        return SlurmNode("n1", frozenset({"IDLE"}), frozenset(), gpus, frozenset())
+
+    assert gpu_slots(node(("g0", 1), ("g2", 1))) == ((0, 2), True)
+    assert gpu_slots(node(("a100", 4))) == ((0, 1, 2, 3), False)
+    assert gpu_slots(node((None, 2))) == ((0, 1), False)
+    assert gpu_slots(node(("g0", 2))) == ((0, 1), False)
+
+
+@pytest.mark.parametrize(
+    ("expression", "allowed"),
+    [
+        (None, True),
+        ("a", True),
+        ("a&b", True),
+        ("a,c", False),
+        ("c|b", True),
+        ("(c|a)&b", True),
+        ("a&(c|d)", False),
+    ],
+)
+def test_constraints(expression: str | None, allowed: bool) -> None:
+    assert matches(expression, {"a", "b"}) is allowed
+
+
+@pytest.mark.parametrize("expression", ["a*2", "[a|b]", "!a", "a&", "(a", "a)"])
+def test_constraints_left_to_slurm(expression: str) -> None:
+    assert not understood(expression)
+
+
+def test_extra_keeps_what_the_user_put_there() -> None:
+    assert extra_with_clock(None, 900) == "freq=900"
+    assert extra_with_clock("mine,freq=100@2", 900, (0, 3)) == "mine,freq=900@0+3"
+    assert extra_with_clock("mine,freq=100", None) == "mine"
+    assert extra_with_clock("two words", 900) == "two words,freq=900"
+    assert extra_with_clock("x" * 65530, 900) is None
+
+
+def test_a_node_count_that_is_asked_is_not_sent() -> None:
+    """Slurm counts the tasks anew from ``--ntasks-per-node`` with each NumNodes."""
+    original = OriginalRequest(tres_per_node="gres/gpu:2", nodes=(2, 2))
+    assert "NumNodes" not in dict(placed_fields(original, TWO))
+    pinned = job(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", req_nodes=("n1", "n2"))
+    assert "NumNodes" not in dict(restored_fields(pinned, original))
+    ranged = replace(original, nodes=(2, 4))
+    assert dict(placed_fields(ranged, TWO))["NumNodes"] == "2-2"
+    assert dict(restored_fields(pinned, ranged))["NumNodes"] == "2-4"
+
+
+def test_uneven_tasks_bring_no_least_cpus() -> None:
+    """Three tasks on two nodes of two GPUs: with MinCPUsNode the job never starts."""
+    original = OriginalRequest(tres_per_job="gres/gpu:4", num_tasks=3, nodes=(2, 2))
+    assert "MinCPUsNode" not in dict(placed_fields(original, TWO))
+
+
+def test_an_interactive_job_is_restored() -> None:
+    original = OriginalRequest(tres_per_node="gres/gpu:2", interactive=True)
+    typed = job(tres_per_node=None, tres_per_job="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",))
+    assert placed_slots(typed.tres_per_job) == (1, 3)
+    assert is_pinned(typed, original)
+    fields = dict(restored_fields(typed, original))
+    assert fields["TresPerNode"] == "gres/gpu:2"
+    assert fields["TresPerJob"] == ""

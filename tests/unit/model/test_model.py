@@ -1,0 +1,91 @@
+"""The core's nouns: cluster, request, assignment."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+
+
+def test_an_unmeasured_class_scores_one():
+    cluster = Cluster.uniform(2, 4, scores={"A": np.full((2, 4), 1.2)})
+    assert (cluster.score("A") == 1.2).all()
+    assert (cluster.score("B") == 1.0).all()
+
+
+def test_take_and_give_back_are_inverse_and_leave_the_original_alone():
+    cluster = Cluster.uniform(2, 4, cpus_per_node=16, memory_mb_per_node=100)
+    work = cluster.copy()
+    work.take(1, (0, 2), cpus=4, memory_mb=10)
+    assert work.free[1].tolist() == [False, True, False, True]
+    assert cluster.free.all()
+    assert work.free_cpus.tolist() == [16, 12]
+    work.give_back(1, (0, 2), cpus=4, memory_mb=10)
+    assert work.free.all()
+    assert work.free_memory_mb.tolist() == [100, 100]
+
+
+@pytest.mark.parametrize("slots", [(0,), (1, 1)])
+def test_no_gpu_is_given_twice(slots):
+    cluster = Cluster.uniform(1, 2).copy()
+    cluster.take(0, (0,))
+    with pytest.raises(ValueError, match="not all free"):
+        cluster.take(0, slots)
+
+
+def test_a_missing_gpu_does_not_become_free():
+    cluster = Cluster.uniform(1, 2).copy()
+    cluster.exists[0, 1] = False
+    cluster.free[0, 1] = False
+    cluster.give_back(0, (0, 1))
+    assert cluster.free[0].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "slots", "counts"),
+    [
+        ({"gpus": 1}, 4, (1,)),
+        ({"gpus": 4}, 4, (1, 2, 4)),
+        ({"gpus": 6}, 4, (2, 3, 6)),
+        ({"gpus": 8, "gpus_per_node": 4}, 4, (2,)),
+        ({"gpus": 8, "gpus_per_node": 8}, 4, ()),
+        ({"gpus": 5, "gpus_per_node": 2}, 4, ()),
+        ({"gpus": 4, "min_nodes": 2, "max_nodes": 2}, 4, (2,)),
+        ({"gpus": 4, "required": (0, 3)}, 4, (2, 4)),
+        ({"gpus": 3, "min_nodes": 2, "max_nodes": 2}, 4, ()),
+        ({"gpus": 99_996}, 4, (24_999, 33_332, 49_998, 99_996)),
+    ],
+)
+def test_node_counts_are_even_splits(kwargs, slots, counts):
+    assert Request("1", **kwargs).node_counts(slots) == counts
+
+
+def test_cpus_and_memory_per_node():
+    request = Request("1", gpus=4, cpus=10, memory_mb_per_cpu=100)
+    assert request.cpus_on_node(2) == 5
+    assert request.cpus_on_node(3) == 4
+    assert request.memory_on_node(2) == 500
+    per_gpu = Request("1", gpus=4, cpus_per_gpu=3, memory_mb_per_gpu=1000)
+    assert per_gpu.cpus_on_node(2) == 6
+    assert per_gpu.memory_on_node(2) == 2000
+    assert Request("1", gpus=2, cpus=20, cpus_per_gpu=3).cpus_on_node(2) == 10
+
+
+@pytest.mark.parametrize("gpus", [0, -1, 100_000, 10**400])
+def test_a_request_has_as_many_gpus_as_a_comment_can_say(gpus):
+    with pytest.raises(ValueError, match="gpus must be 1 to 99999"):
+        Request("1", gpus=gpus)
+
+
+def test_an_assignment_counts_its_gpus():
+    found = Assignment("1", (0, 2), ((0, 1), (0, 1)), "pal", 1.0, "cluster", 1.5)
+    assert found.gpus == 4
+
+
+def test_an_error_tells_its_cause_in_one_line():
+    error = SourceError("scontrol failed")
+    error.__cause__ = OSError("no route")
+    assert isinstance(error, AwareError)
+    assert str(error) == "scontrol failed: no route"

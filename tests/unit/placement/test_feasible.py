@@ -1,0 +1,126 @@
+"""Why nothing fits, in one sentence; shares of CPUs and memory; bit masks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.feasible import node_demand, splits, why_not
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.tables import pack, popcount, sets_of, unpack
+
+
+def busy(cluster, *gpus):
+    for node, slot in gpus:
+        cluster.take(node, [slot])
+    return cluster
+
+
+CASES = {
+    "uneven": (
+        Request("1", 3, gpus_per_node=2),
+        Cluster.uniform(2, 2),
+        "3 GPUs (2 per node) cannot be split evenly over the nodes it allows: "
+        "nodes have at most 2 GPUs",
+    ),
+    "model": (
+        Request("1", 1, gpu_model="h100"),
+        Cluster.uniform(2, 2, model="a100"),
+        "no node that the job may use has GPU model h100",
+    ),
+    "too large for a node": (
+        Request("1", 3, max_nodes=1),
+        Cluster.uniform(2, 4),
+        "needs 3 free GPUs on one node; the most on any node it may use is 2",
+    ),
+    "too few nodes": (
+        Request("1", 4, gpus_per_node=2),
+        Cluster.uniform(2, 2),
+        "needs 2 nodes with 2 free GPUs each; 1 of them has that many",
+    ),
+    "cpus": (
+        Request("1", 1, cpus=9),
+        Cluster.uniform(2, 2, cpus_per_node=8),
+        "GPUs are free, but too few nodes have 9 free CPUs beside them",
+    ),
+    "memory": (
+        Request("1", 1, memory_mb_per_gpu=2000),
+        Cluster.uniform(2, 2, memory_mb_per_node=1000),
+        "GPUs are free, but too few nodes have 2000 MB of memory beside them",
+    ),
+    "same slots": (
+        Request("1", 2, gpus_per_node=1),
+        Cluster.uniform(2, 2),
+        "no 2 nodes have the same 1 GPU indices free, which Slurm needs for a job on several nodes",
+    ),
+    "required": (
+        Request("1", 2, required=(1,)),
+        Cluster.uniform(2, 2),
+        "required node n1 has no free GPU that the job may use",
+    ),
+}
+TAKEN = {
+    "too large for a node": [(0, 0), (0, 1), (1, 2), (1, 3)],
+    "too few nodes": [(0, 0)],
+    "same slots": [(0, 0), (1, 1)],
+    "required": [(1, 0), (1, 1)],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_why_not(name):
+    request, cluster, sentence = CASES[name]
+    cluster = busy(cluster.copy(), *TAKEN.get(name, []))
+    assert make_policy("pal").place(request, cluster) is None
+    assert why_not(request, cluster) == sentence
+
+
+def test_splits_stand_fewest_nodes_first():
+    cluster = Cluster.uniform(4, 4)
+    assert [(s.nodes, s.per_node) for s in splits(Request("1", 4), cluster)] == [
+        (1, 4),
+        (2, 2),
+        (4, 1),
+    ]
+    free = replace(cluster, same_indices=False)
+    assert [s.uneven for s in splits(Request("1", 4), free)] == [False, True]
+    assert [s.uneven for s in splits(Request("1", 4, max_nodes=1), free)] == [False]
+
+
+def test_demand_is_slurms_even_share_or_follows_the_gpus():
+    request = Request("1", 4, cpus=6, memory_mb_per_cpu=100)
+    assert node_demand(request, 2, 2) == (3, 300)
+    assert node_demand(request, 2, 3) == (5, 500)
+    assert node_demand(request, 2, 1) == (2, 200)
+    assert node_demand(Request("1", 4, memory_mb_per_gpu=10), 2, 3) == (1, 30)
+    assert node_demand(Request("1", 1, cpus=8, whole_node=True), 1, 4) == (8, 0)
+
+
+@pytest.mark.parametrize("width", [1, 4, 6, 8, 9, 16, 17, 33, 64])
+def test_masks_hold_what_was_packed(width):
+    bits = np.random.default_rng(width).random((50, width)) < 0.5
+    masks = pack(bits)
+    assert (unpack(masks, width) == bits).all()
+    assert popcount(masks).tolist() == bits.sum(axis=1).tolist()
+    assert int(masks[0]) == sum(1 << s for s in np.flatnonzero(bits[0]).tolist())
+
+
+def test_sets_stand_lowest_indices_first():
+    assert sets_of(3, 2).tolist() == [0b011, 0b101, 0b110]
+
+
+def test_scores_cannot_be_changed_under_a_policy():
+    """A write would be missed by what was computed from the array; it fails instead."""
+    scores = np.ones((1, 2))
+    cluster = Cluster.uniform(1, 2, scores={"B": scores})
+    make_policy("pal").place(Request("1", 1), cluster)
+    with pytest.raises(ValueError, match="read-only"):
+        scores[0, 0] = 2.0
+
+
+def test_a_score_that_is_no_number_counts_as_the_median():
+    cluster = Cluster.uniform(1, 2, scores={"B": np.array([[np.nan, 1.1]])})
+    got = make_policy("pal").place(Request("1", 1), cluster)
+    assert (got.slots, got.score) == (((0,),), 1.0)

@@ -1,0 +1,339 @@
+"""MAPA and pal+mapa: the tables of their pages, large machines, several nodes, options."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement import links
+from slurm_gpu_aware.placement.drb.split import bisect
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.topology import general, matching, wide
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, fit_eq2
+from slurm_gpu_aware.topology.general import mapping_values
+from slurm_gpu_aware.topology.machines import machine
+from slurm_gpu_aware.topology.matching import fitted_ring, match
+from slurm_gpu_aware.topology.patterns import Pattern, parse_pattern
+from slurm_gpu_aware.topology.subsets import mask_of, slots_of
+
+PAGES = Path(__file__).resolve().parents[3] / "docs" / "policies"
+DGX = machine("dgx-1-v100")
+SCORES = np.array([[0.94, 0.89, 0.94, 0.89, 0.94, 1.06, 0.94, 2.55]])
+
+
+def tables(page):
+    """Tables of a page: lists of rows as {column: text}."""
+    found, header = [], None
+    for line in (PAGES / page).read_text().splitlines():
+        if not line.startswith("|"):
+            header = None
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if header is None:
+            header = cells
+            found.append([])
+        elif not all(re.fullmatch(r"-+", cell) for cell in cells):
+            found[-1].append(dict(zip(header, cells, strict=True)))
+    return found
+
+
+def with_columns(page, *columns):
+    return [rows for rows in tables(page) if set(columns) <= set(rows[0])]
+
+
+def numbers(text):
+    return tuple(int(part) for part in text.split(","))
+
+
+def place(
+    policy, gpus, *, bw="high", busy=(), scores=None, nodes=1, graph=DGX, options=None, **own
+):
+    cluster = Cluster.uniform(nodes, graph.n, graph=graph, scores=scores)
+    cluster.free[0, list(busy)] = False
+    request = Request("1", gpus, app_class="A", bandwidth_sensitive=bw == "high", **own)
+    return make_policy(policy, options).place(request, cluster)
+
+
+def bandwidths(row, why):
+    shown = {"EffBW": "effbw_gbps", "AggBW": "aggbw_gbps", "PreservedBW": "preservedbw_gbps"}
+    return [(float(row[name]), why[key]) for name, key in shown.items() if row[name]]
+
+
+def test_page_of_mapa_the_eq2_table():
+    (rows,) = with_columns("mapa.md", "x", "y", "z")
+    assert len(rows) == 9
+    for row in rows:
+        value = float(eq2(*(int(row[c]) for c in "xyz")))
+        assert value == pytest.approx(float(row["eq. 2, GB/s"]), abs=0.05)
+
+
+def test_page_of_mapa_the_rings_of_three():
+    (rows,) = with_columns("mapa.md", "AggBW, GB/s")
+    assert [row["AggBW, GB/s"] for row in rows] == ["87", "125"]
+    for row in rows:
+        found = match(DGX, numbers(row["GPUs"]), Pattern("ring"), BOTTLENECK)
+        assert found.links_gbps == numbers(row["links"])
+        assert found.agg_gbps == float(row["AggBW, GB/s"])
+        assert found.eff_gbps == float(row["bottleneck, GB/s"])
+
+
+@pytest.mark.parametrize(("table", "busy"), [(0, ()), (1, (0, 5, 6))])
+def test_page_of_mapa_the_policies(table, busy):
+    rows = with_columns("mapa.md", "policy", "bw", "GPUs")[table]
+    assert len(rows) >= 3
+    for row in rows:
+        got = place(row["policy"], len(numbers(row["GPUs"])), bw=row["bw"], busy=busy)
+        assert got.slots[0] == numbers(row["GPUs"]), row
+        for shown, told in bandwidths(row, got.why):
+            assert told == shown
+
+
+def test_page_of_pal_mapa():
+    text = (PAGES / "pal-mapa.md").read_text()
+    assert " ".join(f"{v:.2f}" for v in SCORES[0]) in text
+    (rows,) = with_columns("pal-mapa.md", "policy", "V")
+    assert len(rows) == 8
+    for row in rows:
+        got = place(row["policy"], int(row["gpus"]), bw=row["bw"], scores={"A": SCORES})
+        assert got.slots[0] == numbers(row["GPUs"]), row
+        assert got.score == float(row["V"])
+        for shown, told in bandwidths(row, got.why):
+            assert told == shown
+
+
+def test_pages_name_every_registered_policy_of_theirs():
+    from slurm_gpu_aware.placement.policy import policy_names
+
+    text = (PAGES / "mapa.md").read_text() + (PAGES / "pal-mapa.md").read_text()
+    ours = [name for name in policy_names() if "mapa" in name]
+    assert len(ours) == 5
+    assert all(f"`{name}`" in text for name in ours)
+
+
+def test_paper_model_scores_rings_whatever_the_pattern_is():
+    for pattern in ("ring", "tree", "all-to-all"):
+        got = place("mapa-preserve", 5, pattern=pattern, options={"effbw": "paper"})
+        assert got.why["effbw_model"] == "paper"
+        assert got.why["effbw_gbps"] == pytest.approx(53.606, abs=1e-3)
+
+
+def test_a_refit_decides_by_the_ring_that_it_was_fitted_to():
+    """Measured: the slowest link of the best ring, on all sets of two to five GPUs."""
+    sets = [s for k in range(2, 6) for s in combinations(range(8), k)]
+    measured = {s: match(DGX, s, Pattern("ring"), BOTTLENECK).eff_gbps for s in sets}
+    fit = fit_eq2([(*fitted_ring(DGX, s), measured[s]) for s in sets])
+    used = {s: match(DGX, s, Pattern("ring"), fit.model).eff_gbps for s in sets}
+    errors = np.array([used[s] - measured[s] for s in sets])
+    assert np.sqrt((errors**2).mean()) == pytest.approx(fit.rmse)
+    assert fit.rmse < 1.0
+    got = place("mapa-preserve", 4, options={"effbw": list(fit.model.coefficients)})
+    assert got.why["effbw_model"] == "refit"
+    assert measured[got.slots[0]] == 25.0
+    assert got.why["effbw_gbps"] == pytest.approx(used[got.slots[0]], abs=1e-3)
+
+
+@pytest.mark.parametrize("effbw", ["best", [1.0, 2.0], 7, None, ["a"] * 14])
+def test_a_bad_model_is_refused_with_the_valid_ones(effbw):
+    for policy in ("mapa-preserve", "mapa-greedy", "pal+mapa"):
+        with pytest.raises(PolicyError, match="effbw must be bottleneck, paper or the 14"):
+            make_policy(policy, {"effbw": effbw})
+    with pytest.raises(PolicyError, match="no option 'seed'; its options: effbw"):
+        make_policy("pal+mapa", {"seed": 1})
+
+
+def test_a_job_without_communication_preserves_links_even_if_sensitive():
+    for own in ({"pattern": "none", "gpus": 3}, {"gpus": 1}):
+        gpus = own.pop("gpus")
+        sensitive = place("mapa-preserve", gpus, bw="high", busy=(0,), **own)
+        other = place("mapa-preserve", gpus, bw="low", busy=(0,), **own)
+        assert sensitive.why["objective"] == "preserved"
+        assert sensitive.slots == other.slots
+
+
+def test_insensitive_jobs_fill_the_node_whose_links_are_already_broken():
+    """Eq. 3 over the cluster: idle node 0 would lose more than half-full node 1."""
+    cluster = Cluster.uniform(2, 8, graph=DGX)
+    cluster.free[1, [0, 2, 4]] = False
+    got = make_policy("mapa-preserve").place(Request("1", 2), cluster)
+    assert got.nodes == (1,)
+    entry = got.why["links"][0]
+    assert entry["taken_gbps"] + entry["preservedbw_gbps"] == sum(
+        DGX.gbps[a, b] for a in (1, 3, 5, 6, 7) for b in (1, 3, 5, 6, 7) if a < b
+    )
+
+
+def test_nodes_without_links_count_as_equal_and_say_so():
+    cluster = replace(Cluster.uniform(2, 8), graphs=(None, DGX))
+    got = make_policy("mapa-preserve").place(Request("1", 2, bandwidth_sensitive=True), cluster)
+    assert (got.nodes, got.slots) == ((1,), ((0, 3),))
+    blind = make_policy("pal+mapa").place(
+        Request("1", 2, bandwidth_sensitive=True), Cluster.uniform(2, 8)
+    )
+    assert (blind.nodes, blind.slots) == ((0,), ((0, 1),))
+    assert not blind.why["links"][0]["measured"]
+    assert blind.why["summary"].endswith("links not measured")
+    assert not {"effbw_gbps", "aggbw_gbps", "preservedbw_gbps"} & set(blind.why)
+
+
+def test_on_a_plain_node_the_worst_that_slurm_may_pick_is_told():
+    cluster = replace(Cluster.uniform(1, 8, graph=DGX), indexed=np.array([False]))
+    why = make_policy("pal+mapa").place(Request("1", 2, bandwidth_sensitive=True), cluster).why
+    assert why["considered"][0]["effbw_gbps"] == why["effbw_gbps"] == 12.0
+    assert why["links"][0]["order"] == [why["links"][0]["worst"]]
+    assert "EffBW 12, AggBW 24" in why["summary"]
+    assert why["summary"].endswith("at worst: Slurm picks the GPUs")
+
+
+def test_the_summary_names_a_model_that_is_not_the_default():
+    assert "EffBW 25, " in place("mapa-preserve", 5).why["summary"]
+    paper = place("mapa-preserve", 5, options={"effbw": "paper"})
+    assert "EffBW 53.606 by eq. 2, " in paper.why["summary"]
+    refit = place("mapa-preserve", 5, options={"effbw": [1.0] * 14})
+    assert " by the refit of eq. 2, " in refit.why["summary"]
+
+
+CUBE = "0-1,1-2,2-3,3-0,4-5,5-6,6-7,7-4,0-4,1-5,2-6,3-7"
+
+
+def test_a_cube_on_sixteen_gpus_is_searched_completely():
+    """12,870 sets of 840 different layouts each."""
+    graph = machine("mapa-cubemesh-16")
+    got = place("mapa-preserve", 8, graph=graph, pattern=CUBE)
+    assert "embeddings" not in got.why
+    edges = parse_pattern(CUBE).edges
+    total, slowest = (table.max() for table in mapping_values(graph.gbps, edges, 8))
+    assert got.why["effbw_gbps"] == slowest
+    ((order,),) = [entry["order"] for entry in got.why["links"]]
+    assert min(graph.gbps[order[a], order[b]] for a, b in edges) == slowest
+    rng = np.random.default_rng(5)
+    for gpus in (rng.permutation(16)[:8] for _ in range(300)):
+        links = [graph.gbps[gpus[a], gpus[b]] for a, b in edges]
+        assert min(links) <= slowest
+        assert sum(links) <= total
+
+
+GRID = ",".join(
+    [f"{4 * r + c}-{4 * r + c + 1}" for r in range(4) for c in range(3)]
+    + [f"{v}-{v + 4}" for v in range(12)]
+)
+
+
+def test_a_grid_of_sixteen_is_placed_exactly():
+    """Too wide for tables: only the best sets are sought."""
+    torus = machine("mapa-torus-2d")
+    got = place("mapa-preserve", 16, graph=torus, pattern=GRID)
+    assert "embeddings" not in got.why
+    assert (got.why["effbw_gbps"], got.why["aggbw_gbps"]) == (25.0, 14 * 50 + 10 * 25)
+    mesh = machine("mapa-cubemesh-16")
+    got = place("mapa-greedy", 9, graph=mesh, pattern=GRID, busy=(0, 5))
+    assert "embeddings" not in got.why
+    assert not {0, 5} & set(got.slots[0])
+    assert got.why["candidate_sets"] == 2002
+    entry = got.why["links"][0]
+    assert sum(entry["links_gbps"]) == entry["aggbw_gbps"] == got.why["considered"][0]["aggbw_gbps"]
+
+
+def test_a_pattern_that_is_too_wide_is_searched_in_part_and_says_so(monkeypatch):
+    caches = (matching.best_sets, matching.match, links._best_set)
+    monkeypatch.setattr(wide, "_MOST_STATES", 100)
+    for cache in caches:
+        cache.cache_clear()
+    graph = machine("mapa-cubemesh-16")
+    got = place("mapa-preserve", 10, graph=graph, pattern=GRID)
+    for cache in caches:
+        cache.cache_clear()
+    assert got.why["embeddings"] == "searched in part"
+    assert "searched in part" in got.why["summary"]
+    entry = got.why["links"][0]
+    assert entry["effbw_gbps"] == min(entry["links_gbps"])
+    assert sorted(entry["order"][0]) == list(got.slots[0])
+
+
+def test_tables_of_wide_patterns_are_in_part_and_choices_by_them_say_so(monkeypatch):
+    """Plain nodes count as their worst set, and several nodes compare index sets by tables."""
+    monkeypatch.setattr(general, "_way", lambda *_: "beam")
+    monkeypatch.setattr(general, "_BEAM", 100)
+    cluster = Cluster.uniform(2, 10, graph=machine("mapa-cubemesh-16").subgraph(range(3, 13)))
+    request = Request("1", 9, bandwidth_sensitive=True, pattern=GRID)
+    policy = make_policy("mapa-preserve")
+    assert "embeddings" not in policy.place(request, cluster).why
+    plain = replace(cluster, indexed=np.array([False, False]))
+    assert policy.place(request, plain).why["embeddings"] == "searched in part"
+    two = replace(request, gpus=18, gpus_per_node=9)
+    assert policy.place(two, cluster).why["embeddings"] == "searched in part"
+    assert "embeddings" not in policy.place(replace(request, pattern="ring"), plain).why
+
+
+def test_several_nodes_get_the_index_set_that_is_best_on_the_worst_of_them():
+    """Node 1 has its doubles elsewhere: the set must be good on both."""
+    turned = DGX.subgraph([1, 0, 2, 3, 4, 5, 6, 7])
+    cluster = replace(Cluster.uniform(2, 8), graphs=(DGX, turned))
+    request = Request("1", 4, gpus_per_node=2, bandwidth_sensitive=True)
+    got = make_policy("mapa-preserve").place(request, cluster)
+    assert got.nodes == (0, 1)
+    assert got.slots == ((2, 3), (2, 3))  # 0,3 is double on node 0 only
+    assert got.why["effbw_gbps"] == 50.0
+    alone = replace(cluster, same_indices=False)
+    each = make_policy("mapa-preserve").place(request, alone)
+    assert each.slots == ((0, 3), (0, 2))
+
+
+def test_required_nodes_are_part_of_the_choice():
+    cluster = Cluster.uniform(4, 8, graph=DGX)
+    cluster.free[3, [0, 3]] = False
+    request = Request("1", 4, gpus_per_node=2, bandwidth_sensitive=True, required=(3,))
+    got = make_policy("mapa-preserve").place(request, cluster)
+    assert got.nodes == (0, 3)
+    assert got.slots == ((1, 2), (1, 2))  # 0,3 would be first, but is busy on the required node
+    assert got.why["effbw_gbps"] == 50.0
+
+
+def test_machines_of_more_than_16_gpus():
+    """Two NVLink quads in a machine of 20: exact while at most 16 are free, grown beyond."""
+    gbps = np.full((20, 20), 10.0)
+    for quad in ([3, 9, 12, 17], [4, 5, 6, 7]):
+        gbps[np.ix_(quad, quad)] = 50.0
+    graph = HardwareGraph.build(gbps, [["PHB"] * 20 for _ in range(20)])
+    for busy in ((), (0, 1, 2, 4)):
+        got = place("mapa-preserve", 4, graph=graph, busy=busy)
+        assert got.slots[0] == (3, 9, 12, 17)
+        assert got.why["effbw_gbps"] == 50.0
+        kept = place("mapa-preserve", 4, bw="low", graph=graph, busy=busy)
+        assert not set(kept.slots[0]) & {3, 9, 12, 17}
+        assert "cut" in kept.why
+        assert ("cut" in got.why) == (not busy)
+    assert place("mapa-greedy", 18, graph=graph).gpus == 18
+    assert place("mapa-topo-aware", 4, graph=graph).gpus == 4
+
+
+def test_wide_nodes_of_64_slots():
+    got = place("mapa-preserve", 3, graph=uniform_graph(64))
+    assert got.slots[0] == (0, 1, 2)
+
+
+def test_bisection_takes_sockets_first_then_the_least_cut():
+    assert [slots_of(half) for half in bisect(DGX, 255)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [slots_of(half) for half in bisect(DGX, mask_of([0, 1, 2, 3]))] == [(0, 3), (1, 2)]
+    assert [slots_of(half) for half in bisect(DGX, mask_of([5, 6, 7]))] == [(5, 6), (7,)]
+
+
+def test_ties_and_candidates_are_counted():
+    """C(8, 3) sets on each of two nodes; eight of each node have AggBW 125."""
+    got = place("mapa-greedy", 3, nodes=2)
+    assert got.why["candidate_sets"] == 2 * 56
+    rivals = [
+        match(DGX, slots_of(m), Pattern("ring"), BOTTLENECK).agg_gbps
+        for m in range(256)
+        if m.bit_count() == 3
+    ]
+    assert got.why["ties"] == 2 * rivals.count(125.0)
+    assert "112 sets" in got.why["summary"]

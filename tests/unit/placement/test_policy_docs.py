@@ -1,0 +1,106 @@
+"""The worked tables in ``docs/policies`` come out of the code."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpu_aware_profile.level_tables import penalty_rows, read_levels
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.model.penalties import combine, level_ratios
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.account import set_words
+from slurm_gpu_aware.placement.policies.pal import traversal
+from slurm_gpu_aware.placement.policy import make_policy
+
+POLICIES = Path(__file__).parents[3] / "docs" / "policies"
+
+
+def table(page, first):
+    """Rows of the table whose header starts with ``first``, as lists of cells."""
+    lines = iter((POLICIES / page).read_text().splitlines())
+    for line in lines:
+        if line.startswith(f"| {first} |"):
+            break
+    next(lines)
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
+    assert rows
+    return rows
+
+
+def numbers(text):
+    return tuple(int(part) for part in text.split(","))
+
+
+def test_pal_walk():
+    scores = np.array([[0.89, 0.94, 1.06, 2.55]] * 2)
+    cluster = Cluster.uniform(2, 4, scores={"A": scores}, locality_penalty=1.5)
+    walk = traversal(cluster, "A")
+    rows = table("pal.md", "step")
+    assert [(r[1], float(r[2])) for r in rows] == [(level, v) for level, v, _ in walk]
+    assert [float(r[3]) for r in rows] == pytest.approx([product for _, _, product in walk])
+    assert [r[0] for r in rows] == [str(i + 1) for i in range(len(rows))]
+
+
+def test_pal_on_two_sockets():
+    """Every row is the best set of its level; the first is the one that pal takes."""
+    group = np.array([[0, 0, 1, 1]])
+    scores = np.array([[1.0, 1.05, 1.0, 1.05]])
+    base = Cluster.uniform(1, 4, scores={"A": scores})
+    levels = (LocalityLevel("socket", 1.0, group), LocalityLevel("node", 1.1, np.array([0])))
+    cluster = replace(base, levels=levels)
+    rows = table("pal.md", "level | V")
+    assert [row[0] for row in rows] == ["socket", "node"]
+    for level, score, product, gpus in rows:
+        alone = replace(cluster, levels=tuple(one for one in levels if one.name == level))
+        got = make_policy("pal").place(Request("1", 2, app_class="A"), alone)
+        assert (got.level, got.score, got.slots[0]) == (level, float(score), numbers(gpus))
+        assert got.slowdown == pytest.approx(float(product))
+    got = make_policy("pal").place(Request("1", 2, app_class="A"), cluster)
+    assert (got.level, got.slots[0]) == (rows[0][0], numbers(rows[0][3]))
+
+
+def test_pal_measured_penalties():
+    """The file on the page, read as ``gpu-aware-profile import`` reads it, gives its table."""
+    page = (POLICIES / "pal.md").read_text()
+    lines = [line.strip() + "\n" for line in re.findall(r"^    (class,level.*|A,.*)$", page, re.M)]
+    read, bad = read_levels(lines)
+    assert (len(read), bad) == (5, [])
+    times = [row.time for row in read]
+    rows = penalty_rows(times, combine({}, level_ratios(times), across=1.5), ["A"])
+    wanted = [(row[0], *map(float, row[1:])) for row in table("pal.md", "measured at")]
+    assert [(r.level, r.value_ms, r.ratio, r.penalty) for r in rows] == wanted
+
+
+@pytest.mark.parametrize("row", table("pm-first.md", "set"), ids=lambda row: row[3])
+def test_pm_first_against_pal(row):
+    scores = np.array([[0.89, 1.06], [0.89, 2.55]])
+    cluster = Cluster.uniform(2, 2, scores={"A": scores}, same_indices=False)
+    got = make_policy(row[3]).place(Request("1", 2, app_class="A"), cluster)
+    assert set_words(cluster.nodes, got.nodes, got.slots) == row[0]
+    assert (got.score, got.slowdown) == (float(row[1]), pytest.approx(float(row[2])))
+
+
+BASELINES = re.findall(
+    r"^\| `([a-z-]+)` \| n(\d) \| ([\d,]+) \|$", (POLICIES / "baselines.md").read_text(), re.M
+)
+
+
+def test_baselines_are_all_shown():
+    assert [name for name, _, _ in BASELINES] == ["packed", "best-fit", "lowest-index"]
+
+
+@pytest.mark.parametrize(("name", "node", "slots"), BASELINES)
+def test_baselines(name, node, slots):
+    cluster = Cluster.uniform(3, 4)
+    cluster.take(1, [0])
+    cluster.take(2, [0, 3])
+    got = make_policy(name).place(Request("1", 2), cluster)
+    assert got.nodes == (int(node),)
+    assert got.slots == (tuple(int(s) for s in slots.split(",")),)

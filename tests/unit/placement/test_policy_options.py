@@ -1,0 +1,149 @@
+"""``[policies.NAME]``: checked at load, given to rounds, recorded for replay, used by ``place``."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.record import read_round, record_round
+from slurm_gpu_aware.planning.timeline import as_running
+from slurm_gpu_aware.selector.policy_options import policy_options
+from slurm_gpu_aware.simulator.replay import replay, replay_ledger
+from slurm_gpu_aware.store.database import open_store
+
+NOISY = ("noisy/1", 2)
+
+
+def profile_json(beside_s: float) -> str:
+    """Run time 100 s alone and ``beside_s`` beside another of its kind; 2 GPUs each."""
+    alone = {"noisy": {"1": {"num_gpus": {"2": {"intra-socket": 100.0}}}}}
+    other = {"noisy": {"1": {"num_gpus": {"2": beside_s}}}}
+    return json.dumps({"solo": alone, "collocation": {"noisy": {"1": {"num_gpus": {"2": other}}}}})
+
+
+def options(tmp_path: Path, text: str) -> dict:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return policy_options(load_config(file))
+
+
+def test_a_profile_is_read_beside_the_configuration(tmp_path: Path):
+    (tmp_path / "times.json").write_text(profile_json(150.0))
+    found = options(
+        tmp_path, "[policies.topo-aware]\ninterference = 'times.json'\npatience_s = 9\n"
+    )
+    assert found["topo-aware"]["patience_s"] == 9
+    assert found["topo-aware"]["interference"].slowdown(NOISY, NOISY) == 1.5
+
+
+BAD = {
+    "[policies]\nx = 1": "policies: expected sections [policies.NAME]",
+    "[policies.pal2]": "policies.pal2: unknown policy; known: best-fit, lowest-index",
+    "[policies.pal]\nseed = 1": "policies.pal.seed: unknown option; known: none",
+    "[policies.topo-aware]\nweight = 1": "policies.topo-aware.weight: unknown option; known: anti",
+    "[policies.topo-aware-p]\nwaited_s = 1": "policies.topo-aware-p.waited_s: unknown option",
+    "[policies.topo-aware]\napplication = 'a'": "policies.topo-aware.application: unknown option",
+    "[policies.topo-aware]\nweights = [1, 1, 1]": "policies.topo-aware.weights: ",
+    "[policies.topo-aware-p]\nminimal_utility = 2": "minimal_utility must be a number from 0 to 1",
+    "[policies.random]\nseed = 'x'": "policies.random.seed: ",
+    "[policies.'pal+mapa']\neffbw = 'x'": "policies.pal+mapa.effbw: ",
+    "[policies.topo-aware]\ninterference = 1": "topo-aware.interference: expected the path",
+    "[policies.topo-aware]\ninterference = 'none.json'": "none.json: cannot be read: No such file",
+    "[policies.topo-aware]\ninterference = 'config.toml'": "config.toml: not JSON",
+    "[policies.topo-aware]\ninterference = 'bare.json'": "bare.json has no run time of a job",
+    "[policies.topo-aware]\nsingle_node = true\nanti_collocation = true": "exclude each other",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_wrong_option_is_refused_with_file_key_and_reason(tmp_path: Path, text: str):
+    (tmp_path / "bare.json").write_text('{"solo": {}, "collocation": {}}')
+    with pytest.raises(ConfigError) as caught:
+        options(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'config.toml'}: policies")
+    assert BAD[text] in str(caught.value)
+
+
+def test_every_command_that_uses_policies_refuses_it(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    file.write_text("[policies.topo-aware]\nweight = 1\n")
+    for command in (["place", "-g", "1"], ["doctor"], ["selectd", "--once"], ["simulate"]):
+        done = CliRunner().invoke(cli, ["--config", str(file), *command])
+        assert done.exit_code == 1, command
+        assert f"{file}: policies.topo-aware.weight: unknown option" in done.stderr
+
+
+def test_place_uses_them(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    asked = ["place", "-g", "2", "--machine", "ibm-minsky-4xp100", "--busy", "n1:0,2"]
+    for bandwidth, code in ((5.0, 0), (30.0, 1)):
+        file.write_text(f"[policies.topo-aware]\nmin_bandwidth_gbps = {bandwidth}\n")
+        command = ["--config", str(file), *asked, "--policy", "topo-aware"]
+        assert CliRunner().invoke(cli, command).exit_code == code
+
+
+def a_round() -> tuple[list[Request], Cluster, PlanSettings, dict]:
+    """Two jobs on two machines that best fit would put on one, and a profile that forbids it."""
+    profile = InterferenceProfile({NOISY: 100.0}, {(NOISY, NOISY): 300.0})
+    weights = [0.1, 0.8, 0.1]
+    given = {"topo-aware": {"interference": profile, "weights": weights}, "random": {"seed": 3}}
+    queue = [Request(str(i), 2, submit_s=float(i), application="noisy/1") for i in (1, 2)]
+    return queue, Cluster.uniform(2, 4), PlanSettings(policy="topo-aware"), given
+
+
+def test_a_recorded_round_is_planned_again_with_its_options():
+    queue, cluster, settings, given = a_round()
+    running = plan_round(queue[:1], cluster, settings, 5.0, policy_options=given).assignments[0]
+    busy = cluster.copy()
+    busy.take(running.nodes[0], running.slots[0])
+    busy = replace(busy, running=(as_running(queue[0], running, 5.0),))
+    plan = plan_round(queue[1:], busy, settings, 5.0, policy_options=given)
+    assert plan.assignments[0].nodes != running.nodes, "it keeps away from its like"
+    without = plan_round(queue[1:], busy, settings, 5.0)
+    assert without.assignments[0].nodes == running.nodes
+    content = record_round(queue[1:], busy, settings, 5.0, plan, given)
+    recorded = read_round(json.loads(json.dumps(content)))
+    assert set(recorded.policy_options) == {"topo-aware"}, "no job used the other"
+    assert replay(recorded) == []
+    assert len(replay(replace(recorded, policy_options={}))) == 1
+
+
+def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
+    """A job of class A runs; the next one goes to the other node, where nobody is slowed."""
+    slurm = SlurmFolder(tmp_path)
+    base = slurm.config.read_text() + '[placement]\npolicy = "topo-aware"\n'
+    (tmp_path / "times.json").write_text(profile_json(300.0))
+    named = (
+        "[policies.topo-aware]\ninterference = 'times.json'\nweights = [0.1, 0.8, 0.1]\n"
+        "[classes.A]\napplication = 'noisy/1'\n"
+    )
+    for text, apart in ((base, False), (base + named, True)):
+        slurm.config.write_text(text)
+        jobs = [parked("7", comment="class=A"), parked("8", comment="class=A", reason="Dependency")]
+        slurm.write(jobs, nodes=["n1", "n2"])
+        assert slurm.round() == 0, slurm.said
+        slurm.change("8", reason="Licenses")
+        assert slurm.round() == 0, slurm.said
+        nodes = {job["nodes"] for job in slurm.jobs.values()}
+        assert len(nodes) == (2 if apart else 1)
+    with open_store(slurm.store, readonly=True) as store:
+        rounds, differences = replay_ledger(store)
+    assert rounds >= 1
+    assert differences == []
+
+
+def test_a_wrong_option_keeps_the_selector_from_starting(tmp_path: Path):
+    slurm = SlurmFolder(tmp_path)
+    slurm.config.write_text(slurm.config.read_text() + "[policies.topo-aware]\nweight = 1\n")
+    assert slurm.round() == 1
+    assert "policies.topo-aware.weight: unknown option" in slurm.said

@@ -1,0 +1,319 @@
+"""One round: order, guarantee, class priority, shadow reservation, backfill, reasons."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+
+NOW = 1000.0
+
+
+def job(number, gpus, *, limit=math.inf, app_class="B", priority=0.0, **kwargs):
+    return Request(
+        str(number), gpus, app_class=app_class, time_limit_s=limit, priority=priority, **kwargs
+    )
+
+
+def with_running(cluster, *jobs):
+    """Hold the GPUs of running jobs; ``jobs`` are (id, node, slots, end)."""
+    running = []
+    for name, node, slots, end, *rest in jobs:
+        cluster.take(node, slots, cpus=1)
+        running.append(
+            RunningJob(
+                name,
+                ((node, tuple(slots)),),
+                end,
+                cpus={node: 1},
+                preemptable_by=rest[0] if rest else None,
+            )
+        )
+    return Cluster(**{**vars(cluster), "running": tuple(running)})
+
+
+def plan(queue, cluster, **settings):
+    return plan_round(queue, cluster, PlanSettings(**settings), NOW)
+
+
+def where(result):
+    return {a.job_id: (a.nodes, a.slots) for a in result.assignments}
+
+
+def reasons(result):
+    return {w.job_id: w.reason for w in result.waiting}
+
+
+def test_class_a_chooses_before_b_inside_the_prefix():
+    scores = np.array([[1.4, 0.9]])
+    cluster = Cluster.uniform(1, 2, scores={"A": scores, "B": scores})
+    result = plan([job(1, 1, app_class="B"), job(2, 1, app_class="A")], cluster)
+    assert where(result) == {"2": ((0,), ((1,),)), "1": ((0,), ((0,),))}
+
+
+def test_class_priority_is_not_scheduling_priority():
+    """The class A job behind the head must not take the head's GPUs."""
+    cluster = Cluster.uniform(1, 2)
+    result = plan([job(1, 2, app_class="C"), job(2, 1, app_class="A")], cluster)
+    assert where(result) == {"1": ((0,), ((0, 1),))}
+    assert result.waiting[0].job_id == "2"
+
+
+def test_order_is_priority_then_submit_time_then_number():
+    cluster = Cluster.uniform(1, 1)
+    queue = [
+        job("98_10", 1, priority=5, submit_s=2.0),
+        job("98_9", 1, priority=5, submit_s=2.0),
+        job("1", 1, priority=1, submit_s=0.0),
+    ]
+    assert list(where(plan(queue, cluster))) == ["98_9"]
+
+
+def test_backfill_outside_the_reservation_and_before_the_shadow():
+    cluster = with_running(
+        Cluster.uniform(2, 2),
+        ("r1", 0, [0, 1], NOW + 100),
+        ("r2", 1, [1], NOW + 1000),
+    )
+    queue = [job(1, 2), job(2, 1, limit=5000)]
+    result = plan(queue, cluster)
+    # The head is reserved node 0 from NOW + 100; node 1's free GPU is nobody's.
+    assert where(result) == {"2": ((1,), ((0,),))}
+    assert result.waiting[0].shadow_start_s == NOW + 100
+    assert "n0 GPUs 0,1" in result.waiting[0].reason
+
+
+def test_a_backfilled_job_is_told_what_it_could_not_have():
+    """The best free GPU is the head's: nobody should ask why the job did not get it."""
+    scores = np.array([[1.0, 0.8, 1.0, 1.0], [1.3, 1.0, 1.0, 1.0]])
+    cluster = with_running(
+        Cluster.uniform(2, 4, scores={"B": scores}),
+        ("r1", 0, [0, 2, 3], NOW + 100),
+        ("r2", 1, [1, 2, 3], NOW + 1000),
+    )
+    early, late = job(2, 1, limit=50), job(2, 1, limit=5000)
+    (found,) = plan([job(1, 4), late], cluster).assignments
+    assert (found.nodes, found.slots) == ((1,), ((0,),))
+    assert (found.why["kept_for"], found.why["kept"]) == ("1", {"n0": [1]})
+    assert found.why["summary"].endswith("; free, but kept for job 1: n0 GPU 1")
+    (found,) = plan([job(1, 4), early], cluster).assignments
+    assert (found.nodes, found.slots) == ((0,), ((1,),))
+    assert "kept" not in found.why
+    (found,) = plan([late], cluster).assignments
+    assert "kept" not in found.why
+
+
+@pytest.mark.parametrize(("limit", "starts"), [(100.0, True), (101.0, False), (math.inf, False)])
+def test_backfill_on_reserved_gpus_must_end_before_the_shadow_start(limit, starts):
+    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100))
+    result = plan([job(1, 2), job(2, 1, limit=limit)], cluster)
+    assert ("2" in where(result)) is starts
+    if not starts:
+        assert "job 1" in reasons(result)["2"]
+
+
+def test_backfill_leaves_the_cpus_that_the_head_needs():
+    cluster = with_running(Cluster.uniform(1, 4, cpus_per_node=8), ("r", 0, [0], NOW + 100))
+    queue = [job(1, 1, cpus=8), job(2, 1, cpus=4, limit=1000), job(3, 1, cpus=4, limit=50)]
+    result = plan(queue, cluster)
+    assert list(where(result)) == ["3"]
+
+
+def test_backfill_jobs_together_leave_the_cpus_that_the_head_needs():
+    """8 CPUs, the head takes 6 of them later: of two jobs with 2 CPUs only one may stay on."""
+    cluster = Cluster.uniform(1, 4, cpus_per_node=8)
+    cluster.take(0, [0], cpus=3)
+    running = RunningJob("r", ((0, (0,)),), NOW + 100, cpus={0: 3})
+    cluster = Cluster(**{**vars(cluster), "running": (running,)})
+    queue = [job(1, 1, cpus=6), job(2, 1, cpus=2, limit=1000), job(3, 1, cpus=2, limit=1000)]
+    assert list(where(plan(queue, cluster))) == ["2"]
+
+
+def test_job_without_limit_does_not_starve_a_head_that_waits_for_one():
+    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], math.inf))
+    result = plan([job(1, 2), job(2, 1), job(3, 1, limit=60)], cluster)
+    assert list(where(result)) == ["3"]
+    assert result.waiting[0].shadow_start_s == math.inf
+
+
+def test_a_job_that_can_never_start_blocks_nobody():
+    result = plan([job(1, 3, max_nodes=1), job(2, 2)], Cluster.uniform(1, 2))
+    assert list(where(result)) == ["2"]
+    assert "cannot start even on an idle cluster" in reasons(result)["1"]
+    assert result.waiting[0].shadow_start_s is None
+
+
+def test_head_that_waits_for_gpus_of_unknown_holders_keeps_its_place_without_a_promise():
+    cluster = Cluster.uniform(1, 2)
+    cluster.take(0, [0])  # held, but by no job that the snapshot lists
+    result = plan([job(1, 2), job(2, 1)], cluster)
+    assert list(where(result)) == ["2"]
+    assert reasons(result)["1"].startswith("next in line: needs 2 free GPUs on one node")
+    assert result.waiting[0].shadow_start_s is None
+
+
+def test_prefix_job_keeps_its_turn_when_class_order_leaves_it_no_place():
+    """In class order the A job would take n0, the only node that the C job may use."""
+    scores = np.array([[0.9], [1.2]])
+    only_first = np.array([True, False])
+    cluster = Cluster.uniform(2, 1, scores={"A": scores})
+    queue = [job(1, 1, app_class="C", eligible=only_first), job(2, 1, app_class="A")]
+    assert where(plan(queue, cluster)) == {"1": ((0,), ((0,),)), "2": ((1,), ((0,),))}
+
+
+def test_without_backfill_everyone_waits_behind_the_head():
+    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100))
+    result = plan([job(1, 2), job(2, 1, limit=1)], cluster, backfill=False)
+    assert not result.assignments
+    assert reasons(result)["2"] == "waits for its turn behind job 1"
+
+
+def test_backfill_depth_counts_jobs_behind_the_head():
+    cluster = with_running(Cluster.uniform(1, 4), ("r", 0, [0], NOW + 100))
+    queue = [job(1, 4), job(2, 1, limit=1), job(3, 1, limit=1)]
+    assert list(where(plan(queue, cluster, backfill_depth=1))) == ["2"]
+
+
+def test_unknown_policy_makes_only_that_job_wait():
+    result = plan([job(1, 1, policy="pal2"), job(2, 1)], Cluster.uniform(1, 2))
+    assert list(where(result)) == ["2"]
+    assert "unknown policy 'pal2'; known: " in reasons(result)["1"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "clock"), [(None, 945), ("auto", 945), ("max", 1530), (1200, 1200), ("1200", 1200)]
+)
+def test_clock(wish, clock):
+    result = plan(
+        [job(1, 1, clock=wish)],
+        Cluster.uniform(1, 1),
+        class_clock_mhz={"B": 945},
+        max_clock_mhz=1530,
+    )
+    assert result.assignments[0].clock_mhz == clock
+
+
+def test_nodes_that_sleep_are_woken_last():
+    cluster = replace(Cluster.uniform(3, 2), asleep=np.array([True, False, True]))
+    result = plan([job(1, 1), job(2, 2), job(3, 1), job(4, 2)], cluster)
+    assert [a.nodes for a in result.assignments] == [(1,), (0,), (1,), (2,)]
+    assert [a.why.get("woken") for a in result.assignments] == [None, ["n0"], None, ["n2"]]
+    result = plan([job(1, 2), job(2, 1), job(3, 1)], cluster)
+    assert [a.nodes for a in result.assignments] == [(1,), (0,), (0,)]  # woken once
+    named = plan([job(1, 1, required=(2,))], cluster)
+    assert named.assignments[0].nodes == (2,)
+    wide = plan([job(1, 6, gpus_per_node=2)], cluster)
+    assert wide.assignments[0].nodes == (0, 1, 2)
+
+
+def test_a_wide_job_wakes_as_few_nodes_as_it_needs():
+    """Though those that sleep have the faster GPUs."""
+    scores = np.where(np.arange(12) < 3, 1.3, 1.0)[:, None].repeat(4, axis=1)
+    cluster = Cluster.uniform(12, 4, scores=dict.fromkeys("ABC", scores))
+    cluster = replace(cluster, asleep=np.arange(12) >= 3)
+    (chosen,) = plan([job(1, 16, gpus_per_node=4)], cluster).assignments
+    assert len(chosen.why["woken"]) == 1
+    assert {0, 1, 2} < set(chosen.nodes)
+
+
+def test_preemption_takes_free_gpus_first():
+    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0], NOW + 100, 1.0))
+    result = plan([job(1, 1, preemption_tier=2.0)], cluster)
+    assert result.assignments[0].victims == ()
+
+
+def test_preemption_names_the_fewest_cheapest_victims():
+    cluster = with_running(
+        Cluster.uniform(2, 2),
+        ("two", 0, [0, 1], NOW + 100, 1.0),
+        ("old", 1, [0], NOW + 100, 1.0),
+        ("new", 1, [1], NOW + 200, 1.0),
+    )
+    result = plan([job(1, 2, preemption_tier=2.0)], cluster)
+    assert result.assignments[0].victims == ("two",)
+    result = plan([job(1, 1, preemption_tier=2.0)], cluster)
+    assert result.assignments[0].victims == ("new",)
+    assert result.assignments[0].slots == ((1,),)
+
+
+def test_preemption_spares_jobs_of_the_same_tier_and_protected_ones():
+    cluster = with_running(
+        Cluster.uniform(1, 2),
+        ("same", 0, [0], NOW + 100, 2.0),
+        ("protected", 0, [1], NOW + 100),
+    )
+    result = plan([job(1, 1, preemption_tier=2.0)], cluster)
+    assert not result.assignments
+
+
+def test_preemption_within_a_group_goes_by_priority():
+    cluster = with_running(
+        Cluster.uniform(1, 2), ("low", 0, [0], NOW + 100, 1.0), ("peer", 0, [1], NOW + 200, 1.0)
+    )
+    priorities = {"low": 10.0, "peer": 50.0}
+    running = tuple(
+        replace(job, preempt_group="mine", priority=priorities[job.job_id])
+        for job in cluster.running
+    )
+    cluster = replace(cluster, running=running)
+
+    def as_mine(gpus: int, own: float) -> Request:
+        mine = frozenset({"mine"})
+        return job(1, gpus, priority=1e9, preempts_lower=mine, preempting_priority=own)
+
+    assert plan([as_mine(1, 50.0)], cluster).assignments[0].victims == ("low",)
+    assert not plan([as_mine(1, 10.0)], cluster).assignments
+    assert not plan([as_mine(2, 50.0)], cluster).assignments
+    assert not plan([job(1, 1, priority=50.0)], cluster).assignments
+
+
+def test_preemption_on_a_plain_node_names_all_among_whom_slurm_chooses():
+    cluster = with_running(
+        Cluster.uniform(1, 4),
+        ("a", 0, [0], NOW + 100, 1.0),
+        ("b", 0, [1], NOW + 200, 1.0),
+        ("spared", 0, [2, 3], NOW + 300),
+    )
+    plain = replace(cluster, indexed=np.zeros(1, dtype=np.bool_))
+    (chosen,) = plan([job(1, 1, preemption_tier=2.0)], plain).assignments
+    assert (chosen.exact, chosen.victims) == (False, ("a", "b"))
+    assert chosen.why["summary"].endswith("; preempts 1 of a, b, Slurm chooses whom")
+    (both,) = plan([job(1, 2, preemption_tier=2.0)], plain).assignments
+    assert both.why["summary"].endswith("; preempts a, b")
+
+
+def test_preemption_over_nodes_spares_whom_it_can():
+    cluster = with_running(
+        Cluster.uniform(3, 2),
+        ("a", 0, [0, 1], NOW + 300, 1.0),
+        ("b", 1, [0, 1], NOW + 200, 1.0),
+        ("c", 2, [0], NOW + 100, 1.0),
+    )
+    result = plan([job(1, 4, gpus_per_node=2, preemption_tier=2.0)], cluster)
+    assert len(result.assignments[0].victims) == 2
+    assert len(result.assignments[0].nodes) == 2
+
+
+def test_what_victims_leave_over_is_not_given_away_in_the_same_round():
+    cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0, 1], NOW + 100, 1.0))
+    result = plan([job(1, 1, preemption_tier=2.0), job(2, 1)], cluster)
+    assert list(where(result)) == ["1"]
+    assert result.waiting[0].shadow_start_s == NOW
+
+
+def test_the_snapshot_is_not_changed():
+    cluster = Cluster.uniform(1, 2)
+    plan([job(1, 2)], cluster)
+    assert cluster.free.all()
+
+
+def test_times_are_measured_by_the_given_timer():
+    ticks = iter(range(100))
+    result = plan_round(
+        [job(1, 1)], Cluster.uniform(1, 1), PlanSettings(), NOW, timer=lambda: float(next(ticks))
+    )
+    assert result.took_s == {"1": 1.0}

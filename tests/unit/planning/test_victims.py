@@ -1,0 +1,368 @@
+"""Whom Slurm preempts, by its own order, so that the plan names these and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.planning.preempt import Preemption, plan_preemption
+from slurm_gpu_aware.planning.timeline import take
+from slurm_gpu_aware.planning.victims import Lack, VictimQueue
+
+USUAL = PreemptionOrder()
+PLACE = make_policy("packed").place
+
+
+def job(
+    name: int, *nodes: int, tier: float = 1.0, start_s: float = 0.0, cpus: int = 1
+) -> RunningJob:
+    on = nodes or (0,)
+    return RunningJob(
+        str(name),
+        tuple((node, (name % 8,)) for node in on),
+        end_s=100.0 + name,
+        cpus=dict.fromkeys(on, cpus),
+        preemptable_by=tier,
+        start_s=start_s,
+        node_count=len(on),
+    )
+
+
+def without_gpus(name: int, node: int = 0, *, cpus: int = 1, start_s: float = 0.0) -> RunningJob:
+    return replace(job(name, node, cpus=cpus, start_s=start_s), gpus=())
+
+
+def names(jobs: Sequence[RunningJob] | None) -> list[int]:
+    assert jobs is not None
+    return [int(found.job_id) for found in jobs]
+
+
+def gone(
+    needed: Sequence[RunningJob],
+    candidates: Sequence[RunningJob],
+    nodes: tuple[int, ...] = (0,),
+    order: PreemptionOrder = USUAL,
+) -> list[int]:
+    """Whom Slurm preempts for the GPUs of ``needed`` on ``nodes``."""
+    lack = Lack(slots={(n, s) for held in needed for n, slots in held.gpus for s in slots})
+    lack.slots = {(node, slot) for node, slot in lack.slots if node in nodes}
+    return sorted(names(VictimQueue(candidates, order).preempted(nodes, lack)))
+
+
+FOUR = [job(i) for i in range(1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("needed", "taken"),
+    [
+        ([1], [1]),
+        ([4], [4]),
+        ([2, 4], [2, 4]),
+        ([1, 2, 3], [1, 2, 3]),
+        ([1, 3, 4], [1, 3, 4]),
+        ([2, 3, 4], [1, 2, 3, 4]),  # seen on 26.05: "preempted 215 .. 216 .. 213 .. 214"
+        ([1, 2, 3, 4], [1, 2, 3, 4]),
+    ],
+)
+def test_one_gpu_jobs_of_a_node(needed: list[int], taken: list[int]) -> None:
+    assert gone([FOUR[i - 1] for i in needed], FOUR) == taken
+
+
+def test_jobs_of_other_nodes_are_not_touched() -> None:
+    candidates = [job(1, 1), job(2), job(3, 1), job(4), job(5), job(6)]
+    assert gone([candidates[i] for i in (3, 4, 5)], candidates) == [2, 4, 5, 6]
+
+
+def test_over_two_nodes_two_need_not_go_alone() -> None:
+    """The wide one stands before the last, and holds nothing that is needed."""
+    jobs = [job(1), job(2, 0, 1), job(3, 1, tier=2.0)]
+    assert gone([jobs[0], jobs[2]], jobs, nodes=(0, 1)) == [1, 2, 3]
+
+
+def test_order_by_tier_then_nodes_then_record() -> None:
+    jobs = [job(1, tier=2.0), job(2, 0, 1), job(3), job(4), job(5, tier=2.0)]
+    assert names(VictimQueue(jobs, USUAL).jobs) == [3, 4, 2, 1, 5]
+
+
+def test_the_newest_first_whatever_its_tier() -> None:
+    jobs = [job(1, tier=2.0, start_s=30.0), job(2, start_s=10.0), job(3, 0, 1, start_s=30.0)]
+    assert names(VictimQueue(jobs, PreemptionOrder(youngest_first=True)).jobs) == [1, 3, 2]
+
+
+def test_fewer_candidates_than_tries() -> None:
+    assert gone([FOUR[1]], FOUR[:2]) == [2]
+    assert gone([FOUR[0]], FOUR[:1]) == [1]
+
+
+def test_a_job_without_gpus_goes_if_its_turn_comes_before() -> None:
+    candidates = [without_gpus(7), without_gpus(8, node=1), *FOUR]
+    assert gone(FOUR[:3], candidates) == [1, 2, 3, 7]
+    assert gone(FOUR[3:], candidates) == [4]
+
+
+@pytest.mark.parametrize(("reorder_count", "taken"), [(0, [1, 2, 4]), (1, [2, 4]), (9, [2, 4])])
+def test_how_often_slurm_tries_again(reorder_count: int, taken: list[int]) -> None:
+    order = PreemptionOrder(reorder_count=reorder_count)
+    assert gone([FOUR[1], FOUR[3]], FOUR, order=order) == taken
+
+
+@pytest.mark.parametrize(("strict", "taken"), [(False, [2, 3, 4]), (True, [1, 2, 3, 4])])
+def test_a_wide_job_goes_before_others_unless_order_is_strict(
+    strict: bool, taken: list[int]
+) -> None:
+    candidates = [job(1), job(2), replace(job(3, 0, 1), node_count=1), job(4)]
+    order = PreemptionOrder(strict=strict)
+    assert gone(candidates[1:], candidates, (0, 1), order) == taken
+
+
+def test_what_nobody_holds_cannot_be_freed() -> None:
+    lack = Lack(slots={(0, 7)})
+    assert VictimQueue(FOUR, USUAL).preempted((0,), lack) is None
+
+
+def plan(
+    running: Sequence[RunningJob],
+    request: Request,
+    nodes: int = 1,
+    width: int = 4,
+    cpus: int = 1 << 20,
+    order: PreemptionOrder = USUAL,
+) -> tuple[Cluster, Preemption | None]:
+    uniform = Cluster.uniform(nodes, width, cpus_per_node=cpus)
+    cluster = replace(uniform, preemption=order, cpus=uniform.free_cpus.copy())
+    for held in running:
+        for node, slots in held.gpus:
+            cluster.take(node, slots)
+        for node, count in held.cpus.items():
+            cluster.free_cpus[node] -= count
+    return cluster, plan_preemption(request, cluster, running, PLACE)
+
+
+def victims(running: Sequence[RunningJob], request: Request, **given_: int) -> list[int]:
+    _, found = plan(running, request, **given_)
+    assert found is not None
+    return sorted(names(found.victims))
+
+
+def holders(*counts: int) -> list[RunningJob]:
+    """Jobs of one node, each with so many GPUs; the later ones have begun later."""
+    jobs, first = [], 0
+    for number, count in enumerate(counts, 1):
+        slots = tuple(range(first, first + count))
+        jobs.append(replace(job(number, start_s=float(number)), gpus=((0, slots),)))
+        first += count
+    return jobs
+
+
+def asking(gpus: int, **more: Any) -> Request:
+    return Request("99", gpus, preemption_tier=5.0, **more)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "taken"), [(1, [4]), (2, [3, 4]), (3, [1, 3, 4]), (4, [1, 2, 3, 4])]
+)
+def test_the_newest_beside_the_first_as_slurm_takes_them(gpus: int, taken: list[int]) -> None:
+    assert victims(holders(1, 1, 1, 1), asking(gpus)) == taken
+
+
+def test_the_fewest_are_those_whom_slurm_takes() -> None:
+    """The two jobs of two GPUs and the oldest; with any other one Slurm takes more along."""
+    sizes = [1, 1, 1, 1, 2, 2]
+    assert victims(holders(*sizes), asking(5), width=8) == [1, 5, 6]
+
+
+def test_nodes_that_the_job_may_not_use_are_not_tried() -> None:
+    wide = [replace(job(i, i), gpus=((i, (0, 1, 2, 3)),), start_s=50.0) for i in range(16)]
+    old = replace(job(30, 17), gpus=((17, (0, 1, 2, 3)),))
+    small = [job(104 + i, 16, start_s=9.0) for i in range(4)]
+    asked = replace(asking(4), eligible=np.arange(18) >= 16)
+    assert victims([*wide, old, *small], asked, nodes=18) == [30]
+
+
+def test_of_whole_nodes_that_with_fewest_jobs() -> None:
+    """Those without GPUs have to go, too."""
+    old = replace(job(1, 0), gpus=((0, (0, 1, 2, 3)),))
+    new = [job(8 + i, 1, start_s=9.0) for i in range(4)]
+    running = [without_gpus(20, 0), old, without_gpus(21, 1, start_s=9.0), *new]
+    assert victims(running, asking(1, whole_node=True), nodes=2) == [1, 20]
+
+
+def test_a_missing_gpu_of_a_whole_node_is_not_waited_for() -> None:
+    uniform = Cluster.uniform(1, 4, cpus_per_node=8)
+    exists = uniform.exists.copy()
+    exists[0, 0] = False
+    none_free = np.zeros_like(exists)
+    cluster = replace(uniform, exists=exists, free=none_free, cpus=uniform.free_cpus.copy())
+    cluster.free_cpus[:] = 0
+    sizes = ((1, (0,), 4), (2, (1, 2), 4), (3, (3,), 0))
+    running = [
+        replace(job(i, cpus=cpus), gpus=((0, slots),), start_s=float(i)) for i, slots, cpus in sizes
+    ]
+    found = plan_preemption(asking(1, whole_node=True), cluster, running, PLACE)
+    assert found is not None
+    assert sorted(names(found.victims)) == [1, 2, 3]
+    take(found.after, asking(1, whole_node=True), found.assignment)
+
+
+def test_nobody_ends_where_slurm_would_suspend_the_first() -> None:
+    """preempt/qos: ``_run_now`` looks at the mode of the first candidate alone."""
+    running = [replace(job(1, 1), keeps_gpus=True), replace(job(2, tier=5.0), preempt_group="std")]
+    running[0] = replace(running[0], preempt_group="cheap")
+    asked = replace(asking(4), preempts=frozenset({"std", "cheap"}))
+    _, found = plan(running, asked, nodes=1 + 1)
+    assert found is None
+    _, found = plan([replace(running[0], preemptable_by=9.0), running[1]], asked, nodes=2)
+    assert found is not None
+    assert names(found.victims) == [2]
+
+
+def test_where_cpus_are_short_slurm_takes_the_first_in_its_order() -> None:
+    running = [without_gpus(1, cpus=4, start_s=1.0), without_gpus(2, cpus=4, start_s=2.0)]
+    assert victims(running, asking(1, cpus=4), cpus=8) == [1]
+
+
+def test_who_holds_none_of_the_gpus_that_were_chosen_is_spared() -> None:
+    slots = [(0, 1, 2), (3,), (4, 5), (6, 7)]
+    tiers = [2.0, 1.0, 1.0, 1.0]
+    running = [
+        replace(job(i + 1, tier=tiers[i]), gpus=((0, slots[i]),), end_s=100.0) for i in (1, 3, 2, 0)
+    ]
+    _, found = plan(running, asking(6), width=8)
+    assert found is not None
+    chosen = set(found.assignment.slots[0])
+    for victim in found.victims:
+        assert chosen & set(victim.gpus[0][1])
+
+
+def by_run_now(
+    jobs: Sequence[RunningJob],
+    nodes: set[int],
+    order: PreemptionOrder,
+    fits: Callable[[list[RunningJob]], bool],
+) -> set[str]:
+    """Slurm 24.11.5, `_run_now` of select/cons_tres, statement by statement."""
+    passes = 0
+    queue = list(jobs)
+    while True:
+        removed: list[RunningJob] = []
+        for candidate in queue:
+            if candidate.on_nodes & nodes:
+                removed.append(candidate)
+                if fits(removed):
+                    break
+        assert fits(removed)
+        place = queue.index(removed[-1])
+        enough = passes > order.reorder_count
+        passes += 1
+        if enough or len(queue) <= passes:
+            return {candidate.job_id for candidate in removed}
+        last = queue[place]
+        if order.strict:
+            queue = [last, *queue[:place], *queue[place + 1 :]]
+        else:
+            usable = {j.job_id: len(j.on_nodes & nodes) for j in queue[:place]}
+            usable[last.job_id] = 99999
+            queue.sort(key=lambda j: -usable.get(j.job_id, 0))
+
+
+ORDERS = st.builds(PreemptionOrder, st.booleans(), st.booleans(), st.integers(0, 3))
+SHAPES = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # node
+        st.integers(0, 4),  # GPUs; none: a job without
+        st.integers(1, 3),  # tier
+        st.integers(0, 9),  # start
+        st.integers(1, 4),  # CPUs
+        st.booleans(),  # on the next node, too
+    ),
+    max_size=12,
+)
+
+
+def running_jobs(shapes: Sequence[tuple[int, int, int, int, int, bool]]) -> list[RunningJob]:
+    """Jobs that fit side by side on three nodes of 4 GPUs and 12 CPUs."""
+    gpus, cpus = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)
+    found = []
+    for number, (node, count, tier, start, cores, wide) in enumerate(shapes):
+        on = [node, node + 1] if wide and node < 2 else [node]
+        cores = min(cores, *(12 - cpus[n] for n in on))
+        count = min(count, *(4 - gpus[n] for n in on))
+        if cores < 1:
+            continue
+        held = tuple((n, tuple(range(gpus[n], gpus[n] + count))) for n in on) if count else ()
+        found.append(
+            RunningJob(
+                str(number),
+                held,
+                end_s=100.0,
+                cpus=dict.fromkeys(on, cores),
+                preemptable_by=float(tier),
+                start_s=float(start),
+                node_count=len(on),
+            )
+        )
+        for n in on:
+            gpus[n] += count
+            cpus[n] += cores
+    return found
+
+
+REQUESTS = st.builds(
+    lambda gpus, cpus, nodes, whole: asking(
+        gpus * nodes, min_nodes=nodes, max_nodes=nodes, cpus=cpus, whole_node=whole
+    ),
+    st.integers(1, 4),
+    st.sampled_from([1, 1, 6, 12]),
+    st.sampled_from([1, 1, 2]),
+    st.sampled_from([False, False, True]),
+)
+
+
+@given(SHAPES, REQUESTS, ORDERS)
+@example([(0, 0, 1, 1, 4, False), (0, 0, 1, 2, 4, False)], asking(1, cpus=6), USUAL)
+@example([(0, 2, 2, 0, 1, False), (0, 1, 1, 1, 1, False), (0, 1, 1, 2, 1, False)], asking(3), USUAL)
+def test_the_plan_names_whom_slurm_preempts(
+    shapes: list[tuple[int, int, int, int, int, bool]], request: Request, order: PreemptionOrder
+) -> None:
+    running = running_jobs(shapes)
+    cluster, found = plan(running, request, nodes=3, cpus=12, order=order)
+    assume(found is not None and PLACE(request, cluster) is None)
+    assert found is not None
+    chosen = found.assignment
+    assert cluster.cpus is not None
+
+    def fits(removed: list[RunningJob]) -> bool:
+        after = cluster.copy()
+        for over in removed:
+            for node, slots in over.gpus:
+                after.free[node, list(slots)] = True
+            for node, count in over.cpus.items():
+                after.free_cpus[node] += count
+        return all(
+            bool(after.free[node, list(slots)].all())
+            and after.free_cpus[node]
+            >= (12 if request.whole_node else request.cpus_on_node(len(chosen.nodes)))
+            for node, slots in zip(chosen.nodes, chosen.slots, strict=True)
+        )
+
+    candidates = VictimQueue(running, order).jobs
+    expected = by_run_now(candidates, set(chosen.nodes), order, fits)
+    assert {victim.job_id for victim in found.victims} == expected
+
+
+@given(st.permutations(FOUR), st.sets(st.integers(0, 3), min_size=1))
+def test_on_one_node_two_go_alone(order: list[RunningJob], which: set[int]) -> None:
+    needed = [order[i] for i in which]
+    taken = gone(needed, order)
+    assert set(taken) >= set(names(needed))
+    if len(needed) <= 2 or which == set(range(len(which))):
+        assert len(taken) == len(needed)

@@ -1,0 +1,325 @@
+"""Times per locality level: import, show, export; what placement and simulator do with them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlite_utils
+from click.testing import CliRunner, Result
+from slurm_folder import SlurmFolder, parked
+from store_samples import report
+
+from gpu_aware_profile.cli import cli as profile_cli
+from slurm_gpu_aware.cli.main import cli
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.penalties import LevelTime
+from slurm_gpu_aware.selector.daemon import run
+from slurm_gpu_aware.store import migrations
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.levels import LevelRow, import_levels, level_times
+from slurm_gpu_aware.store.profiles import load_profile, merge_report, recompute_scores
+
+HEAD = "class,level,value_ms\n"
+GOOD = HEAD + "A,socket,100\nA,socket,104\nA,node,132.6\nA,cluster,204\nB,node,10\nB,cluster,10.5\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two nodes; on each, GPUs 1 and 3 are 1.2 times slower for A. Sockets are 0,1 and 2,3."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+    monkeypatch.setenv("COLUMNS", "100")
+    fill(tmp_path / "store.db")
+    return tmp_path
+
+
+def fill(path: Path) -> None:
+    with open_store(path) as store:
+        for node in ("n1", "n2"):
+            merge_report(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
+        recompute_scores(store)
+
+
+def profile(*args: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(profile_cli, list(args), input=text)
+
+
+def done(*args: str, text: str | None = None) -> Result:
+    result = profile(*args, text=text)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def configure(site: Path, text: str) -> None:
+    (site / "config.toml").write_text(f'[store]\npath = "{site}/store.db"\n{text}')
+
+
+def test_import_then_show(site: Path) -> None:
+    said = done("import", "-", text=GOOD).stderr
+    assert said == f"imported 6 level times of classes A, B into {site}/store.db\n"
+    lines = done("show", "--levels").stdout.splitlines()
+    assert [" ".join(line.split()) for line in lines if "--" not in line] == [
+        "class level model ms runs ratio L from",
+        "A socket - 102 2 1.0000 1.0000 measured",
+        "A node - 132.6 1 1.3000 1.3000 measured",
+        "A cluster - 204 1 2.0000 2.0000 measured",
+        "B socket - - - - 1.0000 as node",
+        "B node - 10 1 1.0000 1.0000 measured",
+        "B cluster - 10.5 1 1.0500 1.0500 measured",
+        "C socket - - - - 1.0000 as node",
+        "C node - - - - 1.0000 -",
+        "C cluster - - - - 1.5000 default",
+    ]
+    whole = done("show").stdout
+    assert "Locality penalties:" in whole
+    assert "default" not in whole, "classes without a measurement are shown with --levels only"
+
+
+def test_show_as_json_and_csv_says_the_same(site: Path) -> None:
+    assert "Locality" not in done("show").stdout
+    done("import", "-", text=GOOD)
+    records = json.loads(done("show", "--levels", "--json").stdout)["penalties"]
+    assert json.loads(done("show", "--json").stdout)["penalties"] == records
+    table = list(csv.DictReader(io.StringIO(done("show", "--levels", "--csv").stdout)))
+    assert table == [{k: "" if v is None else str(v) for k, v in r.items()} for r in records]
+    only = json.loads(done("show", "--levels", "--json", "--class", "B").stdout)["penalties"]
+    assert only == [record for record in records if record["class"] == "B"]
+
+
+@pytest.mark.parametrize("model", ["", ",a100"])
+def test_export_and_import_are_inverse(site: Path, model: str) -> None:
+    lines = [f"{line}{model}" for line in GOOD.splitlines()[1:]]
+    head = f"class,level,value_ms{',model' if model else ''}"
+    done("import", "-", text="\n".join([head, *lines, ""]))
+    exported = done("export", "--levels").stdout
+    assert exported.splitlines()[1] == f"A,socket,100.0,{model[1:]}"
+    done("import", "-", "--store", str(site / "other.db"), text=exported)
+    with open_store(site / "store.db") as one, open_store(site / "other.db") as two:
+        assert level_times(one) == level_times(two)
+        assert load_profile(one).level_ratios == load_profile(two).level_ratios
+    everything = json.loads(done("export", "--json").stdout)
+    assert len(everything["level_times"]) == 6
+    assert "level" not in done("export").stdout
+
+
+def test_an_import_replaces_what_there_was_of_its_classes_only(site: Path) -> None:
+    done("import", "-", text=GOOD)
+    done("import", "-", "--class", "A", text="level,value_ms\nnode,1\ncluster,1.4\n")
+    with open_store(site / "store.db") as store:
+        assert load_profile(store).level_ratios == {
+            "A": {"node": 1.0, "cluster": 1.4},
+            "B": {"node": 1.0, "cluster": 1.05},
+        }
+        assert load_profile(store).scores.keys() == {"A"}, "timings of GPUs are as they were"
+
+
+BAD = {
+    "A,spine,1": "level 'spine' is not one of nvlink, socket, node, switch, rack, row, cluster",
+    "Q,node,1": "class 'Q' is not one of A, B, C",
+    "A,node,0": "value_ms must be a time of 1e-06 to 1e+12 ms, not 0.0",
+    "A,node,-1": "value_ms must be a time of 1e-06 to 1e+12 ms, not -1.0",
+    "A,node,inf": "value_ms must be a time of 1e-06 to 1e+12 ms, not inf",
+    "A,node,nan": "value_ms must be a time of 1e-06 to 1e+12 ms, not nan",
+    "A,node,fast": "value_ms is not a number: 'fast'",
+    "A,,1": "level is empty",
+    "A,switch,1\nA,cluster,2": "class A was timed at switch, cluster only; time it inside a node, "
+    "too (nvlink, socket, node), on as many GPUs: the others are compared with that",
+    "C,row,1\nC,row,2": "class C was timed at row only; time it inside a node",
+    "C,node,1\nC,node,2": "class C was timed at node only; time it at a looser level, too: switch,"
+    " rack, row, cluster",
+}
+
+
+@pytest.mark.parametrize("rows", BAD)
+def test_bad_rows_are_refused_with_what_is_valid(site: Path, rows: str) -> None:
+    result = profile("import", "-", text=f"{HEAD}{rows}\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"stdin: line 2: {BAD[rows]}") or BAD[rows] in result.stderr
+    assert "nothing was imported" in result.stderr
+    with open_store(site / "store.db") as store:
+        assert level_times(store) == []
+
+
+def test_models_of_a_class_begin_at_the_same_level(site: Path) -> None:
+    rows = "A,node,1,v100\nA,cluster,2,v100\nA,socket,1,a100\nA,cluster,2,a100\n"
+    result = profile("import", "-", text=f"class,level,value_ms,model\n{rows}")
+    assert result.exit_code == 1
+    assert (
+        "class A on v100 was timed at node, cluster, and at socket on another model"
+        in result.stderr
+    )
+
+
+def test_skip_bad_leaves_out_rows_and_classes_that_cannot_be_compared(site: Path) -> None:
+    result = profile("import", "-", "--skip-bad", text=GOOD + "A,node,x\nC,row,3\n")
+    assert result.exit_code == 3
+    assert "line 8: value_ms is not a number" in result.stderr
+    assert "line 9: class C was timed at row only" in result.stderr
+    with open_store(site / "store.db") as store:
+        assert load_profile(store).level_ratios.keys() == {"A", "B"}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("show", "--levels", "--summary"), "--levels goes with neither"),
+        (("show", "--levels", "--node", "n1"), "--levels goes with neither"),
+        (("export", "--levels", "--json"), "--json exports everything"),
+    ],
+)
+def test_wrong_use(site: Path, args: tuple[str, ...], words: str) -> None:
+    result = profile(*args)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_an_unknown_class_is_named(site: Path) -> None:
+    result = profile("show", "--levels", "--class", "Z")
+    assert result.exit_code == 1
+    assert "class 'Z' is not one of A, B, C" in result.stderr
+
+
+def test_a_file_that_is_neither_names_both_kinds(site: Path) -> None:
+    result = profile("import", "-", text="class,lvl,value_ms\nA,node,1\n")
+    assert result.exit_code == 1
+    assert "expected gpu,node,class,value_ms (or class,level,value_ms" in result.stderr
+
+
+def test_import_tells_where_the_configuration_wins(site: Path) -> None:
+    configure(site, "[placement]\nlocality_penalty = 1.5\n")
+    said = done("import", "-", text=GOOD + "C,node,5\nC,switch,4\nC,cluster,6\n").stderr
+    assert "class A, level cluster: 2 was measured, 1.5 counts (configured)" in said
+    assert "class C, level switch: 0.8 was measured, 1 counts (measured, not below node)" in said
+    assert "level node" not in said
+
+
+def test_a_store_of_the_previous_schema_keeps_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    old = sqlite_utils.Database(path)
+    migrations.migrations.apply(old, stop_before="m004_level_times")
+    old["nodes"].insert({"node": "n1", "taken_at_unix": 5.0})
+    assert "level_times" not in old.table_names()
+    old.conn.close()
+    with pytest.raises(StoreError, match="older than this release"):
+        open_store(path, readonly=True)
+    with open_store(path) as store:
+        assert load_profile(store).taken_at == {"n1": 5.0}
+        assert load_profile(store).level_ratios == {}
+        times = [LevelTime("A", "node", 2.0), LevelTime("A", "cluster", 3.0)]
+        import_levels(store, [LevelRow(time) for time in times], taken_at=6.0)
+        assert load_profile(store).level_ratios == {"A": {"node": 1.0, "cluster": 1.5}}
+
+
+def test_all_rows_are_imported_or_none(tmp_path: Path) -> None:
+    times = [LevelTime("A", "node", 2.0), LevelTime("A", "cluster", 3.0), LevelTime("B", "node", 1)]
+    with open_store(tmp_path / "store.db") as store:
+        with pytest.raises(StoreError, match="line 9: class B was timed at node only"):
+            import_levels(store, [LevelRow(time, 9) for time in times], taken_at=1.0)
+        assert level_times(store) == []
+
+
+def place(*args: str) -> dict[str, Any]:
+    result = CliRunner().invoke(cli, ["place", *args, "--json"])
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)["answers"][0]
+    return found
+
+
+def test_place_goes_by_a_measured_penalty_and_says_so(site: Path) -> None:
+    """Two fast GPUs lie on different sockets: 0.909 x 1.3 is more than 1.091 on one socket."""
+    before = place("-g", "2", "-c", "A")
+    assert list(before["place"].values()) == [[0, 2]]
+    done("import", "-", text=GOOD)
+    after = place("-g", "2", "-c", "A")
+    assert list(after["place"].values()) == [[0, 1]]
+    assert after["level"] == "socket"
+    spread = place("-g", "8", "-c", "A")
+    assert spread["why"]["penalty_from"] == "measured"
+    assert "L 2 (cluster, measured) x V" in spread["why"]["summary"]
+    assert "L 1.5 (cluster, default) x V" in place("-g", "8", "-c", "C")["why"]["summary"]
+    configure(site, "[placement.levels]\nsocket = 1.0\nnode = 1.05\n")
+    fixed = place("-g", "2", "-c", "A")
+    assert list(fixed["place"].values()) == [[0, 2]]
+    assert "L 1.05 (node, configured) x V" in fixed["why"]["summary"]
+
+
+TOPOLOGY = (
+    "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n1\nSwitchName=s1 Level=0 LinkSpeed=1 Nodes=n2\n"
+    "SwitchName=r0 Level=1 LinkSpeed=1 Nodes=n[1-2] Switches=s[0-1]\n"
+)
+
+
+def simulate(site: Path, *args: str) -> tuple[dict[str, Any], str]:
+    trace = site / "trace.csv"
+    trace.write_text("job_id,submit_s,gpus,duration_s,class\n1,0,8,100,A\n2,1000,8,100,C\n")
+    result = CliRunner().invoke(cli, ["simulate", str(trace), "-p", "pal", "--json", *args])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout), result.stderr
+
+
+def test_simulated_jobs_on_the_stores_cluster_run_at_measured_penalties(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 GPUs span both nodes, which share a rack. V is 1.2 / 1.1 for A; C has no scores."""
+    done("import", "-", text=f"{HEAD}A,node,10\nA,rack,14\nA,cluster,20\n")
+    (site / "controller").mkdir()
+    slurm = SlurmFolder(site / "controller")
+    slurm.serve(monkeypatch)
+    slurm.set(silent="Unable to contact slurm controller")
+    answer, said = simulate(site)
+    assert "The network's levels are left out" in said
+    assert answer["site"]["levels"] == {"node": 1.0, "cluster": 1.5}
+    assert answer["site"]["levels_by_class"] == {"A": {"node": 1.0, "cluster": 2.0}}
+    assert answer["runs"][0]["avg_slowdown"] == pytest.approx((2.0 * 12 / 11 + 1.5) / 2)
+    slurm.set(silent="", topology=TOPOLOGY)
+    answer, said = simulate(site)
+    assert "left out" not in said
+    assert answer["site"]["levels"] == {"node": 1.0, "rack": 1.5, "cluster": 1.5}
+    assert answer["runs"][0]["avg_slowdown"] == pytest.approx((1.4 * 12 / 11 + 1.5) / 2)
+    answer, _ = simulate(site, "--locality-penalty", "1.2")
+    assert answer["runs"][0]["avg_slowdown"] == pytest.approx((1.2 * 12 / 11 + 1.2) / 2)
+
+
+def test_a_locality_penalty_below_that_of_a_tighter_level_is_refused(site: Path) -> None:
+    configure(site, "[placement.levels]\nrack = 1.4\n")
+    trace = site / "trace.csv"
+    trace.write_text("job_id,submit_s,gpus,duration_s\n1,0,8,100\n")
+    args = ["simulate", str(trace), "--locality-penalty", "1.2"]
+    result = CliRunner().invoke(cli, args)
+    assert result.exit_code == 1
+    assert "--locality-penalty 1.2 is less than placement.levels.rack (1.4)" in result.stderr
+
+
+def test_the_selector_plans_with_a_measured_penalty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same job, before and after the import, and where the configuration says otherwise."""
+    slurm = SlurmFolder(tmp_path)
+    slurm.serve(monkeypatch)
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(
+        "signal.signal", lambda number, handler: None
+    )  # those are the test runner's
+    fill(slurm.store)
+
+    def slots() -> list[int]:
+        slurm.write([parked(comment="class=A")], nodes=["n1", "n2"])
+        assert run(str(slurm.config), once=True) == 0
+        decision = slurm.ledger("7")[-1]
+        assert decision.asked["class"] == "A"
+        return list(decision.slots[0])
+
+    assert slots() == [0, 2]
+    done("import", "-", "--store", str(slurm.store), text=GOOD)
+    assert slots() == [0, 1]
+    assert slurm.ledger("7")[-1].why["penalty_from"] == "measured"
+    with slurm.config.open("a") as file:
+        file.write("[placement.levels]\nsocket = 1.0\nnode = 1.05\n")
+    assert slots() == [0, 2]

@@ -1,0 +1,76 @@
+"""Summaries of measured clusters, and the width of tables."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_aware_profile.tables import read_csv, score_table, summarise, summary_table
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import (
+    ScoreRow,
+    TimingRow,
+    import_timings,
+    recompute_scores,
+    score_rows,
+)
+
+SHARED = Path(
+    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
+)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "gpus", "spread", "best", "worst"),
+    [
+        ("longhorn_resnet", 336, "6.2%", 0.945, 1.120),
+        ("longhorn_bert", 136, "1.5%", 0.986, 1.039),
+        ("longhorn_pagerank", 172, "2.6%", 0.971, 1.004),
+        ("frontera_resnet", 296, "2.2%", 0.984, 1.145),
+        ("frontera_bert", 276, "1.0%", 0.991, 1.060),
+        ("frontera_pagerank", 248, "0.1%", 0.999, 1.001),
+        ("lonestar6_resnet", 219, "7.7%", 0.949, 2.201),
+    ],
+)
+def test_measured_clusters_through_import_and_store(
+    tmp_path: Path, name: str, gpus: int, spread: str, best: float, worst: float
+) -> None:
+    """The numbers are those that stand beside the data, computed there independently."""
+    file = SHARED / "data" / "variability" / f"{name}.csv"
+    if not file.exists():
+        pytest.skip(f"measured data not found: {file}")
+    with file.open() as stream:
+        rows = [
+            TimingRow(row["slot"], row["node"], "A", float(row["value_ms"]))
+            for row in csv.DictReader(stream)
+        ]
+    with open_store(tmp_path / "store.db") as store:
+        import_timings(store, rows, taken_at=1000.0)
+        recompute_scores(store, ("A",))
+        (summary,) = summarise(score_rows(store))
+    assert summary.gpus == gpus
+    assert f"{summary.geomean_over_best:.1%}" == spread
+    assert (round(summary.best, 3), round(summary.worst, 3)) == (best, worst)
+
+
+def test_a_usual_cluster_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [
+        ScoreRow("c196-041", 3, "A", 66046.2, 1.0045, 1.0028, 1, o, 0.0, "rtx5000", "GPU-1")
+        for o in (0, 1, 2)
+    ]
+    now = 12 * 86400 + 7200.0
+    for text in (score_table(rows, now), summary_table(summarise(rows), now)):
+        assert max(map(len, text.splitlines())) <= 80
+    assert "own score" in score_table(rows, now)
+
+
+def test_lines_are_counted_as_an_editor_counts_them() -> None:
+    text = 'gpu,node,class,value_ms\n0,n1,A,1\n\n"0\n",n1,A,x\n1,n1,A,2\n'
+    rows, bad = read_csv(text.splitlines(keepends=True))
+    assert [row.line for row in rows] == [2, 6]
+    assert bad == [(5, "value_ms is not a number: 'x'")]

@@ -1,0 +1,73 @@
+"""How long jobs that could not start are held back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurm_gpu_aware.selector.backoff import Backoff
+
+
+@dataclass
+class Bench:
+    """A back-off and its clock."""
+
+    now: float = 1000.0
+    backoff: Backoff = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backoff = Backoff(60.0, lambda: self.now)
+
+    def held(self) -> float:
+        """Hold job 7 back as one that Slurm shows as held, wait that long; return how long."""
+        wait_s = self.backoff.punish("7", held=True)
+        self.now += wait_s
+        assert self.backoff.wait_s("7", "Licenses") is None
+        return wait_s
+
+
+def test_it_doubles_up_to_sixteen_times() -> None:
+    bench = Bench()
+    assert [bench.backoff.punish("7") for _ in range(6)] == [60, 120, 240, 480, 960, 960]
+    bench.now += 959.0
+    assert bench.backoff.wait_s("7") == 1.0
+    bench.now += 1.0
+    assert bench.backoff.wait_s("7") is None
+
+
+def test_who_is_gone_is_forgotten() -> None:
+    bench = Bench()
+    bench.backoff.punish("7", held=True)
+    bench.backoff.forget(set())
+    assert bench.backoff.wait_s("7") is None
+    assert bench.held() == 2
+
+
+def test_what_shows_only_while_pinned_is_tried_ever_more_seldom() -> None:
+    """Parked it shows Licenses again and again: each try pins it and blocks its node."""
+    bench = Bench()
+    assert [bench.held() for _ in range(11)] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 960, 960]
+
+
+def test_what_shows_its_reason_while_parked_is_tried_soon() -> None:
+    """A limit of its QOS: when its reason is Licenses again, the limit is free."""
+    bench = Bench()
+    for _ in range(4):
+        assert bench.held() == 2
+        bench.now += 10.0
+        bench.backoff.shown("7")
+
+
+def test_a_reason_that_is_left_over_from_when_it_was_pinned_says_nothing() -> None:
+    bench = Bench()
+    assert bench.held() == 2
+    bench.backoff.shown("7")
+    assert bench.held() == 4
+
+
+def test_a_task_of_an_unsplit_array_is_not_forgotten() -> None:
+    bench = Bench()
+    bench.backoff.punish("98_0")
+    bench.backoff.forget({"98"})
+    assert bench.backoff.wait_s("98_0") == 60.0
+    bench.backoff.forget({"99"})
+    assert bench.backoff.wait_s("98_0") is None

@@ -1,0 +1,161 @@
+"""Clock records that nodes leave behind, read into the ledger: once each, and only good ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.clocks import records as clock_records
+from slurm_gpu_aware.clocks.job import Record
+from slurm_gpu_aware.clocks.notes import Notes
+from slurm_gpu_aware.selector import clock_spool
+from slurm_gpu_aware.selector.clock_spool import ClockSpool
+from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+GOOD = {"event": "clock_set", "at": 1.79e9, "job_id": 7, "node": "n1", "gpus": [0, 2], "mhz": 900}
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    folder = tmp_path / "clocks"
+    folder.mkdir()
+    open_store(tmp_path / "store.db").close()
+    return folder
+
+
+def write(spool: Path, *lines: str, node: str = "n1") -> None:
+    with (spool / f"{node}.jsonl").open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def append(
+    spool: Path, records: Sequence[Record], rotate_bytes: int = clock_records.ROTATE_BYTES
+) -> None:
+    """Write as a hook does."""
+    notes = Notes(str(spool.parent / "locks"))
+    clock_records.spool(str(spool), records, notes, rotate_bytes)
+
+
+def collect(spool: Path) -> list[dict[str, object]]:
+    """Read what is new with a fresh reader; return all that the ledger has of job 7."""
+    books = Books(spool.parent / "store.db")
+    ClockSpool(spool, spool.parent / "offsets").collect(books, str)
+    books.close()
+    with open_store(spool.parent / "store.db", readonly=True) as store:
+        return [dict(event.detail) for event in Ledger(store).events("7")]
+
+
+def test_each_record_is_written_once(spool: Path) -> None:
+    write(spool, json.dumps(GOOD))
+    assert collect(spool) == [{"node": "n1", "gpus": [0, 2], "mhz": 900}]
+    assert len(collect(spool)) == 1
+    write(spool, json.dumps({**GOOD, "mhz": 1200}), node="n2")
+    assert [e["mhz"] for e in collect(spool)] == [900, 1200]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        json.dumps({**GOOD, "at": float("nan")}),
+        json.dumps({**GOOD, "at": float("inf")}),
+        json.dumps({**GOOD, "at": -1}),
+        json.dumps(GOOD).replace("1790000000.0", "1" + "0" * 400),
+        json.dumps({**GOOD, "at": True}),
+        json.dumps({**GOOD, "event": "started"}),
+        json.dumps({**GOOD, "job_id": "7; drop"}),
+        "[" * 100_000,
+        "{}",
+        "\x00",
+    ],
+)
+def test_a_bad_line_harms_no_other(spool: Path, bad: str) -> None:
+    write(spool, json.dumps(GOOD), bad, json.dumps({**GOOD, "mhz": 1000}))
+    for _ in range(2):
+        assert [e["mhz"] for e in collect(spool)] == [900, 1000]
+
+
+def test_values_are_kept_short_and_plain(spool: Path) -> None:
+    odd = {"error": "x" * 9999, "node": {"a": 1}, "gpus": [1, -2, "3", 1e400], "mhz": 10**30}
+    write(spool, json.dumps({**GOOD, **odd, "other": 1}))
+    (found,) = collect(spool)
+    assert found == {"error": "x" * 200, "node": "dict", "gpus": [1], "mhz": "int"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_somebody_else_is_not_read(spool: Path) -> None:
+    write(spool, json.dumps(GOOD))
+    os.chown(spool / "n1.jsonl", 1234, 1234)
+    assert collect(spool) == []
+
+
+def records(*clocks: int) -> list[dict[str, object]]:
+    return [{**GOOD, "mhz": mhz} for mhz in clocks]
+
+
+def clocks_of(spool: Path) -> list[object]:
+    return [event["mhz"] for event in collect(spool)]
+
+
+def test_a_file_that_was_moved_aside_is_read_to_its_end(spool: Path) -> None:
+    append(spool, records(100))
+    assert clocks_of(spool) == [100]
+    append(spool, records(200))
+    append(spool, records(300), rotate_bytes=10)
+    assert sorted(p.name for p in spool.iterdir()) == ["n1.jsonl", "n1.jsonl.1"]
+    assert clocks_of(spool) == [100, 200, 300]
+    with (spool / "n1.jsonl.1").open("a") as late:  # of a hook that had opened it before
+        late.write(json.dumps({**GOOD, "mhz": 400}) + "\n")
+    append(spool, records(500))
+    assert clocks_of(spool) == [100, 200, 300, 400, 500]
+    assert clocks_of(spool) == [100, 200, 300, 400, 500]
+
+
+def test_a_second_file_moved_aside_replaces_the_first(spool: Path) -> None:
+    for mhz in range(100, 600, 100):
+        append(spool, records(mhz), rotate_bytes=10)
+        assert clocks_of(spool) == list(range(100, mhz + 100, 100))
+    assert sorted(p.name for p in spool.iterdir()) == ["n1.jsonl", "n1.jsonl.1"]
+
+
+def test_the_new_file_waits_until_the_old_one_is_read(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(spool, records(*range(1, 30)))
+    append(spool, records(30), rotate_bytes=10)
+    monkeypatch.setattr(clock_spool, "_MOST", 1000)
+    assert 0 < len(clocks_of(spool)) < 29
+    for _ in range(5):
+        found = clocks_of(spool)
+    assert found == list(range(1, 31))
+
+
+def test_an_offset_of_an_older_release_is_kept(spool: Path) -> None:
+    write(spool, json.dumps(GOOD))
+    (spool.parent / "offsets").write_text(json.dumps({"n1.jsonl": len(json.dumps(GOOD)) + 1}))
+    append(spool, records(800), rotate_bytes=10)
+    assert clocks_of(spool) == [800]
+
+
+def test_hooks_that_rotate_at_the_same_time_lose_no_line(spool: Path) -> None:
+    """The file is too large once, for all of them; each writes less than makes it so again."""
+    append(spool, records(*range(1, 51)))
+    full = (spool / "n1.jsonl").stat().st_size
+    with ThreadPoolExecutor(8) as pool:
+        for mhz in range(51, 75):
+            pool.submit(append, spool, records(mhz), rotate_bytes=full - 1)
+    assert (spool / "n1.jsonl.1").stat().st_size >= full
+    assert sorted(int(str(mhz)) for mhz in clocks_of(spool)) == list(range(1, 75))
+
+
+def test_a_file_that_cannot_be_moved_aside_is_written_on(spool: Path) -> None:
+    (spool / "n1.jsonl.1").mkdir()
+    for mhz in (100, 200, 300):
+        append(spool, records(mhz), rotate_bytes=10)
+    assert clocks_of(spool) == [100, 200, 300]

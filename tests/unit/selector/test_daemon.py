@@ -1,0 +1,296 @@
+"""The selector against a small Slurm of ours.
+
+The daemon runs as a process of its own and is killed with SIGKILL at every request it makes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from memory_slurm import MemorySlurm, reservation_record
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
+from slurm_gpu_aware.gate.admin_comment import parse
+from slurm_gpu_aware.gate.restore import undo_fields
+from slurm_gpu_aware.selector.daemon import Selector
+from slurm_gpu_aware.selector.heartbeat import Heartbeat
+from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.round import Outcome, Rounds
+from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+
+def selector_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Selector:
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(folder / "clock.conf"))
+    config = Config(
+        store=StoreConfig(path=folder / "store.db"),
+        events=EventsConfig(submit_file=folder / "submitted"),
+    )
+    return Selector(config, MemorySlurm(folder))
+
+
+def test_a_parked_job_is_placed_and_starts(slurm: SlurmFolder) -> None:
+    slurm.write([parked()], ["n1", "n2"])
+    assert slurm.round() == 0, slurm.said
+    job = slurm.jobs["7"]
+    assert job["state"] == "RUNNING"
+    assert job["licenses"] == ""
+    assert slurm.round() == 0
+    (decision,) = slurm.ledger("7")
+    assert decision.state == "started"
+    assert decision.outcome["as_planned"] is True
+    assert [list(decision.nodes), list(decision.slots)] == [[job["nodes"]], [job["slots"]]]
+
+
+def test_own_licences_survive(slurm: SlurmFolder) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:2;mc=1"
+    slurm.write([parked(licenses="matlab:2,gpuaware:1", admin_comment=comment)], ["n1"])
+    slurm.round()
+    assert slurm.jobs["7"]["licenses"] == "matlab:2"
+
+
+def test_licences_that_its_own_reservation_holds_are_there(slurm: SlurmFolder) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:20;mc=1"
+    job = parked(licenses="matlab:20,gpuaware:1", admin_comment=comment)
+    slurm.write([job, parked("8", licenses="matlab:20,gpuaware:1", admin_comment=comment)], ["n1"])
+    slurm.change("7", resv_name="course")
+    course = reservation_record("course", node_list="n1", licenses="matlab:20")
+    slurm.reserve(reservation_record("gpuaware_gate", licenses="gpuaware:100000"), course)
+    slurm.round()
+    assert slurm.jobs["7"]["state"] == "RUNNING", slurm.said
+    assert slurm.jobs["8"]["licenses"] == "matlab:20,gpuaware:1"
+
+
+def test_the_gate_is_held_at_once_after_a_long_wait_for_slurm(slurm: SlurmFolder) -> None:
+    now = [1000.0]
+    heartbeat = Heartbeat(slurm.client(), Config(), clock=lambda: now[0])
+    now[0] += 3600.0
+    heartbeat.start()
+    heartbeat.stop()
+    assert heartbeat.held_until == now[0] + Config().gate.lease_s
+
+
+@pytest.mark.parametrize("reason", ["Dependency", "QOSMaxGRESPerUser", "JobHeldUser", "BeginTime"])
+def test_what_something_else_holds_is_left_alone(slurm: SlurmFolder, reason: str) -> None:
+    slurm.write([parked(reason=reason)], ["n1"])
+    before = slurm.jobs
+    slurm.round()
+    assert slurm.jobs == before
+    assert slurm.ledger("7") == []
+
+
+def test_what_is_not_ours_is_left_alone(slurm: SlurmFolder) -> None:
+    foreign = parked(admin_comment="site note", licenses="gpuaware:1")
+    by_hand = parked(
+        "8", licenses="", admin_comment="gpuaware/1;tn=gres/gpu:2;sel=hand:0:1", stuck=True
+    )
+    slurm.write([foreign, by_hand], ["n1"])
+    before = slurm.jobs
+    slurm.round()
+    assert slurm.jobs == before
+
+
+def test_nodes_typed_with_blanks_are_understood(slurm: SlurmFolder) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:1;rn=n2%20;xn=n3%20n4;mc=1"
+    slurm.write([parked(req_nodes="n2", admin_comment=comment)], ["n1", "n2"])
+    slurm.round()
+    assert slurm.jobs["7"]["state"] == "RUNNING", slurm.said
+    assert slurm.jobs["7"]["nodes"] == "n2"
+
+
+@pytest.mark.parametrize("key", ["rn", "xn"])
+def test_a_job_that_cannot_be_understood_stops_no_other(slurm: SlurmFolder, key: str) -> None:
+    odd = parked(stuck=True, admin_comment=f"gpuaware/1;tn=gres/gpu:1;{key}=n%5B1%3A2;mc=1")
+    opened = parked(
+        "9", licenses="", stuck=True, admin_comment="gpuaware/1;tn=gres/gpu:1;rn=n%5B1%3A2"
+    )
+    slurm.write([odd, opened, parked("8")], ["n1", "n2"])
+    assert slurm.round() == 0, slurm.said
+    assert slurm.jobs["8"]["state"] == "RUNNING", slurm.said
+    assert slurm.jobs["7"]["licenses"] == ""
+    assert ";sel=hand:" in slurm.jobs["7"]["admin_comment"]
+    assert slurm.round() == 0, slurm.said
+
+
+def test_an_amount_that_cannot_be_read_stops_no_other(slurm: SlurmFolder) -> None:
+    """Slurm writes some amounts of memory as ``8?``: that job alone is left to Slurm."""
+    odd = parked("7", tres_req_str="mem=8?", tres_per_node="gres/gpu:4")
+    slurm.write([parked("8"), odd], ["n1", "n2"])
+    slurm.round()
+    assert slurm.jobs["8"]["licenses"] == "", slurm.said
+    assert slurm.jobs["8"]["req_nodes"] == "n1"
+    assert slurm.jobs["7"]["licenses"] == ""
+    assert slurm.jobs["7"]["req_nodes"] == ""
+
+
+def test_a_ledger_that_fails_oddly_does_not_end_the_selector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selector = selector_in(tmp_path, monkeypatch)
+
+    def no_disk(*_: object) -> None:
+        raise RuntimeError("no space left")
+
+    monkeypatch.setattr(selector._rounds, "run", Outcome)
+    monkeypatch.setattr(selector, "_write_down", no_disk)
+    selector._round("timer")
+    selector.close()
+
+
+def test_nothing_is_pinned_if_the_gate_may_open_during_a_command(tmp_path: Path) -> None:
+    config = Config()
+    rounds = Rounds(
+        MemorySlurm(tmp_path),
+        config,
+        Books(tmp_path / "store.db"),
+        gate_held_until=lambda: 1000.0,
+    )
+    assert rounds._gate_held(1000.0 - config.gate.lease_s * 2 / 3)
+    assert not rounds._gate_held(1000.0 - config.selector.command_timeout_s)
+
+
+def test_a_job_whose_record_was_overwritten_is_left_to_slurm(slurm: SlurmFolder) -> None:
+    slurm.write([parked(reason="Dependency")], ["n1"])
+    slurm.round()
+    slurm.change("7", admin_comment="ticket-4711", licenses="matlab:2,gpuaware:1")
+    slurm.round()
+    assert slurm.jobs["7"]["licenses"] == "matlab:2"
+    assert slurm.jobs["7"]["admin_comment"] == "ticket-4711"
+
+
+def test_what_is_left_to_slurm_is_not_touched_again(slurm: SlurmFolder) -> None:
+    """Its pins were made by a selector that was killed; once its gate is open it may run."""
+    pinned = parked(
+        req_nodes="n1",
+        tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1",
+        admin_comment="gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1;sel=prepared:0:1",
+    )
+    slurm.write([pinned], ["n1"])
+    slurm.round()
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+    assert slurm.get("touched_running") == []
+    assert ";sel=hand:" in slurm.jobs["7"]["admin_comment"]
+
+
+def test_array_tasks_are_split_and_bounded(slurm: SlurmFolder) -> None:
+    array = parked("98", array_job_id=98, array_task_str="0,1,2,3%2", array_max_tasks=2)
+    slurm.write([array], ["n1", "n2"])
+    slurm.round()
+    running = [job for job in slurm.jobs.values() if job["state"] == "RUNNING"]
+    assert sorted(job["array_task_id"] for job in running) == [0, 1]
+    slurm.round()
+    assert sum(job["state"] == "RUNNING" for job in slurm.jobs.values()) == 2
+    assert slurm.ledger("98_0")[0].state == "started"
+
+
+def test_a_requeued_job_is_parked_with_its_original_request(slurm: SlurmFolder) -> None:
+    slurm.write([parked()], ["n1", "n2"])
+    slurm.round()
+    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="")
+    slurm.round()
+    job = slurm.jobs["7"]
+    assert job["licenses"] == "gpuaware:1"
+    assert (job["req_nodes"], job["tres_per_node"]) == ("", "gres/gpu:2")
+    assert job["tres_freq"] == ""
+    assert job["admin_comment"] == "gpuaware/1;tn=gres/gpu:2;mc=1"
+    slurm.change("7", reason="Licenses")
+    slurm.round()
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+    assert [d.state for d in slurm.ledger("7")] == ["reparked", "released"]
+
+
+def test_a_placed_job_that_a_limit_holds_is_parked_again(slurm: SlurmFolder) -> None:
+    slurm.write([parked(stuck=True)], ["n1"])
+    slurm.round()
+    slurm.change("7", reason="QOSMaxGRESPerUser")
+    slurm.round()
+    job = slurm.jobs["7"]
+    assert (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
+
+
+def test_a_refused_update_leaves_the_job_parked(slurm: SlurmFolder) -> None:
+    slurm.write([parked(), parked("8")], ["n1"])
+    slurm.set(refuse=["7"])
+    slurm.round()
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
+    assert slurm.jobs["8"]["state"] == "RUNNING"
+    assert slurm.ledger("7")[-1].state == "failed"
+
+
+def test_a_lost_gate_is_created_again(slurm: SlurmFolder) -> None:
+    slurm.reserve()
+    slurm.round()
+    assert [found["name"] for found in slurm.get("reservations")] == ["gpuaware_gate"]
+    with open_store(slurm.store, readonly=True) as store:
+        assert [e.kind for e in Ledger(store).events("")] == ["gate_created"]
+
+
+def test_a_damaged_store_stops_nothing(slurm: SlurmFolder) -> None:
+    slurm.store.write_bytes(b"this is no database" * 500)
+    slurm.write([parked()], ["n1"])
+    slurm.round()
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+    assert "the store cannot be used" in slurm.said
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_killed_at_every_request(tmp_path: Path, before: bool) -> None:
+    """Whatever request it dies at: the job starts once, on free GPUs, and the ledger knows."""
+    count = 1
+    while True:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        slurm = SlurmFolder(folder)
+        array = parked("98", array_job_id=98, array_task_str="0,1")
+        slurm.write([parked(), parked("8"), array], ["n1", "n2"])
+        code = slurm.round(kill_at=count, before=before)
+        if code == 0:
+            break  # it made fewer requests than that
+        slurm.round(4)
+        assert slurm.get("touched_running") == []
+        held: list[tuple[str, int]] = []
+        for job in slurm.jobs.values():
+            assert job["state"] == "RUNNING", (count, job, slurm.said)
+            assert job["starts"] == 1
+            held += [(node, slot) for node in job["nodes"].split(",") for slot in job["slots"]]
+            job_id = str(job["job_id"])
+            if job["array_job_id"]:
+                job_id = f"{job['array_job_id']}_{job['array_task_id']}"
+            decision = slurm.ledger(job_id)[-1]
+            assert decision.state == "started", (count, decision)
+            assert decision.outcome["as_planned"] is True
+        assert len(held) == len(set(held)) == 8
+        count += 1
+    assert count > 8
+
+
+def test_a_job_on_any_number_of_nodes_gets_its_request_back() -> None:
+    """``-N1-1000000000`` is a request that Slurm takes; its pins must not outlast its place."""
+    comment = "gpuaware/1;tn=gres/gpu:2;mc=1;nn=1-1000000000"
+    pinned = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
+    job = job_of(parked("7", admin_comment=f"{comment};sel=prepared:0:1", **pinned))
+    original = parse(job.admin_comment)
+    assert original is not None
+    update = JobUpdate("7", undo_fields(job, original))
+    assert dict(update.fields)["NumNodes"] == "1-500000"
+
+
+def test_after_a_round_that_failed_no_event_starts_the_next_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selector = selector_in(tmp_path, monkeypatch)
+
+    def fails() -> Outcome:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(selector._rounds, "run", fails)
+    selector._round("submit")
+    assert selector._rest_s() > 1.5
+    monkeypatch.setattr(selector._rounds, "run", Outcome)
+    selector._round("submit")
+    assert selector._rest_s() < 0.1
+    selector.close()

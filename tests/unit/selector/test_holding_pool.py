@@ -1,0 +1,481 @@
+"""The shelf: who lies there, who is taken from it, and that its reservation never holds a job."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rounds_bench import RoundsBench
+from sample_jobs import slurm_job
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.config.settings import Config, is_shelf
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.licence_gate import release_by_hand
+from slurm_gpu_aware.selector.candidates import PLANNABLE
+from slurm_gpu_aware.selector.heartbeat import Heartbeat
+from slurm_gpu_aware.selector.holding_pool import Shelf, stranded
+from slurm_gpu_aware.selector.pool_choice import alike, placeable, spare
+from slurm_gpu_aware.slurm.records import SlurmJob
+
+NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
+
+
+def aged(job_id: str, **fields: Any) -> dict[str, Any]:
+    """A parked job whose age counts; each asks for a node's half."""
+    return parked(job_id, eligible_time=900, **fields)
+
+
+def bench_of(slurm: SlurmFolder, *jobs: dict[str, Any], config: Config = NO_ROOM) -> RoundsBench:
+    slurm.write(list(jobs), ["n1"])
+    bench = RoundsBench(slurm, config)
+    bench.wall = time.time()  # by which Slurm knows whether a reservation has begun
+    return bench
+
+
+def shelves(slurm: SlurmFolder) -> list[str]:
+    return [found["name"] for found in slurm.get("reservations") if is_shelf(found["name"])]
+
+
+def shelved(slurm: SlurmFolder) -> list[str]:
+    return sorted(i for i, job in slurm.jobs.items() if is_shelf(job["resv_name"]))
+
+
+def releases(slurm: SlurmFolder) -> list[str]:
+    return [call[1] for call in slurm.calls if call[0] == "release"]
+
+
+def full_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBench:
+    """7 and 8 run on all of n1, the others wait on the shelf."""
+    bench = bench_of(slurm, aged("7"), aged("8"), *more)
+    assert sorted(bench.rounds.run().placed) == ["7", "8"]
+    bench.rounds.run()
+    return bench
+
+
+def end(slurm: SlurmFolder, job_id: str) -> None:
+    slurm.change(job_id, state="COMPLETED", slots=[])
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("gpuaware_shelf", True),
+        ("gpuaware_shelf_1790000000", True),
+        ("gpuaware_shelfish", False),
+        ("gpuaware_gate", False),
+        ("x,gpuaware_shelf_1", False),
+        (None, False),
+    ],
+)
+def test_names(name: str | None, *, ours: bool) -> None:
+    assert is_shelf(name) is ours
+
+
+def test_a_shelf_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
+    slurm.write([aged("7", resv_name="gpuaware_shelf_1"), aged("8", resv_name="class")], ["n1"])
+    jobs = {job.id: job for job in slurm.client().jobs()}
+    assert (jobs["7"].reservation, jobs["7"].shelf) == (None, "gpuaware_shelf_1")
+    assert (jobs["8"].reservation, jobs["8"].shelf) == ("class", None)
+    assert jobs["7"].eligible_s == 900.0
+
+
+def test_who_finds_no_place_is_put_there_and_taken_again_when_there_is_one(
+    slurm: SlurmFolder,
+) -> None:
+    bench = full_node(slurm, aged("9"), aged("10"))
+    assert shelved(slurm) == ["10", "9"]
+    assert len(shelves(slurm)) == 1
+    end(slurm, "7")
+    outcome = bench.rounds.run()
+    assert (outcome.placed, outcome.taken, shelved(slurm)) == ([], 1, ["10"])
+    assert {w["job_id"]: w["reason"] for w in outcome.waiting}["9"].startswith("GPUs are free")
+    assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
+    slurm.change("9", reason="Licenses")
+    assert bench.rounds.run().placed == ["9"]
+    assert slurm.jobs["9"]["state"] == "RUNNING"
+
+
+def test_its_gpus_are_kept_until_slurm_has_looked(slurm: SlurmFolder) -> None:
+    """10 is behind 9; it does not get what 9 was taken from the shelf for."""
+    bench = full_node(slurm, aged("9"), aged("10", priority=50))
+    end(slurm, "7")
+    bench.rounds.run()
+    slurm.change("10", reason="Licenses", resv_name="")
+    assert bench.rounds.run().placed == []
+
+
+def test_a_scheduler_that_does_not_come_to_it_is_not_waited_for(slurm: SlurmFolder) -> None:
+    bench = full_node(slurm, aged("9"))
+    end(slurm, "7")
+    bench.rounds.run()
+    bench.steady += 3.9
+    assert bench.rounds.run().placed == []
+    bench.steady += 0.2
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_of_jobs_alike_one_shows_the_limit(slurm: SlurmFolder) -> None:
+    other = aged(
+        "11", tres_req_str="cpu=1,mem=500M,node=1,billing=1,gres/gpu=1", tres_per_node="gres/gpu:1"
+    )
+    other["admin_comment"] = "gpuaware/1;tn=gres/gpu:1;mc=1"
+    bench = full_node(slurm, aged("9"), aged("10"), other)
+    end(slurm, "7")
+    bench.rounds.run()
+    assert shelved(slurm) == ["10", "11"]
+    slurm.change("9", reason="QOSMaxGRESPerUser")
+    outcome = bench.rounds.run()
+    why = {w["job_id"]: w["reason"] for w in outcome.waiting}
+    assert why["10"] == "a limit holds job 9, which is like it: QOSMaxGRESPerUser"
+    assert shelved(slurm) == ["10"]  # 11 asks for less: it is asked for itself
+    bench.steady += 50.0
+    bench.rounds.run()
+    assert shelved(slurm) == ["10"]  # 9 stays where Slurm shows its limit
+    end(slurm, "8")
+    slurm.change("9", reason="Licenses")
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_now_and_then_one_more_of_the_kind_is_tried(slurm: SlurmFolder) -> None:
+    """What Slurm shows of 9 may be old: nothing tells when a limit is changed."""
+    bench = full_node(slurm, aged("9"), aged("10"), aged("11"))
+    end(slurm, "7")
+    end(slurm, "8")
+    slurm.change("9", reason="AssocGrpGRES", resv_name="")
+    bench.rounds.run()
+    assert shelved(slurm) == ["10", "11"]
+    bench.steady += 61.0
+    assert bench.rounds.run().taken == 1
+    assert shelved(slurm) == ["11"]
+
+
+def test_a_longer_job_is_not_alike() -> None:
+    """It may break a limit on time alone."""
+    short, long = slurm_job(7), slurm_job(8, time_limit_s=86400.0)
+    assert alike(short) != alike(long)
+    assert alike(short) == alike(slurm_job(9))
+
+
+def test_few_parked_jobs_stay_in_slurms_queue(slurm: SlurmFolder) -> None:
+    room = replace(Config(), gate=replace(Config().gate, queue_tests=2))
+    jobs = [aged(str(i), priority=100 - i) for i in range(7, 13)]
+    bench = bench_of(slurm, *jobs, config=room)
+    bench.rounds.run()
+    assert shelved(slurm) == ["11", "12"]  # 7 and 8 run, 9 and 10 are next
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"eligible_time": 0},
+        {"resv_name": "class"},
+        {"reason": "Dependency"},
+        {"reason": "JobHeldUser"},
+        {"reason": "BeginTime", "eligible_time": 2_790_000_000},
+    ],
+    ids=["not eligible yet", "in a reservation", "dependent", "held", "user's begin time"],
+)
+def test_who_is_not_put_there(slurm: SlurmFolder, fields: dict[str, str]) -> None:
+    full_node(slurm, aged("9") | fields)
+    assert shelved(slurm) == []
+    assert shelves(slurm) == []
+
+
+def test_held_and_released_on_the_shelf_it_goes_on_growing_older(slurm: SlurmFolder) -> None:
+    """With enforced limits Slurm forgets both times, and counts again only in its own queue."""
+    bench = full_node(slurm, aged("9", accrue_time=900))
+    slurm.change("9", eligible_time=0, accrue_time=0, reason="JobHeldUser")
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+    slurm.change("9", reason="Reservation")
+    bench.rounds.run()
+    assert shelved(slurm) == []
+    slurm.change("9", eligible_time=950, reason="Licenses")
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+
+
+def test_an_array_whose_throttle_held_it_stays_on_the_shelf(slurm: SlurmFolder) -> None:
+    """Slurm forgets its eligible time, and goes on counting its age."""
+    bench = full_node(slurm, aged("9", accrue_time=900))
+    slurm.change("9", eligible_time=0, reason="Reservation")
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+
+
+def test_who_is_stranded() -> None:
+    shelf = "gpuaware_shelf_9"
+    lost = {"shelf": shelf, "reason": "Reservation", "eligible_s": None}
+    jobs = [slurm_job(7, **lost), slurm_job(8, shelf=shelf, reason="Reservation")]
+    jobs.append(slurm_job(98, array_id=98, array_tasks="2-9", **lost))
+    assert stranded(jobs, frozenset()) == [jobs[0], jobs[2]]
+    assert stranded(jobs, frozenset({98})) == [jobs[0]]
+    many = [slurm_job(i, **lost) for i in range(1, 500)]
+    assert stranded(many, frozenset()) == many[:100]
+
+
+def test_what_is_left_of_a_split_array_stays() -> None:
+    whole = slurm_job(98, array_id=98, array_tasks="1-9")
+    other = slurm_job(7)
+    assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole]
+    assert spare([other, whole], PLANNABLE, 1, frozenset({98})) == []
+
+
+def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
+    def task(number: int, shelf: str | None = None) -> SlurmJob:
+        return replace(slurm_job(100 + number, array_id=98, shelf=shelf), id=f"98_{number}")
+
+    jobs = [task(3, "s"), task(2), task(4), slurm_job(7)]
+    shelf = SimpleNamespace(holds=lambda job: job.shelf == "s", awaits=lambda job: False)
+    found, waits = placeable(
+        [SimpleNamespace(job_id=job.id) for job in jobs],  # type: ignore[misc]
+        {job.id: SimpleNamespace(job=job) for job in jobs},  # type: ignore[misc]
+        shelf,  # type: ignore[arg-type]
+    )
+    assert [a.job_id for a in found] == ["98_2", "7"]
+    assert waits == ["98_3", "98_4"]
+
+
+def test_released_by_hand_it_leaves_the_shelf(slurm: SlurmFolder) -> None:
+    full_node(slurm, aged("9"))
+    end(slurm, "7")
+    release_by_hand(slurm.client(), Config(), ["9"])
+    assert slurm.jobs["9"]["resv_name"] == ""
+    assert slurm.jobs["9"]["state"] == "RUNNING"
+
+
+def test_nobody_whose_gate_is_open_stays_there(slurm: SlurmFolder) -> None:
+    """An operator released 9 while a round put it there; 10's licence was taken away."""
+    bench = full_node(slurm, aged("9"), aged("10"))
+    slurm.change("9", admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=hand:0:1", licenses="")
+    slurm.change("10", licenses="")
+    bench.rounds.run()
+    assert shelved(slurm) == []
+
+
+def test_released_before_it_was_seen_there(slurm: SlurmFolder) -> None:
+    slurm.write([aged("9")], [])
+    release_by_hand(slurm.client(), Config(), ["9"])
+    sent = [call[2] for call in slurm.calls if call[0] == "update"]
+    assert any(fields.get("ReservationName") == "" for fields in sent)
+
+
+def test_tasks_that_were_just_opened_are_not_put_there_with_the_rest(slurm: SlurmFolder) -> None:
+    array = aged("98", array_job_id=98, array_task_str="1,2,3,4", priority=50)
+    bench = bench_of(slurm, array)
+    assert sorted(bench.rounds.run().placed) == ["98_1", "98_2"]
+    assert shelved(slurm) == []
+    bench.rounds.run()
+    assert shelved(slurm) == []
+
+
+def test_a_task_is_taken_and_the_rest_stays(slurm: SlurmFolder) -> None:
+    bench = full_node(slurm, aged("98", array_job_id=98, array_task_str="1,2,3"))
+    assert shelved(slurm) == ["98"]
+    end(slurm, "7")
+    assert bench.rounds.run().taken == 1
+    task = next(j for j in slurm.jobs.values() if j["array_task_id"] == 1)
+    assert task["resv_name"] == ""
+    assert slurm.jobs["98"]["array_task_str"] == "2,3"
+    assert shelved(slurm) == ["98"]
+    slurm.change(str(task["job_id"]), reason="Licenses")
+    assert bench.rounds.run().placed == ["98_1"]
+
+
+def test_who_slurm_holds_because_it_lost_the_shelf_is_let_go(slurm: SlurmFolder) -> None:
+    bench = full_node(slurm, aged("9"), aged("10", resv_name="class"))
+    bench.rounds.run()
+    for job_id in ("9", "10"):
+        slurm.change(
+            job_id,
+            priority=0,
+            reason="Reservation_(null)_is_invalid",
+            resv_name="",
+        )
+    slurm.forget_calls()
+    bench.rounds.run()
+    assert releases(slurm) == ["9"]  # 10's user named a reservation that is gone
+    end(slurm, "7")
+    slurm.change("9", reason="Licenses")
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_a_new_selector_knows_whose_shelf_was_lost(slurm: SlurmFolder) -> None:
+    """By the ledger: 9 came without a reservation, 10 with one; of 11 nothing is written."""
+    bench = full_node(slurm, aged("9"), aged("10", resv_name="class"))
+    bench.rounds.run()
+    lost = {
+        "priority": 0,
+        "reason": "Reservation_(null)_is_invalid",
+        "resv_name": "",
+    }
+    for job_id in ("9", "10"):
+        slurm.change(job_id, **lost)
+    slurm.write([*slurm.jobs.values(), aged("11", **lost)], ["n1"])
+    slurm.forget_calls()
+    again = RoundsBench(slurm, NO_ROOM)
+    again.wall = time.time()
+    again.rounds.run()
+    assert releases(slurm) == ["9"]
+
+
+def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = full_node(slurm, aged("9"))
+    slurm.change("9", state="CANCELLED")
+
+    def refuse(name: str) -> None:
+        raise SourceError(f"{name}: Requested reservation is in use")
+
+    monkeypatch.setattr(bench.client, "delete_reservation", refuse)
+    bench.steady += 61.0
+    bench.rounds.run()
+    assert bench.shelf.holds(slurm_job(9, shelf=shelves(slurm)[0]))
+
+
+def test_slurm_has_saved_a_shelf_before_jobs_name_it(slurm: SlurmFolder) -> None:
+    bench = bench_of(slurm, aged("9"))
+    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    shelf.put([slurm_job(9)], bench.wall + 60.0)
+    assert (len(shelves(slurm)), shelved(slurm)) == (1, [])
+    bench.steady += 15.0
+    shelf.put([slurm_job(9)], bench.wall + 60.0)
+    assert shelved(slurm) == ["9"]
+
+
+def test_the_heartbeat_holds_the_gate_before_it_puts_the_shelf_off(slurm: SlurmFolder) -> None:
+    bench = full_node(slurm, aged("9"))
+    slurm.forget_calls()
+    Heartbeat(bench.client, Config(), bench.shelf).beat()
+    gate, shelf = [call[1:] for call in slurm.calls if call[0] == "move_reservation"]
+    assert gate[0] == "gpuaware_gate"
+    assert is_shelf(shelf[0])
+    (ends, _), (shelf_ends, opens) = gate[1:], shelf[1:]
+    assert opens == ends + 30
+    assert shelf_ends == opens + 365 * 86400
+
+
+def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = full_node(slurm, aged("9"))
+
+    move = bench.client.move_reservation
+
+    def refuse(name: str, end_s: float, start_s: float | None = None) -> bool:
+        if is_shelf(name):
+            raise SourceError(f"{name}: no")
+        return move(name, end_s, start_s)
+
+    monkeypatch.setattr(bench.client, "move_reservation", refuse)
+    heartbeat = Heartbeat(bench.client, Config(), bench.shelf, clock=lambda: bench.wall)
+    heartbeat.beat()
+    assert heartbeat.held_until == bench.wall + 90.0
+    assert "could not be put off" in caplog.text
+
+
+def test_a_limit_of_the_past_does_not_keep_it_there(slurm: SlurmFolder) -> None:
+    """9 was placed and ran into a limit; on the shelf no reason shows that this is over."""
+    bench = bench_of(slurm, aged("7"), aged("8"), aged("9", stuck=True))
+    slurm.change("7", state="CANCELLED")
+    assert sorted(bench.rounds.run().placed) == ["8", "9"]
+    slurm.change("9", reason="QOSMaxGRESPerUser")
+    slurm.change("8", state="COMPLETED", slots=[])
+    bench.rounds.run()
+    slurm.change("9", reason="Licenses")
+    bench.rounds.run()  # held back for two seconds
+    assert shelved(slurm) == ["9"]
+    bench.steady += 2.5
+    assert bench.rounds.run().taken == 1
+    assert bench.rounds.run().taken == 1  # Slurm has not looked: its GPUs are kept for it
+
+
+def begun(slurm: SlurmFolder) -> None:
+    """The selector was away: the shelf has opened, its jobs wait at the gate."""
+    with slurm.state() as state:
+        for found in state["reservations"]:
+            found["start_time"] = 100
+
+
+def test_one_that_has_opened_is_left_for_a_new_one(
+    slurm: SlurmFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = full_node(slurm, aged("9"), aged("10"))
+    first = shelves(slurm)
+    begun(slurm)
+    for job_id in ("9", "10"):
+        slurm.change(job_id, reason="Licenses")
+    bench.wall += 100.0
+    with caplog.at_level(logging.WARNING):
+        bench.shelf.keep_closed(bench.wall + 90.0)
+    assert "has opened" in caplog.text
+    end(slurm, "7")
+    assert bench.rounds.run().placed == ["9"]  # at once: Slurm looks at who lies there
+    assert slurm.jobs["9"]["resv_name"] == ""
+    assert shelves(slurm)[0] == first[0]
+    assert slurm.jobs["10"]["resv_name"] == shelves(slurm)[1] != first[0]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_selector_goes_on_with_the_shelf_that_is_there(
+    slurm: SlurmFolder, *, closed: bool
+) -> None:
+    bench = full_node(slurm, aged("9"))
+    name = shelves(slurm)[0]
+    if not closed:
+        begun(slurm)
+    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    shelf.keep_closed(bench.wall + 200.0)
+    assert shelf.holds(slurm_job(9, shelf=name)) is closed
+    (start,) = [r["start_time"] for r in slurm.get("reservations") if r["name"] == name]
+    assert (start == int(bench.wall + 230.0)) is closed
+
+
+def test_without_its_licence_all_stay_in_the_queue(
+    slurm: SlurmFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm.set(licences={"gpuaware": 100_000})
+    with caplog.at_level(logging.WARNING):
+        bench = full_node(slurm, aged("9"))
+        bench.rounds.run()
+    assert shelved(slurm) == []
+    assert len(re.findall("is gpuaware_shelf among Licenses", caplog.text)) == 1
+    end(slurm, "7")
+    assert bench.rounds.run().placed == ["9"]
+
+
+def test_one_that_slurm_does_not_let_in_is_not_tried_again(slurm: SlurmFolder) -> None:
+    slurm.set(refuse=["9"])
+    bench = full_node(slurm, aged("9"))
+    bench.rounds.run()
+    sent = [u for _, u in bench.told if "ReservationName" in dict(u.fields)]
+    assert [u.job_id for u in sent] == ["9"]
+
+
+def test_one_that_somebody_deleted_is_made_anew(slurm: SlurmFolder) -> None:
+    bench = full_node(slurm, aged("9"))
+    slurm.change("9", resv_name="", reason="Licenses")
+    slurm.reserve()
+    bench.wall += 1.0
+    bench.rounds.run()
+    assert shelved(slurm) == []
+    bench.rounds.run()
+    assert shelved(slurm) == ["9"]
+
+
+def test_an_unused_shelf_is_removed(slurm: SlurmFolder) -> None:
+    bench = full_node(slurm, aged("9"))
+    slurm.change("9", state="CANCELLED")
+    bench.steady += 59.0
+    bench.rounds.run()
+    assert len(shelves(slurm)) == 1
+    bench.steady += 2.0
+    bench.rounds.run()
+    assert shelves(slurm) == []

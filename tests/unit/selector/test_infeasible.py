@@ -1,0 +1,145 @@
+"""Jobs that no exact placement fits, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rounds_bench import RoundsBench
+from sample_jobs import slurm_job
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Waiting
+from slurm_gpu_aware.selector import infeasible as never
+from slurm_gpu_aware.selector.infeasible import fits_by_counts, left_to_slurm
+from slurm_gpu_aware.selector.placer import Candidate
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+
+
+def cluster(*there: list[int], width: int = 4) -> Cluster:
+    exists = np.zeros((len(there), width), dtype=np.bool_)
+    for i, slots in enumerate(there):
+        exists[i, slots] = True
+    nodes = len(there)
+    return Cluster(
+        nodes=tuple(f"n{i + 1}" for i in range(nodes)),
+        exists=exists,
+        free=exists.copy(),
+        scores={},
+        levels=(LocalityLevel("node", 1.0, np.arange(nodes, dtype=np.int64)),),
+        free_cpus=np.zeros(nodes, dtype=np.int64),
+        cpus=np.full(nodes, 8, dtype=np.int64),
+        free_memory_mb=np.zeros(nodes, dtype=np.int64),
+        indexed=np.ones(nodes, dtype=np.bool_),
+        model=(None,) * nodes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2}, True),
+        ({"gpus": 6, "gpus_per_node": 3, "min_nodes": 2}, False),
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "required": (0,)}, True),
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "required": (2,)}, False),
+        ({"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "cpus": 20}, False),
+        ({"gpus": 5}, True),  # 2 + 2 + 1
+        ({"gpus": 5, "max_nodes": 2}, False),
+        ({"gpus": 5, "required": (2,)}, True),
+        ({"gpus": 5, "gpus_per_node": 5}, False),
+        ({"gpus": 4, "gpus_per_node": 4}, False),
+    ],
+)
+def test_fits_by_counts(asked: dict[str, Any], fits: bool) -> None:
+    here = cluster([2, 3], [0, 1], [0])
+    assert fits_by_counts(Request("7", **asked), here) is fits
+
+
+def test_only_nodes_that_it_may_use_count() -> None:
+    here = cluster([2, 3], [0, 1], [0, 1])
+    request = Request("7", gpus=4, gpus_per_node=2, min_nodes=2)
+    nowhere = replace(request, eligible=np.array([True, False, False]))
+    assert fits_by_counts(request, here)
+    assert not fits_by_counts(nowhere, here)
+
+
+def test_jobs_of_one_shape_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With blocks one count takes 30 ms on 2000 nodes, and others are looked at in between."""
+    here = cluster([2, 3], [0, 1])
+    shapes = {1: 2, 2: 2, 3: 5, 4: 5}  # GPUs; nowhere are 5
+    parked_jobs = {n: slurm_job(n) for n in shapes} | {9: slurm_job(9, array_tasks="0-1")}
+    shapes |= {90: 3, 91: 4}
+    candidates = {
+        str(n): Candidate(str(n), parked_jobs[min(n, 9)], OriginalRequest(), Request(str(n), gpus))
+        for n, gpus in shapes.items()
+    }
+    waiting = [Waiting(job_id, "why", never=True) for job_id in candidates]
+    counted: list[str] = []
+
+    def count(request: Request, where: Cluster) -> bool:
+        counted.append(request.job_id)
+        return fits_by_counts(request, where)
+
+    monkeypatch.setattr(never, "fits_by_counts", count)
+    looks: list[int] = []
+    found = left_to_slurm(
+        waiting, candidates, parked_jobs.values(), here, lambda: looks.append(len(counted))
+    )
+    assert [job.id for job, _ in found] == ["1", "2", "9"]
+    assert counted == ["1", "3", "90"]
+    assert looks == [0, 1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("unread", [frozenset(), frozenset({99})])
+def test_what_was_unread_when_jobs_were_read_counts(
+    slurm: SlurmFolder, unread: frozenset[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later reading, of other jobs, says nothing about those that the round planned with."""
+    job = parked("98", admin_comment="gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2", num_nodes=2)
+    slurm.write([job | {"stuck": True}], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    bench = RoundsBench(slurm)
+    read, nodes = bench.client.jobs, bench.client.nodes
+
+    def jobs_then_others() -> list[SlurmJob]:
+        found = read()
+        bench.client.unread = unread
+        return found
+
+    def nodes_after_others() -> list[SlurmNode]:
+        bench.client.unread = frozenset({99}) - unread
+        return nodes()
+
+    monkeypatch.setattr(bench.client, "jobs", jobs_then_others)
+    monkeypatch.setattr(bench.client, "nodes", nodes_after_others)
+    bench.rounds.run()
+    assert (slurm.jobs["98"]["licenses"] == "") is (not unread)
+
+
+@pytest.mark.parametrize("tasks", [None, "0,1"])
+def test_without_common_indices_slurm_places_it(tmp_path: Path, tasks: str | None) -> None:
+    slurm = SlurmFolder(tmp_path)
+    comment = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
+    job = parked("98", admin_comment=comment, num_nodes=2, num_cpus=2)
+    if tasks is not None:
+        job |= {"array_job_id": 98, "array_task_str": tasks, "stuck": True}
+    slurm.write([job, parked("8")], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    slurm.round()
+    assert slurm.jobs["98"]["licenses"] == "", slurm.said
+    assert ";sel=hand:" in slurm.jobs["98"]["admin_comment"]
+    assert slurm.jobs["98"]["tres_per_node"] == "gres/gpu:2"
+    assert slurm.jobs["8"]["state"] == "RUNNING"
+
+
+def test_what_is_too_large_for_the_usable_nodes_waits(tmp_path: Path) -> None:
+    slurm = SlurmFolder(tmp_path)
+    comment = "gpuaware/1;tn=gres/gpu:3;nn=2-2;mc=2"
+    job = parked("98", admin_comment=comment, num_nodes=2, tres_per_node="gres/gpu:3")
+    slurm.write([job], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    slurm.round()
+    assert slurm.jobs["98"]["licenses"] == "gpuaware:1"

@@ -1,0 +1,275 @@
+"""The ledger as the daemon keeps it: who may read the copy, and when it is due."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_slurm import MemorySlurm
+from slurm_folder import SlurmFolder, parked
+from store_samples import decision
+
+from slurm_gpu_aware.config.settings import Config, EventsConfig, SelectorConfig, StoreConfig
+from slurm_gpu_aware.selector.daemon import Selector
+from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.read_cluster import config_of
+from slurm_gpu_aware.store.database import Store, open_store, published_path
+from slurm_gpu_aware.store.ledger import Decision, Ledger
+
+
+@pytest.mark.parametrize(
+    ("setting", "private"),
+    [("none", False), ("jobs", True), ("accounts,jobs,users", True), ("usage,nodes", False)],
+)
+def test_private_data_is_read(setting: str, private: bool) -> None:
+    assert config_of({"SLURM_VERSION": "24.11.5", "PrivateData": setting}).private_jobs is private
+
+
+def mode(path: Path) -> int:
+    return published_path(path).stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize(("setting", "bits"), [("none", 0o644), ("jobs,users", 0o640)])
+def test_the_copy_is_as_private_as_slurm(tmp_path: Path, setting: str, bits: int) -> None:
+    slurm = SlurmFolder(tmp_path)
+    slurm.write([parked()], ["n1"])
+    slurm.set(settings={**slurm.get("settings"), "PrivateData": setting})
+    slurm.round()
+    assert mode(slurm.store) == bits
+
+
+def test_before_slurm_has_answered_the_copy_is_private(tmp_path: Path) -> None:
+    books = Books(tmp_path / "store.db")
+    books.event("7", "parked", {}, 1.0)
+    books.publish()
+    assert mode(tmp_path / "store.db") == 0o640
+
+
+def test_the_next_copy_is_due_when_the_last_one_has_cost_its_share(tmp_path: Path) -> None:
+    now = [100.0]
+    ticks = iter([0.0, 0.0, 0.2])  # whether one is due, when it is begun, when it is done
+
+    def clock() -> float:
+        return now[0]
+
+    books = Books(tmp_path / "store.db", clock=clock)
+    assert books.publish_in_s is None
+    books.event("7", "parked", {}, 1.0)
+    assert books.publish_in_s == 0.0
+
+    def costly() -> float:
+        return now[0] + next(ticks, 0.2)
+
+    books._clock = costly
+    books.publish(force=True)
+    books._clock = clock
+    assert books.publish_in_s is None
+    books.event("7", "planned", {}, 2.0)
+    assert books.publish_in_s == pytest.approx(50 * 0.2)
+    now[0] += 4.0
+    assert books.publish_in_s == pytest.approx(6.0)
+    books.close()
+
+
+def test_no_round_is_run_for_a_copy_that_is_not_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
+    config = Config(
+        store=StoreConfig(path=tmp_path / "store.db"),
+        events=EventsConfig(submit_file=tmp_path / "submitted"),
+        selector=SelectorConfig(round_s=5.0),
+    )
+    selector = Selector(config, MemorySlurm(tmp_path))
+    selector._books.event("7", "parked", {}, 1.0)
+    selector._books.publish(force=True)
+    selector._books.event("7", "planned", {}, 2.0)
+    selector._books._publish_s = 1000.0
+    assert selector._wait_s() == 5.0
+    selector._books._publish_s = 0.0
+    assert selector._wait_s() == 0.5
+    selector.close()
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[tuple[Books, list[float], sqlite3.Connection]]:
+    """Books, their clock, and another process's connection, which holds the write lock."""
+    now = [100.0]
+    books = Books(tmp_path / "store.db", clock=lambda: now[0])
+    books.event("7", "parked", {}, 1.0)
+    assert books._store is not None
+    books._store.wait_at_most(0.0)
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield books, now, other
+    other.close()
+    books.close()
+
+
+def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
+    busy: tuple[Books, list[float], sqlite3.Connection],
+) -> None:
+    books, now, other = busy
+    entry = books.decide(decision("7"))
+    books.outcome(entry, "released", 3.0)
+    books.event("7", "released", {}, 3.0)
+    assert entry.number is None
+    assert books.decisions("7") == []
+    other.execute("COMMIT")
+    now[0] += 4.0
+    books.event("8", "parked", {}, 4.0)
+    assert books.decisions("7") == []  # not tried again so soon
+    now[0] += 2.0
+    books.flush()
+    assert [d.state for d in books.decisions("7")] == ["released"]
+    assert entry.number is not None
+    assert books.has_event("8", "parked")
+
+
+def test_a_busy_store_is_waited_for_once_in_a_while(
+    busy: tuple[Books, list[float], sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books, now, _ = busy
+    tries = []
+    add = Ledger.add_event
+
+    def counted(ledger: Ledger, *arguments: Any) -> None:
+        tries.append(now[0])
+        add(ledger, *arguments)
+
+    monkeypatch.setattr(Ledger, "add_event", counted)
+    for number in range(20):
+        books.event(str(number), "parked", {}, 1.0)
+    assert tries == [100.0]
+    now[0] += 6.0
+    books.flush()
+    assert tries == [100.0, 106.0]
+
+
+def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -> None:
+    books = Books(tmp_path / "store.db")
+    entry = books.decide(decision("7", score=float("nan")))
+    assert entry.number is None
+    books.event("7", "parked", {("a", "b"): 1}, 1.0)  # type: ignore[dict-item]
+    books.event("7", "released", {}, 1.0)
+    assert books.has_event("7", "released")
+    assert not books.has_event("7", "parked")
+    books.close()
+
+
+def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
+    busy: tuple[Books, list[float], sqlite3.Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.selector.ledger_writer._MOST_KEPT", 3)
+    books, now, other = busy
+    for number in range(5):
+        books.event(str(number), "parked", {}, 1.0)
+    other.execute("COMMIT")
+    now[0] += 6.0
+    books.publish()
+    assert [books.has_event(str(n), "parked") for n in range(5)] == [False] * 2 + [True] * 3
+    assert "2 entries were lost" in caplog.text
+    with books.later():  # nothing is lost while the store is merely not asked
+        for number in range(10, 20):
+            books.event(str(number), "parked", {}, 1.0)
+    assert books.has_event("10", "parked")
+
+
+def test_what_was_kept_waits_for_no_other_event(
+    busy: tuple[Books, list[float], sqlite3.Connection],
+) -> None:
+    books, now, other = busy
+    books.decide(decision("7"))
+    other.execute("COMMIT")
+    now[0] += 6.0
+    books.publish()  # each round does
+    assert len(books.decisions("7")) == 1
+
+
+def test_at_the_end_a_busy_store_is_tried_once_more(
+    busy: tuple[Books, list[float], sqlite3.Connection], tmp_path: Path
+) -> None:
+    books, _, other = busy
+    books.decide(decision("7"))
+    other.execute("COMMIT")
+    books.close()
+    with open_store(tmp_path / "store.db", readonly=True) as store:
+        assert len(Ledger(store).decisions("7")) == 1
+
+
+def test_what_the_ledger_refuses_is_dropped_alone(tmp_path: Path) -> None:
+    books = Books(tmp_path / "store.db")
+    books.event("7", "no such kind", {}, 1.0)
+    books.event("7", "parked", {}, 1.0)
+    assert books.has_event("7", "parked")
+    books.close()
+
+
+def test_nothing_is_written_between_pinning_and_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision is there before Slurm hears of it; the rest waits until the gate is open."""
+    slurm = SlurmFolder(tmp_path)
+    slurm.write([parked()], ["n1"])
+    told: list[str] = []
+    real_event, real_update = Ledger.add_event, MemorySlurm.update_jobs
+    real_decision = Ledger.add_decision
+
+    def event(ledger: Ledger, job_id: str, kind: str, *rest: Any) -> None:
+        told.append(kind)
+        real_event(ledger, job_id, kind, *rest)
+
+    def decide(ledger: Ledger, decision: Decision) -> int:
+        told.append("decision")
+        return real_decision(ledger, decision)
+
+    def update(client: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
+        told.extend("open" if "Licenses" in dict(u.fields) else "pin" for u in updates)
+        return real_update(client, updates)
+
+    monkeypatch.setattr(Ledger, "add_event", event)
+    monkeypatch.setattr(Ledger, "add_decision", decide)
+    monkeypatch.setattr(MemorySlurm, "update_jobs", update)
+    rounds = Rounds(
+        slurm.client(),
+        Config(),
+        Books(slurm.store),
+        gate_held_until=lambda: math.inf,
+    )
+    rounds.run()
+    assert told == ["parked", "decision", "pin", "open", "prepared", "released"]
+
+
+def test_a_copy_beside_is_made_once_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main loop goes on while a large store is copied; the last copy has everything."""
+    started, go_on = threading.Event(), threading.Event()
+    copies: list[str] = []
+
+    def slow(store: Store, **_: Any) -> None:
+        copies.append(threading.current_thread().name)
+        started.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr("slurm_gpu_aware.store.database.publish", slow)
+    books = Books(tmp_path / "store.db")
+    books.event("7", "parked", {}, 1.0)
+    books.publish(beside=True)
+    assert started.wait(10)
+    books.event("8", "parked", {}, 1.0)
+    books._publish_s = -1.0
+    books.publish(beside=True)
+    assert copies == ["publish"]
+    go_on.set()
+    books.close()
+    assert copies == ["publish", "MainThread"]

@@ -1,0 +1,130 @@
+"""A recorded round, planned again by the simulator, gives the same places."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.record import read_round, record_round
+from slurm_gpu_aware.simulator.replay import replay, replay_ledger
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.snapshots import KEEP, KEEP_BYTES, add_snapshot, snapshots
+from slurm_gpu_aware.topology.machines import machine
+
+
+def a_round(seed):
+    """A busy cluster with links, a queue that does not fit, and the live selector's plan."""
+    rng = np.random.default_rng(seed)
+    scores = {c: rng.choice([0.9, 1.0, 1.2], size=(6, 8)) for c in "ABC"}
+    cluster = Cluster.uniform(6, 8, scores=scores, graph=machine("dgx-1-v100"), cpus_per_node=64)
+    running = []
+    for node in range(6):
+        slots = tuple(sorted(rng.choice(8, size=rng.integers(1, 5), replace=False).tolist()))
+        cluster.take(node, slots, 4, 100)
+        end = math.inf if node == 0 else float(rng.integers(100, 900))
+        running.append(
+            RunningJob(
+                f"r{node}",
+                ((node, slots),),
+                end,
+                {node: 4},
+                {node: 100},
+                app_class="B",
+                preemptable_by=2.0 if node == 1 else None,
+                preempt_group="low" if node == 2 else None,
+                start_s=float(node),
+                node_count=1 + node % 2,
+            )
+        )
+    order = PreemptionOrder(youngest_first=bool(seed % 2), reorder_count=seed)
+    cluster = replace(cluster, running=tuple(running), cpus=np.full(6, 64), preemption=order)
+    if rng.random() < 0.5:
+        cluster = replace(cluster, asleep=np.array([False, True, True, False, False, False]))
+    eligible = np.array([True, True, True, True, False, True])
+    queue = [
+        Request(
+            f"{i}_{i % 3}",
+            int(rng.choice([1, 2, 4, 8, 16])),
+            app_class=str(rng.choice(list("ABC"))),
+            bandwidth_sensitive=bool(i % 2),
+            eligible=eligible if i % 4 == 0 else None,
+            required=(1,) if i == 5 else (),
+            cpus=2,
+            time_limit_s=math.inf if i == 3 else float(rng.integers(50, 2000)),
+            priority=float(rng.integers(5)),
+            submit_s=float(i),
+            whole_node=i == 6,
+            preemption_tier=3.0 if i == 0 else None,
+            preempts=frozenset({"low", "scavenger"}) if i == 1 else frozenset(),
+            preempts_lower=frozenset({"low"}) if i == 2 else frozenset(),
+        )
+        for i in range(14)
+    ]
+    settings = PlanSettings(policy=str(rng.choice(["pal", "pal+mapa", "packed"])))
+    plan = plan_round(queue, cluster, settings, 50.0)
+    return queue, cluster, settings, plan
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_replay_is_identical(seed):
+    queue, cluster, settings, plan = a_round(seed)
+    content = json.loads(json.dumps(record_round(queue, cluster, settings, 50.0, plan)))
+    recorded = read_round(content)
+    assert len(recorded.placed) == len(plan.assignments) > 0
+    assert recorded.cluster.running == cluster.running
+    assert recorded.cluster.preemption == cluster.preemption
+    assert replay(recorded) == []
+    again = plan_round(recorded.queue, recorded.cluster, recorded.settings, recorded.now)
+    assert again.assignments == plan.assignments
+    assert again.waiting == plan.waiting
+
+
+def test_a_difference_is_named():
+    queue, cluster, settings, plan = a_round(1)
+    content = record_round(queue, cluster, settings, 50.0, plan)
+    job = plan.assignments[0].job_id
+    content["placed"][job] = [["n5"], [[7]]]
+    (found,) = replay(read_round(content))
+    assert found.job_id == job
+    assert found.then == (("n5",), ((7,),))
+
+
+def test_rounds_from_before_the_order_of_preemption_was_read():
+    queue, cluster, settings, plan = a_round(0)
+    content = record_round(queue, cluster, settings, 50.0, plan)
+    del content["cluster"]["preemption"]
+    for row in content["cluster"]["running"]:
+        del row["start_s"], row["node_count"]
+    assert read_round(content).cluster.preemption == PreemptionOrder()
+
+
+def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
+    with open_store(tmp_path / "store.db") as store:
+        for seed in range(3):
+            queue, cluster, settings, plan = a_round(seed)
+            add_snapshot(store, seed, record_round(queue, cluster, settings, 50.0, plan))
+        assert replay_ledger(store) == (3, [])
+        for i in range(KEEP):
+            add_snapshot(store, 100.0 + i, {"i": i})
+        kept = snapshots(store)
+        assert [content["i"] for _, content in kept] == list(range(KEEP))
+        assert len(snapshots(store, 2)) == 2
+        add_snapshot(store, 900.0, {"large": random.Random(1).randbytes(KEEP_BYTES // 2).hex()})
+        add_snapshot(store, 901.0, {"large": random.Random(2).randbytes(KEEP_BYTES).hex()})
+        assert [at for at, _ in snapshots(store)] == [901.0]
+        store.execute("UPDATE snapshots SET content = x'00'")
+        with pytest.raises(StoreError, match="damaged"):
+            snapshots(store)
+
+
+def test_what_is_no_round_is_refused():
+    for wrong in ({}, {"settings": 3}, {"settings": {}, "queue": []}):
+        with pytest.raises(ValueError, match="not a recorded round"):
+            read_round(wrong)

@@ -1,0 +1,392 @@
+"""Traces: CSV and sacct. Bad rows are counted with their line, never dropped in silence."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.simulator.sacct_trace import SACCT_FIELDS, read_sacct, sacct_command
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.sources import read_trace
+from slurm_gpu_aware.simulator.trace import Trace, read_csv
+
+HEADER = "job_id,submit_s,gpus,duration_s"
+
+
+def from_text(text, **options):
+    return read_csv("t", text=text, **options)
+
+
+def test_jobs_are_sorted_by_submission_and_equal_times_keep_their_order():
+    trace = from_text(f"{HEADER}\na,5,1,10\nb,0,2,20\nc,5,1,10\n")
+    assert [job.job_id for job in trace.jobs] == ["b", "a", "c"]
+    assert trace.jobs[0].gpus == 2
+    assert trace.jobs[0].app_class == "B"
+    assert trace.jobs[0].time_limit_s == math.inf
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text(f"{HEADER}\na,0,1,1\n", encoding="utf-8-sig")
+    assert [job.job_id for job in read_csv(file).jobs] == ["a"]
+    file.write_text(sacct_text(row()), encoding="utf-8-sig")
+    assert len(read_trace(file).jobs) == 1
+
+
+def test_optional_columns_and_another_class_column():
+    text = f"{HEADER},class,kind,nodes,deadline_s,bw\n1,0,4,9.5,A,C,2,99,high\n2,0,4,9.5,A,,,,\n"
+    first, second = from_text(text, class_column="kind").jobs
+    assert (first.app_class, first.nodes, first.deadline_s) == ("C", 2, 99.0)
+    assert first.bandwidth_sensitive
+    assert (second.app_class, second.nodes, second.deadline_s) == ("B", None, None)
+    assert from_text(text).jobs[0].app_class == "A"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("x,0,0,1", "gpus is 0"),
+        ("x,0,1.5,1", "gpus is '1.5': not a whole number"),
+        ("x,zero,1,1", "submit_s is 'zero'"),
+        ("x,0,1,nan", "duration_s is 'nan': not a finite number"),
+        ("x,0,1,0", "duration_s is 0"),
+        ("x,-1,1,1", "submit_s is -1"),
+        ("x,0,1", "duration_s is ''"),
+        (",0,1,1", "job_id is empty"),
+    ],
+)
+def test_a_bad_row_is_reported_with_its_line(row, reason):
+    trace = from_text(f"{HEADER}\na,0,1,1\n{row}\nb,0,1,1\n")
+    assert [job.job_id for job in trace.jobs] == ["a", "b"]
+    (bad,) = trace.bad_rows
+    assert bad.line == 3
+    assert bad.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("nodes", "-1", "nodes is -1, expected 1 to 65536"),
+        ("nodes", "0", "nodes is 0"),
+        ("pattern", "star", "pattern is 'star'"),
+        ("time_limit_s", "0", "time_limit_s is 0, expected more than 0"),
+        ("time_limit_s", "-60", "time_limit_s is -60"),
+    ],
+)
+def test_an_optional_cell_out_of_range_is_a_bad_row(column, value, reason):
+    trace = from_text(f"{HEADER},{column}\na,0,1,1,\nx,0,1,1,{value}\n")
+    assert [job.job_id for job in trace.jobs] == ["a"]
+    (bad,) = trace.bad_rows
+    assert bad.line == 3
+    assert bad.reason.startswith(reason)
+
+
+def test_of_rows_for_one_job_the_last_counts_and_the_others_are_reported():
+    trace = from_text(f"{HEADER}\na,0,1,1\nb,0,1,1\na,5,1,2\na,9,1,3\na,x,1,4\n")
+    assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("b", 1.0), ("a", 3.0)]
+    assert [row.line for row in trace.bad_rows] == [2, 4, 6]
+    assert trace.bad_rows[0].reason == "job a occurs again in line 5; the last record counts"
+    with pytest.raises(SourceError, match="two jobs have the same id"):
+        Trace.of("t", [trace.jobs[0], trace.jobs[0]])
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="no column 'gpus'"):
+        from_text("job_id,submit_s,duration_s\n")
+    with pytest.raises(SourceError, match="no column 'kind'"):
+        from_text(f"{HEADER}\n", class_column="kind")
+    with pytest.raises(SourceError, match="cannot be read"):
+        read_csv(tmp_path / "none.csv")
+
+
+def sacct_text(*rows):
+    return "\n".join(["|".join(SACCT_FIELDS), *("|".join(row) for row in rows)]) + "\n"
+
+
+def row(job="7", **changes):
+    cells = {
+        "JobID": job,
+        "User": "alice",
+        "Partition": "gpu",
+        "Submit": "1790000000",
+        "Eligible": "",
+        "Start": "1790000100",
+        "ElapsedRaw": "300",
+        "TimelimitRaw": "60",
+        "State": "COMPLETED",
+        "AllocTRES": "billing=4,cpu=4,gres/gpu:g0=1,gres/gpu:g2=1,gres/gpu=2,mem=4G,node=1",
+        "ReqTRES": "billing=4,cpu=4,gres/gpu=2,mem=4G,node=1",
+        "NNodes": "1",
+        "NodeList": "n2",
+        "Priority": "4294",
+        "Comment": "class=A",
+    }
+    cells.update(changes)
+    return [cells[name] for name in SACCT_FIELDS]
+
+
+def test_sacct_text_becomes_a_trace():
+    later = row("8_3", Submit="2026-09-21T15:33:30", Start="2026-09-21T15:40:00", Comment="x|y")
+    trace = read_sacct("history", text=sacct_text(later, row()))
+    first, second = trace.jobs
+    assert (first.job_id, first.gpus, first.duration_s) == ("7", 2, 300.0)
+    assert (first.submit_s, first.recorded_start_s) == (0.0, 100.0)
+    assert (first.app_class, first.time_limit_s) == ("A", 3600.0)
+    assert (first.recorded_nodes, first.recorded_slots) == (("n2",), (0, 2))
+    assert (first.recorded_run_s, first.nodes) == (300.0, None)
+    assert (second.job_id, second.app_class) == ("8_3", "B")
+    assert trace.bad_rows == ()
+
+
+@pytest.mark.parametrize(
+    ("eligible", "wait"),
+    [("1790086400", 100), ("Unknown", 86500), ("", 86500), ("1789999999", 86500)],
+)
+def test_a_recorded_job_waits_from_when_it_was_eligible(eligible, wait):
+    """It was submitted with --begin=+1day or behind another job: no GPU could shorten that."""
+    first, later = row("1"), row("2", Eligible=eligible, Start="1790086500")
+    job = read_sacct("history", text=sacct_text(first, later)).jobs[1]
+    assert job.recorded_start_s - job.submit_s == wait
+
+
+def test_sacct_counts_what_is_no_finished_gpu_job():
+    trace = read_sacct(
+        "history",
+        text=sacct_text(
+            row("1", AllocTRES="cpu=4", ReqTRES="cpu=4"),
+            row("2", State="RUNNING"),
+            row("3", State="CANCELLED by 1000", Start="Unknown", ElapsedRaw="0", AllocTRES=""),
+            row("4", State="CANCELLED by 1000", TimelimitRaw="UNLIMITED"),
+            row("5.batch"),
+            row("6", ElapsedRaw="soon"),
+            row("7", TimelimitRaw="0"),
+            row("12_[1-3,5...]", State="PENDING", Start="Unknown", ElapsedRaw="0"),
+            row("12_[1-3].batch"),
+        ),
+    )
+    assert [job.job_id for job in trace.jobs] == ["4"]
+    assert trace.jobs[0].time_limit_s == math.inf
+    assert trace.skipped == {
+        "no GPU": 1,
+        "still running": 1,
+        "never started": 2,
+        "job step": 2,
+    }
+    assert [bad.line for bad in trace.bad_rows] == [7, 8]
+    assert trace.bad_rows[1].reason.startswith("time_limit_s is 0")
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "nodes"),
+    [
+        ("gres/gpu=2,node=2", "2", 2),
+        ("gres/gpu=2,node=1", "2", None),  # Slurm spread it; nobody asked for that
+        ("gres/gpu=2", "2", 2),
+        ("gres/gpu=2,node=1", "1", None),
+        ("", "", None),
+    ],
+)
+def test_a_recorded_job_keeps_the_nodes_that_it_asked_for(asked, got, nodes):
+    trace = read_sacct("history", text=sacct_text(row(ReqTRES=asked, NNodes=got)))
+    assert trace.jobs[0].nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("tres", "slots"),
+    [
+        ("gres/gpu:g1=2,gres/gpu:g3=2,gres/gpu=4", (1, 3)),
+        ("gres/gpu:g1=1,gres/gpu:g3=3,gres/gpu=4", ()),
+        ("gres/gpu:a100=4,gres/gpu=4", ()),
+        ("gres/gpu=4", ()),
+    ],
+)
+def test_indices_are_recorded_where_each_gpu_has_its_type(tres, slots):
+    trace = read_sacct("history", text=sacct_text(row(AllocTRES=tres, NodeList="n[1-2]")))
+    assert trace.jobs[0].recorded_slots == slots
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "garbage",
+        "|".join(row("8"))[:40],  # cut off in the middle
+        "|".join(row("8")[:-1]),  # no comment, and nobody knows whether the priority is whole
+        "the rest of a comment",
+        "|".join(["x", *row()[1:]]),
+    ],
+)
+def test_a_damaged_row_is_bad_and_no_job_without_gpus(damaged):
+    trace = read_sacct("history", text=sacct_text(row("1"), [damaged], row("2")))
+    assert [job.job_id for job in trace.jobs] == ["1", "2"]
+    assert [bad.line for bad in trace.bad_rows] == [3]
+    assert trace.skipped == {}
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0c", "\r", "|", "||"])
+def test_a_comment_may_hold_what_python_takes_for_an_end_of_line(character, tmp_path):
+    file = tmp_path / "history"
+    text = sacct_text(row(Comment=f"one{character}two"), row("8"))
+    file.write_bytes(text.replace("\n", "\r\n").encode())
+    trace = read_sacct(file)
+    assert len(trace.jobs) == 2
+    assert trace.bad_rows == ()
+
+
+def test_bars_beyond_a_last_column_that_is_no_comment_make_a_bad_row():
+    head = "JobID|Submit|Start|ElapsedRaw|State|JobName|AllocTRES"
+    text = f"{head}\n1|10|20|30|COMPLETED|a|gres/gpu=2\n2|10|20|30|COMPLETED|a|b|gres/gpu=2\n"
+    trace = read_sacct("history", text=text)
+    assert [job.job_id for job in trace.jobs] == ["1"]
+    assert [bad.line for bad in trace.bad_rows] == [3]
+
+
+def test_a_history_without_tres_is_refused():
+    with pytest.raises(SourceError, match=r"no column 'AllocTRES'.*SLURM_TIME_FORMAT=%s sacct "):
+        read_sacct("h", text="JobID|Submit|Start|ElapsedRaw|State\n1|10|20|30|COMPLETED\n")
+
+
+def test_no_job_starts_before_its_submission():
+    trace = read_sacct("history", text=sacct_text(row(Start="1789999000"), row("8")))
+    assert [job.job_id for job in trace.jobs] == ["8"]
+    (bad,) = trace.bad_rows
+    assert bad.line == 2
+    assert "starts 1000 s before its submission" in bad.reason
+
+
+def test_the_documentation_asks_sacct_for_what_is_read():
+    page = Path(__file__).parents[3] / "docs" / "simulator.md"
+    text = page.read_text(encoding="utf-8")
+    assert f"fields={','.join(SACCT_FIELDS)}\nexport SLURM_TIME_FORMAT=%s\n" in text
+    assert f"{' '.join(sacct_command(90)[:-1])} --format=$fields\n" in text
+
+
+def test_mig_slices_are_no_gpus():
+    tres = "gres/gpu:a100_1g.5gb=1,gres/gpu=1"
+    trace = read_sacct("history", text=sacct_text(row(AllocTRES=tres)))
+    assert trace.jobs == ()
+    assert trace.skipped == {"MIG slices": 1}
+
+
+DAY = 86_400
+
+
+def test_a_requeued_job_is_its_last_run_submitted_at_the_first():
+    runs = [
+        row("1", State="PREEMPTED"),  # ends at 1790000400
+        row("1", Submit="1790000401", Start="1790000500", ElapsedRaw="100", State="REQUEUED"),
+        row("1", Submit="1790000600", Start="1790001000", ElapsedRaw="50"),
+    ]
+    for order in (runs, runs[::-1]):
+        trace = read_sacct(
+            "history", text=sacct_text(*order, row("2", Submit="1789999900", Eligible="1789999900"))
+        )
+        jobs = {job.job_id: job for job in trace.jobs}
+        assert (jobs["1"].submit_s, jobs["1"].recorded_start_s) == (100.0, 1100.0)
+        assert jobs["1"].duration_s == 50.0
+        assert trace.bad_rows == ()
+        assert trace.skipped == {"an earlier run of a requeued job": 2}
+
+
+def test_a_requeued_job_that_still_runs_leaves_nothing():
+    again = row("1", Submit="1790000600", Start="1790000700", State="RUNNING")
+    text = sacct_text(row("1", State="NODE_FAIL"), again)
+    trace = read_sacct("history", text=text)
+    assert trace.jobs == ()
+    assert [job.job_id for job in trace.held] == ["1"]
+    assert trace.skipped == {"an earlier run of a requeued job": 1, "still running": 1}
+
+
+@pytest.mark.parametrize("other", [{"User": "bob"}, {"Submit": "1790100000"}])
+def test_another_job_with_the_same_number_is_reported(other):
+    later = row("1", **{"Submit": "1790000600", "Start": "1790200000", **other})
+    text = sacct_text(row("1"), later)
+    trace = read_sacct("history", text=text)
+    assert len(trace.jobs) == 1
+    (bad,) = trace.bad_rows
+    assert (bad.line, bad.reason) == (2, "job 1 occurs again in line 3; the last record counts")
+    assert trace.skipped == {}
+
+
+def json_job():
+    return {
+        "job_id": 7,
+        "array": {"job_id": 0, "task_id": {"set": False, "infinite": False, "number": 0}},
+        "user": "alice",
+        "partition": "gpu",
+        "time": {
+            "submission": 1790000000,
+            "eligible": 1790000000,
+            "start": 1790000100,
+            "elapsed": 300,
+            "limit": {"set": True, "infinite": False, "number": 60},
+        },
+        "state": {"current": ["COMPLETED"], "reason": "None"},
+        "tres": {
+            "allocated": [
+                {"type": "cpu", "name": "", "count": 4},
+                {"type": "gres", "name": "gpu", "count": 2},
+                {"type": "gres", "name": "gpu:g0", "count": 1},
+                {"type": "gres", "name": "gpu:g2", "count": 1},
+            ],
+            "requested": [],
+        },
+        "allocation_nodes": 1,
+        "nodes": "n2",
+        "priority": {"set": True, "infinite": False, "number": 4294},
+        "comment": {"administrator": "", "job": "class=A", "system": ""},
+    }
+
+
+def test_sacct_json_says_the_same_as_text():
+    job = json_job()
+    from_json = read_sacct("history", text=json.dumps({"jobs": [job]}))
+    assert from_json.jobs == read_sacct("history", text=sacct_text(row())).jobs
+    job["array"] = {"job_id": 5, "task_id": {"set": True, "infinite": False, "number": 3}}
+    assert read_sacct("h", text=json.dumps({"jobs": [job]})).jobs[0].job_id == "5_3"
+
+
+def test_a_damaged_record_of_sacct_json_is_a_bad_row():
+    untimed = {k: v for k, v in json_job().items() if k != "time"}
+    jobs = [untimed, json_job(), None, {**json_job(), "state": {"current": []}}]
+    trace = read_sacct("history", text=json.dumps({"jobs": jobs}))
+    assert [job.job_id for job in trace.jobs] == ["7"]
+    assert [bad.line for bad in trace.bad_rows] == [1, 3, 4]
+    assert trace.bad_rows[0].reason == "no 'time' in this record"
+    assert trace.bad_rows[0].unit == "record"
+
+
+def number(value):
+    return {"set": True, "infinite": False, "number": value}
+
+
+def test_sacct_json_keeps_every_digit():
+    jobs = []
+    for task in (1_000_001, 1_000_002):
+        job = json_job()
+        job["array"] = {"job_id": 5, "task_id": number(task)}
+        job["priority"] = number(4_294_900_000 + task)
+        job["time"]["limit"] = number(1_234_567)
+        jobs.append(job)
+    first, second = read_sacct("history", text=json.dumps({"jobs": jobs})).jobs
+    assert (first.job_id, second.job_id) == ("5_1000001", "5_1000002")
+    assert second.priority - first.priority == 1
+    assert first.time_limit_s == 60 * 1_234_567
+
+
+@pytest.mark.parametrize("text", ['{"jobs": 3}', "", "a|b\n", '{"nope": 1}', "{broken"])
+def test_what_is_not_sacct_output_is_refused(text):
+    with pytest.raises(SourceError):
+        read_sacct("history", text=text)
+
+
+def test_policies_are_named_with_or_without_stickiness():
+    base = SimSettings()
+    assert parse_policy("pal", base).label == "pal"
+    assert parse_policy("packed:non-sticky", base).label == "packed:non-sticky"
+    assert parse_policy("packed:sticky", SimSettings(sticky=False)).label == "packed"
+    with pytest.raises(PolicyError, match="expected NAME"):
+        parse_policy("pal:often", base)
+    with pytest.raises(PolicyError, match="unknown order"):
+        SimSettings(order="lifo")

@@ -1,0 +1,271 @@
+"""Nodes, partitions, reservations and settings of Slurm into records."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_slurm import node_record, partition_record, reservation_record
+
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
+from slurm_gpu_aware.slurm.read_cluster import (
+    config_of,
+    node_of,
+    parse_settings,
+    partition_of,
+    reservation_of,
+)
+from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.slurm.records import GpuDefaults, NodeCores, SlurmPartition, SlurmReservation
+from slurm_gpu_aware.slurm.values import (
+    parse_count,
+    parse_duration,
+    parse_licenses,
+    parse_memory,
+)
+
+RECORDED = sorted((Path(__file__).parents[2] / "data").glob("slurm-*.json"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_a_recorded_cluster(path: Path) -> None:
+    found = json.loads(path.read_text())
+    nodes = [node_of(raw) for raw in found["node"]]
+    assert [node.name for node in nodes] == ["n1", "n2", "n3", "n4"]
+    first = nodes[0]
+    assert first.gpus == (("g0", 1), ("g1", 1), ("g2", 1), ("g3", 1))
+    assert first.gpu_sockets == ((0,), (0,), (1,), (1,))
+    assert first.cores == NodeCores(sockets=2, cores=8, threads=1, cpus=1)
+    assert first.slurmd_start_s is not None
+    running = [job for job in map(job_of, found["job"]) if job.state == "RUNNING"]
+    held = {(s.node, slot) for job in running for s in job.shares for slot in s.gpus}
+    assert {(node.name, slot) for node in nodes for slot in node.gpus_used} == held
+    for node in nodes:
+        shares = [s for job in running for s in job.shares if s.node == node.name]
+        assert node.cpus_used == sum(s.cpus for s in shares)
+        assert node.memory_used_mb == sum(s.memory_mb for s in shares)
+    (partition,) = map(partition_of, found["partition"])
+    assert partition.nodes == {"n1", "n2", "n3", "n4"}
+    assert (partition.default_time_s, partition.max_time_s) == (3600, math.inf)
+    assert partition.preempt_mode == {"OFF"}
+    assert partition.up
+    reservations = {r["name"]: reservation_of(r, 0.0) for r in found["reservation"]}
+    assert reservations["maintenance"].nodes == {"n4"}
+    assert reservations["maintenance"].flags == {"MAINT", "SPEC_NODES"}
+    assert (reservations["half"].gpus, reservations["half"].nodes) == (2, {"n3"})
+    assert reservations["gpuaware_gate"].licenses == (("gpuaware", 100000),)
+    config = config_of(parse_settings(found["settings"]))
+    assert (config.counts_memory, config.counts_cores, config.preempt_mode) == (True, True, {"OFF"})
+    assert config.conf_file == "/etc/slurm/slurm.conf"
+    assert ".".join(f"{part:02}" for part in config.version[:2]) == path.stem.removeprefix("slurm-")
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("used", "drained", "found"),
+    [
+        ("gpu:g0:0(IDX:N/A),gpu:g3:1(IDX:3)", "N/A", ({3}, set())),
+        ("gpu:a100:3(IDX:0-1,3)", "gpu:a100:1(IDX:2)", ({0, 1, 3}, {2})),
+        ("gpu:a100(CNT:2)", "(null)", ({0, 1}, set())),  # any that stand for them
+        ("gpu:g2(CNT:1),gpu:a100(CNT:1)", "", ({0, 2}, set())),
+        ("gpu:g1:1", "gpu:g1:1,gpu:g3:1", ({1}, {1, 3})),
+        ("", "N/A", (set(), set())),
+    ],
+)
+def test_gpus_that_are_used_or_drained(used: str, drained: str, found: tuple[set[int], ...]):
+    node = node_of(node_record("n1", gres_used=used, gres_drain=drained))
+    assert (node.gpus_used, node.gpus_drained) == found
+
+
+def test_what_shares_gpus() -> None:
+    assert node_of(node_record("n1", gres="gpu:4,shard:32")).shared_gres
+    assert node_of(node_record("n1", gres="gpu:1g.5gb:7")).shared_gres
+    plain = node_of(node_record("n1", gres="gpu:4(S:0-1),tmp:512G"))
+    assert plain.gpus == ((None, 4),)
+    assert plain.gpu_sockets == ((0, 1),)
+    with pytest.raises(SourceError, match="'gpu:2G' is not a GRES of GPUs"):
+        node_of(node_record("n1", gres="gpu:2G"))
+
+
+def test_state_features_and_memory() -> None:
+    node = node_of(
+        node_record("n1", state="MIXED*+DRAIN", features="a,b", reason="a b\n", real_memory=64000,
+                    mem_spec_limit=1000, alloc_cpus=3, alloc_memory=500, slurmd_start_time=0)
+    )  # fmt: skip
+    assert node.states == {"MIXED", "DRAIN", "NOT_RESPONDING"}
+    assert (node.features, node.reason) == ({"a", "b"}, "a b\n")
+    assert (node.memory_mb, node.cpus_used, node.memory_used_mb) == (63000, 3, 500)
+    assert node.slurmd_start_s is None
+    assert node_of(node_record("n1", features="")).features == frozenset()
+
+
+# -- partitions, reservations ----------------------------------------------------------------------
+
+
+def partition(**fields: Any) -> SlurmPartition:
+    return partition_of(partition_record("gpu", "n[1-4]", **fields))
+
+
+def test_limits_of_partitions() -> None:
+    found = partition(max_time=UNLIMITED, default_time=NOT_SET, max_nodes=UNLIMITED)
+    assert (found.max_time_s, found.default_time_s, found.max_nodes) == (math.inf, None, None)
+    found = partition(max_time=90, default_time=30, max_nodes=2, grace_time=20, priority_tier=5)
+    assert (found.max_time_s, found.default_time_s, found.max_nodes) == (5400, 1800, 2)
+    assert (found.grace_s, found.priority_tier, found.nodes) == (20, 5, {"n1", "n2", "n3", "n4"})
+
+
+@pytest.mark.parametrize(("state", "up"), [(3, True), (1, False), (2, False), (0, False)])
+def test_only_a_partition_that_is_up_starts_jobs(state: int, up: bool) -> None:
+    assert partition(state_up=state).up is up
+
+
+@pytest.mark.parametrize(("share", "exclusive"), [(0, True), (1, False), (0x8004, False)])
+def test_partitions_of_whole_nodes(share: int, exclusive: bool) -> None:
+    assert partition(max_share=share).exclusive is exclusive
+
+
+def test_what_only_the_printed_line_of_a_partition_tells() -> None:
+    line = "PartitionName=gpu PreemptMode=GANG,SUSPEND JobDefaults=DefCpuPerGPU=4,DefMemPerGPU=0"
+    found = partition(line=line)
+    assert found.preempt_mode == {"GANG", "SUSPEND"}
+    assert found.per_gpu == GpuDefaults(4, None)
+    assert partition(line="PreemptMode=OFF JobDefaults=(null)").per_gpu == GpuDefaults()
+
+
+@pytest.mark.parametrize(("name", "read"), [("gb200", "gb200"), ("", ""), ("(null)", "")])
+def test_the_topology_of_a_partition(name: str, read: str) -> None:
+    assert partition(topology_name=name).topology == read
+
+
+def reservation(now: float = 150.0, **fields: Any) -> SlurmReservation:
+    return reservation_of(reservation_record("half", **{"end_time": 200, **fields}), now)
+
+
+@pytest.mark.parametrize(
+    ("tres", "cpus", "gpus"),
+    [
+        ("cpu=16", 16, None),
+        ("cpu=4,gres/gpu=2,gres/gpu:g0=1,gres/gpu:g1=1", 4, 2),
+        ("cpu=2K,gres/gpu:g3=1", 2048, 1),
+        ("", None, None),
+    ],
+)
+def test_what_a_reservation_holds_of_its_nodes(tres: str, cpus: int | None, gpus: int | None):
+    found = reservation(node_list="n[1-2]", tres_str=tres, flags="MAGNETIC")
+    assert (found.cpus, found.gpus, found.nodes) == (cpus, gpus, {"n1", "n2"})
+    assert found.flags == {"MAGNETIC"}
+
+
+@pytest.mark.parametrize(("now", "active"), [(99, False), (100, True), (200, True), (201, False)])
+def test_a_reservation_is_active_between_its_start_and_end(now: float, active: bool) -> None:
+    assert reservation(now).active is active
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def settings(**values: str) -> dict[str, str]:
+    text = "\n".join(f"{key:<23} = {value}" for key, value in values.items())
+    return parse_settings(f"Configuration data as of now\nSLURM_VERSION = 26.05.5\n{text}\n")
+
+
+def test_settings_as_slurm_prints_them() -> None:
+    found = parse_settings(
+        "Configuration data as of 2026-01-01T00:00:00\nSLURM_VERSION           = 24.11.5\n"
+        "SlurmctldHost[0]        = ctl(10.0.0.1)\nSLURM_VERSION = 1\nPriorityFlags           = \n\n"
+        "Cgroup Support Configuration:\nAllowedRAMSpace         = 100.0%\n"
+    )
+    assert found["SLURM_VERSION"] == "24.11.5"
+    assert found["SlurmctldHost[0]"] == "ctl(10.0.0.1)"
+    assert (found["PriorityFlags"], found["AllowedRAMSpace"]) == ("", "100.0%")
+    with pytest.raises(SourceError, match="no SLURM_VERSION"):
+        config_of({"ClusterName": "x"})
+
+
+def test_preemption_settings() -> None:
+    plain = config_of(settings())
+    assert (plain.preempt_type, plain.preempt_mode, plain.spared_above) == ("", {"OFF"}, math.inf)
+    found = config_of(
+        settings(
+            PreemptType="preempt/partition_prio",
+            PreemptMode="GANG,REQUEUE",
+            PreemptExemptTime="00:02:00",
+            PreemptParameters="reorder_count=3,youngest_first,min_exempt_priority=500",
+            SchedulerParameters="bf_continue,preempt_strict_order,preempt_reorder_count=7",
+        )
+    )
+    assert (found.preempt_type, found.preempt_mode) == ("partition_prio", {"GANG", "REQUEUE"})
+    assert (found.preempt_exempt_s, found.spared_above) == (120, 500)
+    order = found.preemption
+    assert (order.reorder_count, order.youngest_first, order.strict) == (3, True, True)
+    assert config_of(settings(PreemptType="(null)")).preempt_type == ""
+    assert config_of(settings(PreemptType="preempt/none")).preempt_type == ""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cores", "enforced"),
+    [
+        ("CR_CORE_MEMORY", True, False),
+        ("CR_CPU_MEMORY,ENFORCE_BINDING_GRES", True, True),
+        ("CR_SOCKET_MEMORY,CR_CORE_DEFAULT_DIST_BLOCK", False, False),
+        ("CR_MEMORY", False, False),
+    ],
+)
+def test_how_slurm_gives_out_cpus(parameters: str, cores: bool, enforced: bool) -> None:
+    found = config_of(settings(SelectTypeParameters=parameters))
+    assert (found.counts_cores, found.enforce_binding) == (cores, enforced)
+
+
+def test_other_settings() -> None:
+    found = config_of(
+        settings(
+            PrivateData="jobs,reservations",
+            JobDefaults="DefCpuPerGPU=4,DefMemPerGPU=1000",
+            TopologyParam="RouteTree,TopoOptional",
+            SLURM_CONF="/etc/slurm/slurm.conf",
+        )
+    )
+    assert (found.private_jobs, found.private_reservations) == (True, True)
+    assert found.per_gpu == GpuDefaults(4, 1000)
+    assert (found.topology_optional, found.conf_file) == (True, "/etc/slurm/slurm.conf")
+    assert not config_of(settings(TopologyParam="(null)")).topology_optional
+
+
+# -- small values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("n1", ("n1",)),
+        ("n[1-3,07]", ("n1", "n2", "n3", "n07")),
+        ("n1 n2,", ("n1", "n2")),
+        ("r[1-2]n[08-10],x", ("r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10", "x")),
+    ],
+)
+def test_hostlists(text: str, names: tuple[str, ...]) -> None:
+    assert expand_hostlist(text) == names
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[3-1]", "n;rm", "n[1-999999999]", "$(id)", "n["])
+def test_what_is_no_hostlist(text: str) -> None:
+    with pytest.raises(SourceError):
+        expand_hostlist(text)
+
+
+def test_small_values() -> None:
+    assert parse_licenses("matlab:2,other") == (("matlab", 2), ("other", 1))
+    assert parse_duration("1-02:03:04") == 93784
+    assert math.isinf(parse_duration("UNLIMITED"))
+    assert (parse_memory("1.5G"), parse_memory("100M"), parse_memory("2T")) == (1536, 100, 2097152)
+    assert (parse_count("16"), parse_count("2K"), parse_count("1.5K")) == (16, 2048, 1536)
+    with pytest.raises(SourceError):
+        parse_duration("soon")

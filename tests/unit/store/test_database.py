@@ -1,0 +1,382 @@
+"""Opening, migrating, locking and publishing the store."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlite_utils
+from store_samples import decision, report
+
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.store import database, migrations
+from slurm_gpu_aware.store.database import (
+    SCHEMA,
+    check_integrity,
+    open_store,
+    publish,
+    published_path,
+)
+from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.store.profiles import load_profile, merge_report, recompute_scores
+
+
+def schema_of(path: Path) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(path) as connection:
+        return connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 2").fetchall()
+
+
+def test_names_of_migrations_are_the_registered_ones() -> None:
+    assert [m.name for m in migrations.migrations._migrations] == list(SCHEMA)
+
+
+def test_a_new_store_is_wal_strict_and_checks_foreign_keys(tmp_path: Path) -> None:
+    with open_store(tmp_path / "deep" / "store.db") as store:
+        assert store.query("PRAGMA journal_mode")[0][0] == "wal"
+        assert store.query("PRAGMA foreign_keys")[0][0] == 1
+        assert check_integrity(store) == []
+        with pytest.raises(sqlite3.IntegrityError):
+            store.execute("INSERT INTO gpus (node, slot) VALUES ('nowhere', 0)")
+        with pytest.raises(sqlite3.IntegrityError):
+            store.execute("INSERT INTO nodes (node, taken_at_unix) VALUES ('n1', 'today')")
+    ours = [sql for kind, name, sql in schema_of(tmp_path / "deep" / "store.db") if kind == "table"]
+    assert all("STRICT" in sql for sql in ours if "_sqlite_migrations" not in sql)
+
+
+def test_opening_again_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        merge_report(store, report())
+    before = schema_of(path)
+    with open_store(path) as store:
+        assert len(load_profile(store).gpus) == 4
+    assert schema_of(path) == before
+
+
+def test_an_older_schema_is_brought_up_to_date_with_its_data(tmp_path: Path) -> None:
+    """A store as the first migration alone leaves it gets the ledger and keeps its rows."""
+    path = tmp_path / "store.db"
+    old = sqlite_utils.Database(path)
+    migrations.migrations.apply(old, stop_before="m002_ledger")
+    old["nodes"].insert({"node": "n1", "taken_at_unix": 5.0})
+    old.conn.close()
+    with pytest.raises(StoreError, match="older than this release"):
+        open_store(path, readonly=True)
+    with open_store(path) as store:
+        Ledger(store).add_decision(decision())
+        assert load_profile(store).taken_at == {"n1": 5.0}
+
+
+def test_a_failing_step_leaves_the_schema_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    open_store(path).close()
+    before = schema_of(path)
+    steps = sqlite_utils.Migrations(database.MIGRATION_SET)
+    steps._migrations = list(migrations.migrations._migrations)
+
+    @steps()
+    def m003_good(db: sqlite_utils.Database) -> None:
+        db.execute("CREATE TABLE extra (x INTEGER) STRICT")
+
+    @steps()
+    def m004_bad(db: sqlite_utils.Database) -> None:
+        db.execute("CREATE TABLE more (x INTEGER) STRICT")
+        db.execute("INSERT INTO no_such_table VALUES (1)")
+
+    monkeypatch.setattr(migrations, "migrations", steps)
+    monkeypatch.setattr(database, "SCHEMA", (*SCHEMA, "m003_good", "m004_bad"))
+    with pytest.raises(StoreError):
+        open_store(path)
+    assert schema_of(path) == before
+
+
+def test_a_newer_store_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    open_store(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "INSERT INTO _sqlite_migrations (migration_set, name, applied_at)"
+            " VALUES ('slurm-gpu-aware', 'm999_future', '2030')"
+        )
+    for readonly in (False, True):
+        with pytest.raises(StoreError, match=r"newer release.*m999_future.*upgrade"):
+            open_store(path, readonly=readonly)
+
+
+def test_somebody_elses_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+    with pytest.raises(StoreError, match="not a store of slurm-gpu-aware"):
+        open_store(path)
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_file_that_is_no_database_names_the_cure(tmp_path: Path, readonly: bool) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"this is not a database\n" * 200)
+    with pytest.raises(StoreError, match=r"damaged; move it away.*sweep"):
+        open_store(path, readonly=readonly)
+    assert path.read_bytes().startswith(b"this is not")
+
+
+def test_damage_inside_the_file_is_a_store_error(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        for i in range(40):
+            merge_report(store, report(f"n{i}"))
+        store.query("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(path.read_bytes())
+    content[4096 * 3 :] = os.urandom(len(content) - 4096 * 3)
+    path.write_bytes(content)
+
+    def use() -> None:
+        with open_store(path) as store:
+            load_profile(store)
+            if complaints := check_integrity(store):
+                raise StoreError(complaints[0])
+
+    with pytest.raises(StoreError):
+        use()
+
+
+def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="gpu-aware-profile sweep"):
+        open_store(tmp_path / "store.db", readonly=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_only_store_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    open_store(path).close()
+    with (
+        open_store(path, readonly=True) as store,
+        pytest.raises(StoreError, match="opened read-only"),
+    ):
+        Ledger(store).add_event("1", "parked", {}, 1.0)
+
+
+def test_an_error_rolls_the_whole_block_back(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db") as store:
+        ledger = Ledger(store)
+
+        def half() -> None:
+            with store.write():
+                ledger.add_event("1", "parked", {}, 1.0)
+                ledger.add_decision(decision("1"))
+                raise RuntimeError("stop")
+
+        with pytest.raises(RuntimeError, match="stop"):
+            half()
+        assert ledger.events("1") == []
+        assert ledger.decisions("1") == []
+        ledger.add_event("1", "parked", {}, 1.0)
+        assert len(ledger.events("1")) == 1
+
+
+def test_a_reader_sees_what_was_committed_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as writer, open_store(path, readonly=True) as reader:
+        Ledger(writer).add_event("7", "parked", {"gpus": 2}, 1.0)
+        assert [e.detail for e in Ledger(reader).events("7")] == [{"gpus": 2}]
+
+
+def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        merge_report(store, report())
+        with store.write():  # publishing neither waits for a writer nor shows half of its work
+            merge_report(store, report("half"))
+            publish(store)
+            store.execute("DELETE FROM nodes WHERE node = 'half'")
+        copy = published_path(path)
+        assert copy == published_path(path) == tmp_path / "store.public.db"
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o644
+        with open_store(copy, readonly=True) as reader:
+            assert reader.query("PRAGMA journal_mode")[0][0] == "delete"
+            assert len(load_profile(reader).gpus) == 4
+            merge_report(store, report("n2"))
+            publish(store, mode=0o600)
+            assert len(load_profile(reader).gpus) == 4  # still the old file
+        with open_store(copy, readonly=True) as reader:
+            assert len(load_profile(reader).gpus) == 8
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert {p.name for p in tmp_path.iterdir()} == {"store.db", "store.public.db"}
+
+
+def test_where_the_live_file_is_gone_or_closed_the_copy_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        merge_report(store, report())
+        publish(store)
+    path.unlink()
+    with open_store(path, readonly=True) as reader:
+        assert reader.path == published_path(path)
+        assert len(load_profile(reader).gpus) == 4
+
+
+READ_AS_NOBODY = """
+import os, sys
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import load_profile
+os.setgid(65534); os.setuid(65534)
+with open_store(sys.argv[1], readonly=True) as store:
+    print(store.path.name, len(load_profile(store).gpus))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes to another user, which needs root")
+def test_another_user_reads_the_copy_and_not_the_live_file(tmp_path: Path) -> None:
+    """Without write access to the directory a closed WAL file cannot be opened."""
+    folder = tmp_path
+    while folder != folder.parent:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+        folder = folder.parent
+    tmp_path.chmod(0o755)
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        merge_report(store, report())
+        publish(store)
+    path.chmod(0o600)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_AS_NOBODY, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["store.public.db", "4"], done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away, which needs root")
+def test_a_store_made_by_root_belongs_to_the_owner_of_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    os.chown(folder, 12345, 12346)
+    with open_store(folder / "store.db") as store:
+        merge_report(store, report())
+        owners = {(p.name, p.stat().st_uid, p.stat().st_gid) for p in folder.iterdir()}
+    assert owners == {(name, 12345, 12346) for name in ("store.db", "store.db-wal", "store.db-shm")}
+
+
+def test_threads_of_the_daemon_share_one_store(tmp_path: Path) -> None:
+    """A heartbeat's event never lands in another thread's transaction that is rolled back."""
+    with open_store(tmp_path / "store.db") as store:
+        ledger = Ledger(store)
+
+        def rounds(which: int) -> None:
+            for i in range(50):
+                try:
+                    with store.write():
+                        ledger.add_event(f"round{which}", "planned", {}, float(i))
+                        if i % 2:
+                            raise LookupError
+                except LookupError:
+                    ledger.add_event(f"error{which}", "error", {}, float(i))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(rounds, range(4)))
+        for which in range(4):
+            assert [e.at for e in ledger.events(f"round{which}")] == list(range(0, 50, 2))
+            assert [e.at for e in ledger.events(f"error{which}")] == list(range(1, 50, 2))
+
+
+WRITER = """
+import sys
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+from store_samples import decision
+with open_store(sys.argv[1]) as store:
+    ledger = Ledger(store)
+    for i in range(150):
+        number = ledger.add_decision(decision(str(i)))
+        ledger.set_outcome(number, "released", 1.0, {"try": i})
+"""
+
+
+def test_selector_and_merge_write_at_once_and_neither_fails(tmp_path: Path) -> None:
+    """Two processes open a store that does not exist yet and both write all the time."""
+    path = tmp_path / "store.db"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        ) as selector,
+        open_store(path) as store,
+    ):
+        for i in range(60):
+            merge_report(store, report(f"n{i}", taken_at=float(i)))
+            if i % 20 == 0:
+                recompute_scores(store, ("A",))
+        _, complaints = selector.communicate(timeout=120)
+        assert selector.returncode == 0, complaints
+        ledger = Ledger(store)
+        assert len(ledger.last_decisions(1000)) == 150
+        assert {d.state for d in ledger.last_decisions(1000)} == {"released"}
+        assert len(load_profile(store).taken_at) == 60
+        assert check_integrity(store) == []
+
+
+ENDLESS = """
+import itertools, sys
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+from store_samples import decision
+ledger = Ledger(open_store(sys.argv[1]))
+for i in itertools.count():
+    ledger.add_decision(decision(str(i)))
+    print(i, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    ) as writer:
+        assert writer.stdout is not None
+        while (line := writer.stdout.readline()) != "200\n":
+            assert line
+        writer.kill()
+        written = [200, *map(int, writer.stdout.read().split())]
+    with open_store(path) as store:
+        assert check_integrity(store) == []
+        stored = Ledger(store).last_decisions(100_000)
+        assert {int(d.job_id) for d in stored} >= set(range(written[-1] + 1))
+        assert all(d.nodes == ["n1", "n2"] for d in stored)  # no half decision
+
+
+def test_the_ledger_opens_without_heavy_imports(tmp_path: Path) -> None:
+    """Views over the ledger must start fast: no numpy, no sqlite-utils."""
+    path = tmp_path / "store.db"
+    open_store(path).close()
+    code = (
+        "import sys; from slurm_gpu_aware.store.database import open_store;"
+        "from slurm_gpu_aware.store.ledger import Ledger;"
+        "Ledger(open_store(sys.argv[1])).last_decisions();"
+        "Ledger(open_store(sys.argv[1], readonly=True)).last_decisions();"
+        "print(sorted({'numpy', 'sqlite_utils', 'click'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

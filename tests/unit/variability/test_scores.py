@@ -1,0 +1,88 @@
+"""PM scores and the combination of repeated runs."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_gpu_aware.variability.scores import combine_runs, pm_scores
+
+SHARED = Path(
+    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
+)
+RUNS = SHARED / "data" / "variability" / "runs" / "longhorn_resnet_runs.csv"
+
+
+def test_median_gpu_has_score_one() -> None:
+    assert pm_scores([103.0, 100.0, 150.0]).tolist() == pytest.approx([1.0, 100 / 103, 150 / 103])
+
+
+def test_even_count_takes_the_middle() -> None:
+    assert pm_scores([90.0, 110.0]).tolist() == pytest.approx([0.9, 1.1])
+
+
+def test_each_model_has_its_own_median() -> None:
+    times = [100.0, 120.0, 140.0, 50.0, 60.0, 70.0]
+    models = ["v100"] * 3 + ["a100"] * 3
+    own = pm_scores(times, models)
+    assert own[:3].tolist() == pytest.approx([100 / 120, 1.0, 140 / 120])
+    assert own[3:].tolist() == pytest.approx([50 / 60, 1.0, 70 / 60])
+    together = pm_scores(times)
+    assert together[:3] / own[:3] == pytest.approx([120 / 85] * 3)  # one factor per model
+
+
+def test_nothing_measured_gives_no_scores() -> None:
+    assert pm_scores([]).shape == (0,)
+    assert pm_scores([], []).shape == (0,)
+    assert pm_scores([], None, []).shape == (0,)
+
+
+def test_the_median_is_that_of_the_gpus_that_count():
+    counted = [True, True, False, False]
+    assert pm_scores([100.0, 100.0, 50.0, 70.0], None, counted).tolist() == [1.0, 1.0, 0.5, 0.7]
+    own = pm_scores([100.0, 100.0, 50.0, 70.0], ["a", "a", "b", "b"], counted)
+    assert own.tolist() == pytest.approx([1.0, 1.0, 5 / 6, 7 / 6])  # of b none counts
+    with pytest.raises(ValueError, match="2 times but 1 GPUs counted or not"):
+        pm_scores([1.0, 2.0], None, [True])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -3.0])
+def test_impossible_times_are_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="finite and more than 0"):
+        pm_scores([1.0, bad])
+
+
+def test_labels_must_match() -> None:
+    with pytest.raises(ValueError, match="2 times but 1 group"):
+        pm_scores([1.0, 2.0], ["v100"])
+
+
+def test_runs_are_combined_by_their_median() -> None:
+    ids, times = combine_runs([7, 3, 7, 7, 3], [100.0, 10.0, 400.0, 102.0, 20.0])
+    assert ids.tolist() == [3, 7]
+    assert times.tolist() == [15.0, 102.0]
+
+
+def test_combining_equals_numpy_median() -> None:
+    rng = np.random.default_rng(0)
+    gpu, times = rng.integers(0, 30, 400), rng.uniform(1, 9, 400)
+    ids, combined = combine_runs(gpu, times)
+    assert combined.tolist() == [np.median(times[gpu == i]) for i in ids]
+
+
+@pytest.mark.shared
+def test_a_transient_of_a_node_does_not_make_its_gpus_slow() -> None:
+    """The slowest run on Longhorn is 3.57 x the median; no GPU is slower than 1.12."""
+    if not RUNS.exists():
+        pytest.skip(f"measured data not found: {RUNS}")
+    with RUNS.open() as stream:
+        rows = [(row["gpu"], float(row["value_ms"])) for row in csv.DictReader(stream)]
+    number = {gpu: i for i, gpu in enumerate(dict.fromkeys(gpu for gpu, _ in rows))}
+    _, times = combine_runs([number[gpu] for gpu, _ in rows], [value for _, value in rows])
+    scores = pm_scores(times)
+    assert max(value for _, value in rows) / np.median(times) == pytest.approx(3.57, abs=0.02)
+    assert scores.max() == pytest.approx(1.12, abs=0.005)
