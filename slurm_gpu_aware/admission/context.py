@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.request import NodeGroups
 from slurm_gpu_aware.slurm.fabric import TREE, Fabric
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode, SlurmPartition, SlurmReservation
 
-__all__ = ["CannotPlanError", "Site"]
+__all__ = ["AdmissionContext", "CannotPlanError"]
 
 
 class CannotPlanError(Exception):
@@ -31,7 +31,7 @@ class CannotPlanError(Exception):
 
 
 @dataclass(frozen=True)
-class Site:
+class AdmissionContext:
     """What a translation needs to know beside the job."""
 
     config: Config

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import Site
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.model.cluster import BoolArray, Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.sockets import views
@@ -48,7 +48,7 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
     return False
 
 
-def fits_idle(request: Request, site: Site) -> bool:
+def fits_idle(request: Request, context: AdmissionContext) -> bool:
     """`fits` if nobody held anything, worked out once a round for all requests that fit alike."""
     key = (
         request.gpus,
@@ -63,9 +63,9 @@ def fits_idle(request: Request, site: Site) -> bool:
         id(request.eligible),  # one of site.eligible, which keeps it
         request.together is not None,  # then those of the site
     )
-    if key not in site.idle:
-        site.idle[key] = fits(request, site.cluster, idle=True)
-    return site.idle[key]
+    if key not in context.idle:
+        context.idle[key] = fits(request, context.cluster, idle=True)
+    return context.idle[key]
 
 
 def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:

@@ -18,8 +18,6 @@ from __future__ import annotations
 import re
 
 from slurm_gpu_aware.config.settings import SHELF, is_shelf
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.deferral import begin_fields
 from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 
@@ -30,7 +28,6 @@ __all__ = [
     "create_shelf",
     "left_fields",
     "lost_reservation",
-    "open_fields",
     "shelves",
 ]
 
@@ -78,11 +75,3 @@ def lost_reservation(job: SlurmJob) -> bool:
 def left_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
     """Fields of an update that take a job from the shelf; none if it is not there."""
     return (("ReservationName", ""),) if job.shelf is not None else ()
-
-
-def open_fields(
-    job: SlurmJob, original: OriginalRequest, now: float
-) -> tuple[tuple[str, str], ...]:
-    """Fields of an update that let a job start: the licences that its user asked for, no shelf."""
-    own = ("Licenses", original.licenses or "")
-    return (own, *left_fields(job), *begin_fields(job, original, now))

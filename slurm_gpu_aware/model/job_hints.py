@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from slurm_gpu_aware.errors import RequestError
 
-__all__ = ["BANDWIDTHS", "KEYS", "MAX_LENGTH", "PATTERNS", "Wishes", "parse_comment"]
+__all__ = ["BANDWIDTHS", "KEYS", "MAX_LENGTH", "PATTERNS", "JobHints", "parse_comment"]
 
 KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "place")
 """Known keys, in the order in which messages list them."""
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Wishes:
+class JobHints:
     """A comment that is ours. None everywhere: the user left it to the site's defaults."""
 
     app_class: str | None = None
@@ -54,7 +54,7 @@ class Wishes:
 
 def parse_comment(
     text: str | None, classes: Sequence[str], policies: Sequence[str]
-) -> Wishes | None:
+) -> JobHints | None:
     """Parse a job's comment.
 
     Parameters
@@ -90,7 +90,7 @@ def parse_comment(
         if key in found:
             raise _wrong(f"comment key '{key}' is given twice; give it once")
         found[key] = value
-    return Wishes(
+    return JobHints(
         app_class=_choice(found, "class", [*classes, "auto"]),
         bw=_choice(found, "bw", BANDWIDTHS),
         pattern=_choice(found, "pattern", PATTERNS),

@@ -16,7 +16,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.deferral import defer_until
 from slurm_gpu_aware.gate.licence_gate import hold_gate
-from slurm_gpu_aware.selector.holding_pool import Shelf
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.slurm.client import SlurmClient
 
 __all__ = ["Heartbeat"]
@@ -37,7 +37,7 @@ class Heartbeat:
         self,
         client: SlurmClient,
         config: Config,
-        shelf: Shelf | None = None,
+        pool: HoldingPool | None = None,
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
@@ -45,7 +45,7 @@ class Heartbeat:
     ) -> None:
         self._client = client
         self._config = config
-        self._shelf = shelf
+        self._shelf = pool
         self._clock = clock
         self._timer = timer
         self._stall_s = stall_s
@@ -120,10 +120,10 @@ class Heartbeat:
             self._deferring = False
 
     @staticmethod
-    def _put_off(shelf: Shelf, gate_ends_s: float) -> None:
+    def _put_off(pool: HoldingPool, gate_ends_s: float) -> None:
         """Whatever becomes of the shelf, the gate comes first: it holds all parked jobs."""
         try:
-            shelf.keep_closed(gate_ends_s)
+            pool.keep_closed(gate_ends_s)
         except SourceError as exc:
             log.warning("the shelf could not be put off: %s", exc)
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from itertools import islice
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.deferral import begin_fields
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.holding_pool import (
     LAST_S,
     LICENCE,
@@ -22,7 +21,7 @@ from slurm_gpu_aware.gate.holding_pool import (
     lost_reservation,
     shelves,
 )
-from slurm_gpu_aware.selector.recovery import in_parts
+from slurm_gpu_aware.gate.release import begin_fields
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 
@@ -76,7 +75,7 @@ def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
     return list(islice(found, _STRANDED))
 
 
-class Shelf:
+class HoldingPool:
     """One reservation at a time that is closed; shared by the rounds and the heartbeat."""
 
     def __init__(
@@ -200,12 +199,7 @@ class Shelf:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def put(
-        self,
-        jobs: Sequence[SlurmJob],
-        gate_ends_s: float,
-        between: Callable[[], object] = lambda: None,
-    ) -> None:
+    def put(self, jobs: Sequence[SlurmJob], gate_ends_s: float) -> None:
         """Put parked jobs on the shelf. Raises SourceError if Slurm does not answer."""
         now = self._timer()
         self._unfit = {i: at for i, at in self._unfit.items() if now - at < _TRY_AGAIN_S}
@@ -214,11 +208,9 @@ class Shelf:
         if name is None:
             return
         self._used_at = now
-        refused: dict[str, str] = {}
-        updates = [JobUpdate(job.id, (("ReservationName", name),)) for job in wanted]
-        for part in in_parts(updates):
-            between()
-            refused |= self._client.update_jobs(part)
+        refused = self._client.update_jobs(
+            [JobUpdate(job.id, (("ReservationName", name),)) for job in wanted]
+        )
         self._lain |= {job.id for job in wanted} - refused.keys()
         if any("reservation is invalid" in why for why in refused.values()):
             log.warning("shelf %s is gone: another one is made", name)
@@ -229,17 +221,13 @@ class Shelf:
             log.info("job %s stays in Slurm's queue: %s", job_id, why)
         self._unfit |= dict.fromkeys(refused, now)
 
-    def take(self, jobs: Sequence[SlurmJob], between: Callable[[], object] = lambda: None) -> None:
-        """Take jobs from the shelf, so that Slurm looks at them. Raises SourceError."""
+    def take(self, jobs: Sequence[GatedJob]) -> None:
+        """Take jobs from the pool, so that Slurm looks at them. Raises SourceError."""
         now = self._timer()
         self._taken = {i: at for i, at in self._taken.items() if now - at < 2 * _LOOKED_S}
-        updates = []
-        for job in jobs:
-            self._taken[job.id] = now
-            original = parse(job.admin_comment)
-            begin = begin_fields(job, original, self._clock()) if original is not None else ()
-            updates.append(JobUpdate(job.id, left_fields(job) + begin))
-        self._send(updates, between)
+        self._taken |= {job.id: now for job in jobs}
+        begun = self._clock()
+        self._send([JobUpdate(j.id, left_fields(j.job) + begin_fields(j, begun)) for j in jobs])
 
     def free(self, jobs: Iterable[SlurmJob], split: Set[int]) -> None:
         """Take from any shelf who must not lie there, and nobody would take from there.
@@ -256,7 +244,7 @@ class Shelf:
                 log.info("job %s is taken from the shelf", job.id)
             except ValueError as exc:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)
-        self._send(updates, lambda: None)
+        self._send(updates)
 
     def rescue(self, jobs: Iterable[SlurmJob], asked_for_none: Callable[[SlurmJob], bool]) -> None:
         """Give back to Slurm's queue who is held because Slurm lost the shelf that it lay on.
@@ -277,11 +265,9 @@ class Shelf:
             log.warning("Slurm has lost the shelf: %d jobs are let go from there", len(lost))
             self._client.release_jobs(lost)
 
-    def _send(self, updates: Sequence[JobUpdate], between: Callable[[], object]) -> None:
-        for part in in_parts(updates):
-            between()
-            for job_id, why in self._client.update_jobs(part).items():
-                log.warning("job %s could not be taken from the shelf: %s", job_id, why)
+    def _send(self, updates: Sequence[JobUpdate]) -> None:
+        for job_id, why in self._client.update_jobs(updates).items():
+            log.warning("job %s could not be taken from the holding pool: %s", job_id, why)
 
     def forget(self, known: Set[str]) -> None:
         """Drop what is known of jobs that are gone."""

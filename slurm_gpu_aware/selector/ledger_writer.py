@@ -1,4 +1,4 @@
-"""The ledger as the daemon keeps it: a store that is damaged, missing or busy stops nothing.
+"""Ledger writer: a store that is damaged, missing or busy stops nothing.
 
 Every call here either writes or, if the store cannot be used, logs that once and goes on. Opening
 is tried again from time to time. While another process writes to it (a sweep, an import) what is
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
+from slurm_gpu_aware.gate.orphans import Decided
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
     from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["Books", "Entry"]
+__all__ = ["RECORD", "Entry", "LedgerWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ _MOST_KEPT = 10_000
 _PUBLISH_S = 2.0
 _PROFILE_S = 5.0
 _SNAPSHOT_SHARE = 50.0
+RECORD = "record"
+"""Key in a decision's outcome of the AdminComment that the job was parked with."""
 
 
 @dataclass(eq=False)
@@ -49,7 +52,7 @@ class Entry:
     """Its number there; None: it is not written, or not yet."""
 
 
-class Books:
+class LedgerWriter:
     """Ledger and profile of one store, by whatever state the store is in."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,6 +72,8 @@ class Books:
         self._busy_until = -float("inf")
         self._later = 0
         self._publisher: threading.Thread | None = None
+        self._owner = threading.current_thread()
+        """The thread that opens the store; others only hand over what is to be written."""
         self.private = True
         """Only the owner and the group may read what is published; so until Slurm has told that
         users may see each other's jobs."""
@@ -165,6 +170,15 @@ class Books:
         """All decisions about a job, oldest first."""
         nothing: list[Decision] = []
         return self._do(lambda ledger: ledger.decisions(job_id), nothing)
+
+    def decided(self, job_id: str) -> Decided | None:
+        """What the last decision about a job says; None: there is none."""
+        found = self.decisions(job_id)
+        if not found:
+            return None
+        last = found[-1]
+        slots = tuple(sorted(last.slots[0])) if last.exact and last.slots else None
+        return Decided(last.user, tuple(last.nodes), slots, last.outcome.get(RECORD))
 
     def has_event(self, job_id: str, kind: str) -> bool:
         """Whether an event of a kind was written for a job."""
@@ -267,6 +281,8 @@ class Books:
 
     def _write(self, call: Callable[[Ledger], object]) -> None:
         self._kept.append(call)
+        if threading.current_thread() is not self._owner:
+            return  # the main thread writes it at its next call
         if len(self._kept) > _MOST_KEPT and self._clock() < self._busy_until:
             self._kept.popleft()
             self._lost += 1

@@ -13,11 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.store.database import Store
 
 __all__ = ["EVENT_KINDS", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
 
-STATES = ("planned", "prepared", "released", "started", "reparked", "failed", "ended")
+STATES = tuple(
+    JobPhase(name) for name in ("planned", "prepared", "released", "started", "waiting", "ended")
+)
+"""Phases of a decision's job; ``waiting``: the decision came to nothing, its outcome says why."""
 EVENT_KINDS = (
     "parked",
     "planned",
@@ -35,7 +39,7 @@ EVENT_KINDS = (
     "gate_lost",
     "error",
 )
-_OPEN_STATES = ("planned", "prepared", "released", "started")
+_OPEN_STATES = STATES[:4]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sample_jobs import slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission import fitting
-from slurm_gpu_aware.admission.binding import fills_sockets, is_bound
+from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.snapshot import build_cluster

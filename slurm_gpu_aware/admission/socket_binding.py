@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import CannotPlanError, Site
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.fitting import fits_idle
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.request_forms import Form
@@ -45,31 +45,31 @@ def bind(request: Request, original: OriginalRequest, form: Form) -> Request:
     return replace(request, bound=True, fills_sockets=fills, several_sockets=several)
 
 
-def check_binding(request: Request, site: Site) -> None:
+def check_binding(request: Request, context: AdmissionContext) -> None:
     """Leave to Slurm what cannot be told by sockets, so that it never waits longer for our sake.
 
     Raises CannotPlanError.
     """
     if not request.bound:
         return
-    sockets = site.cluster.sockets
-    if sockets is None or not site.slurm.counts_cores:
+    sockets = context.cluster.sockets
+    if sockets is None or not context.slurm.counts_cores:
         raise CannotPlanError(
             "--gres-flags=enforce-binding is left to Slurm, which counts no single cores here",
             leave=True,
         )
-    unknown = (site.cluster.exists & (sockets.gpu < 0)).any(axis=1)
+    unknown = (context.cluster.exists & (sockets.gpu < 0)).any(axis=1)
     if request.eligible is not None:
         unknown &= request.eligible
     if unknown.any():
-        name = site.cluster.nodes[int(np.flatnonzero(unknown)[0])]
+        name = context.cluster.nodes[int(np.flatnonzero(unknown)[0])]
         raise CannotPlanError(
             f"--gres-flags=enforce-binding is left to Slurm: the GPUs of node {name} are not"
             " each bound to one socket",
             leave=True,
         )
     anywhere = replace(request, bound=False)
-    if fits_idle(anywhere, site) and not fits_idle(request, site):
+    if fits_idle(anywhere, context) and not fits_idle(request, context):
         raise CannotPlanError(
             "--gres-flags=enforce-binding is left to Slurm: no socket has its GPUs and CPUs"
             " together",
