@@ -38,12 +38,12 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     """
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
-    from slurm_gpu_aware.cli.live import client_of
     from slurm_gpu_aware.gate.licence_gate import release_by_hand
+    from slurm_gpu_aware.slurm.client import open_client
 
     config = context.config()
     chosen = None if everything else list(job_ids)
-    client = client_of(config)
+    client = open_client(config.selector.command_timeout_s)
     opened: list[str] = []
     try:
         opened = release_by_hand(client, config, chosen)

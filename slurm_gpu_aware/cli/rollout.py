@@ -25,6 +25,7 @@ from slurm_gpu_aware.deploy.restore_all import hand_back
 from slurm_gpu_aware.deploy.rollout import Rolling
 from slurm_gpu_aware.deploy.rollout_state import RollState, StateFile, Summary
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.instance_lock import hold_lock
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
@@ -93,7 +94,7 @@ def roll(
     control = NodeControl(open_client(config.selector.command_timeout_s))
     site = _Site(config, slurm_dir, profile)
     state = StateFile(config.store.path.parent / STATE_FILE)
-    with state.locked():
+    with hold_lock(state.path.with_name(f"{STATE_FILE}.lock"), "rollout"):
         found = site.read()
         scope = _scope(found, control, state.load(), undo=undo, nodes=nodes, partition=partition)
         if not _agreed(found, scope, undo=undo, yes=yes, as_json=as_json):

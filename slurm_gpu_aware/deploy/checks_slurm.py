@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurm_gpu_aware.cli.liveness import late_s
-from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.check import Check, Ground, failed, ok, skipped, warning, words
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER, filter_files, operators
 from slurm_gpu_aware.gate import holding_pool as shelf
 from slurm_gpu_aware.gate.index_types import gpu_slots
+from slurm_gpu_aware.gate.liveness import longest_silence_s
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.time_text import age
 
 __all__ = [
     "check_filter",
@@ -133,7 +133,7 @@ def check_gate(g: Ground) -> Iterable[Check]:
     left = held.end_s - g.now
     if left <= 0:
         yield failed("heartbeat", f"the gate ended {age(-left)} ago", start)
-    elif gate.lease_s - left > late_s(g.config):
+    elif gate.lease_s - left > longest_silence_s(g.config):
         yield failed("heartbeat", f"none lately: the gate opens in {age(left)}", start)
     else:
         yield ok("heartbeat", f"the gate holds for {age(left)} more")

@@ -18,13 +18,14 @@ from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.index_types import placed_slots
 from slurm_gpu_aware.gate.job_marker import HAND, mark_of
 from slurm_gpu_aware.gate.licence_gate import hold_gate
+from slurm_gpu_aware.gate.orphan_binding import pinned_stray
 from slurm_gpu_aware.gate.release import Pinned, reopen
 from slurm_gpu_aware.gate.request_forms import is_pinned
-from slurm_gpu_aware.selector.instance_lock import LOCK, alone
-from slurm_gpu_aware.selector.orphans import pinned_stray
+from slurm_gpu_aware.instance_lock import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
-from slurm_gpu_aware.store.ledger import Decision
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Decision, Ledger
 
 __all__ = ["HandedBack", "hand_back", "pinned_jobs"]
 
@@ -83,11 +84,11 @@ class _SelectorRunsError(SourceError):
 @contextlib.contextmanager
 def _no_selector(config: Config) -> Iterator[None]:
     """Hold the selector's lock, if there has ever been one; never make it."""
-    lock = config.store.path.parent / LOCK
+    store = config.store.path
     with contextlib.ExitStack() as stack:
         try:
-            if lock.exists():
-                stack.enter_context(alone(lock))
+            if (store.parent / SELECTOR_LOCK).exists():
+                stack.enter_context(hold_selector_lock(store))
         except (SourceError, OSError) as exc:
             raise _SelectorRunsError(str(exc)) from None
         yield
@@ -130,9 +131,6 @@ def _typed(job: SlurmJob) -> bool:
 @contextlib.contextmanager
 def _ledger(path: Path) -> Iterator[Callable[[str], Sequence[Decision]]]:
     """What the ledger says of a job; nothing, if there is no store that can be read."""
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.ledger import Ledger
-
     with contextlib.ExitStack() as stack:
         try:
             store = stack.enter_context(open_store(path, readonly=True))

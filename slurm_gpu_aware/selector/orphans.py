@@ -7,12 +7,13 @@ for. That they are ours, and what that was, the ledger knows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.holding_pool import left_fields
 from slurm_gpu_aware.gate.index_types import placed_slots
+from slurm_gpu_aware.gate.orphan_binding import pinned_stray
 from slurm_gpu_aware.gate.release import Pinned, reopen
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import Watch
@@ -20,35 +21,14 @@ from slurm_gpu_aware.selector.ledger_writer import Books
 from slurm_gpu_aware.selector.release import Leaver
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
-from slurm_gpu_aware.store.ledger import Decision
 
-__all__ = ["RECORD", "Strays", "pinned_stray"]
+__all__ = ["Strays"]
 
 log = logging.getLogger(__name__)
 
-RECORD = "record"
-"""Key in a decision's outcome of the AdminComment that the job was parked with."""
 _WHY = "its AdminComment was overwritten"
 _MOST_TASKS = 500
 """Tasks of one array that one round leaves to Slurm one by one."""
-
-
-def pinned_stray(job: SlurmJob, decisions: Callable[[str], Sequence[Decision]]) -> Pinned | None:
-    """A job that is bound to what the ledger's last decision about it says; None: it is not.
-
-    A number may have been given anew, so user and pins must be those of the decision.
-    """
-    found = decisions(job.id)
-    if not found or found[-1].user != job.user:
-        return None
-    last = found[-1]
-    slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job)
-    decided = tuple(sorted(last.slots[0])) if last.exact and last.slots else None
-    there = bool(job.req_nodes) and set(job.req_nodes) == set(last.nodes)
-    if slots != decided if slots is not None else not there:
-        return None
-    record = last.outcome.get(RECORD)
-    return Pinned.of(job, record) if isinstance(record, str) else None
 
 
 class Strays:

@@ -18,13 +18,13 @@ from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.holding_pool import left_fields, open_fields
 from slurm_gpu_aware.gate.job_marker import PREPARED, RELEASED, marked, unmarked
 from slurm_gpu_aware.gate.licence_gate import is_parked
+from slurm_gpu_aware.gate.orphan_binding import RECORD
 from slurm_gpu_aware.gate.request_forms import Pins, differences, placed_fields
 from slurm_gpu_aware.gate.restore import extra_with_clock, undo_fields
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.job_tracker import Tracked, Watch
 from slurm_gpu_aware.selector.ledger_writer import Books, Entry
-from slurm_gpu_aware.selector.orphans import RECORD
 from slurm_gpu_aware.selector.recovery import in_parts
 from slurm_gpu_aware.selector.start_monitor import Looks
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient

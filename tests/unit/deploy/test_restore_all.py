@@ -15,7 +15,7 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import Config, StoreConfig, load_config
 from slurm_gpu_aware.deploy.restore_all import HandedBack, hand_back
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.selector.instance_lock import LOCK, alone
+from slurm_gpu_aware.instance_lock import hold_selector_lock
 from slurm_gpu_aware.slurm.client import JobUpdate
 
 PINS = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
@@ -71,7 +71,7 @@ def test_others_are_not_touched(slurm: SlurmFolder) -> None:
 def test_what_the_selector_looks_after_is_left_to_it(slurm: SlurmFolder) -> None:
     slurm.write([placed()], ["n1"])
     before = slurm.jobs
-    with alone(slurm.store.parent / LOCK):
+    with hold_selector_lock(slurm.store):
         found = back(slurm)
     assert (found.kept, found.opened) == (["7"], [])
     assert "another selector runs" in found.kept_why

@@ -12,9 +12,9 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 from test_holding_pool import NO_ROOM, bench_of, end, full_node, shelved
 
-from slurm_gpu_aware.cli.live import live_job
 from slurm_gpu_aware.config.settings import Config, EventsConfig
 from slurm_gpu_aware.gate.deferral import only_deferred
+from slurm_gpu_aware.gate.job_view import live_job
 from slurm_gpu_aware.gate.licence_gate import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import Shelf
