@@ -1,4 +1,4 @@
-"""clock.conf: lines ``key = /path``; ``#`` starts a comment line. Standard library only, for the hooks."""
+"""clock.conf: lines ``key = /path``. Standard library only, for the hooks of `clocks`."""
 
 from __future__ import annotations
 

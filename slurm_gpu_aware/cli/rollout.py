@@ -19,6 +19,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER
+from slurm_gpu_aware.deploy.lua_files import lua_value
 from slurm_gpu_aware.deploy.node_control import NodeControl
 from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.deploy.restore_all import hand_back
@@ -64,11 +65,11 @@ class _Site:
         if not path.exists():
             return
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        listed = ", ".join(f'"{m}"' for m in sorted(models))
-        changed = _LUA_MODELS.sub(lambda m: f"{m[1]}{{{listed}}}", text, count=1)
+        listed = lua_value(sorted(models))
+        changed = _LUA_MODELS.sub(lambda m: m[1] + listed, text, count=1)
         if changed == text:
             return
-        say(f"{path}: models = {{{listed}}}")
+        say(f"{path}: models = {listed}")
         files.write(files.Change(path, changed))
         filter_file = self._dir / OWN_FILTER
         if filter_file.exists():  # slurmctld reads all again when this one is later, by seconds

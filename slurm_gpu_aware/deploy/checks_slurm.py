@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.check import Check, Ground, failed, ok, skipped, warning, words
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER, filter_files, operators
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.gate import holding_pool as shelf
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.liveness import longest_silence_s
@@ -30,8 +32,8 @@ FILTER = "gpu_aware.lua"
 _ROOT = "0"
 _MIRRORED = {
     "classes": None,
-    "licence": '"gpuaware"',
-    "reservation": '"gpuaware_gate"',
+    "licence": f'"{rules.LICENCE}"',
+    "reservation": f'"{rules.RESERVATION}"',
     "submit_file": None,
     "park_uncommented": "true",
 }
@@ -182,7 +184,7 @@ def _check_filter_conf(g: Ground, path: Path) -> Iterable[Check]:
     allowed = list(dict.fromkeys([config.placement.policy, *config.placement.allowed]))
     uids = operators(config, g.slurm_user)
     wanted = _squeeze(
-        render.lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0, operators=uids)
+        lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0, operators=uids)
     )
     wrong = [
         key

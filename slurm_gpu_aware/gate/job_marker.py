@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from slurm_gpu_aware.filter_rules import MAX_TEXT
+
 __all__ = ["HAND", "PREPARED", "RELEASED", "Mark", "mark_of", "marked", "unmarked"]
 
 PREPARED = "prepared"
@@ -22,8 +24,6 @@ HAND = "hand"
 """The gate opened by an operator: the selector leaves the job alone."""
 
 _MARK = re.compile(r";sel=(prepared|released|hand):([0-9]{1,9}):([0-9]{1,12})\Z")
-_MOST = 1024
-"""Slurm refuses longer AdminComments."""
 
 
 @dataclass(frozen=True)
@@ -51,4 +51,4 @@ def marked(admin_comment: str, state: str, restarts: int, at: float) -> str:
     """The AdminComment with a new mark; without any if it would become too long for Slurm."""
     plain = unmarked(admin_comment)
     text = f"{plain};sel={state}:{restarts}:{int(at)}"
-    return text if len(text) <= _MOST else plain
+    return text if len(text) <= MAX_TEXT else plain

@@ -6,15 +6,17 @@ from pathlib import Path
 import slurm_gpu_aware
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-SHARED = {"bounds", "clock_conf", "errors", "instance_lock", "lockfile", "text_file", "time_text"}
-"""Modules beside the rooms: bounds of foreign numbers, clock.conf, errors, locks, texts of files,
-texts of times."""
+SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "gpu_types", "instance_lock"}
+SHARED |= {"lockfile", "text_file", "time_text"}
+"""Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology", "energy"}
 ALLOWED = {
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),
+    "filter_rules": {"bounds", "gpu_types"},
+    "gpu_types": set(),
     "instance_lock": {"errors", "lockfile"},
     "lockfile": set(),
     "text_file": {"errors"},

@@ -14,8 +14,9 @@ from rounds_bench import RoundsBench
 from sample_jobs import slurm_job
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import Config, is_shelf
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.gate.licence_gate import release_by_hand
 from slurm_gpu_aware.selector.candidates import PLANNABLE
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
@@ -39,11 +40,11 @@ def bench_of(slurm: SlurmFolder, *jobs: dict[str, Any], config: Config = NO_ROOM
 
 
 def shelves(slurm: SlurmFolder) -> list[str]:
-    return [found["name"] for found in slurm.get("reservations") if is_shelf(found["name"])]
+    return [found["name"] for found in slurm.get("reservations") if in_holding_pool(found["name"])]
 
 
 def shelved(slurm: SlurmFolder) -> list[str]:
-    return sorted(i for i, job in slurm.jobs.items() if is_shelf(job["resv_name"]))
+    return sorted(i for i, job in slurm.jobs.items() if in_holding_pool(job["resv_name"]))
 
 
 def releases(slurm: SlurmFolder) -> list[str]:
@@ -74,7 +75,7 @@ def end(slurm: SlurmFolder, job_id: str) -> None:
     ],
 )
 def test_names(name: str | None, *, ours: bool) -> None:
-    assert is_shelf(name) is ours
+    assert in_holding_pool(name) is ours
 
 
 def test_a_shelf_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
@@ -356,7 +357,7 @@ def test_the_heartbeat_holds_the_gate_before_it_puts_the_shelf_off(slurm: SlurmF
     Heartbeat(bench.client, Config(), bench.shelf).beat()
     gate, shelf = [call[1:] for call in slurm.calls if call[0] == "move_reservation"]
     assert gate[0] == "gpuaware_gate"
-    assert is_shelf(shelf[0])
+    assert in_holding_pool(shelf[0])
     (ends, _), (shelf_ends, opens) = gate[1:], shelf[1:]
     assert opens == ends + 30
     assert shelf_ends == opens + 365 * 86400
@@ -370,7 +371,7 @@ def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
     move = bench.client.move_reservation
 
     def refuse(name: str, end_s: float, start_s: float | None = None) -> bool:
-        if is_shelf(name):
+        if in_holding_pool(name):
             raise SourceError(f"{name}: no")
         return move(name, end_s, start_s)
 
