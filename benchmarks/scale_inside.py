@@ -23,7 +23,7 @@ from slurm_gpu_aware.config.settings import load_config
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.selector import round as service
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient, open_client
 
 REPEATS = 5
@@ -89,7 +89,7 @@ def main() -> None:
     rests: list[float] = []
     rests_cpu: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        books = Books(Path(folder) / "store.db")
+        books = LedgerWriter(Path(folder) / "store.db")
         rounds = service.Rounds(
             client,
             config,

@@ -17,6 +17,7 @@ from gpu_aware_profile.cli import cli as profile_cli
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.deploy.lua_files import lua_rules
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -143,6 +144,7 @@ def sweep_unit() -> str:
 
 
 FILES = {
+    "etc/lua/gpu_aware_rules.lua": lua_rules,
     "docs/cli.md": cli_page,
     "docs/configuration.md": configuration_page,
     "etc/examples/gres.conf": gres_example,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from gpu_aware_profile.csv_file import read_number, read_rows
-from slurm_gpu_aware.cli.output import age, table
+from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import level_times
 from slurm_gpu_aware.store.profiles import (
@@ -21,6 +21,7 @@ from slurm_gpu_aware.store.profiles import (
     newest_timings,
     score_rows,
 )
+from slurm_gpu_aware.time_text import age
 
 __all__ = [
     "COLUMNS",

@@ -20,23 +20,8 @@ from slurm_gpu_aware.topology.locality import build_levels
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["ENDED", "NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
+__all__ = ["NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
 
-ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
-"""Job states in which Slurm is done with a job."""
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job for whose node (-w) another one waits, too: it says nothing about the job."""
 

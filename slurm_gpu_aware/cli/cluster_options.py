@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
-from slurm_gpu_aware.cli.live import network_groups_of
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
@@ -121,7 +120,7 @@ def stored_cluster(profile: Profile, config: Config) -> Cluster:
         graphs.append(_graph(profile, name, width))
     n = len(names)
     penalties = config.placement.penalties_with(profile.level_ratios)
-    network = network_groups_of(config, penalties.general)
+    network = _network_groups(config, penalties.general)
     return Cluster(
         nodes=tuple(names),
         exists=exists,
@@ -134,6 +133,32 @@ def stored_cluster(profile: Profile, config: Config) -> Cluster:
         model=tuple(models),
         graphs=tuple(graphs) if any(g is not None for g in graphs) else (),
     )
+
+
+def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str, str]]:
+    """Level -> node -> group of Slurm's network, if one of its levels is among ``used``.
+
+    Without an answer none, and a word about it.
+    """
+    from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
+
+    wanted = [name for name in NETWORK_LEVELS if name in used]
+    if not wanted:
+        return {}
+    from slurm_gpu_aware.slurm.client import open_client
+    from slurm_gpu_aware.slurm.topology import network_groups
+
+    try:
+        found = network_groups(
+            open_client(config.selector.command_timeout_s).topology(), NETWORK_LEVELS
+        )
+    except SourceError as exc:
+        say(paragraph(f"The network's levels are left out: {exc}."))
+        return {}
+    lacking = [name for name in wanted if name not in found]
+    if lacking:
+        say(f"Slurm's topology has no level {', '.join(lacking)}; locality counts without it.")
+    return found
 
 
 def _graph(profile: Profile, node: str, width: int) -> HardwareGraph | None:

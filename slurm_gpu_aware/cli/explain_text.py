@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_gpu_aware.cli.output import age, pairs, paragraph, stamp, table
+from slurm_gpu_aware.cli.output import pairs, paragraph, table
 from slurm_gpu_aware.cli.values import MAX_ROWS, flat, rows, short
+from slurm_gpu_aware.selector.explanation import OPEN
+from slurm_gpu_aware.time_text import age, stamp
 
-__all__ = ["OPEN", "explain_text", "place_text"]
+__all__ = ["explain_text", "place_text"]
 
-OPEN = ("planned", "prepared", "released", "started")
-"""States after which something is still to come; Slurm may know better."""
 _UNSAID = (None, "", "None")
 """Reasons that tell nothing; the last is Slurm's."""
 

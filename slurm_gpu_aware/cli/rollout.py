@@ -19,12 +19,14 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER
+from slurm_gpu_aware.deploy.lua_files import lua_value
 from slurm_gpu_aware.deploy.node_control import NodeControl
 from slurm_gpu_aware.deploy.render import NodeGpus
-from slurm_gpu_aware.deploy.restore_all import hand_back
+from slurm_gpu_aware.deploy.restore_all import restore_all
 from slurm_gpu_aware.deploy.rollout import Rolling
 from slurm_gpu_aware.deploy.rollout_state import RollState, StateFile, Summary
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.instance_lock import hold_lock
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
@@ -63,11 +65,11 @@ class _Site:
         if not path.exists():
             return
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        listed = ", ".join(f'"{m}"' for m in sorted(models))
-        changed = _LUA_MODELS.sub(lambda m: f"{m[1]}{{{listed}}}", text, count=1)
+        listed = lua_value(sorted(models))
+        changed = _LUA_MODELS.sub(lambda m: m[1] + listed, text, count=1)
         if changed == text:
             return
-        say(f"{path}: models = {{{listed}}}")
+        say(f"{path}: models = {listed}")
         files.write(files.Change(path, changed))
         filter_file = self._dir / OWN_FILTER
         if filter_file.exists():  # slurmctld reads all again when this one is later, by seconds
@@ -93,14 +95,14 @@ def roll(
     control = NodeControl(open_client(config.selector.command_timeout_s))
     site = _Site(config, slurm_dir, profile)
     state = StateFile(config.store.path.parent / STATE_FILE)
-    with state.locked():
+    with hold_lock(state.path.with_name(f"{STATE_FILE}.lock"), "rollout"):
         found = site.read()
         scope = _scope(found, control, state.load(), undo=undo, nodes=nodes, partition=partition)
         if not _agreed(found, scope, undo=undo, yes=yes, as_json=as_json):
             say("nothing was changed")
             return FAILED
         if undo:
-            _hand_back(config)
+            _restore_all(config)
         with _signals() as stopping:
             register_s = config.setup.register_timeout_s
             work = Rolling(
@@ -109,17 +111,17 @@ def roll(
             summary = work.run(scope)
     _report(summary, as_json)
     if undo:  # what ran on these nodes may have been requeued
-        _hand_back(config)
+        _restore_all(config)
     return _exit_code(summary)
 
 
-def _hand_back(config: Config) -> None:
+def _restore_all(config: Config) -> None:
     """Give placed jobs that wait their plain GPUs back. Raises SourceError if one keeps its types.
 
     Such a job asks for types that are about to go, and would never start. A selector that runs
     looks after them itself.
     """
-    back = hand_back(open_client(config.selector.command_timeout_s), config)
+    back = restore_all(open_client(config.selector.command_timeout_s), config)
     if back.opened:
         say(f"given back what they asked for, to be started by Slurm: {', '.join(back.opened)}")
     for job_id, why in back.wrong.items():

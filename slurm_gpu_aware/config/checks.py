@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.bounds import MAX_PENALTY
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.filter_rules import HOLDING_POOL, NAME, in_holding_pool
 from slurm_gpu_aware.model.penalties import LEVELS
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
+_NAME = re.compile(rf"{NAME}\Z")
 
 
 def _check_levels(placement: PlacementConfig, require: Callable[[bool, str, str], None]) -> None:
@@ -84,13 +85,15 @@ def check(config: Config, known_policies: tuple[str, ...]) -> None:
         "must be a plain reservation name",
     )
     require(config.gate.licence_count >= 1, "gate.licence_count", "must be at least 1")
-    from slurm_gpu_aware.config.settings import SHELF, is_shelf  # which imports this module
-
-    require(config.gate.licence != SHELF, "gate.licence", f"{SHELF} is the shelf's licence")
     require(
-        not is_shelf(config.gate.reservation),
+        config.gate.licence != HOLDING_POOL,
+        "gate.licence",
+        f"{HOLDING_POOL} is the holding pool's licence",
+    )
+    require(
+        not in_holding_pool(config.gate.reservation),
         "gate.reservation",
-        f"names that begin with {SHELF} are those of the shelf",
+        f"names that begin with {HOLDING_POOL} are those of the holding pool",
     )
     require(config.gate.queue_tests >= 0, "gate.queue_tests", "must be at least 0")
     require(

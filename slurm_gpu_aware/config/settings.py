@@ -16,13 +16,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.config.checks import check
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION
 from slurm_gpu_aware.model.penalties import LEVELS, NETWORK_LEVELS, LevelPenalties, combine
 
 __all__ = [
     "DEFAULT_PATH",
     "LEVELS",
     "NETWORK_LEVELS",
-    "SHELF",
     "ClassConfig",
     "Config",
     "EventsConfig",
@@ -32,7 +32,6 @@ __all__ = [
     "SetupConfig",
     "SiteConfig",
     "StoreConfig",
-    "is_shelf",
     "load_config",
 ]
 
@@ -113,22 +112,13 @@ class PlacementConfig:
         return replace(self, locality_penalty=penalty, levels=levels)
 
 
-SHELF = "gpuaware_shelf"
-"""How the reservations begin in which parked jobs wait (`gate.holding_pool`), and their licence."""
-
-
-def is_shelf(reservation: str | None) -> bool:
-    """Whether a reservation is one of ours for parked jobs."""
-    return reservation is not None and f"{reservation}_".startswith(f"{SHELF}_")
-
-
 @dataclass(frozen=True)
 class GateConfig:
     """``[gate]``: the licence that a reservation holds."""
 
-    licence: str = "gpuaware"
+    licence: str = LICENCE
     licence_count: int = 100_000
-    reservation: str = "gpuaware_gate"
+    reservation: str = RESERVATION
     lease_s: int = 90
     """The reservation ends this long after the last heartbeat; parked jobs then start as plain
     Slurm would start them."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from slurm_gpu_aware.cli.live import client_of
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import Profile, load_profile
@@ -68,7 +67,7 @@ class Ground:
     @cached_property
     def client(self) -> SlurmClient:
         """Slurm's client."""
-        return client_of(self.config)
+        return open_client(self.config.selector.command_timeout_s)
 
     @cached_property
     def nodes(self) -> Sequence[SlurmNode]:

@@ -12,16 +12,17 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.check import Check, Ground, failed, ok, warning, words
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.errors import AwareError, StoreError
+from slurm_gpu_aware.instance_lock import SELECTOR_LOCK
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
 from slurm_gpu_aware.store.inventory import gpu_names
 from slurm_gpu_aware.store.ownership import of_selector
+from slurm_gpu_aware.time_text import age
 
 __all__ = [
     "check_coverage",
@@ -38,7 +39,7 @@ PROFILE_OLD_S = 90 * 86_400.0
 
 def check_selector(g: Ground) -> Iterable[Check]:
     """The daemon runs, if this is its host: its lock names a process that is one."""
-    lock = g.config.store.path.parent / "selectd.lock"
+    lock = g.config.store.path.parent / SELECTOR_LOCK
     # Only read: taking the lock to test it could keep a starting selector out.
     text = lock.read_text() if lock.exists() else ""
     number = text.strip()

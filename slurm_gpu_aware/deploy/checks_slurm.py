@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurm_gpu_aware.cli.liveness import late_s
-from slurm_gpu_aware.cli.output import age
+from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.check import Check, Ground, failed, ok, skipped, warning, words
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER, filter_files, operators
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.gate import holding_pool as shelf
 from slurm_gpu_aware.gate.index_types import gpu_slots
+from slurm_gpu_aware.gate.liveness import longest_silence_s
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.time_text import age
 
 __all__ = [
     "check_filter",
@@ -30,8 +32,8 @@ FILTER = "gpu_aware.lua"
 _ROOT = "0"
 _MIRRORED = {
     "classes": None,
-    "licence": '"gpuaware"',
-    "reservation": '"gpuaware_gate"',
+    "licence": f'"{rules.LICENCE}"',
+    "reservation": f'"{rules.RESERVATION}"',
     "submit_file": None,
     "park_uncommented": "true",
 }
@@ -133,7 +135,7 @@ def check_gate(g: Ground) -> Iterable[Check]:
     left = held.end_s - g.now
     if left <= 0:
         yield failed("heartbeat", f"the gate ended {age(-left)} ago", start)
-    elif gate.lease_s - left > late_s(g.config):
+    elif gate.lease_s - left > longest_silence_s(g.config):
         yield failed("heartbeat", f"none lately: the gate opens in {age(left)}", start)
     else:
         yield ok("heartbeat", f"the gate holds for {age(left)} more")
@@ -182,7 +184,7 @@ def _check_filter_conf(g: Ground, path: Path) -> Iterable[Check]:
     allowed = list(dict.fromkeys([config.placement.policy, *config.placement.allowed]))
     uids = operators(config, g.slurm_user)
     wanted = _squeeze(
-        render.lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0, operators=uids)
+        lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0, operators=uids)
     )
     wrong = [
         key

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.deploy.render import NodeGpus, feature_of, gres_lines, usable_model
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.index_types import index_type
+from slurm_gpu_aware.gpu_types import index_type, slot_of
 from slurm_gpu_aware.slurm.confblocks import (
     ConfFiles,
     Entry,
@@ -28,7 +28,6 @@ from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 __all__ = ["NodeForm", "SiteFiles", "read_site"]
 
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
-_INDEX_TYPE = re.compile(r"g\d+\Z")
 _PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
 """Parameters of a NodeName line that hold one value per node."""
 
@@ -193,9 +192,9 @@ def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> 
     types, count, shared = _gpus_of(found.gres)
     if not count:
         return None
-    if types and all(_INDEX_TYPE.match(t or "") for t in types):
+    if types and all(slot_of(t) is not None for t in types):
         return NodeForm(name, count, indexed=True, problem="it has one type per GPU already")
-    kept = [t for t in _gpus_of(now or "")[0] if t and _INDEX_TYPE.match(t)]
+    kept = [slot for t in _gpus_of(now or "")[0] if (slot := slot_of(t)) is not None]
     ours = bool(kept)
     models = {t.lower() for t in [*types, *found.types] if t} or {(known and known.model) or ""}
     model = usable_model(next(iter(models))) if len(models) == 1 else None
@@ -221,7 +220,7 @@ def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> 
     return NodeForm(
         name=name,
         count=count,
-        indices=tuple(int(t[1:]) for t in kept) if ours else () if problem else indices,
+        indices=tuple(kept) if ours else () if problem else indices,
         model=model,
         indexed=ours,
         ours=ours,

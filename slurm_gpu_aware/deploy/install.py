@@ -17,8 +17,10 @@ from pathlib import Path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.files import Change, shipped
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.gpu_types import slot_of
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
     edit_settings,
@@ -44,7 +46,6 @@ __all__ = [
 ]
 
 _GPU_TYPE = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?(?::\d+)?", re.IGNORECASE)
-_INDEX_TYPE = re.compile(r"g\d+\Z")
 OWN_FILTER = "job_submit.lua"
 LUA_CONF = "gpu_aware_conf.lua"
 CLOCK_CONF = "clock.conf"
@@ -200,7 +201,7 @@ def node_states(conf: SlurmConf) -> dict[str, str]:
     for record in conf.nodes:
         types = [m.group(1) for m in _GPU_TYPE.finditer(record.get("gres", ""))]
         if types:
-            exact = all(t is not None and _INDEX_TYPE.match(t) for t in types)
+            exact = all(slot_of(t) is not None for t in types)
             for name in expand(record["nodename"]):
                 out[name] = "indexed" if exact else "plain"
     return out
@@ -244,7 +245,7 @@ def _profile_notes(site: Site) -> list[str]:
 def _lua_conf(site: Site) -> str:
     allowed = dict.fromkeys([site.config.placement.policy, *site.config.placement.allowed])
     models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
-    return render.lua_conf(
+    return lua_conf(
         site.config,
         policies=list(allowed),
         models=sorted(models),

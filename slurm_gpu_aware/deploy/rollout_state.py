@@ -1,23 +1,17 @@
-"""What a rolling change reports and remembers between runs, and the lock that keeps it alone."""
+"""State file and report of a rollout."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.lockfile import open_lock
+from slurm_gpu_aware.slurm.hostlist import NODE_NAME
 
 __all__ = ["Outcome", "RollState", "StateFile", "Summary"]
-
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class StateFile:
             return None
         names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
         if state.direction not in ("roll", "undo") or not all(
-            isinstance(n, str) and _NODE.match(n) for n in names
+            isinstance(n, str) and NODE_NAME.match(n) for n in names
         ):
             return None
         return state
@@ -101,24 +95,3 @@ class StateFile:
     def clear(self) -> None:
         """The run has ended."""
         self.path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Alone on this host; the lock ends with the process. Raises SourceError."""
-        lock = self.path.with_name(f"{self.path.name}.lock")
-        try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = open_lock(str(lock))
-        except OSError as exc:
-            raise SourceError(f"{lock}: cannot be opened: {exc.strerror}") from None
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise SourceError(
-                    "another 'gpu-aware setup --roll' is at work;"
-                    f" 'fuser -v {lock}' names what holds the lock"
-                ) from None
-            yield
-        finally:
-            os.close(handle)

@@ -10,7 +10,7 @@ from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.job_marker import BOUND, JobMarker, marker_of, unmarked
-from slurm_gpu_aware.gate.request_forms import is_pinned
+from slurm_gpu_aware.gate.request_forms import is_bound
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
@@ -112,6 +112,6 @@ def _is_bound(job: SlurmJob, original: OriginalRequest, marker: JobMarker | None
     if marker is not None:
         return marker.phase in BOUND
     try:
-        return is_pinned(job, original)
+        return is_bound(job, original)
     except SourceError:
         return False  # a request that cannot be read is one that was never bound

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_gpu_aware.config.settings import SHELF, is_shelf
+from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
 from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 
@@ -31,7 +31,7 @@ __all__ = [
     "shelves",
 ]
 
-LICENCE = SHELF
+LICENCE = HOLDING_POOL
 """Licence in slurm.conf of which each shelf holds one: a reservation has to hold something."""
 LICENCE_COUNT = 8
 """More than there are shelves at a time: one that is closed, others whose jobs still run."""
@@ -47,7 +47,7 @@ def create_shelf(client: SlurmClient, now: float, opens_s: float) -> str:
 
     Raises SourceError if Slurm refuses, as it does where slurm.conf has no licence for it.
     """
-    name = f"{SHELF}_{int(now)}"
+    name = f"{HOLDING_POOL}_{int(now)}"
     end_s = opens_s + LAST_S
     client.create_reservation(
         NewReservation(
@@ -64,7 +64,7 @@ def create_shelf(client: SlurmClient, now: float, opens_s: float) -> str:
 
 def shelves(reservations: list[SlurmReservation]) -> list[SlurmReservation]:
     """The shelves among reservations, the one that opens last at the end."""
-    return sorted((r for r in reservations if is_shelf(r.name)), key=lambda r: r.start_s)
+    return sorted((r for r in reservations if in_holding_pool(r.name)), key=lambda r: r.start_s)
 
 
 def lost_reservation(job: SlurmJob) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from slurm_gpu_aware.filter_rules import MAX_TEXT
 from slurm_gpu_aware.model.job_phase import JobPhase
 
 __all__ = ["BOUND", "MARKED", "JobMarker", "marked", "marker_of", "unmarked"]
@@ -21,8 +22,6 @@ BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
 MARKED = (JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.LEFT, JobPhase.OPENED)
 """Phases that a marker names."""
 _MARKER = re.compile(rf";sel=({'|'.join(MARKED)}):([0-9]{{1,9}}):([0-9]{{1,12}})\Z")
-_MAX_LENGTH = 1024
-"""Slurm refuses longer AdminComments."""
 
 
 @dataclass(frozen=True)
@@ -51,4 +50,4 @@ def marked(admin_comment: str, phase: JobPhase, restarts: int, at: float) -> str
     """The AdminComment with a new marker; without any if it would become too long for Slurm."""
     plain = unmarked(admin_comment)
     text = f"{plain};sel={phase}:{restarts}:{int(at)}"
-    return text if len(text) <= _MAX_LENGTH else plain
+    return text if len(text) <= MAX_TEXT else plain

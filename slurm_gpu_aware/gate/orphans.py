@@ -1,11 +1,12 @@
-"""Orphans: jobs of ours whose AdminComment was overwritten, so that Slurm does not show their record.
+"""Orphans: jobs of ours whose AdminComment, and so their record, was overwritten.
 
 That such a job is ours, and what its user asked for, only the ledger knows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Protocol
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
@@ -18,16 +19,22 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 __all__ = ["Decided", "bound_orphan", "unbound_orphan"]
 
 
-@dataclass(frozen=True)
-class Decided:
-    """What the last decision about a job number says."""
+class Decided(Protocol):
+    """What the ledger's last decision about a job number says."""
 
-    user: str
-    nodes: tuple[str, ...]
-    slots: tuple[int, ...] | None
-    """None: Slurm picks the GPUs."""
-    record: object
-    """AdminComment that the job was parked with; anything else than a text: not known."""
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def nodes(self) -> Sequence[str]: ...
+
+    @property
+    def gpus(self) -> tuple[int, ...] | None:
+        """GPU indices on each node; None: Slurm picks them."""
+
+    @property
+    def record(self) -> str | None:
+        """AdminComment that the job was parked with; None: not known."""
 
 
 def bound_orphan(job: SlurmJob, gate: GateConfig, decided: Decided | None) -> GatedJob | None:
@@ -35,12 +42,12 @@ def bound_orphan(job: SlurmJob, gate: GateConfig, decided: Decided | None) -> Ga
 
     A number may have been given anew, so user and binding must be those of the decision.
     """
-    if decided is None or decided.user != job.user or not isinstance(decided.record, str):
+    if decided is None or decided.user != job.user:
         return None
     slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job)
     there = bool(job.req_nodes) and set(job.req_nodes) == set(decided.nodes)
     original = parse(decided.record)
-    if original is None or (slots != decided.slots if slots is not None else not there):
+    if original is None or (slots != decided.gpus if slots is not None else not there):
         return None
     marker = JobMarker(JobPhase.RELEASED, job.restarts, 0.0)  # placing may have changed anything
     return GatedJob(job, original, marker, JobPhase.RELEASED).as_seen(job, gate)

@@ -18,14 +18,14 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from slurm_gpu_aware.clocks.config import read_config as read_clock_config
+from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.config.settings import Config, load_config
 from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.instance_lock import hold_selector_lock
 from slurm_gpu_aware.selector.clock_spool import ClockSpool
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.selector.instance_lock import LOCK, alone
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
@@ -76,7 +76,7 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
     settings = config if isinstance(config, Config) else load_config(config)
     try:
         client = open_client(settings.selector.command_timeout_s)
-        with alone(settings.store.path.parent / LOCK):
+        with hold_selector_lock(settings.store.path):
             selector = Selector(settings, client)
             try:
                 return selector.once() if once else selector.loop()
@@ -108,7 +108,7 @@ class Selector:
             wake=self._events.wake,
             pool=pool,
         )
-        clocks, complaint = read_clock_config()
+        clocks, complaint = read_clock_conf()
         if complaint is not None:
             log.warning("%s", complaint)
         self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")

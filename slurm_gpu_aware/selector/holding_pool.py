@@ -25,7 +25,7 @@ from slurm_gpu_aware.gate.release import begin_fields
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 
-__all__ = ["Shelf", "ages_there", "stranded"]
+__all__ = ["HoldingPool", "ages_there", "stranded"]
 
 log = logging.getLogger(__name__)
 

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
-from slurm_gpu_aware.gate.orphans import Decided
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
     from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["RECORD", "Entry", "LedgerWriter"]
+__all__ = ["Entry", "LedgerWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,6 @@ _MOST_KEPT = 10_000
 _PUBLISH_S = 2.0
 _PROFILE_S = 5.0
 _SNAPSHOT_SHARE = 50.0
-RECORD = "record"
-"""Key in a decision's outcome of the AdminComment that the job was parked with."""
 
 
 @dataclass(eq=False)
@@ -170,15 +167,6 @@ class LedgerWriter:
         """All decisions about a job, oldest first."""
         nothing: list[Decision] = []
         return self._do(lambda ledger: ledger.decisions(job_id), nothing)
-
-    def decided(self, job_id: str) -> Decided | None:
-        """What the last decision about a job says; None: there is none."""
-        found = self.decisions(job_id)
-        if not found:
-            return None
-        last = found[-1]
-        slots = tuple(sorted(last.slots[0])) if last.exact and last.slots else None
-        return Decided(last.user, tuple(last.nodes), slots, last.outcome.get(RECORD))
 
     def has_event(self, job_id: str, kind: str) -> bool:
         """Whether an event of a kind was written for a job."""

@@ -52,7 +52,8 @@ class Orphans:
         for job in pending:
             if not self._looks_ours(job) or self._backoff.wait_s(job.id, "Licenses") is not None:
                 continue
-            bound = bound_orphan(job, self._gate, self._ledger.decided(job.id))
+            decisions = self._ledger.decisions(job.id)
+            bound = bound_orphan(job, self._gate, decisions[-1] if decisions else None)
             if bound is not None:
                 if gate_held:
                     found.append((bound, _WHY))

@@ -23,9 +23,9 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
-from slurm_gpu_aware.selector.ledger_writer import RECORD, LedgerWriter
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
-from slurm_gpu_aware.store.ledger import Decision
+from slurm_gpu_aware.store.ledger import RECORD, Decision
 
 __all__ = ["Candidate", "Placed", "Placer", "task_number"]
 

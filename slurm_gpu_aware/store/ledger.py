@@ -16,7 +16,10 @@ from typing import Any
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["EVENT_KINDS", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
+__all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
+
+RECORD = "record"
+"""Key in a decision's outcome of the AdminComment that the job was parked with."""
 
 STATES = tuple(
     JobPhase(name) for name in ("planned", "prepared", "released", "started", "waiting", "ended")
@@ -77,6 +80,17 @@ class Decision:
     outcome: Mapping[str, Any] = field(default_factory=dict)
     id: int | None = None
     """Number in the ledger; None: not stored yet."""
+
+    @property
+    def gpus(self) -> tuple[int, ...] | None:
+        """GPU indices on each of its nodes; None: Slurm picks them."""
+        return tuple(sorted(self.slots[0])) if self.exact and self.slots else None
+
+    @property
+    def record(self) -> str | None:
+        """AdminComment that the job was parked with; None: not known."""
+        found = self.outcome.get(RECORD)
+        return found if isinstance(found, str) else None
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,21 @@ from pathlib import Path
 import slurm_gpu_aware
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-SHARED = {"bounds", "errors", "lockfile", "text_file"}
-"""Modules beside the rooms: bounds of foreign numbers, errors, locks, texts of files."""
+SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "gpu_types", "instance_lock"}
+SHARED |= {"lockfile", "text_file", "time_text"}
+"""Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology", "energy"}
 ALLOWED = {
     "bounds": set(),
+    "clock_conf": set(),
     "errors": set(),
+    "filter_rules": {"bounds", "gpu_types"},
+    "gpu_types": set(),
+    "instance_lock": {"errors", "lockfile"},
     "lockfile": set(),
     "text_file": {"errors"},
+    "time_text": set(),
     "model": SHARED,
     "config": MODEL,
     "variability": MODEL,
@@ -39,12 +45,6 @@ AGAINST_AN_ARROW = {
     ("store/outliers.py", "variability"),
     ("store/profiles.py", "variability"),
     ("store/timings.py", "variability"),
-    ("selector/daemon.py", "clocks"),
-    ("deploy/check.py", "cli"),
-    ("deploy/checks_ours.py", "cli"),
-    ("deploy/checks_slurm.py", "cli"),
-    ("deploy/node_control.py", "admission"),
-    ("deploy/restore_all.py", "selector"),
 }
 """What is still to be moved."""
 CORE = ("bounds", "model", "variability", "topology", "energy", "placement", "sizing", "planning")

@@ -13,10 +13,10 @@ from sample_jobs import slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission import fitting
-from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.snapshot import build_cluster
+from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
 from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -25,7 +25,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.sockets import views
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.holding_pool import Shelf
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
@@ -213,7 +213,7 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
     now = [0.0]
     backoff = Backoff(60.0, lambda: now[0])
     no_licences = SimpleNamespace(free_licenses=dict)
-    shelf = Shelf(no_licences)  # type: ignore[arg-type]
+    shelf = HoldingPool(no_licences)  # type: ignore[arg-type]
     record = job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
     here = site(node("n1"))
     for tried in (False, True):

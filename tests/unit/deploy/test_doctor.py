@@ -20,9 +20,9 @@ from store_samples import report
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import load_config
-from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import filter_files
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.profiles import (
@@ -118,7 +118,7 @@ class Cluster:
                 copied.chmod(0o755)
         config = load_config(self.config)
         (target / "gpu_aware_conf.lua").write_text(
-            render.lua_conf(
+            lua_conf(
                 config,
                 policies=config.placement.allowed,
                 models=["v100"],

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, SiteConfig
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
     feature_of,
     gate_command,
     gres_lines,
-    lua_conf,
     node_lines,
     selectd_unit,
     slurm_settings,

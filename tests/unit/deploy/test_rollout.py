@@ -473,9 +473,3 @@ def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
     ):
         state.path.write_text(text)
         assert state.load() is None
-
-
-def test_only_one_at_a_time(tmp_path: Path):
-    state = StateFile(tmp_path / "roll.json")
-    with state.locked(), pytest.raises(SourceError, match="another"), state.locked():
-        pass

@@ -107,7 +107,7 @@ def test_install_writes_everything_and_keeps_the_first_version(site: Site):
     assert conf.get("ResvProlog") == str(site.slurm / "resv.d" / "50-gpu-aware-shelf")
     assert "NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1" in files["gres.conf"]
     assert "gpu_aware.lua" in files
-    assert 'models = {"v100"}' in files["gpu_aware_conf.lua"]
+    assert 'models = { "v100" }' in files["gpu_aware_conf.lua"]
     assert (site.units / "gpu-aware-selectd.service").exists()
     clock_conf = site.config.parent / "clock.conf"
     assert clock_conf.exists()
@@ -245,7 +245,7 @@ def test_operators_come_from_the_configuration(site: Site):
     text = site.config.read_text()
     site.config.write_text(text + '[site]\noperators = ["nobody", "4711"]\n')
     assert site.setup("--install", "--yes").returncode == 0
-    assert "operators = {0, 4711, 65534}," in site.files()["gpu_aware_conf.lua"]
+    assert "operators = { 0, 4711, 65534 }," in site.files()["gpu_aware_conf.lua"]
     site.config.write_text(text + '[site]\noperators = ["no-such-user-here"]\n')
     done = site.setup("--install", "--yes")
     assert done.returncode == 1
@@ -310,7 +310,7 @@ def test_shipped_files_are_found(kind: str):
     assert shipped(kind)
 
 
-@pytest.mark.parametrize(("features", "expected"), [("", "{}"), ("Feature=gpu_v100", '{"v100"}')])
+@pytest.mark.parametrize(("features", "expected"), [("", "{}"), ("Feature=gpu_v100", '{ "v100" }')])
 def test_a_model_is_told_to_the_filter_only_where_nodes_have_its_feature(
     tmp_path: Path, features: str, expected: str
 ):

@@ -10,9 +10,9 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.job_tracker import Watch
-from slurm_gpu_aware.selector.ledger_writer import Books
-from slurm_gpu_aware.selector.orphans import Strays
+from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.orphans import Orphans
 from slurm_gpu_aware.selector.release import Leaver
 from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -27,11 +27,11 @@ class Bench:
         self.slurm = slurm
         self.now = 0.0
         self.client = slurm.client()
-        self.books = Books(slurm.store)
+        self.ledger = LedgerWriter(slurm.store)
         backoff = Backoff(60.0, lambda: self.now)
-        self.leaver = Leaver(self.client, Config(), self.books, backoff)
-        watch = Watch(self.books, Config())
-        self.strays = Strays(self.client, Config(), self.books, watch, backoff, self.leaver)
+        self.leaver = Leaver(self.client, Config(), self.ledger, backoff)
+        watch = JobTracker(self.ledger, Config())
+        self.strays = Orphans(self.client, Config(), self.ledger, watch, backoff, self.leaver)
 
     def leave(self, now: float) -> tuple[set[str], dict[str, str]]:
         self.now = now
@@ -98,7 +98,7 @@ def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: SlurmFolder) -> 
     slurm.write([parked("7", admin_comment="ticket-4711")], ["n1"])
     slurm.set(refuse=["7"])
     bench = Bench(slurm)
-    bench.books.event("7", "parked", {}, 900.0)
+    bench.ledger.event("7", "parked", {}, 900.0)
     bench.now = 1000.0
     bench.open_strays()
     assert bench.kinds("7") == ["parked"]

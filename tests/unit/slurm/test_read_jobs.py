@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from memory_slurm import job_record
 
-from slurm_gpu_aware.config.settings import is_shelf
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, array_tasks
@@ -235,7 +235,7 @@ def test_users_without_a_name() -> None:
 @pytest.mark.parametrize(("reservation", "ours"), [("gpuaware_shelf", True), ("maint", False)])
 def test_our_own_reservation_is_none_of_the_users(reservation: str, ours: bool) -> None:
     job = read(resv_name=reservation)
-    assert is_shelf(reservation) is ours
+    assert in_holding_pool(reservation) is ours
     assert (job.shelf, job.reservation) == ((reservation, None) if ours else (None, reservation))
 
 

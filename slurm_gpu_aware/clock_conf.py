@@ -1,10 +1,10 @@
-"""``clock.conf``: lines ``key = /path``; ``#`` starts a comment line."""
+"""clock.conf: lines ``key = /path``. Standard library only, for the hooks of `clocks`."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["ClockConfig", "read_config"]
+__all__ = ["ClockConfig", "read_clock_conf"]
 
 CONFIG = "/etc/slurm-gpu-aware/clock.conf"
 _KEYS = ("spool", "locks", "command")
@@ -21,7 +21,7 @@ class ClockConfig:
         """Folder of the notes; local to the node, and kept over a restart."""
 
 
-def read_config(file: str | None = None) -> tuple[ClockConfig, str | None]:
+def read_clock_conf(file: str | None = None) -> tuple[ClockConfig, str | None]:
     """Return (configuration, complaint): a wrong line costs its own setting, never the job.
 
     ``$GPU_AWARE_CLOCK_CONFIG`` names another file, ``$GPU_AWARE_CLOCK_SPOOL`` another spool.
