@@ -43,8 +43,6 @@ _FREED_S = 5.0
 that the limit is free when its scheduler has run."""
 _HELD_S = 1.0
 """Between two of these looks."""
-_STARTING_S = 0.5
-"""Between two rounds while placed jobs have not started; longer if these take long."""
 _PUBLISH_S = 0.5
 """What is due is published behind a round; none is started only for that sooner than this."""
 _SHORT_S = 0.25
@@ -152,6 +150,7 @@ class Selector:
         self._heartbeat.beat()
         self._rounds.tracker.load()
         self._round("once")
+        self._rounds.start_monitor.poll()
         return 1 if self._slept_badly else 0
 
     def close(self) -> None:
@@ -183,9 +182,6 @@ class Selector:
         if self._slept_badly:
             return _FAILED_S
         wait_s = self._config.selector.round_s
-        if self._outcome.released or self._outcome.placed:
-            # A round costs slurmctld something: never more than a quarter of the time.
-            wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
         if self._outcome.waiting and not self._ends_are_told:
             wait_s = min(wait_s, max(_POLL_S, 9 * self._outcome.took_s))
         if self._outcome.taken:

@@ -53,7 +53,7 @@ class Events:
 
     def wake(self) -> None:
         """End a wait at once; for signal handlers and other threads."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):
             os.write(self._wake_w, b".")
 
     def close(self) -> None:

@@ -62,8 +62,6 @@ class Outcome:
 
     queued: int = 0
     placed: list[str] = field(default_factory=list)
-    released: int = 0
-    """Jobs with an open gate that Slurm has not started yet."""
     held: int = 0
     """Parked jobs that something other than the gate holds."""
     taken: int = 0
@@ -157,7 +155,6 @@ class Rounds:
         parked = [job.job for job in view.parked]
         self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(view.parked)
-        outcome.released = len(view.released)
         if view.parked or view.released:
             self._plan_and_place(view, outcome)
         else:

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.config.settings import Config
@@ -65,7 +65,7 @@ class StartMonitor:
         wake: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``wake`` is called when jobs were parked again, so that GPUs are free."""
+        """``wake`` starts a round: jobs were parked again, so that GPUs are free, or have started."""
         self._client = client
         self._config = config
         self._ledger = ledger
@@ -169,7 +169,8 @@ class StartMonitor:
         """Look at released jobs, and at nothing else; park again those that cannot start.
 
         If there are more than `FEW` and reading all jobs takes long, those that were looked at
-        longest ago. Returns how many were parked again. Raises SourceError.
+        longest ago. Returns how many of them a round should look at: those that were parked again,
+        have started or are gone. Raises SourceError.
         """
         now = self._clock()
         ids = self.starting
@@ -194,8 +195,13 @@ class StartMonitor:
             self._starting |= {i: at for i, at in polled.items() if i in by_id and i not in due}
             self._in_hand = frozenset(due)
             self._taken |= due.keys()
+        changed = sum(job_id not in by_id for job_id in polled)
         try:
-            return self._park_again([job for job, _ in due.values()], due, now) if due else 0
+            return changed + (self._park_again(due, now) if due else 0)
+        except SourceError:
+            with self._lock:
+                self._starting |= {job_id: polled[job_id] for job_id in due}
+            raise
         finally:
             with self._lock:
                 self._in_hand = frozenset()
@@ -223,10 +229,8 @@ class StartMonitor:
         limit_s += self._grace_s if tracked is not None and tracked.victims else 0.0
         return f"not started within {limit_s:g} s" if open_s > limit_s else None
 
-    def _park_again(
-        self, jobs: Sequence[GatedJob], due: dict[str, tuple[GatedJob, str]], now: float
-    ) -> int:
-        done = release(self._client, self._config.gate, jobs, now)
+    def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> int:
+        done = release(self._client, self._config.gate, [job for job, _ in due.values()], now)
         for job in done.parked:
             self._write(job, due[job.id][1], now)
         for job_id, why in done.wrong.items():
