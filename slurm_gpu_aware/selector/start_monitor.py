@@ -65,7 +65,7 @@ class StartMonitor:
         wake: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``wake`` starts a round: jobs were parked again, so that GPUs are free, or have started."""
+        """``wake`` starts a round: jobs were parked again, which frees GPUs, or have started."""
         self._client = client
         self._config = config
         self._ledger = ledger
