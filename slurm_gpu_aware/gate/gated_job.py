@@ -101,7 +101,7 @@ def _phase(
     if job.licence_count(gate.licence):
         if bound:
             return JobPhase.PREPARED
-        return JobPhase.HELD if job.shelf is not None else JobPhase.WAITING
+        return JobPhase.HELD if job.holding_pool is not None else JobPhase.WAITING
     if not bound:
         return marker.phase if marker is not None else JobPhase.OPENED
     came_back = marker is not None and job.restarts > marker.restarts

@@ -182,7 +182,7 @@ def _opening(
     job: GatedJob, ids: Iterable[str], then: JobPhase, now: float, wrong: dict[str, str]
 ) -> list[JobUpdate]:
     fields = open_fields(job, now)
-    if job.job.reservation is None and job.job.shelf is None:
+    if job.job.reservation is None and job.job.holding_pool is None:
         fields += (("ReservationName", ""),)  # a round may just be putting it into the pool
     if is_ours(job.job.admin_comment):  # what somebody else wrote there stays
         comment = marked(job.job.admin_comment or "", then, job.job.restarts, now)

@@ -271,7 +271,7 @@ def _seen(job: SlurmJob, name: str) -> str | None:
     """A field as it can be read back; None: Slurm computes it anew, not to be compared."""
     return {
         "ReqNodeList": ",".join(job.req_nodes),
-        "ReservationName": job.shelf or "",
+        "ReservationName": job.holding_pool or "",
         "TresPerNode": job.tres_per_node or "",
         "TresPerJob": job.tres_per_job or "",
         "TresPerTask": job.tres_per_task or "",

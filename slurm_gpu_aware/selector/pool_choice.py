@@ -43,7 +43,7 @@ def limits(jobs: Iterable[SlurmJob]) -> dict[Alike, SlurmJob]:
     """For each kind of jobs one, not in a pool, that Slurm shows as held by a limit."""
     found: dict[Alike, SlurmJob] = {}
     for job in jobs:
-        if job.shelf is None and is_limit(job.reason):
+        if job.holding_pool is None and is_limit(job.reason):
             found.setdefault(alike(job), job)
     return found
 

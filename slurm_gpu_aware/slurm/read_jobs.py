@@ -68,7 +68,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     if not counted:
         unchecked += ("an amount that Slurm cannot write",)
     reservation = raw["resv_name"] or None
-    shelf = reservation if in_holding_pool(reservation) else None
+    pool = reservation if in_holding_pool(reservation) else None
     return SlurmJob(
         id=f"{array_id}_{task}" if single else str(raw["job_id"]),
         raw_id=raw["job_id"],
@@ -114,8 +114,8 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         memory_mb_per_cpu=memory[1],
         req_tres=tres,
         features=raw["features"] or None,
-        reservation=None if shelf is not None else reservation,
-        shelf=shelf,
+        reservation=None if pool is not None else reservation,
+        holding_pool=pool,
         exclusive=raw["exclusive"] > 0,
         licenses=parse_licenses(raw["licenses"]),
         admin_comment=raw["admin_comment"] or None,

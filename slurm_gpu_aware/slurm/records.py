@@ -154,8 +154,8 @@ class SlurmJob:
     features: str | None = None
     reservation: str | None = None
     """What its user named with ``--reservation``."""
-    shelf: str | None = None
-    """Our own reservation that it waits in; see `shelf`."""
+    holding_pool: str | None = None
+    """Our own reservation that it waits in (`gate.holding_pool`)."""
     exclusive: bool = False
     licenses: tuple[tuple[str, int], ...] = ()
     """(name, count)."""

@@ -114,7 +114,7 @@ def test_nothing_is_set() -> None:
     assert math.isinf(job.time_limit_s)
     assert math.isinf(job.end_s)
     assert (job.array_id, job.array_tasks, job.array_limit, job.het) == (None, None, None, False)
-    assert (job.account, job.qos, job.dependency, job.reservation, job.shelf) == (None,) * 5
+    assert (job.account, job.qos, job.dependency, job.reservation, job.holding_pool) == (None,) * 5
     assert (job.admin_comment, job.comment, job.extra, job.features) == (None,) * 4
     assert (job.licenses, job.req_nodes, job.shares, job.unchecked) == ((),) * 4
     assert (job.req_tres, job.gpu_types, job.enforce_binding) == ({}, frozenset(), None)
@@ -236,7 +236,7 @@ def test_users_without_a_name() -> None:
 def test_our_own_reservation_is_none_of_the_users(reservation: str, ours: bool) -> None:
     job = read(resv_name=reservation)
     assert in_holding_pool(reservation) is ours
-    assert (job.shelf, job.reservation) == ((reservation, None) if ours else (None, reservation))
+    assert (job.holding_pool, job.reservation) == ((reservation, None) if ours else (None, reservation))
 
 
 def test_requested_tres() -> None:
