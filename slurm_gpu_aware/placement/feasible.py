@@ -29,7 +29,7 @@ from slurm_gpu_aware.placement.tables import (
     popcount,
 )
 
-__all__ = ["Split", "Supply", "allowed_nodes", "node_demand", "splits", "why_not"]
+__all__ = ["Split", "Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
 
 Pool = Literal["all", "indexed", "plain"]
 
@@ -213,7 +213,7 @@ class Supply:
         return carrying
 
 
-def why_not(request: Request, cluster: Cluster) -> str:
+def common_reason(request: Request, cluster: Cluster) -> str:
     """Say in one sentence why nothing fits the request on what is free now.
 
     Names the first constraint, from the widest to the narrowest, that leaves too little. If a set

@@ -96,7 +96,7 @@ class Placer:
         assignments: Sequence[Assignment],
         candidates: Mapping[str, Candidate],
         node_names: Sequence[str],
-        took_s: Mapping[str, float],
+        took_s: float,
         now: float,
     ) -> tuple[list[str], dict[str, str]]:
         """Place jobs; return (ids whose gate was opened, reason for each that failed).
@@ -149,7 +149,7 @@ class Placer:
         candidate: Candidate,
         assignment: Assignment,
         node_names: Sequence[str],
-        took_s: Mapping[str, float],
+        took_s: float,
         now: float,
     ) -> _Step:
         """Decide the fields and write the decision down, before Slurm hears of it."""
@@ -187,7 +187,7 @@ class Placer:
         candidate: Candidate,
         assignment: Assignment,
         names: tuple[str, ...],
-        took_s: Mapping[str, float],
+        took_s: float,
         now: float,
     ) -> Entry:
         from slurm_gpu_aware.store.ledger import Decision
@@ -223,7 +223,7 @@ class Placer:
                 exact=assignment.exact,
                 victims=assignment.victims,
                 why=assignment.why,
-                took_ms=1000.0 * took_s.get(candidate.id, 0.0),
+                took_ms=1000.0 * took_s,
                 state="planned",
                 restarts=job.restarts,
                 outcome={RECORD: unmarked(job.admin_comment or "")},

@@ -221,7 +221,10 @@ class Rounds:
         candidates, leave = sorted_out.found, sorted_out.leave
         outcome.held += sorted_out.held
         outcome.waiting += sorted_out.waiting
+        began = self._timer()
         plan, planned = self._plan(candidates, site)
+        planning_s = self._timer() - began
+        between()
         plan = in_task_order(plan, candidates)
         if all_known:  # else there are CPUs that nobody accounts for
             leave += left_to_slurm(plan.waiting, candidates, parked, cluster, between)
@@ -253,7 +256,7 @@ class Rounds:
             log.warning("the gate is about to open: nothing is placed until it is held again")
         elif assignments:
             placed, failed = self._placer.place(
-                assignments, candidates, cluster.nodes, plan.took_s, self._clock()
+                assignments, candidates, cluster.nodes, planning_s, self._clock()
             )
             outcome.placed, outcome.planned = placed, planned
             for job_id, why in failed.items():
@@ -356,7 +359,5 @@ class Rounds:
             settings,
             site.now,
             policy_options=options,
-            timer=self._timer,
-            between=self.looks.if_due,
         )
         return plan, partial(record_round, queue, site.cluster, settings, site.now, plan, options)

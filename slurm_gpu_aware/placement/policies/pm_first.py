@@ -10,6 +10,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment
 from slurm_gpu_aware.placement.cells import Cell, holds, smallest_bound
 from slurm_gpu_aware.placement.feasible import Split, Supply, splits
+from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection import Choice, choose
 from slurm_gpu_aware.placement.tables import anywhere, score_table
 
@@ -39,7 +40,7 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
     return best
 
 
-class PmFirst:
+class PmFirst(Policy):
     """The GPUs with the best scores for the job's class, locality ignored.
 
     With free choice per node these are the G best GPUs, split over nodes as they come. Under
