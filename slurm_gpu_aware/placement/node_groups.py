@@ -11,8 +11,8 @@ from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.placement.constraints import Constraint, PowerSaving, SocketBinding, with_note
 from slurm_gpu_aware.placement.feasible import allowed_nodes, common_reason
+from slurm_gpu_aware.placement.level_views import inside_groups
 from slurm_gpu_aware.placement.policy import Policy, Reason
-from slurm_gpu_aware.placement.tables import inside_groups
 
 __all__ = ["OneGroup", "constrained"]
 
