@@ -28,7 +28,7 @@ from placement_wide import wide_patterns
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 
 BINS = np.array([0.89, 0.94, 1.06, 2.55])

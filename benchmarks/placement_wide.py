@@ -19,7 +19,7 @@ from placement_mapa import forget, median_ms, order_ms
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology import bounded, symmetry
 from slurm_gpu_aware.topology.machines import machine
 

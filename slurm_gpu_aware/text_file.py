@@ -27,6 +27,7 @@ __all__ = [
     "parse_json",
     "read_data",
     "read_lines",
+    "read_object",
     "read_text",
 ]
 
@@ -138,6 +139,14 @@ def csv_table(
                 yield line, dict(pairs)
 
     return columns, rows()
+
+
+def read_object(path: Path | str, text: str | None = None) -> dict[str, Any]:
+    """The JSON object in a file, or in ``text`` if it is given. Raises SourceError."""
+    content = parse_json(read_text(path) if text is None else text, path)
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: expected a JSON object")
+    return content
 
 
 def parse_json(text: str, name: Path | str) -> Any:

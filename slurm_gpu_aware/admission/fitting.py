@@ -61,7 +61,7 @@ def fits_idle(request: Request, context: AdmissionContext) -> bool:
         request.several_sockets,
         request.total_cpus,
         id(request.eligible),  # one of site.eligible, which keeps it
-        request.together is not None,  # then those of the site
+        request.node_groups is not None,  # then those of the site
     )
     if key not in context.idle:
         context.idle[key] = fits(request, context.cluster, idle=True)
@@ -70,11 +70,11 @@ def fits_idle(request: Request, context: AdmissionContext) -> bool:
 
 def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:
     """Sets of which a job on so many nodes may have any, none of them too small."""
-    if request.together is None:
+    if request.node_groups is None:
         if int(here.sum()) >= nodes:
             yield here
         return
-    of = request.together.of
+    of = request.node_groups.of
     sizes = np.bincount(of[here & (of >= 0)])
     for group in np.flatnonzero(sizes >= nodes):
         yield here & (of == group)

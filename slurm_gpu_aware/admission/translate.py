@@ -161,7 +161,7 @@ def _in_partition(
     )
     asked = original.nodes if form.kind == "node" else None
     if (kept := together(request, asked, partition, context)) is not None:
-        request = replace(request, together=kept)
+        request = replace(request, node_groups=kept)
     if is_bound(job, context.slurm):
         request = bind(request, original, form)
         check_binding(request, context)

@@ -17,9 +17,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.placement.reasons import reason_for
-from slurm_gpu_aware.planning.dispatcher import postpones
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.store.inventory import gpu_names, seen_only
 from slurm_gpu_aware.store.profiles import Profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
@@ -211,8 +209,8 @@ def answer(policy: str, request: Request, cluster: Cluster, options: Mapping[str
     asked = make_policy(policy, options)
     found = asked.place(request, cluster)
     if found is None:
-        postponed = postpones(asked, request, cluster)
-        return Answer(policy, None, reason_for(asked, request, cluster).text, postponed)
+        postponed = asked.postpones(request, cluster)
+        return Answer(policy, None, asked.why_not(request, cluster).text, postponed)
     nodes = tuple(cluster.nodes[i] for i in found.nodes)
     return _with_links(Answer(policy, found, nodes=nodes), found, request, cluster)
 

@@ -1,9 +1,9 @@
-"""Jobs that come while parked jobs wait in the holding pool: none before the selector has seen them.
+"""Deferral of new jobs while the holding pool is in use, until the selector has seen them.
 
 Slurm's main scheduler would try each of them at every node once, as its gate is only a licence. So
 the filter (``etc/lua/gpu_aware_defer.lua``) gives a job a begin time some seconds ahead, and writes
-it into AdminComment (``bt``). Meanwhile the selector puts the job in the holding pool, or places it and
-lets it begin at once; if it does neither, the begin time passes. Until when the filter does so
+it into AdminComment (``bt``). Meanwhile the selector puts the job in the holding pool, or places it
+and lets it begin at once; if it does neither, the begin time passes. Until when the filter does so
 stands in a file: a selector that has died does not renew it, and it ends with the gate.
 """
 

@@ -26,9 +26,9 @@ __all__ = [
     "LICENCE",
     "LICENCE_COUNT",
     "create_pool",
+    "holding_pools",
     "left_fields",
     "lost_reservation",
-    "holding_pools",
 ]
 
 LICENCE = HOLDING_POOL

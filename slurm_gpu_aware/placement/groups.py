@@ -14,7 +14,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.cluster import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.tables import popcount
+from slurm_gpu_aware.placement.masks import popcount
 
 __all__ = ["Candidate", "GroupKey", "best_first", "enough_rows", "load_of_groups", "top_rows"]
 

@@ -38,8 +38,8 @@ from slurm_gpu_aware.placement.link_kinds import (
     kinds_of,
 )
 from slurm_gpu_aware.placement.links_same import choose_same
+from slurm_gpu_aware.placement.masks import popcount
 from slurm_gpu_aware.placement.selection import MOST_CONSIDERED, Choice, Considered, choose
-from slurm_gpu_aware.placement.tables import popcount
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.matching import agg_table, best_sets, complete_search, eff_table
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of

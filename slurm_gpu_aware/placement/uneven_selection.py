@@ -16,7 +16,7 @@ from slurm_gpu_aware.placement.groups import (
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.placement.tables import unpack
+from slurm_gpu_aware.placement.masks import unpack
 
 __all__ = ["choose_uneven"]
 

@@ -17,9 +17,9 @@ from slurm_gpu_aware.gate.holding_pool import (
     LAST_S,
     LICENCE,
     create_pool,
+    holding_pools,
     left_fields,
     lost_reservation,
-    holding_pools,
 )
 from slurm_gpu_aware.gate.release import begin_fields
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 _GAP_S = 30.0
 """The pool opens so long behind the end of the gate: who is next in line starts first."""
 _LOOKED_S = 4.0
-"""Within this time Slurm's scheduler looks at a job that was taken from the holding pool. If it does not,
-as while another job blocks the partition, the job is placed without: the look at placed jobs sees
-what holds it."""
+"""Within this time Slurm's scheduler looks at a job that was taken from the pool. If it does not, as
+while another job blocks the partition, the job is placed without: the start monitor sees what holds
+it."""
 _TRY_AGAIN_S = 600.0
 """After Slurm has refused to make a pool, or to let a job in."""
 _KIND_S = 60.0
@@ -60,7 +60,7 @@ def ages_there(job: SlurmJob) -> bool:
 
 
 def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
-    """Jobs that were held and released in a holding pool and do not grow older there, some each round.
+    """Jobs that were held and released in a pool and do not grow older there, some each round.
 
     What is left of an array of which tasks stand in other records can be taken only one by one.
     """

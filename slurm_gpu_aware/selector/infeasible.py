@@ -55,13 +55,13 @@ def fits_by_counts(request: Request, cluster: Cluster) -> bool:
 
     Where the request does not fix the count per node the GPUs may be spread unevenly.
     """
-    if (kept := request.together) is not None:
+    if (kept := request.node_groups) is not None:
         # What Slurm would not start either stays with us.
         inside = request.eligible
         parts = [kept.of == group for group in np.unique(kept.of[kept.of >= 0])]
         return any(
             fits_by_counts(
-                replace(request, together=None, eligible=p if inside is None else p & inside),
+                replace(request, node_groups=None, eligible=p if inside is None else p & inside),
                 cluster,
             )
             for p in parts

@@ -104,9 +104,9 @@ class Placer:
         assignments: Sequence[Assignment],
         candidates: Mapping[str, Candidate],
         node_names: Sequence[str],
-        took_s: Mapping[str, float],
+        took_s: float,
     ) -> Placed:
-        """Place jobs.
+        """Place jobs; ``took_s``: how long the round has planned. Units: s.
 
         Raises SourceError if Slurm does not answer; jobs are then parked, prepared or open, and
         the next round sees which.
@@ -130,7 +130,7 @@ class Placer:
         candidate: Candidate,
         assignment: Assignment,
         node_names: Sequence[str],
-        took_s: Mapping[str, float],
+        took_s: float,
         now: float,
     ) -> _Step:
         """Decide the fields and write the decision down, before Slurm hears of it."""
@@ -241,7 +241,7 @@ def _decision(
     candidate: Candidate,
     assignment: Assignment,
     names: tuple[str, ...],
-    took_s: Mapping[str, float],
+    took_s: float,
     now: float,
 ) -> Decision:
     """What the ledger keeps of a choice."""
@@ -275,7 +275,7 @@ def _decision(
         exact=assignment.exact,
         victims=assignment.victims,
         why=assignment.why,
-        took_ms=1000.0 * took_s.get(candidate.id, 0.0),
+        took_ms=1000.0 * took_s,
         state=JobPhase.PLANNED,
         restarts=job.restarts,
         outcome={RECORD: candidate.gated.record},

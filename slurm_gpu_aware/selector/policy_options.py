@@ -8,15 +8,13 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
-from slurm_gpu_aware.placement.drb.profile_file import read_profile
-from slurm_gpu_aware.placement.policy import make_policy, option_names, policy_names
+from slurm_gpu_aware.placement.drb.profile_file import parse_profile
+from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
+from slurm_gpu_aware.text_file import read_object
 
 __all__ = ["policy_options"]
 
 log = logging.getLogger(__name__)
-
-_PER_JOB = frozenset({"application", "waited_s"})
-"""Options that differ from job to job: the planner gives them."""
 
 
 def policy_options(config: Config) -> dict[str, dict[str, Any]]:
@@ -40,7 +38,7 @@ def _options(config: Config, policy: str, given: Mapping[str, Any]) -> dict[str,
 
     if policy not in policy_names():
         raise wrong(policy, f"unknown policy; known: {', '.join(policy_names())}")
-    valid = option_names(policy) - _PER_JOB
+    valid = option_names(policy)
     found: dict[str, Any] = {}
     for name, value in given.items():
         key = f"{policy}.{name}"
@@ -62,7 +60,8 @@ def _profile(config: Config, key: str, value: object) -> object:
     if not isinstance(value, str) or not value:
         raise ValueError(f"expected the path of a profile file, not {value!r}")
     folder = config.source.parent if config.source is not None else None
-    read = read_profile(value if folder is None else folder / value)
+    path = value if folder is None else folder / value
+    read = parse_profile(read_object(path), path)
     if not read.profile.together:
         raise ValueError(f"{value} has no run time of a job beside another")
     if read.bad:

@@ -191,7 +191,9 @@ class Rounds:
         leave = candidates.leave
         outcome.held += candidates.held
         outcome.waiting += candidates.waiting
+        began = self._timer()
         plan, planned = self._plan(candidates.found, context)
+        planning_s = self._timer() - began
         plan = in_task_order(plan, candidates.found)
         if view.complete:
             leave += left_to_slurm(plan.waiting, candidates.found, view.parked, context.cluster)
@@ -213,7 +215,7 @@ class Rounds:
             self._client, self._config.gate, other, view.now, split=view.split
         ).wrong.items():
             log.warning("job %s is not restored, tried again in the next round: %s", job_id, why)
-        self._place(plan, planned, candidates.found, context, outcome)
+        self._place(plan, planned, candidates.found, context, outcome, planning_s)
         if self._gate_held(self._clock()):
             self._fill_pool(view, candidates.found, left, chosen, len(context.nodes))
 
@@ -224,6 +226,7 @@ class Rounds:
         candidates: Mapping[str, Candidate],
         context: AdmissionContext,
         outcome: Outcome,
+        planning_s: float,
     ) -> None:
         """Carry out the plan, as far as Slurm has looked at its jobs."""
         assignments, first_looked_at = placeable(plan.assignments, candidates, self._pool)
@@ -236,7 +239,7 @@ class Rounds:
         if not self._gate_held(self._clock()):
             log.warning("the gate is about to open: no job is placed until it is held again")
             return
-        done = self._placer.place(assignments, candidates, context.cluster.nodes, plan.took_s)
+        done = self._placer.place(assignments, candidates, context.cluster.nodes, planning_s)
         self.start_monitor.opened(done.opened)
         outcome.placed, outcome.planned = done.opened, planned
         for job_id, why in done.failed.items():
@@ -379,7 +382,5 @@ class Rounds:
         )
         queue = [candidate.request for candidate in candidates.values()]
         options, now = self._policy_options, context.now
-        plan = plan_round(
-            queue, context.cluster, settings, now, policy_options=options, timer=self._timer
-        )
+        plan = plan_round(queue, context.cluster, settings, now, policy_options=options)
         return plan, partial(record_round, queue, context.cluster, settings, now, plan, options)

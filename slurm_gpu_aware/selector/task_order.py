@@ -54,4 +54,4 @@ def in_task_order(plan: Plan, candidates: Mapping[str, Candidate]) -> Plan:
         for job_id in blocked
         if job_id in chosen
     )
-    return Plan(kept, plan.waiting + later, plan.took_s)
+    return Plan(kept, plan.waiting + later)

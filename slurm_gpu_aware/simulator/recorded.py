@@ -10,6 +10,7 @@ import numpy as np
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.placement.registry import SLURM
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Mask, Result
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 RECORDED = "as recorded"
-BASELINE = "lowest-index"
+BASELINE = SLURM
 """The policy that places as Slurm does. What it gains or loses against the record no placement
 did: gains are told against it."""
 LIMITS = (

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.registry import policy_class
 from slurm_gpu_aware.planning import Plan, PlanSettings
 from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
@@ -14,7 +15,6 @@ from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import Floor
 from slurm_gpu_aware.simulator.orders import order_key
-from slurm_gpu_aware.simulator.postponing import ages
 from slurm_gpu_aware.simulator.settings import SimSettings
 
 __all__ = ["Round", "Rounds"]
@@ -58,7 +58,7 @@ class Rounds:
         """Places of the waiting jobs, in order; unused where they change with time."""
         self._profiled = settings.policy_options.get("interference") is not None
         """The policy looks at who runs beside whom."""
-        self._patient = settings.backfill or ages(settings.policy)
+        self._patient = settings.backfill or policy_class(settings.policy).may_postpone
         """Jobs may overtake, or get less choosy with time."""
 
     def wait(self, active: ActiveJob) -> None:

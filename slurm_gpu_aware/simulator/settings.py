@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.simulator.interference import Interference
 
 __all__ = ["MEASURED_SHARE", "ORDERS", "SimSettings", "parse_policy"]
@@ -30,7 +31,7 @@ PREEMPTIVE = frozenset({"las", "srtf"})
 class SimSettings:
     """One run of the simulator. Everything that is not placement or planning."""
 
-    policy: str = "pal"
+    policy: str = DEFAULT
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     order: str = "fifo"
     """A key of :data:`ORDERS`."""

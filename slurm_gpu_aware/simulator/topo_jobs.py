@@ -13,8 +13,9 @@ from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_TIME_S, quoted
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.placement.drb.profile_file import ProfileFile, load_object, read_profile
+from slurm_gpu_aware.placement.drb.profile_file import ProfileFile, parse_profile
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked
+from slurm_gpu_aware.text_file import read_object
 
 __all__ = ["ProfileFile", "read_profile", "read_workload"]
 
@@ -24,8 +25,8 @@ def read_workload(source: Path | str, profile: ProfileFile, *, text: str | None 
 
     The run time of a job comes from the profile (alone, inside a socket).
 
-    Each job gets ``model`` = its application and the options ``application``,
-    ``minimal_utility`` and ``single_node`` (Caffe runs on one machine).
+    Each job gets ``model`` = its application and the options ``minimal_utility`` and
+    ``single_node`` (Caffe runs on one machine).
     ``BadRow.line`` is the job's place in the file, from 1.
 
     Raises
@@ -35,12 +36,17 @@ def read_workload(source: Path | str, profile: ProfileFile, *, text: str | None 
     """
     jobs: list[TraceJob] = []
     bad: list[BadRow] = []
-    for place, (key, row) in enumerate(load_object(source, text).items(), 1):
+    for place, (key, row) in enumerate(read_object(source, text).items(), 1):
         try:
             jobs.append(_job(key, row, profile.profile))
         except ValueError as exc:
             bad.append(BadRow(place, f"job {key}: {exc}"))
     return Trace.of(Path(source).stem, jobs, bad)
+
+
+def read_profile(path: Path | str) -> ProfileFile:
+    """Read a profile file. Raises SourceError."""
+    return parse_profile(read_object(path), path)
 
 
 def _job(key: str, row: object, profile: InterferenceProfile) -> TraceJob:
@@ -67,7 +73,6 @@ def _job(key: str, row: object, profile: InterferenceProfile) -> TraceJob:
         model=application,
         nodes=1,
         options={
-            "application": application,
             "minimal_utility": utility,
             "single_node": True,
         },

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import slurm_gpu_aware
+from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "gpu_types", "instance_lock"}
@@ -48,7 +49,16 @@ AGAINST_AN_ARROW = {
 }
 """What is still to be moved."""
 CORE = ("bounds", "model", "variability", "topology", "energy", "placement", "sizing", "planning")
-FOREIGN = {"sqlite3", "sqlite_utils", "subprocess", "time", "datetime", "os", "socket", "click"}
+FOREIGN = {
+    *("sqlite3", "sqlite_utils", "subprocess", "time", "datetime", "os", "socket", "click"),
+    *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
+    *("threading", "queue", "asyncio", "signal", "sys"),
+}
+PLANNER = ("placement", "planning")
+DECORATORS = {"placement/identity_cache.py"}
+"""Modules of the planner that may take a function: to decorate it."""
+DEFAULTS = {"config/settings.py"}
+"""Modules outside placement that may name policies: a site's defaults."""
 
 
 def modules(room):
@@ -91,6 +101,58 @@ def test_the_core_is_pure():
         for path in modules(room)
         for top, _ in imported(path)
         if top in FOREIGN
+    ]
+    assert wrong == []
+
+
+def test_the_core_opens_no_file():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for room in CORE
+        for path in modules(room)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("open", "print", "input")
+    ]
+    assert wrong == []
+
+
+def test_no_callback_goes_into_the_planner():
+    """What a signature cannot name it cannot take: the planner's modules do not know the word."""
+    wrong = {
+        str(path.relative_to(ROOT))
+        for room in PLANNER
+        for path in modules(room)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and any(a.name == "Callable" for a in node.names)
+    }
+    assert wrong == DECORATORS
+
+
+def test_policies_are_named_in_placement_only():
+    names = set(policy_names())
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.value}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if path.relative_to(ROOT).parts[0] != "placement"
+        and str(path.relative_to(ROOT)) not in DEFAULTS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert wrong == []
+
+
+def test_nothing_probes_for_attributes_in_the_planner():
+    """A policy declares what it can do."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for room in PLANNER
+        for path in modules(room)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
     ]
     assert wrong == []
 

@@ -1,23 +1,20 @@
-"""Profile files: run times alone and beside one other job, as published with Amaral et al., SC'17.
+"""Content of profile files: run times alone and beside one other job (Amaral et al., SC'17).
 
-A JSON object: ``solo`` and ``collocation`` by application type, batch size and GPU count. A job's
-application is ``TYPE/SIZE`` (``bvlc_alexnet/4``). What cannot be used is reported, never dropped in
-silence.
+An object with ``solo`` and ``collocation`` by application type, batch size and GPU count. A job's
+application is ``TYPE/SIZE`` (``bvlc_alexnet/4``). What cannot be used is reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
-from slurm_gpu_aware.text_file import parse_json, read_text
 
-__all__ = ["ProfileFile", "load_object", "read_profile"]
+__all__ = ["ProfileFile", "parse_profile"]
 
 
 @dataclass(frozen=True)
@@ -33,18 +30,17 @@ class ProfileFile:
     """Entries that are no run time, each with the reason."""
 
 
-def read_profile(path: Path | str) -> ProfileFile:
-    """Read a profile file.
+def parse_profile(content: Mapping[str, Any], name: object) -> ProfileFile:
+    """Parse the JSON object of a profile file; ``name`` stands in the error.
 
     Raises
     ------
     SourceError
-        The file cannot be read, is no JSON, or lacks ``solo`` or ``collocation``.
+        It lacks ``solo`` or ``collocation``.
     """
-    content = load_object(path)
     for part in ("solo", "collocation"):
         if not isinstance(content.get(part), dict):
-            raise SourceError(f"{path}: no object {part!r}; is it a profile file?")
+            raise SourceError(f"{name}: no object {part!r}; is it a profile file?")
     bad: list[str] = []
     solo: dict[Workload, float] = {}
     across: dict[Workload, float] = {}
@@ -65,14 +61,6 @@ def read_profile(path: Path | str) -> ProfileFile:
                 together[job, other] = found
             zeros += found == 0.0
     return ProfileFile(InterferenceProfile(solo, together), across, zeros, tuple(bad))
-
-
-def load_object(path: Path | str, text: str | None = None) -> dict[str, Any]:
-    """The JSON object in a file, or in ``text`` if it is given. Raises SourceError."""
-    content = parse_json(read_text(path) if text is None else text, path)
-    if not isinstance(content, dict):
-        raise SourceError(f"{path}: expected a JSON object")
-    return content
 
 
 def _workloads(tree: object, where: str, bad: list[str]) -> Iterator[tuple[Workload, Any]]:

@@ -23,8 +23,9 @@ from slurm_gpu_aware.placement.drb.uneven import uneven_rows
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.feasible import Split, Supply, splits
 from slurm_gpu_aware.placement.index_sets import words_of_cut
+from slurm_gpu_aware.placement.level_views import LevelView, anywhere, level_views
 from slurm_gpu_aware.placement.link_kinds import groups_to_compare
-from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table, level_views
+from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.topology.levels import path_sum
 
 __all__ = ["Found", "search"]

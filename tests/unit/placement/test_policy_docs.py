@@ -13,7 +13,7 @@ from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policies.pal import traversal
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 
 POLICIES = Path(__file__).parents[3] / "docs" / "policies"
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_aware_profile.cli import cli
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.bandwidth import eq2, eq2_model, link_counts
 from slurm_gpu_aware.topology.machines import machine
 

@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.simulator.topo_jobs import read_profile, read_workload
 from slurm_gpu_aware.topology.machines import machine
 
@@ -81,11 +81,8 @@ def test_bad_jobs_are_reported_and_the_others_read(tmp_path):
     trace = read_workload(written(tmp_path, "jobs.json", jobs), profile)
     assert [j.job_id for j in trace.jobs] == ["g", "a"]
     assert trace.jobs[1].duration_s == 20.0
-    assert trace.jobs[1].options == {
-        "application": "net/1",
-        "minimal_utility": 0.5,
-        "single_node": True,
-    }
+    assert trace.jobs[1].model == "net/1"
+    assert trace.jobs[1].options == {"minimal_utility": 0.5, "single_node": True}
     reasons = {row.line: row.reason for row in trace.bad_rows}
     assert reasons == {
         2: "job b: gpus is 0, expected 1 to 99999",
@@ -152,9 +149,13 @@ def run_prototype(policy, published, **options):
             own = {}
             if policy.startswith("topo"):
                 own = {**job.options, "interference": published.profile, **options}
-            if policy == "topo-aware-p":
-                own["waited_s"] = now - job.submit_s
-            request = Request(job.job_id, job.gpus, max_nodes=1)
+            request = Request(
+                job.job_id,
+                job.gpus,
+                max_nodes=1,
+                application=job.model,
+                waited_s=now - job.submit_s,
+            )
             found = make_policy(policy, own).place(
                 request, replace(cluster, running=tuple(running))
             )

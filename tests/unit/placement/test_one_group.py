@@ -12,8 +12,9 @@ from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.placement.node_groups import place_together, reason_together
-from slurm_gpu_aware.placement.policy import make_policy, policy_names
+from slurm_gpu_aware.placement.node_groups import constrained
+from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.record import read_round, record_round
@@ -30,9 +31,9 @@ def cluster(*busy: int, gpus: int = 2) -> Cluster:
     return found
 
 
-def wide(job_id: str = "1", together: NodeGroups | None = BLOCKS, **more: object) -> Request:
+def wide(job_id: str = "1", groups: NodeGroups | None = BLOCKS, **more: object) -> Request:
     values: dict[str, object] = {"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "app_class": "A"}
-    return Request(job_id, together=together, **{**values, **more})  # type: ignore[arg-type]
+    return Request(job_id, node_groups=groups, **{**values, **more})  # type: ignore[arg-type]
 
 
 def planned(queue: list[Request], here: Cluster, now: float = 0.0) -> Plan:
@@ -46,13 +47,13 @@ def held(job_id: str, node: int, end_s: float, **more: object) -> RunningJob:
 @pytest.mark.parametrize("policy", policy_names())
 def test_every_policy_keeps_to_one_block(policy: str):
     here = cluster(0)
-    found = place_together(make_policy(policy), wide(), here)
+    found = constrained(make_policy(policy)).place(wide(), here)
     assert found is not None
     assert found.nodes == (1, 3)
     assert found.why["summary"].endswith(
         ("; all nodes in one block", "; all nodes in one block (1 tried)")
     )
-    assert place_together(make_policy(policy), wide(), cluster(0, 3)) is None
+    assert constrained(make_policy(policy)).place(wide(), cluster(0, 3)) is None
 
 
 @pytest.mark.parametrize("policy", ["pal", "pm-first"])  # by levels, and asked block by block
@@ -60,10 +61,10 @@ def test_the_least_slowdown_of_all_blocks_wins_and_the_account_counts_them(polic
     here = cluster()
     here.scores["A"][1] = 1.2  # of block 1 a slow node, of block 0 a slower one
     here.scores["A"][2] = 1.4
-    found = place_together(make_policy(policy), wide(), here)
+    found = constrained(make_policy(policy)).place(wide(), here)
     assert found is not None
     assert found.nodes == (1, 3)
-    assert found.why["together"] == {"group": "block", "tried": 2}
+    assert found.why["node_groups"] == {"group": "block", "tried": 2}
     assert "all nodes in one block (2 tried)" in found.why["summary"]
 
 
@@ -75,22 +76,18 @@ def test_of_equal_blocks_the_one_with_less_free_is_taken(policy: str):
     here.free[5, 0] = here.free[0, 0] = False
     groups = NodeGroups(np.arange(8) // 4, "block")
     here.free[6] = False
-    asked: list[None] = []
-    found = place_together(
-        make_policy(policy), wide(together=groups), here, lambda: asked.append(None)
-    )
+    found = constrained(make_policy(policy)).place(wide(groups=groups), here)
     assert found is not None
     assert found.nodes == (4, 7)
-    assert found.why["together"]["tried"] == 2
-    assert len(asked) == (2 if policy == "pm-first" else 0), "looks come between long questions"
+    assert found.why["node_groups"]["tried"] == 2
 
 
 def test_the_search_ends_where_the_job_is_as_fast_as_without_the_rule():
     groups = NodeGroups(np.arange(40) % 20, "block")
     here = Cluster.uniform(40, 2, scores={"A": np.ones((40, 2))})
-    found = place_together(make_policy("lowest-index"), wide(together=groups), here)
+    found = constrained(make_policy("lowest-index")).place(wide(groups=groups), here)
     assert found is not None
-    assert (found.nodes, found.why["together"]["tried"]) == ((0, 20), 1)
+    assert (found.nodes, found.why["node_groups"]["tried"]) == ((0, 20), 1)
 
 
 def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():
@@ -98,29 +95,29 @@ def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():
     here = cluster()
     switch = LocalityLevel("switch", 1.2, np.array([0, 0, 1, 1]))  # n0 and n1: two blocks
     here = replace(here, levels=(here.levels[0], switch, here.levels[1]))
-    found = place_together(make_policy("pal"), wide(), here)
+    found = constrained(make_policy("pal")).place(wide(), here)
     assert found is not None
     assert (found.nodes, found.level, found.slowdown) == ((0, 2), "cluster", 1.5)
     same = NodeGroups(np.array([0, 0, 1, 1]), "block")
-    found = place_together(make_policy("pal"), wide(together=same), here)
+    found = constrained(make_policy("pal")).place(wide(groups=same), here)
     assert found is not None
     assert (found.nodes, found.level, found.slowdown) == ((0, 1), "switch", 1.2)
 
 
 def test_a_node_in_no_group_is_not_used():
     alone = NodeGroups(np.array([-1, 0, 1, 1]), "block")
-    found = place_together(make_policy("pal"), wide(together=alone), cluster())
+    found = constrained(make_policy("pal")).place(wide(groups=alone), cluster())
     assert found is not None
     assert found.nodes == (2, 3)
-    single = Request("1", 2, app_class="A", together=alone)
-    assert place_together(make_policy("pal"), single, cluster(1, 2, 3)) is None
+    single = Request("1", 2, app_class="A", node_groups=alone)
+    assert constrained(make_policy("pal")).place(single, cluster(1, 2, 3)) is None
 
 
 def test_required_nodes_choose_the_block():
-    found = place_together(make_policy("pal"), wide(required=(2,)), cluster())
+    found = constrained(make_policy("pal")).place(wide(required=(2,)), cluster())
     assert found is not None
     assert found.nodes == (0, 2)
-    assert place_together(make_policy("pal"), wide(required=(0, 1)), cluster()) is None
+    assert constrained(make_policy("pal")).place(wide(required=(0, 1)), cluster()) is None
 
 
 def test_the_reason_says_that_no_block_has_room():
@@ -128,12 +125,12 @@ def test_the_reason_says_that_no_block_has_room():
     plan = planned([wide()], here)
     assert not plan.assignments
     (waiting,) = plan.waiting
-    assert "no block has room for all of it, and Slurm starts it inside one only" in waiting.reason
+    assert "no block has room for all of it; where most is free" in waiting.reason
     assert "needs 2 nodes with 2 free GPUs each; 1 of them has that many" in waiting.reason
     assert waiting.shadow_start_s == 50.0
     assert "reserved: n0 GPUs 0,1 + n2 GPUs 0,1" in waiting.reason
     # Without the rule it would start at once.
-    assert planned([wide(together=None)], here).assignments
+    assert planned([wide(groups=None)], here).assignments
 
 
 def test_where_too_little_is_free_at_all_the_reason_is_the_usual_one():
@@ -141,22 +138,23 @@ def test_where_too_little_is_free_at_all_the_reason_is_the_usual_one():
     assert "block" not in plan.waiting[0].reason
 
 
-class Picky:
+class Picky(Policy):
     """Wants three nodes to choose from; a block has two."""
 
     name = "picky"
+    has_rules = True
 
     def place(self, request: Request, here: Cluster) -> Assignment | None:
         if request.eligible is not None and int(request.eligible.sum()) < 3:
             return None
         return make_policy("lowest-index").place(request, here)
 
-    def why_not(self, request: Request, here: Cluster) -> str | None:
+    def own_reason(self, request: Request, here: Cluster) -> str | None:
         return "its own rule"
 
 
 def test_a_rule_of_the_policy_is_named_before_the_block():
-    reason = reason_together(Picky(), wide(), cluster())
+    reason = constrained(Picky()).why_not(wide(), cluster())
     assert (reason.text, reason.own) == ("its own rule", True)
 
 
@@ -197,7 +195,7 @@ def test_a_job_that_no_block_can_hold_blocks_nobody():
     # Slurm would not start it either: it stays with us.
     assert not fits_by_counts(wide(), here)
     assert fits_by_counts(wide(), cluster())
-    assert fits_by_counts(wide(together=None), here)
+    assert fits_by_counts(wide(groups=None), here)
 
 
 def test_fits_counts_each_block_by_itself():
@@ -213,21 +211,21 @@ def test_fits_counts_each_block_by_itself():
 def test_requests_of_other_groups_are_of_another_shape():
     same = [wide("1"), wide("2")]
     assert shape_of(same[0]) == shape_of(same[1])
-    assert shape_of(wide(together=None)) != shape_of(same[0])
-    assert shape_of(wide(together=replace(BLOCKS))) != shape_of(same[0])
+    assert shape_of(wide(groups=None)) != shape_of(same[0])
+    assert shape_of(wide(groups=replace(BLOCKS))) != shape_of(same[0])
 
 
 def test_a_recorded_round_carries_it_and_comes_out_the_same():
-    here, queue = cluster(0), [wide(), wide("2", together=None)]
+    here, queue = cluster(0), [wide(), wide("2", groups=None)]
     plan = planned(queue, here)
     content = json.loads(json.dumps(record_round(queue, here, SETTINGS, 0.0, plan)))
     again = read_round(content)
     first, second = again.queue
-    assert first.together is not None
-    assert (first.together.name, first.together.of.tolist()) == ("block", [0, 1, 0, 1])
-    assert second.together is None
+    assert first.node_groups is not None
+    assert (first.node_groups.name, first.node_groups.of.tolist()) == ("block", [0, 1, 0, 1])
+    assert second.node_groups is None
     assert again.placed["1"][0] == ("n1", "n3")
     assert replay(again) == []
-    del content["together"]
-    content["queue"][0].pop("together")
-    assert read_round(content).queue[0].together is None  # recorded before there were groups
+    del content["node_groups"]
+    content["queue"][0].pop("node_groups")
+    assert read_round(content).queue[0].node_groups is None  # recorded before there were groups
