@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.model.hardware_graph import HardwareGraph

@@ -12,7 +12,8 @@ import numpy as np
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import measured
 from slurm_gpu_aware.gate.index_types import gpu_slots
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, RunningJob
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.slurm.records import HOLDING, HOLDING_CPUS, SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.topology.locality import build_levels

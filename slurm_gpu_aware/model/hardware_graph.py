@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 
 __all__ = [
     "PCIE_GBPS",

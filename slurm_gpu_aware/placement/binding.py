@@ -13,7 +13,7 @@ from itertools import groupby
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.sockets import views
+from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.reasons import Reason, reason_for
 

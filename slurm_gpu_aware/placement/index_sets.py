@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
 from slurm_gpu_aware.placement.tables import LevelView, MaskArray, sets_of
 from slurm_gpu_aware.placement.wide_sets import common_sets, grown_sets

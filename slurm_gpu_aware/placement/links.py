@@ -25,7 +25,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows

@@ -15,8 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.placement.binding import place_bound, reason_bound
 from slurm_gpu_aware.placement.feasible import allowed_nodes, why_not

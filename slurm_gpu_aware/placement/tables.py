@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, FloatArray, IntArray, LocalityLevel
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 
 __all__ = [
     "LevelView",

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 
 __all__ = ["place_awake_first"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.bounds import check_time_ms, quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
 from slurm_gpu_aware.simulator.trace import BadRow
 from slurm_gpu_aware.text_file import csv_table, read_text
 from slurm_gpu_aware.variability.scores import combine_runs, pm_scores

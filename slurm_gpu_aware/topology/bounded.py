@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.topology.patterns import Edges
 from slurm_gpu_aware.topology.subsets import masks_of_size, rank_of_mask
 from slurm_gpu_aware.topology.symmetry import first_of_orbit, lower_than

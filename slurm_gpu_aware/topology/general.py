@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.topology.orders import MAX_ORDERED, order_values, orders_of
 from slurm_gpu_aware.topology.patterns import Edges
 from slurm_gpu_aware.topology.subsets import masks_of_size, rank_of_mask

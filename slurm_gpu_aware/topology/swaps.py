@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.topology.extend import Rows
 from slurm_gpu_aware.topology.patterns import Edges
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.topology.bounded import FORBIDDEN, NEVER, WAYS, Found, improve
 from slurm_gpu_aware.topology.patterns import Edges
 from slurm_gpu_aware.topology.subsets import masks_of_size, members_of_size

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
 __all__ = ["Classifier", "Utilisation", "fit_classes"]
 
