@@ -17,7 +17,7 @@ from slurm_gpu_aware.errors import StoreError
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.store.database import Store
-    from slurm_gpu_aware.store.profiles import TimingRow
+    from slurm_gpu_aware.store.timings import TimingRow
 
 __all__ = ["import_command"]
 
@@ -78,8 +78,9 @@ def import_command(
     from gpu_aware_profile.opening import written
     from gpu_aware_profile.tables import read_csv
     from slurm_gpu_aware.config.settings import load_config
-    from slurm_gpu_aware.store.inventory import gpu_names
-    from slurm_gpu_aware.store.profiles import check_timings, load_profile
+    from slurm_gpu_aware.model.profile import gpu_names
+    from slurm_gpu_aware.store.profiles import load_profile
+    from slurm_gpu_aware.store.timings import check_timings
     from slurm_gpu_aware.text_file import name_of, read_lines
 
     config = load_config(config_path)
@@ -123,13 +124,14 @@ def _store(
     accept_outliers: bool,
 ) -> None:
     """Times and scores, or neither: the caller's transaction. Raises StoreError."""
-    from slurm_gpu_aware.store.outliers import new_outliers, outlier_sentences, outliers
-    from slurm_gpu_aware.store.profiles import import_timings, recompute_scores
+    from gpu_aware_profile.scoring import recompute_scores, stored_outliers
+    from slurm_gpu_aware.store.timings import import_timings
+    from slurm_gpu_aware.variability.outliers import new_outliers, outlier_sentences
 
     classes = config.site.classes
-    before = outliers(store)
+    before = stored_outliers(store)
     import_timings(store, rows, taken_at=taken_at, classes=classes, new_gpus=new_gpus)
-    found = outlier_sentences(new_outliers(before, outliers(store)))
+    found = outlier_sentences(new_outliers(before, stored_outliers(store)))
     if found and not accept_outliers:
         raise StoreError(
             f"{'; '.join(found)}. Nothing was imported; correct the file, or give"

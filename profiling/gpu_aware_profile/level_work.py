@@ -24,7 +24,7 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import LevelTime, level_ratios
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import LevelRow, check_levels, import_levels, level_times
-from slurm_gpu_aware.store.outliers import mixed_units
+from slurm_gpu_aware.variability.outliers import mixed_units
 
 __all__ = ["checked_levels", "penalties_of", "show_levels", "store_levels"]
 

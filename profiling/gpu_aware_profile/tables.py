@@ -9,18 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from gpu_aware_profile.csv_file import read_number, read_rows
+from gpu_aware_profile.scoring import newest_timings
 from slurm_gpu_aware.cli.output import age, table
+from slurm_gpu_aware.model.profile import Fault, GpuScore, GpuTiming
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import level_times
-from slurm_gpu_aware.store.profiles import (
-    Fault,
-    NewestTiming,
-    ScoreRow,
-    TimingRow,
-    load_profile,
-    newest_timings,
-    score_rows,
-)
+from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.timings import TimingRow
 
 __all__ = [
     "COLUMNS",
@@ -78,7 +73,7 @@ def read_csv(
     return read_rows(stream, COLUMNS, _timing, app_class=app_class, otherwise=otherwise)
 
 
-def write_timings_csv(stream: IO[str], timings: Sequence[NewestTiming]) -> None:
+def write_timings_csv(stream: IO[str], timings: Sequence[GpuTiming]) -> None:
     """Write timings so that ``import`` reads them again without loss."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -86,7 +81,7 @@ def write_timings_csv(stream: IO[str], timings: Sequence[NewestTiming]) -> None:
         writer.writerow((t.slot, t.node, t.app_class, repr(t.value_ms)))
 
 
-def write_scores_csv(stream: IO[str], rows: Sequence[ScoreRow]) -> None:
+def write_scores_csv(stream: IO[str], rows: Sequence[GpuScore]) -> None:
     """Write what ``show`` shows; ``import`` can read it, too (its timings)."""
     writer = csv.writer(stream, lineterminator="\n")
     records = score_records(rows)
@@ -95,7 +90,7 @@ def write_scores_csv(stream: IO[str], rows: Sequence[ScoreRow]) -> None:
     writer.writerows([record[name] for name in names] for record in records)
 
 
-def score_records(rows: Sequence[ScoreRow]) -> list[dict[str, Any]]:
+def score_records(rows: Sequence[GpuScore]) -> list[dict[str, Any]]:
     """One flat record per GPU and class, for JSON and CSV."""
     return [
         {
@@ -145,9 +140,9 @@ def everything(store: Store) -> dict[str, Any]:
     }
 
 
-def summarise(rows: Sequence[ScoreRow]) -> list[ClassSummary]:
+def summarise(rows: Sequence[GpuScore]) -> list[ClassSummary]:
     """Spread per class and model, in that order."""
-    groups: dict[tuple[str, str], list[ScoreRow]] = {}
+    groups: dict[tuple[str, str], list[GpuScore]] = {}
     for row in rows:
         groups.setdefault((row.app_class, row.model or ""), []).append(row)
     return [_summary(name, model, groups[name, model]) for name, model in sorted(groups)]
@@ -175,7 +170,7 @@ def summary_table(summaries: Sequence[ClassSummary], now: float) -> str:
     )
 
 
-def score_table(rows: Sequence[ScoreRow], now: float) -> str:
+def score_table(rows: Sequence[GpuScore], now: float) -> str:
     """Table of scores in the order given."""
     return table(
         ("class", "node", "GPU", "model", "ms", "PM score", "score", "note", "age"),
@@ -214,7 +209,7 @@ def summary_records(summaries: Sequence[ClassSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def _summary(app_class: str, model: str, rows: Sequence[ScoreRow]) -> ClassSummary:
+def _summary(app_class: str, model: str, rows: Sequence[GpuScore]) -> ClassSummary:
     raw = [r.raw for r in rows]
     best = min(raw)
     return ClassSummary(

@@ -28,14 +28,14 @@ def _sockets(n: int, per_socket: int) -> list[int]:
 def _with_host(n: int, per_socket: int, links: Iterable[Link], host: float) -> HardwareGraph:
     """Add a host path (``SYS``) for every pair without a link."""
     given = {(min(a, b), max(a, b)): (word, gbps) for a, b, word, gbps in links}
-    full: list[Link] = [
-        (a, b, *given.get((a, b), ("SYS", host))) for a in range(n) for b in range(a + 1, n)
+    full = [
+        Link(a, b, *given.get((a, b), ("SYS", host))) for a in range(n) for b in range(a + 1, n)
     ]
     return HardwareGraph.from_links(full, n=n, groups=_sockets(n, per_socket))
 
 
 def _nv(pairs: _Pairs, links: int, per_link: float = 25.0) -> list[Link]:
-    return [(a, b, f"NV{links}", links * per_link) for a, b in pairs]
+    return [Link(a, b, f"NV{links}", links * per_link) for a, b in pairs]
 
 
 # NVIDIA's hybrid cube mesh: two fully connected quads, and GPU i to its twin i + 4.

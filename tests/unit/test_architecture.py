@@ -34,11 +34,6 @@ ALLOWED = {
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }
 AGAINST_AN_ARROW = {
-    ("admission/profile_arrays.py", "store"),
-    ("admission/snapshot.py", "store"),
-    ("store/outliers.py", "variability"),
-    ("store/profiles.py", "variability"),
-    ("store/timings.py", "variability"),
     ("selector/daemon.py", "clocks"),
     ("deploy/check.py", "cli"),
     ("deploy/checks_ours.py", "cli"),

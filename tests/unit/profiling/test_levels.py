@@ -15,14 +15,16 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import report
 
 from gpu_aware_profile.cli import cli as profile_cli
+from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.selector.daemon import run
 from slurm_gpu_aware.store import migrations
 from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.levels import LevelRow, import_levels, level_times
-from slurm_gpu_aware.store.profiles import load_profile, merge_report, recompute_scores
+from slurm_gpu_aware.store.profiles import load_profile
 
 HEAD = "class,level,value_ms\n"
 GOOD = HEAD + "A,socket,100\nA,socket,104\nA,node,132.6\nA,cluster,204\nB,node,10\nB,cluster,10.5\n"
@@ -42,7 +44,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fill(path: Path) -> None:
     with open_store(path) as store:
         for node in ("n1", "n2"):
-            merge_report(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
+            ingest_report(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
         recompute_scores(store)
 
 

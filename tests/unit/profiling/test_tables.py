@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gpu_aware_profile.scoring import recompute_scores
 from gpu_aware_profile.tables import read_csv, score_table, summarise, summary_table
+from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import (
-    ScoreRow,
-    TimingRow,
-    import_timings,
-    recompute_scores,
-    score_rows,
-)
+from slurm_gpu_aware.store.profiles import score_rows
+from slurm_gpu_aware.store.timings import TimingRow, import_timings
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
@@ -60,7 +57,7 @@ def test_measured_clusters_through_import_and_store(
 def test_a_usual_cluster_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     rows = [
-        ScoreRow("c196-041", 3, "A", 66046.2, 1.0045, 1.0028, 1, o, 0.0, "rtx5000", "GPU-1")
+        GpuScore("c196-041", 3, "A", 66046.2, 1.0045, 1.0028, 1, o, 0.0, "rtx5000", "GPU-1")
         for o in (0, 1, 2)
     ]
     now = 12 * 86400 + 7200.0
