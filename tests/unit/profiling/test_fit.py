@@ -11,8 +11,9 @@ from click.testing import CliRunner, Result
 
 from gpu_aware_profile.cli import cli
 from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.topology.bandwidth import eq2, eq2_model, link_counts
+from slurm_gpu_aware.topology.bandwidth import eq2, eq2_model
 from slurm_gpu_aware.topology.machines import machine
+from slurm_gpu_aware.topology.matching import fitted_ring
 
 KNOWN = """\
 application,dram,peak_fu
@@ -131,8 +132,7 @@ def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
 
 
 def test_links_are_counted_on_a_known_machine(files: Path) -> None:
-    graph = machine("dgx-1-v100")
-    pair = link_counts(graph, (0, 3), ((0, 1), (1, 0)))
+    pair = fitted_ring(machine("dgx-1-v100"), (0, 3))
     rows = "gpus,gbps\n0 3,40\n0 1,20\n0 1 4,11\n0 2 3,22\n"
     by_gpus = run("fit-effbw", "-", "--machine", "dgx-1-v100", "--json", text=rows)
     assert by_gpus.exit_code == 0, by_gpus.output
