@@ -12,6 +12,7 @@ from slurm_gpu_aware.model.profile import Gpu, GpuTiming
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.inventory import listed, seen_gpus
 from slurm_gpu_aware.store.report import MAX_SLOT, check_name
+from slurm_gpu_aware.text_file import BadRow
 
 __all__ = ["TimingRow", "check_timings", "import_timings", "newest_runs", "warn_of_bad_timings"]
 
@@ -37,8 +38,8 @@ def check_timings(
     classes: Sequence[str] = (),
     *,
     new_gpus: bool = False,
-) -> tuple[list[tuple[TimingRow, int]], list[tuple[int, str]]]:
-    """Sort rows into good ones, each with its slot, and bad ones as (line, what is wrong).
+) -> tuple[list[tuple[TimingRow, int]], list[BadRow]]:
+    """Sort rows into good ones, each with its slot, and bad ones.
 
     ``classes`` are the site's; empty: any well-formed name. Once a GPU was probed, rows of GPUs
     that no probe has seen are bad unless ``new_gpus``. Reads the store, writes nothing.
@@ -49,7 +50,7 @@ def check_timings(
         for row in store.query("SELECT node, slot, uuid FROM gpus WHERE uuid IS NOT NULL")
     }
     good: list[tuple[TimingRow, int]] = []
-    bad: list[tuple[int, str]] = []
+    bad: list[BadRow] = []
     for row in rows:
         try:
             slot = _checked_slot(row, by_uuid, classes)
@@ -57,7 +58,7 @@ def check_timings(
                 _check_seen(row.node, slot, seen)
             good.append((row, slot))
         except ValueError as exc:
-            bad.append((row.line, str(exc)))
+            bad.append(BadRow(row.line, str(exc)))
     return good, bad
 
 
@@ -82,7 +83,7 @@ def import_timings(
     with store.write():
         good, bad = check_timings(store, rows, classes, new_gpus=new_gpus)
         if bad:
-            line, reason = bad[0]
+            line, reason, _ = bad[0]
             raise StoreError(f"line {line}: {reason}" if line else reason)
         runs: dict[tuple[str, int, str], int] = {}
         for row, slot in good:

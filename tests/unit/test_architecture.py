@@ -14,7 +14,7 @@ ALLOWED = {
     "bounds": set(),
     "errors": set(),
     "lockfile": set(),
-    "text_file": {"errors"},
+    "text_file": {"bounds", "errors"},
     "model": SHARED,
     "config": MODEL,
     "variability": MODEL,

@@ -137,7 +137,7 @@ def test_skip_bad_imports_the_rest_and_says_so(run: Run, tmp_path: Path) -> None
     done = run("import", "bad.csv", "--skip-bad")
     assert done.returncode == 3
     assert "imported 4 timings" in done.stderr
-    assert "line 8: value_ms is not a number: 'fast'" in done.stderr
+    assert "line 8: value_ms is 'fast': not a number" in done.stderr
     with open_store(tmp_path / "store.db") as store:
         assert set(load_profile(store).scores) == {"A", "C"}
 
@@ -145,9 +145,9 @@ def test_skip_bad_imports_the_rest_and_says_so(run: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "line 1: column gpu, node, class, value_ms is missing"),
-        ("gpu,node,value_ms\n0,n1,1\n", "column class is missing.*--class NAME"),
-        ("gpu,gpu,node,class,value_ms\n", "column gpu occurs twice"),
+        ("", "stdin: no column 'gpu', 'node', 'class', 'value_ms'"),
+        ("gpu,node,value_ms\n0,n1,1\n", "no column 'class'.*--class NAME"),
+        ("gpu,gpu,node,class,value_ms\n", "column 'gpu' occurs twice"),
         ("gpu,node,class,value_ms\n", "no row to import"),
         ('gpu,node,class,value_ms\n"0,n1,A,1\n', "not CSV"),
         ("gpu,node,class,value_ms\n0,n1,A,\0\n", "NUL"),

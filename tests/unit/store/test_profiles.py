@@ -16,6 +16,7 @@ from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.store.timings import TimingRow, check_timings, import_timings
+from slurm_gpu_aware.text_file import BadRow
 
 LOST = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
 
@@ -207,8 +208,10 @@ def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
     )
     assert good == []
     assert bad == [
-        (4, "gpu GPU-n1-2 was last seen on node n1, not n7"),
-        (5, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"),
+        BadRow(4, "gpu GPU-n1-2 was last seen on node n1, not n7"),
+        BadRow(
+            5, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"
+        ),
     ]
 
 
