@@ -10,7 +10,8 @@ import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups
 from slurm_gpu_aware.slurm.fabric import TREE, Fabric
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode, SlurmPartition, SlurmReservation

@@ -11,7 +11,7 @@ from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.features import matches
 from slurm_gpu_aware.admission.fitting import fits_idle
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.model.cluster import BoolArray
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition, SlurmReservation

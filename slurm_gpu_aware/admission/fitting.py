@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.sockets import views
+from slurm_gpu_aware.model.socket_views import views
 
 __all__ = ["fits", "fits_idle", "needs_both_kinds"]
 

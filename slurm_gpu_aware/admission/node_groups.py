@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.model.cluster import BoolArray
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.slurm.fabric import BLOCK
 from slurm_gpu_aware.slurm.records import SlurmPartition

@@ -26,7 +26,8 @@ from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of, tasks_of
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist

@@ -16,10 +16,9 @@ from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.profile import Profile, gpu_names, seen_only
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.store.inventory import gpu_names, seen_only
-from slurm_gpu_aware.store.profiles import Profile
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.locality import build_levels, with_levels
 from slurm_gpu_aware.topology.machines import machine

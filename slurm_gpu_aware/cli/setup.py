@@ -216,8 +216,8 @@ def _profiled(config: Config, conf: SlurmConf) -> tuple[NodeGpus, ...]:
     """Nodes of the profile; empty, with a word to the user, if there is no store."""
     from slurm_gpu_aware.deploy.install import sockets
     from slurm_gpu_aware.deploy.render import NodeGpus, usable_model
+    from slurm_gpu_aware.model.profile import gpu_names, seen_only
     from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.inventory import gpu_names, seen_only
     from slurm_gpu_aware.store.profiles import load_profile
 
     try:

@@ -18,9 +18,9 @@ from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.instance_lock import SELECTOR_LOCK
+from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
-from slurm_gpu_aware.store.inventory import gpu_names
 from slurm_gpu_aware.store.ownership import of_selector
 from slurm_gpu_aware.time_text import age
 

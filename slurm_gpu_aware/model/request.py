@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS
-from slurm_gpu_aware.model.cluster import BoolArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 
 __all__ = ["NodeGroups", "Request"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
 from slurm_gpu_aware.placement.index_sets import (
     EXACT_WIDTH,

@@ -13,10 +13,11 @@ from itertools import groupby
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.sockets import views
+from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.placement.policy import Policy, Reason
 
 __all__ = ["Constraint", "PowerSaving", "SocketBinding", "with_note"]
@@ -57,7 +58,7 @@ class Constraint(Policy):
 class SocketBinding(Constraint):
     """GPUs and CPUs of a bound request lie on the same socket (``--gres-flags=enforce-binding``).
 
-    The policy is asked for each view of the cluster (`sockets.views`) in turn. Of as many nodes
+    The policy is asked for each view of the cluster (`socket_views`) in turn. Of as many nodes
     the view with the least predicted slowdown wins, then the lowest socket. Where no socket of a
     node has both, the node is chosen and Slurm chooses the GPUs.
     """

@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount

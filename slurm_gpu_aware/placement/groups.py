@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.masks import popcount
 

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray, LocalityLevel
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray, every, mask_type, pack
 

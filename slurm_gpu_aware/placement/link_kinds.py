@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, IntArray
+from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.identity_cache import by_identity

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
-from slurm_gpu_aware.model.cluster import BoolArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 
 __all__ = ["MaskArray", "every", "mask_type", "pack", "popcount", "sets_of", "some", "unpack"]
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.placement.constraints import Constraint, PowerSaving, SocketBinding, with_note
 from slurm_gpu_aware.placement.feasible import allowed_nodes, common_reason

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.placement.candidate_rows import SUM_WEIGHT, Choice, least_totals, left_beside
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.groups import (

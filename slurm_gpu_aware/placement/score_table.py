@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray, pack
 

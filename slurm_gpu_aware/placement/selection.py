@@ -12,7 +12,7 @@ from math import comb
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.candidate_rows import (
     SUM_WEIGHT,
     Choice,

@@ -13,13 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import (
-    BoolArray,
-    Cluster,
-    LocalityLevel,
-    PreemptionOrder,
-    RunningJob,
-)
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 from slurm_gpu_aware.model.request import NodeGroups, Request

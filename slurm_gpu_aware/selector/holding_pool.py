@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 _GAP_S = 30.0
 """The pool opens so long behind the end of the gate: who is next in line starts first."""
 _LOOKED_S = 4.0
-"""Within this time Slurm's scheduler looks at a job that was taken from the pool. If it does not, as
-while another job blocks the partition, the job is placed without: the start monitor sees what holds
-it."""
+"""Within this time Slurm's scheduler looks at a job that was taken from the pool.
+
+If it does not, as while another job blocks the partition, the job is placed without: the start
+monitor sees what holds it."""
 _TRY_AGAIN_S = 600.0
 """After Slurm has refused to make a pool, or to let a job in."""
 _KIND_S = 60.0

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
 
 if TYPE_CHECKING:
+    from slurm_gpu_aware.model.profile import Profile
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
-    from slurm_gpu_aware.store.profiles import Profile
 
 __all__ = ["Entry", "LedgerWriter"]
 

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, last_records
-from slurm_gpu_aware.text_file import csv_table, read_text
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, last_records
+from slurm_gpu_aware.text_file import Row, read_table
 
 __all__ = ["looks_like_alibaba", "read_alibaba"]
 
-_COLUMNS = frozenset({"job_id", "submit_s", "end_s", "duration_s", "num_gpu", "gpu_milli", "phase"})
+_COLUMNS = ("job_id", "submit_s", "end_s", "duration_s", "num_gpu", "gpu_milli", "phase")
 _WHOLE = 1000
 
 
 def looks_like_alibaba(first_line: str) -> bool:
     """Say whether a file that starts like this is such a trace."""
-    return frozenset(first_line.strip().split(",")) >= _COLUMNS
+    return set(first_line.strip().split(",")).issuperset(_COLUMNS)
 
 
 def read_alibaba(source: Path | str, *, text: str | None = None, default_class: str = "B") -> Trace:
@@ -33,25 +32,21 @@ def read_alibaba(source: Path | str, *, text: str | None = None, default_class: 
     ``text`` is read if it is given, ``source`` is then only its name. Raises SourceError if the
     file cannot be read.
     """
-    _, found_rows = csv_table(read_text(source) if text is None else text, source)
-    rows = list(found_rows)
-    last_end = max((_seconds(row["end_s"]) for _, row in rows), default=math.inf)
-    found: list[tuple[int, str, TraceJob | None]] = []
-    bad: list[BadRow] = []
+    table = read_table(source, text)
+    table.require(*_COLUMNS)
+    last_end = max((_seconds(row.cells["end_s"]) for row in table.rows), default=math.inf)
     skipped: Counter[str] = Counter()
-    for line, row in rows:
-        try:
-            reason = _no_job(row, last_end)
-            if reason is not None:
-                skipped[reason] += 1
-                continue
-            found.append((line, row["job_id"], _job(row, default_class)))
-        except ValueError as exc:
-            bad.append(BadRow(line, str(exc)))
-    jobs, again = last_records(found)
-    return Trace.of(
-        Path(source).stem, jobs, sorted([*bad, *again], key=lambda row: row.line), skipped
-    )
+
+    def job(row: Row) -> tuple[int, str, TraceJob] | None:
+        reason = _no_job(row, last_end)
+        if reason is None:
+            return row.line, row.text("job_id"), _job(row, default_class)
+        skipped[reason] += 1
+        return None
+
+    found, bad = table.parse(job)
+    jobs, again = last_records(record for record in found if record is not None)
+    return Trace.of(Path(source).stem, jobs, sorted([*bad, *again]), skipped)
 
 
 def _seconds(text: str) -> float:
@@ -62,27 +57,27 @@ def _seconds(text: str) -> float:
         return -math.inf
 
 
-def _no_job(row: Mapping[str, str], last_end: float) -> str | None:
+def _no_job(row: Row, last_end: float) -> str | None:
     """Why the task is no job that can be run again; None: it is one."""
-    gpus = int(row["num_gpu"])
+    gpus = row.count("num_gpu")
     if gpus == 0:
         return "no GPU"
-    if not row["duration_s"]:
+    if not row.cells["duration_s"]:
         return "never started"
-    if gpus == 1 and int(row["gpu_milli"]) < _WHOLE:
+    if gpus == 1 and row.count("gpu_milli") < _WHOLE:
         return "a share of one GPU"
-    if row["phase"] == "Running" and float(row["end_s"]) >= last_end:
+    if row.cells["phase"] == "Running" and row.number("end_s") >= last_end:
         return "still running at the end of the trace"
     return None
 
 
-def _job(row: Mapping[str, str], default_class: str) -> TraceJob:
+def _job(row: Row, default_class: str) -> TraceJob:
     return checked(
         TraceJob(
-            job_id=row["job_id"],
-            submit_s=float(row["submit_s"]),
-            gpus=int(row["num_gpu"]),
-            duration_s=float(row["duration_s"]),
+            job_id=row.text("job_id"),
+            submit_s=row.number("submit_s"),
+            gpus=row.count("num_gpu"),
+            duration_s=row.number("duration_s"),
             app_class=default_class,
         )
     )

@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of

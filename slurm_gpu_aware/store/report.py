@@ -21,8 +21,10 @@ from slurm_gpu_aware.bounds import (
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.hardware_graph import Link
+from slurm_gpu_aware.model.profile import Fault, GpuRecord
 
-__all__ = ["Fault", "GpuRecord", "Link", "ProbeReport", "Timing", "check_name", "parse_report"]
+__all__ = ["ProbeReport", "Timing", "check_name", "parse_report"]
 
 SCHEMA = "gpu-aware-probe/1"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
@@ -35,41 +37,6 @@ _MOST = 1e9
 
 
 @dataclass(frozen=True)
-class GpuRecord:
-    """One GPU as the probe saw it. None: not known (imported, or NVML would not say)."""
-
-    uuid: str | None = None
-    name: str | None = None
-    """NVML's product name."""
-    model: str | None = None
-    """The user's word for it, ``v100``."""
-    pci: str | None = None
-    numa: int | None = None
-    cpus: str | None = None
-    """CPU list near the GPU, ``0-3``."""
-    memory_mb: int | None = None
-    clocks_mhz: tuple[int, ...] = ()
-    """Supported SM clocks, descending."""
-    max_clock_mhz: int | None = None
-    default_clock_mhz: int | None = None
-    power_limit_w: float | None = None
-    temperature_c: float | None = None
-    """When it was probed."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """The best link between two GPUs of a node, ``a < b`` (Slurm's indices)."""
-
-    a: int
-    b: int
-    link_class: str
-    """nvidia-smi's word: NVn, PIX, PXB, PHB, NODE, SYS."""
-    gbps: float
-    """Bandwidth. Units: GB/s."""
-
-
-@dataclass(frozen=True)
 class Timing:
     """One measured time of a GPU for a class."""
 
@@ -79,15 +46,6 @@ class Timing:
     repeats: int | None = None
     spread: float | None = None
     """Relative spread over the repeats."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A call that failed; ``slot`` None: it concerned the node."""
-
-    slot: int | None
-    call: str
-    error: str
 
 
 @dataclass(frozen=True)

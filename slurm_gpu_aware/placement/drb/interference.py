@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray, IntArray, RunningJob
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.identity_cache import by_identity
 
 __all__ = ["InterferenceProfile", "Workload", "interference"]

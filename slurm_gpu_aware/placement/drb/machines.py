@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell

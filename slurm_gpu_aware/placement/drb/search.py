@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of, uneven_groups
 from slurm_gpu_aware.placement.drb.bipartition import linked_enough, narrow_pairs

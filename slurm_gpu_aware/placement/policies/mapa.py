@@ -156,7 +156,7 @@ def links_account(
                 "order": [list(order) for order in found.order],
                 "links_gbps": [round(link, 3) for link in found.links_gbps],
             }
-            in_part |= not found.complete
+            in_part |= not found.exact
         nodes.append(entry)
     account: dict[str, Any] = {
         "objective": goal.objective,

@@ -10,8 +10,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
 from slurm_gpu_aware.placement.drb.options import TopoOptions

@@ -22,7 +22,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.sockets import views
+from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool

@@ -7,14 +7,11 @@ import pytest
 from click.testing import CliRunner, Result
 from store_samples import report
 
+from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import (
-    TimingRow,
-    import_timings,
-    merge_report,
-    recompute_scores,
-)
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.timings import TimingRow, import_timings
 
 DGX = ["--machine", "dgx-1-v100"]
 
@@ -28,7 +25,7 @@ def config(tmp_path: Path) -> Path:
     }
     with open_store(tmp_path / "store.db") as store:
         for node, values in times.items():
-            merge_report(store, report(node, 1000.0, values))
+            ingest_report(store, report(node, 1000.0, values))
         recompute_scores(store)
     file = tmp_path / "config.toml"
     file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')

@@ -16,7 +16,8 @@ from slurm_gpu_aware.deploy.install import node_states
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import TimingRow, import_timings, merge_report
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.timings import TimingRow, import_timings
 
 INDEXED = "Gres=gpu:g0:1,gpu:g1:1"
 HEAD = "ClusterName=test\nSlurmUser=root\n"
@@ -34,7 +35,7 @@ class Site:
             (self.slurm / "slurm.conf").write_text(slurm_conf)
         with open_store(root / "lib" / "store.db") as store:
             for node in ("n1", "n2"):
-                merge_report(store, report(node, times={0: 100.0, 1: 100.0}))
+                ingest_report(store, report(node, times={0: 100.0, 1: 100.0}))
         self.config = root / "etc" / "config.toml"
         self.config.parent.mkdir()
         self.config.write_text(

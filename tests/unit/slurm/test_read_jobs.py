@@ -236,7 +236,9 @@ def test_users_without_a_name() -> None:
 def test_our_own_reservation_is_none_of_the_users(reservation: str, ours: bool) -> None:
     job = read(resv_name=reservation)
     assert in_holding_pool(reservation) is ours
-    assert (job.holding_pool, job.reservation) == ((reservation, None) if ours else (None, reservation))
+    assert (job.holding_pool, job.reservation) == (
+        (reservation, None) if ours else (None, reservation)
+    )
 
 
 def test_requested_tres() -> None:

@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.model.cluster import FloatArray
-from slurm_gpu_aware.variability.kmeans import best_intervals, silhouettes, weighted
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.variability.ckmeans import best_intervals, silhouettes, weighted
 
 
 def brute_force(values: FloatArray, k: int) -> float:

@@ -1,18 +1,17 @@
-"""GPUs whose times are far from the median of their model: slow boards, or a wrong unit.
+"""Outliers: GPUs whose times are far from the median of their model.
 
 GPUs of one model differ by some ten percent, a few by more: 3.5 times was measured. A file in which
-one node is in seconds instead of milliseconds looks worse, and as a score it would draw every job
-of the class there. So an import refuses what is new of this kind until a person vouches for it.
+one node is in seconds instead of milliseconds looks worse, and its scores would draw every job of
+the class to that node. So an import refuses new outliers until a person accepts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.inventory import gpu_names
-from slurm_gpu_aware.store.timings import NewestTiming, newest_timings, unseen_gpus
+from slurm_gpu_aware.model.profile import Gpu, GpuTiming, gpu_names
+from slurm_gpu_aware.variability.scores import pm_scores
 
 __all__ = ["FAR", "Outlier", "mixed_units", "new_outliers", "outlier_sentences", "outliers"]
 
@@ -40,18 +39,17 @@ class Outlier(NamedTuple):
     """Its time over that of the median GPU of its model."""
 
 
-def outliers(store: Store) -> list[Outlier]:
-    """All GPUs whose newest time is an outlier, by class, model and node. Raises StoreError."""
-    rows = newest_timings(store)
-    unseen = unseen_gpus(store, ((row.node, row.slot) for row in rows))
-    of_class: dict[str, list[NewestTiming]] = {}
-    for row in rows:
+def outliers(timings: Iterable[GpuTiming], unseen: Set[Gpu] = frozenset()) -> list[Outlier]:
+    """All GPUs whose time is an outlier, by class, model and node.
+
+    ``timings``: one per GPU and class. ``unseen``: GPUs that do not count for the median.
+    """
+    of_class: dict[str, list[GpuTiming]] = {}
+    for row in timings:
         of_class.setdefault(row.app_class, []).append(row)
     found: list[Outlier] = []
     for name, own in of_class.items():
-        from slurm_gpu_aware.variability.scores import pm_scores
-
-        seen = [(row.node, row.slot) not in unseen for row in own]
+        seen = [row[:2] not in unseen for row in own]
         ratios = pm_scores([row.value_ms for row in own], [row.model for row in own], seen)
         found += [
             Outlier(name, row.model, row.node, row.slot, ratio)
@@ -62,7 +60,7 @@ def outliers(store: Store) -> list[Outlier]:
 
 
 def new_outliers(before: Iterable[Outlier], after: Iterable[Outlier]) -> list[Outlier]:
-    """Those of ``after`` that nobody has vouched for: not about as far off ``before``."""
+    """Those of ``after`` that were not accepted earlier, with about the same ratio."""
     known = {(o.app_class, o.node, o.slot): o.ratio for o in before}
     return [
         o
@@ -72,7 +70,7 @@ def new_outliers(before: Iterable[Outlier], after: Iterable[Outlier]) -> list[Ou
 
 
 def outlier_sentences(found: Sequence[Outlier]) -> list[str]:
-    """What is far off and by how much: a sentence per class, model and side, no full stop."""
+    """One sentence per class, model and side, without full stop: which GPUs, by what factor."""
     groups: dict[tuple[str, str, bool], list[Outlier]] = {}
     for one in found:
         groups.setdefault((one.app_class, one.model, one.ratio > 1.0), []).append(one)

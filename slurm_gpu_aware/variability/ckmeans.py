@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
 __all__ = ["Intervals", "Weighted", "best_intervals", "silhouettes", "weighted"]
 
