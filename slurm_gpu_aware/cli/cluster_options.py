@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.reasons import reason_for
 from slurm_gpu_aware.planning.dispatcher import postpones
@@ -31,7 +32,7 @@ from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
 
 __all__ = ["Answer", "answer", "given_cluster", "mark_busy", "stored_cluster"]
 
-_BUSY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,4}(?:,[0-9]{1,4})*)\Z")
+_BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)\Z")
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.bounds import MAX_PENALTY
 from slurm_gpu_aware.errors import ConfigError
-from slurm_gpu_aware.filter_rules import HOLDING_POOL, NAME, in_holding_pool
+from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
 from slurm_gpu_aware.model.penalties import LEVELS
+from slurm_gpu_aware.names import is_name
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config, PlacementConfig
 
 __all__ = ["check"]
-
-_NAME = re.compile(rf"{NAME}\Z")
 
 
 def _check_levels(placement: PlacementConfig, require: Callable[[bool, str, str], None]) -> None:
@@ -58,7 +56,7 @@ def check(config: Config, known_policies: tuple[str, ...]) -> None:
     require(bool(classes), "site.classes", "at least one class is needed")
     require(len(set(classes)) == len(classes), "site.classes", "names must differ")
     for name in classes:
-        require(bool(_NAME.match(name)), "site.classes", f"{name!r} is not a class name")
+        require(is_name(name), "site.classes", f"{name!r} is not a class name")
         require(name != "auto", "site.classes", "'auto' is reserved")
     listed = ", ".join(classes)
     require(
@@ -78,9 +76,9 @@ def check(config: Config, known_policies: tuple[str, ...]) -> None:
             "must be between 1 and 10000 MHz",
         )
     _check_levels(config.placement, require)
-    require(bool(_NAME.match(config.gate.licence)), "gate.licence", "must be a plain licence name")
+    require(is_name(config.gate.licence), "gate.licence", "must be a plain licence name")
     require(
-        bool(_NAME.match(config.gate.reservation)),
+        is_name(config.gate.reservation),
         "gate.reservation",
         "must be a plain reservation name",
     )

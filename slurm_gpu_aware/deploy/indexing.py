@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.deploy.render import NodeGpus, feature_of, gres_lines, usable_model
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gpu_types import index_type, slot_of
+from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.confblocks import (
     ConfFiles,
     Entry,

@@ -20,7 +20,7 @@ from slurm_gpu_aware.deploy.files import Change, shipped
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.gpu_types import slot_of
+from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
     edit_settings,

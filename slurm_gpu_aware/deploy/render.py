@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
-from slurm_gpu_aware.gpu_types import index_type, slot_of
+from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import by_number, hostlist
 

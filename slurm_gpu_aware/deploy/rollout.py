@@ -25,7 +25,7 @@ from slurm_gpu_aware.deploy.rollout_node import (
 from slurm_gpu_aware.deploy.rollout_state import Outcome, RollState, StateFile, Summary
 from slurm_gpu_aware.deploy.rollout_waits import Control, Waits
 from slurm_gpu_aware.errors import SourceError, StoppedError
-from slurm_gpu_aware.gpu_types import index_type
+from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = ["Control", "Rolling", "Site"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.hostlist import NODE_NAME
+from slurm_gpu_aware.names import is_node_name
 
 __all__ = ["Outcome", "RollState", "StateFile", "Summary"]
 
@@ -75,7 +75,7 @@ class StateFile:
             return None
         names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
         if state.direction not in ("roll", "undo") or not all(
-            isinstance(n, str) and NODE_NAME.match(n) for n in names
+            isinstance(n, str) and is_node_name(n) for n in names
         ):
             return None
         return state

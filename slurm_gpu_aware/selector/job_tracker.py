@@ -12,7 +12,7 @@ from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.holding_pool import lost_reservation
 from slurm_gpu_aware.gate.job_marker import HAND, mark_of
 from slurm_gpu_aware.gate.licence_gate import is_parked
-from slurm_gpu_aware.gpu_types import index_type
+from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.selector.ledger_writer import Books, Entry
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
