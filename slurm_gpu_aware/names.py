@@ -22,7 +22,7 @@ def is_node_name(text: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be a class, a licence or a reservation: ``filter_rules.NAME``, not long."""
+    """Whether a text can be a class, licence or reservation: ``filter_rules.NAME``, not long."""
     plain = text.translate(_NAME_MARKS)
     return len(text) <= _LONGEST_NAME and text[:1].isalpha() and plain.isascii() and plain.isalnum()
 

@@ -57,9 +57,9 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 
 def _placed(client: SlurmClient, config: Config) -> list[str]:
     """Give placed jobs that wait back to Slurm; their ids."""
-    from slurm_gpu_aware.deploy.restore_all import hand_back
+    from slurm_gpu_aware.deploy.restore_all import restore_all
 
-    back = hand_back(client, config)
+    back = restore_all(client, config)
     if back.kept:
         say(f"placed jobs that wait were left alone ({', '.join(back.kept)}): {back.kept_why}")
     for job_id, why in back.wrong.items():

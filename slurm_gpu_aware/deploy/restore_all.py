@@ -27,11 +27,11 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Decision, Ledger
 
-__all__ = ["HandedBack", "hand_back", "pinned_jobs"]
+__all__ = ["Restored", "pinned_jobs", "restore_all"]
 
 
 @dataclass
-class HandedBack:
+class Restored:
     """What became of the placed jobs that wait."""
 
     opened: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class HandedBack:
     kept_why: str = ""
 
 
-def hand_back(client: SlurmClient, config: Config) -> HandedBack:
+def restore_all(client: SlurmClient, config: Config) -> Restored:
     """Give all placed jobs that wait their original request, and open their gate for good.
 
     The gate is held meanwhile, and no selector can start. If one runs, nothing is done: it looks
@@ -51,30 +51,30 @@ def hand_back(client: SlurmClient, config: Config) -> HandedBack:
     with _ledger(config.store.path) as decisions:
         found = pinned_jobs(client.jobs(), decisions)
         if not found:
-            return HandedBack()
+            return Restored()
         try:
             with _no_selector(config):
-                return _hand_back(client, config, decisions)
+                return _restore_all(client, config, decisions)
         except _SelectorRunsError as exc:
-            return HandedBack(kept=[entry.job.id for entry in found], kept_why=str(exc))
+            return Restored(kept=[entry.job.id for entry in found], kept_why=str(exc))
 
 
-def _hand_back(
+def _restore_all(
     client: SlurmClient, config: Config, decisions: Callable[[str], Sequence[Decision]]
-) -> HandedBack:
+) -> Restored:
     pinned = pinned_jobs(client.jobs(), decisions)
     ids = [entry.job.id for entry in pinned]
     try:
         _, created = hold_gate(client, config.gate, time.time())
     except SourceError as exc:
         why = f"the gate must be held meanwhile, and cannot be: {exc}"
-        return HandedBack(wrong=dict.fromkeys(ids, why))
+        return Restored(wrong=dict.fromkeys(ids, why))
     try:
         wrong = reopen(client, config.gate, pinned, time.time())
     finally:
         if created:
             client.delete_reservation(config.gate.reservation)
-    return HandedBack([job_id for job_id in ids if job_id not in wrong], wrong)
+    return Restored([job_id for job_id in ids if job_id not in wrong], wrong)
 
 
 class _SelectorRunsError(SourceError):
