@@ -54,7 +54,7 @@ def forget(
     if not gpus and not classes:
         raise click.UsageError("name a NODE, a GPU as NODE:INDEX, or --levels CLASS")
     from gpu_aware_profile.opening import written
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.inventory import forget_gpus, forget_levels
     from slurm_gpu_aware.store.profiles import recompute_scores

@@ -77,7 +77,7 @@ def import_command(
     from gpu_aware_profile.level_work import checked_levels, store_levels
     from gpu_aware_profile.opening import written
     from gpu_aware_profile.tables import read_csv
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.inventory import gpu_names
     from slurm_gpu_aware.store.profiles import check_timings, load_profile
     from slurm_gpu_aware.text_file import name_of, read_lines

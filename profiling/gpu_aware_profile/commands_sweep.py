@@ -108,7 +108,7 @@ def sweep(
     from gpu_aware_profile.opening import written
     from gpu_aware_profile.sweep import Sweep
     from gpu_aware_profile.sweep_notes import SweepNotes
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.outliers import outliers
     from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
 

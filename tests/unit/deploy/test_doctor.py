@@ -19,7 +19,7 @@ from memory_slurm import MemorySlurm, node_record, opened, reservation_record
 from store_samples import report
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.lua_files import lua_conf

@@ -12,7 +12,8 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli import rollout as roll
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import Config, StoreConfig, load_config
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.restore_all import Restored, restore_all
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.instance_lock import hold_selector_lock
