@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.selector import round as service
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS

@@ -7,10 +7,10 @@ ends.
 
 from __future__ import annotations
 
-from slurm_gpu_aware import bounds, gpu_types
+from slurm_gpu_aware import bounds, names
 
 MAX_GPUS = bounds.MAX_GPUS
-INDEX_TYPES = gpu_types.INDEX_TYPES
+INDEX_TYPES = names.INDEX_TYPES
 MAX_TEXT = 1024
 """Bytes of a text that is parsed, and of an AdminComment; Slurm refuses longer ones."""
 NAME = "[A-Za-z][A-Za-z0-9_-]*"

@@ -247,7 +247,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _config(config_path: str | None) -> Config:
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
 
     return load_config(config_path)
 

@@ -255,7 +255,7 @@ def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
 def _fitted(
     known: Mapping[str, Utilisation], file: BinaryIO, config_path: str | None
 ) -> Classifier:
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.variability.classes import fit_classes
 
     try:

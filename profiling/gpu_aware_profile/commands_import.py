@@ -76,7 +76,7 @@ def import_command(
     from gpu_aware_profile.import_file import holds_levels, read_timings
     from gpu_aware_profile.level_work import checked_levels, store_levels
     from gpu_aware_profile.opening import written
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.model.profile import gpu_names
     from slurm_gpu_aware.store.profiles import load_profile
     from slurm_gpu_aware.store.timings import check_timings

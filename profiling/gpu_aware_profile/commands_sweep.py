@@ -109,7 +109,7 @@ def sweep(
     from gpu_aware_profile.scoring import recompute_scores, stored_outliers
     from gpu_aware_profile.sweep import Sweep
     from gpu_aware_profile.sweep_notes import SweepNotes
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.ingest import ingest_report
 
     config = load_config(config_path)

@@ -18,6 +18,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.profile import Profile, gpu_names, seen_only
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.locality import build_levels, with_levels
@@ -28,7 +29,7 @@ from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
 
 __all__ = ["Answer", "answer", "given_cluster", "mark_busy", "stored_cluster"]
 
-_BUSY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,4}(?:,[0-9]{1,4})*)\Z")
+_BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)\Z")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Context:
         ``check_policies``: policies must exist and take the options that they are given, too
         (imports the placement package).
         """
-        from slurm_gpu_aware.config.settings import load_config
+        from slurm_gpu_aware.config.load import load_config
 
         known: tuple[str, ...] = ()
         if check_policies:

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.explain_text import explain_text
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 
 __all__ = ["check_job_id", "command"]
@@ -52,6 +51,7 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
       gpu-aware explain 1234
       gpu-aware explain 1234_7 --json
     """
+    from slurm_gpu_aware.cli.explain_text import explain_text
     from slurm_gpu_aware.selector.explanation import explain_job
     from slurm_gpu_aware.selector.ledger_reader import open_reader
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from slurm_gpu_aware.gpu_types import slot_of
+from slurm_gpu_aware.names import slot_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

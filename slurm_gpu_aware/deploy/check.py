@@ -15,7 +15,7 @@ from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 
-__all__ = ["Check", "Ground", "failed", "ok", "skipped", "warning", "words"]
+__all__ = ["Check", "DoctorContext", "failed", "ok", "skipped", "warning", "words"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def skipped(name: str, found: str, cure: str = "") -> Check:
 
 
 @dataclass
-class Ground:
+class DoctorContext:
     """What the checks look at; each part is read once, when a check asks for it.
 
     Properties raise AwareError where the thing cannot be read.

@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
-from slurm_gpu_aware.gpu_types import index_type, slot_of
+from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import by_number, hostlist
 
@@ -25,7 +25,6 @@ __all__ = [
     "gate_command",
     "gres_lines",
     "node_lines",
-    "selectd_unit",
     "slurm_settings",
 ]
 
@@ -225,36 +224,6 @@ def gate_command(config: Config) -> list[str]:
     ]
 
 
-def selectd_unit(command: Path, *, user: str, config_file: Path, store: Path) -> str:
-    """systemd unit of the selector."""
-    return f"""\
-[Unit]
-Description=GPU-aware selector for Slurm
-After=network-online.target slurmctld.service
-Wants=network-online.target
-
-[Service]
-Type=simple
-User={user}
-UMask=0027
-Environment=GPU_AWARE_CONFIG={config_file}
-ExecStart={command} selectd
-# slurmctld goes first where both want a CPU.
-Nice=10
-Restart=always
-RestartSec=5
-NoNewPrivileges=yes
-ProtectSystem=full
-ProtectHome=yes
-ReadWritePaths={store.parent}
-# Ten times what it needs on a large site: whatever users submit, the controller keeps its memory.
-MemoryMax=2G
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-
 def clock_conf(command: Path) -> str:
     """``clock.conf`` of the compute nodes: where prolog and epilog find their program."""
     return (
@@ -265,38 +234,6 @@ def clock_conf(command: Path) -> str:
         "# Notes of what is locked; a folder for them alone, local to the node, only for root.\n"
         "# locks = /var/lib/slurm-gpu-aware/clock-locks\n"
     )
-
-
-def sweep_unit(command: Path, *, user: str, config_file: Path) -> str:
-    """systemd unit that profiles every GPU node once."""
-    return f"""\
-[Unit]
-Description=Profile the GPUs of the cluster
-After=network-online.target slurmctld.service
-
-[Service]
-Type=oneshot
-User={user}
-UMask=0027
-Environment=GPU_AWARE_CONFIG={config_file}
-ExecStart={command} sweep
-"""
-
-
-def sweep_timer() -> str:
-    """systemd timer of :func:`sweep_unit`: once a month, at night."""
-    return """\
-[Unit]
-Description=Profile the GPUs of the cluster once a month
-
-[Timer]
-OnCalendar=monthly
-RandomizedDelaySec=6h
-Persistent=yes
-
-[Install]
-WantedBy=timers.target
-"""
 
 
 def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:

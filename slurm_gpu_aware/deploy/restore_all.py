@@ -26,13 +26,13 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Decision, Ledger
 
-__all__ = ["RestoredJobs", "bound_jobs", "restore_all"]
+__all__ = ["Restored", "bound_jobs", "restore_all"]
 
 _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
 
 
 @dataclass
-class RestoredJobs:
+class Restored:
     """What became of the placed jobs that wait."""
 
     opened: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class RestoredJobs:
     kept_why: str = ""
 
 
-def restore_all(client: SlurmClient, config: Config) -> RestoredJobs:
+def restore_all(client: SlurmClient, config: Config) -> Restored:
     """Give all placed jobs that wait their original request, and open their gate for good.
 
     The gate is held meanwhile, and no selector can start. If one runs, nothing is done: it looks
@@ -52,17 +52,17 @@ def restore_all(client: SlurmClient, config: Config) -> RestoredJobs:
     with _ledger(config.store.path) as decisions:
         found = bound_jobs(client.jobs(), config.gate, decisions)
         if not found:
-            return RestoredJobs()
+            return Restored()
         try:
             with _no_selector(config):
                 return _restore_all(client, config, decisions)
         except _SelectorRunsError as exc:
-            return RestoredJobs(kept=[job.id for job in found], kept_why=str(exc))
+            return Restored(kept=[job.id for job in found], kept_why=str(exc))
 
 
 def _restore_all(
     client: SlurmClient, config: Config, decisions: Callable[[str], Sequence[Decision]]
-) -> RestoredJobs:
+) -> Restored:
     bound = bound_jobs(client.jobs(), config.gate, decisions)
     ids = [job.id for job in bound]
     now = time.time()
@@ -70,13 +70,13 @@ def _restore_all(
         _, created = hold_gate(client, config.gate, now)
     except SourceError as exc:
         why = f"the gate must be held meanwhile, and cannot be: {exc}"
-        return RestoredJobs(wrong=dict.fromkeys(ids, why))
+        return Restored(wrong=dict.fromkeys(ids, why))
     try:
         wrong = release(client, config.gate, bound, now, then=JobPhase.LEFT).wrong
     finally:
         if created:
             client.delete_reservation(config.gate.reservation)
-    return RestoredJobs([job_id for job_id in ids if job_id not in wrong], wrong)
+    return Restored([job_id for job_id in ids if job_id not in wrong], wrong)
 
 
 class _SelectorRunsError(SourceError):

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from slurm_gpu_aware.clock_conf import read_clock_conf
-from slurm_gpu_aware.config.settings import Config, load_config
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.instance_lock import hold_selector_lock
 from slurm_gpu_aware.selector.clock_spool import ClockSpool

@@ -10,8 +10,8 @@ from typing import Any
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.holding_pool import lost_reservation
 from slurm_gpu_aware.gate.job_marker import BOUND
-from slurm_gpu_aware.gpu_types import index_type
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 

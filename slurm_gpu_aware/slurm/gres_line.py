@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gpu_types import slot_of
+from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.values import UNSET, parse_indices
 
 __all__ = ["GresItem", "is_slice", "parse_gres"]

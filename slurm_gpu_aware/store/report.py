@@ -23,12 +23,11 @@ from slurm_gpu_aware.bounds import (
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import Link
 from slurm_gpu_aware.model.profile import Fault, GpuRecord
+from slurm_gpu_aware.names import is_name, is_node_name
 
 __all__ = ["ProbeReport", "Timing", "check_name", "parse_report"]
 
 SCHEMA = "gpu-aware-probe/1"
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
-_CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
 MAX_SLOT = MAX_GPUS_PER_NODE - 1
@@ -65,8 +64,7 @@ class ProbeReport:
 
 def check_name(kind: str, value: str) -> str:
     """Return a node, class or model name (``kind``: one of these words) or raise ValueError."""
-    grammar = _CLASS if kind == "class" else _NODE
-    if not grammar.match(value):
+    if not (is_name(value) if kind == "class" else is_node_name(value)):
         raise ValueError(f"{quoted(value)} is not a {kind} name")
     return value
 

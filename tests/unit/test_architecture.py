@@ -7,7 +7,7 @@ import slurm_gpu_aware
 from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "gpu_types", "instance_lock"}
+SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "names", "instance_lock"}
 SHARED |= {"lockfile", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
@@ -16,8 +16,8 @@ ALLOWED = {
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),
-    "filter_rules": {"bounds", "gpu_types"},
-    "gpu_types": set(),
+    "filter_rules": {"bounds", "names"},
+    "names": set(),
     "instance_lock": {"errors", "lockfile"},
     "lockfile": set(),
     "text_file": {"bounds", "errors"},

@@ -270,7 +270,7 @@ CONFIG_NUMBERS = ["nan", "inf", "-inf", "1e308", "-1e308", "9" * 30, "9" * 5000,
 @pytest.mark.parametrize(
     "key",
     [
-        *("placement.locality_penalty", "placement.levels.switch", "gate.lease_s"),
+        *("placement.levels.cluster", "placement.levels.switch", "gate.lease_s"),
         *("gate.licence_count", "gate.queue_tests", "selector.round_s", "selector.heartbeat_s"),
         *("selector.command_timeout_s", "setup.register_timeout_s", "classes.A.clock_mhz"),
         *("policies.topo-aware-p.patience_s", "policies.topo-aware.network_gbps"),

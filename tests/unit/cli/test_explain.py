@@ -296,7 +296,7 @@ _AS_NOBODY = """
 import os, sys
 from slurm_gpu_aware.time_text import age
 from slurm_gpu_aware.selector.ledger_reader import open_reader
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.store import database, ledger
 os.setgid(65534); os.setuid(65534)
 with open_reader(load_config(sys.argv[1])) as reader:

@@ -11,7 +11,7 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.job_view import live_jobs
 from slurm_gpu_aware.gate.liveness import Silence, gate_state, selector_silence

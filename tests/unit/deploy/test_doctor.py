@@ -20,7 +20,7 @@ from store_samples import report
 
 from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.lua_files import lua_conf

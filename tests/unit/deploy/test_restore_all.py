@@ -12,8 +12,9 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli import rollout as roll
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import Config, StoreConfig, load_config
-from slurm_gpu_aware.deploy.restore_all import RestoredJobs, restore_all
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config, StoreConfig
+from slurm_gpu_aware.deploy.restore_all import Restored, restore_all
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.instance_lock import hold_selector_lock
 from slurm_gpu_aware.slurm.client import JobUpdate
@@ -22,7 +23,7 @@ PINS = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 
 
-def back(slurm: SlurmFolder) -> RestoredJobs:
+def back(slurm: SlurmFolder) -> Restored:
     return restore_all(slurm.client(), Config(store=StoreConfig(path=slurm.store)))
 
 
@@ -56,7 +57,7 @@ def test_a_placed_job_that_waits_gets_its_request_back(
     assert is_plain(job)
     assert job["licenses"] == ("matlab:2" if "matlab" in fields.get("licenses", "") else "")
     assert ";sel=hand:" in job["admin_comment"]
-    assert back(slurm) == RestoredJobs()
+    assert back(slurm) == Restored()
 
 
 def test_others_are_not_touched(slurm: SlurmFolder) -> None:
@@ -64,7 +65,7 @@ def test_others_are_not_touched(slurm: SlurmFolder) -> None:
     running = placed("9", state="RUNNING", nodes="n1", slots=[0, 1])
     slurm.write([foreign, running, parked("10")], ["n1"])
     before = slurm.jobs
-    assert back(slurm) == RestoredJobs()
+    assert back(slurm) == Restored()
     assert slurm.jobs == before
 
 

@@ -218,6 +218,11 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
         "# NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1 Features=gpu_v100"
         in (out / "slurm.conf.lines").read_text()
     )
+    unit = (out / "systemd" / "gpu-aware-selectd.service").read_text()
+    assert f"ExecStart={sys.prefix}/bin/gpu-aware selectd\n" in unit
+    assert f"Environment=GPU_AWARE_CONFIG={site.config}\n" in unit
+    assert f"ReadWritePaths={site.config.parent.parent / 'lib'}\n" in unit
+    assert "UMask=0027\n" in unit
 
 
 def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):
@@ -306,7 +311,7 @@ def test_write_follows_a_link(tmp_path: Path):
     assert real.read_text() == "b"
 
 
-@pytest.mark.parametrize("kind", ["lua", "prolog.d", "epilog.d", "resv.d"])
+@pytest.mark.parametrize("kind", ["lua", "prolog.d", "epilog.d", "resv.d", "systemd"])
 def test_shipped_files_are_found(kind: str):
     assert shipped(kind)
 

@@ -44,7 +44,7 @@ def start_selector(lib: Path) -> None:
 
 
 def roll(lib: Path) -> None:
-    with hold_lock(lib / "roll.json.lock", "rollout"):
+    with hold_lock(lib / "rollout.json.lock", "rollout"):
         pass
 
 
@@ -55,7 +55,7 @@ def hook(lib: Path) -> None:
 
 LOCKS: dict[str, Callable[[Path], None]] = {
     "selectd.lock": start_selector,
-    "roll.json.lock": roll,
+    "rollout.json.lock": roll,
     "clock-locks/.lock": hook,
 }
 
@@ -134,7 +134,7 @@ def test_root_makes_the_selectors_lock_for_the_owner_of_the_folder(folder: Path)
     start_selector(folder)
     roll(folder)
     assert (folder / "selectd.lock").stat().st_uid == NOBODY
-    assert (folder / "roll.json.lock").stat().st_uid == 0
+    assert (folder / "rollout.json.lock").stat().st_uid == 0
 
 
 @pytest.mark.parametrize("trick", ["link", "dangling link", "second name", "fifo", "folder"])

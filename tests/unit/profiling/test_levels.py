@@ -194,7 +194,7 @@ def test_a_file_that_is_neither_names_both_kinds(site: Path) -> None:
 
 
 def test_import_tells_where_the_configuration_wins(site: Path) -> None:
-    configure(site, "[placement]\nlocality_penalty = 1.5\n")
+    configure(site, "[placement.levels]\ncluster = 1.5\n")
     said = done("import", "-", text=GOOD + "C,node,5\nC,switch,4\nC,cluster,6\n").stderr
     assert "class A, level cluster: 2 was measured, 1.5 counts (configured)" in said
     assert "class C, level switch: 0.8 was measured, 1 counts (measured, not below node)" in said
