@@ -143,8 +143,9 @@ def _parked_text(answer: Mapping[str, Any]) -> str:
         slurm = answer["slurm"] or {}
         reason = slurm.get("reason")
         newest = answer["decisions"][-1] if answer["decisions"] else {}
-        if newest.get("state") == "failed":
-            why = (newest.get("outcome") or {}).get("why") or "no reason was recorded"
+        outcome = newest.get("outcome") or {}
+        if newest.get("state") == "waiting" and outcome.get("step") == "prepare":
+            why = outcome.get("why") or "no reason was recorded"
             text = f"It could not be placed: {why}."
             return paragraph(f"{text} {away or 'The next round tries again.'}")
         if reason and reason not in ("Licenses", "Priority", "Resources", "None"):

@@ -9,6 +9,7 @@ from typing import Any
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.job_view import LiveJob, find_job, live_jobs
 from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.ledger_reader import Reader, event_json, reason_for, waiting_of
 from slurm_gpu_aware.store.ledger import Decision, Event
 
@@ -16,7 +17,7 @@ __all__ = ["OPEN", "explain_job"]
 
 OPEN = ("planned", "prepared", "released", "started")
 """States of a decision after which something is still to come; Slurm may know more."""
-_UNPLACED = ("reparked", "failed")
+_UNPLACED = JobPhase.WAITING
 """States of a decision whose job waits at the gate again."""
 
 
@@ -38,7 +39,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
     waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
-    placed = decisions[-1] if decisions and decisions[-1].state not in _UNPLACED else None
+    placed = decisions[-1] if decisions and decisions[-1].state != _UNPLACED else None
     if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
         waiting = None  # placed since
     tasks = _tasks(reader, job_id) if not decisions else []
@@ -66,7 +67,7 @@ def _state(
     if waiting:
         return "parked"
     if decisions:
-        return "parked" if decisions[-1].state in _UNPLACED else decisions[-1].state
+        return "parked" if decisions[-1].state == _UNPLACED else decisions[-1].state
     kinds = {e.kind for e in events}
     if kinds & {"ended", "started"}:
         return "ended" if "ended" in kinds else "started"
