@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
 
 __all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
@@ -21,9 +21,7 @@ __all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "Ro
 RECORD = "record"
 """Key in a decision's outcome of the AdminComment that the job was parked with."""
 
-STATES = tuple(
-    JobPhase(name) for name in ("planned", "prepared", "released", "started", "waiting", "ended")
-)
+STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 """Phases of a decision's job; ``waiting``: the decision came to nothing, its outcome says why."""
 EVENT_KINDS = (
     "parked",
@@ -42,7 +40,6 @@ EVENT_KINDS = (
     "gate_lost",
     "error",
 )
-_OPEN_STATES = STATES[:4]
 
 
 @dataclass(frozen=True)
@@ -231,8 +228,8 @@ class Ledger:
 
     def open_decisions(self) -> list[Decision]:
         """Decisions whose job has neither ended nor gone back to the queue, oldest first."""
-        marks = ", ".join("?" for _ in _OPEN_STATES)
-        return self._decisions(f"WHERE state IN ({marks}) ORDER BY id", _OPEN_STATES)
+        marks = ", ".join("?" for _ in OPEN_DECISION)
+        return self._decisions(f"WHERE state IN ({marks}) ORDER BY id", OPEN_DECISION)
 
     def last_decisions(self, limit: int = 20) -> list[Decision]:
         """The newest decisions, newest first."""
@@ -311,7 +308,7 @@ class Ledger:
         A decision stays while its job may still run (states planned to started), and so do the
         events of such a job.
         """
-        marks = ", ".join("?" for _ in _OPEN_STATES)
+        marks = ", ".join("?" for _ in OPEN_DECISION)
         kept = f"SELECT job_id FROM decisions WHERE state IN ({marks})"  # noqa: S608
         with self._store.write():
             deleted = [
@@ -320,11 +317,11 @@ class Ledger:
                     (
                         "DELETE FROM decisions WHERE decided_at_unix < ?"  # noqa: S608
                         f" AND state NOT IN ({marks})",
-                        (before_unix, *_OPEN_STATES),
+                        (before_unix, *OPEN_DECISION),
                     ),
                     (
                         f"DELETE FROM events WHERE at_unix < ? AND job_id NOT IN ({kept})",  # noqa: S608
-                        (before_unix, *_OPEN_STATES),
+                        (before_unix, *OPEN_DECISION),
                     ),
                     ("DELETE FROM rounds WHERE started_at_unix < ?", (before_unix,)),
                 )

@@ -155,12 +155,12 @@ def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder)
 def test_a_job_that_came_back_shows_no_choice_as_current(site: SlurmFolder):
     gate(site, -60)
     with open_store(site.store) as store:
-        Ledger(store).add_decision(decision("7", state="reparked"))
+        Ledger(store).add_decision(decision("7", state="waiting"))
     told = run(site, "explain", "7")[0]
     assert "asked gpus=4, class=A" in told
     assert "chosen" not in told
     assert "Earlier placements time place slowdown became" in told
-    assert "1.590 reparked" in told
+    assert "1.590 waiting" in told
 
 
 def test_tasks_as_queue_shows_them(site: SlurmFolder):
