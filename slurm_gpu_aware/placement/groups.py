@@ -14,9 +14,20 @@ import numpy as np
 
 from slurm_gpu_aware.model.cluster import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.fit import fitting_groups
 from slurm_gpu_aware.placement.masks import popcount
 
-__all__ = ["Candidate", "GroupKey", "best_first", "enough_rows", "load_of_groups", "top_rows"]
+__all__ = [
+    "Candidate",
+    "GroupKey",
+    "best_first",
+    "fullest",
+    "groups_of",
+    "load_of_groups",
+    "top_rows",
+]
+
+_MOST_GROUPS = 32  # groups that are compared where no bound tells which are worth it
 
 GroupKey = tuple[float, ...]
 """What a group is worth: less is better, compared in order; ends with its load and number."""
@@ -34,14 +45,15 @@ def load_of_groups(cell: Cell) -> FloatArray:
     return load.astype(np.float64, copy=False)
 
 
-def enough_rows(cell: Cell) -> IntArray:
-    """Groups with enough candidate rows, the required nodes among them."""
-    counts = np.bincount(cell.group, minlength=cell.level.groups)
-    required = cell.supply.request.required
-    if required:
-        number = cell.level.group[required[0]]
-        return np.array([number] if counts[number] >= cell.split.nodes else [], dtype=np.int64)
-    return np.flatnonzero(counts >= cell.split.nodes)
+def groups_of(cell: Cell) -> IntArray:
+    """Numbers of the groups that hold a set of the cell, ascending."""
+    fine = fitting_groups(cell.supply, cell.level, cell.split, cell.units, cell.masks)
+    return np.flatnonzero(fine)
+
+
+def fullest(cell: Cell, numbers: IntArray) -> IntArray:
+    """Of these groups those with the fewest free GPUs, at most ``_MOST_GROUPS``."""
+    return np.asarray(numbers[np.lexsort((numbers, load_of_groups(cell)[numbers]))][:_MOST_GROUPS])
 
 
 def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) -> IntArray:

@@ -27,13 +27,13 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.cluster import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.placement.candidate_rows import left_beside
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows
+from slurm_gpu_aware.placement.groups import groups_of, load_of_groups, top_rows
 from slurm_gpu_aware.placement.link_kinds import (
     Goal,
     Kinds,
     choice_of,
-    gpus_left,
     graph_of,
     kinds_of,
 )
@@ -249,7 +249,7 @@ def _choose_rows(cell: Cell, kinds: Kinds, best: list[_Best], goal: Goal) -> Cho
     if count == 1 and len(cell.units) == 1:
         return _only_row(cell, best[0], goal, kinds)
     values = np.array([b.values for b in best])
-    left, own = gpus_left(cell), popcount(cell.masks).astype(np.int64)
+    left, own = left_beside(cell), popcount(cell.masks).astype(np.int64)
     if count == 1:
         # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
         top = values[:, 0] == values[:, 0].max()
@@ -321,7 +321,7 @@ def _considered(cell: Cell, kinds: Kinds, best: list[_Best], picked: int) -> tup
 
 def _rows_of_best_group(cell: Cell, order: IntArray, values: FloatArray, goal: Goal) -> IntArray:
     """Of each group the best rows; of the groups the one whose rows are best together."""
-    numbers = enough_rows(cell)
+    numbers = groups_of(cell)
     top = top_rows(cell.group, order, numbers, cell.split.nodes)
     if len(numbers) == 1:
         return np.asarray(top[0])
@@ -332,7 +332,7 @@ def _rows_of_best_group(cell: Cell, order: IntArray, values: FloatArray, goal: G
         first = worst
     else:
         first, second = first.sum(axis=1), np.zeros(len(numbers))
-    left = gpus_left(cell)[top].sum(axis=1)
+    left = left_beside(cell)[top].sum(axis=1)
     keys = (numbers, load_of_groups(cell)[numbers], left, -second, -first)
     return np.asarray(top[int(np.lexsort(keys)[0])])
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.cluster import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.placement.candidate_rows import left_beside
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.groups import (
     Candidate,
@@ -27,7 +28,6 @@ from slurm_gpu_aware.placement.link_kinds import (
     Goal,
     Kinds,
     choice_of,
-    gpus_left,
 )
 from slurm_gpu_aware.placement.selection import Choice
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
@@ -56,7 +56,7 @@ def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
         cuts.append(
             "index sets of nodes with more than 16 GPUs compared by the sum of all their links"
         )
-    left = gpus_left(cell)
+    left = left_beside(cell)
     best: tuple[GroupKey, int, IntArray] | None = None
     ties = 0
     for bound, number in _promising(cell, kinds, goal, found, left):

@@ -22,7 +22,7 @@ from slurm_gpu_aware.placement.candidate_rows import (
     left_beside,
 )
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows
+from slurm_gpu_aware.placement.groups import groups_of, load_of_groups, top_rows
 from slurm_gpu_aware.placement.masks import popcount
 from slurm_gpu_aware.placement.same_slots import choose_same
 from slurm_gpu_aware.placement.uneven_selection import choose_uneven
@@ -111,7 +111,7 @@ def _choose_even(cell: Cell, best_fit: bool) -> Choice:
     required = cell.supply.request.required
     if required:
         key[np.isin(cell.units, list(required))] -= 1 << 60
-    group, fine = cell.group, enough_rows(cell)
+    group, fine = cell.group, groups_of(cell)
     if not len(fine):
         raise ValueError("the cell holds no set: it was not found feasible")
     top = top_rows(group, key.argsort(kind="stable"), fine, count)

@@ -8,11 +8,13 @@ import numpy as np
 
 from slurm_gpu_aware.model.cluster import IntArray
 from slurm_gpu_aware.placement.candidate_rows import Choice, fixed_scores
-from slurm_gpu_aware.placement.cells import Cell, uneven_capacity, uneven_groups, widest_nodes
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.fit import uneven_capacity, widest_nodes
 from slurm_gpu_aware.placement.groups import (
     Candidate,
     GroupKey,
     best_first,
+    groups_of,
     load_of_groups,
     top_rows,
 )
@@ -26,7 +28,7 @@ def choose_uneven(cell: Cell) -> Choice:
     supply, request = cell.supply, cell.supply.request
     capacity = uneven_capacity(supply, cell.units, cell.masks)
     group = cell.group
-    fine = np.flatnonzero(uneven_groups(supply, cell.level, cell.units, cell.masks))
+    fine = groups_of(cell)
     best: tuple[GroupKey, IntArray, IntArray] | None = None
     for bound, number in _promising(cell, fine):
         if best is not None and best[0] < bound:

@@ -12,8 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.placement.candidate_rows import left_beside
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.link_kinds import choice_of, gpus_left, kinds_of
+from slurm_gpu_aware.placement.link_kinds import choice_of, kinds_of
 from slurm_gpu_aware.placement.selection import Choice, choose
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
@@ -82,7 +83,7 @@ def choose_by_sockets(cell: Cell) -> Choice:
             spanned.append(_sockets(graph, masks[-1]))
     sockets = np.array(spanned, dtype=np.int64)[kinds.of_row]
     rows = np.flatnonzero(sockets == sockets.min())
-    left = gpus_left(cell)[rows]
+    left = left_beside(cell)[rows]
     rows = rows[left == left.min()]
     row = rows[np.argmin(cell.units[rows])][None]
     chosen = masks[int(kinds.of_row[row[0]])]

@@ -28,13 +28,14 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import MOST_NODES, assignment
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.split import choose_by_sockets
-from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import two_levels
 from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
 from slurm_gpu_aware.placement.links import choose_by_links, compared_in_part, promised_set
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
 from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
     PAPER,

@@ -7,11 +7,12 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell
-from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import level_views
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
 from slurm_gpu_aware.placement.selection import choose
+from slurm_gpu_aware.placement.shapes import splits
 
 __all__ = ["Pal", "best_cell", "traversal"]
 
