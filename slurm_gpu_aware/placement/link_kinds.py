@@ -119,9 +119,7 @@ def sorted_rows(
         table = np.stack(columns, axis=1)
         _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
     picked = zip(*(column[first].tolist() for column in columns), strict=True)
-    kinds = [
-        (machine, free & _ALL, own & _ALL, bool(plain)) for machine, free, own, plain in picked
-    ]
+    kinds = [(m, f & _ALL, a & _ALL, bool(p)) for m, f, a, p in picked]
     return inverse.reshape(-1), kinds
 
 
