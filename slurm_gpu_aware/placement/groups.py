@@ -8,7 +8,7 @@ after one or two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from slurm_gpu_aware.placement.masks import popcount
 __all__ = [
     "Candidate",
     "GroupKey",
+    "Walk",
     "best_first",
     "fullest",
     "groups_of",
@@ -70,6 +71,27 @@ def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) ->
     return np.asarray(by_group[starts[:, None] + np.arange(count)])
 
 
+class Walk:
+    """Groups from the most promising one on, until none that is left can be better."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._candidates = candidates
+        self._best: GroupKey | None = None
+
+    def __iter__(self) -> Iterator[Candidate]:
+        for bound, number in self._candidates:
+            if self._best is not None and self._best < bound:
+                return
+            yield bound, number
+
+    def improves(self, key: GroupKey) -> bool:
+        """Say whether the key is better than all before it, and remember it if so."""
+        if self._best is not None and key >= self._best:
+            return False
+        self._best = key
+        return True
+
+
 def best_first(numbers: IntArray, load: FloatArray, *least: FloatArray) -> Iterator[Candidate]:
     """Groups from the most promising on, each with the least key that it can have.
 
@@ -78,8 +100,6 @@ def best_first(numbers: IntArray, load: FloatArray, *least: FloatArray) -> Itera
     numbers : (G,) groups.
     load : (groups,) free GPUs of every group: of equally good groups the emptiest comes last.
     least : (G,) lower bounds of the parts of the key, in order.
-
-    A caller that holds a key smaller than the one it is given has its answer.
     """
     columns = (*least, load[numbers], numbers)
     for at in np.lexsort(columns[::-1]).tolist():

@@ -26,15 +26,17 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import MOST_NODES, assignment
+from slurm_gpu_aware.placement.by_links import ByLinks, compared_in_part
+from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.split import choose_by_sockets
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import two_levels
 from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
-from slurm_gpu_aware.placement.links import choose_by_links, compared_in_part, promised_set
+from slurm_gpu_aware.placement.link_values import promised_set
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
 from slurm_gpu_aware.placement.score_table import flat_table
-from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.placement.selection import Choice
 from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
@@ -211,7 +213,7 @@ class LinkPolicy(Policy):
         cell = self.cell(request, cluster)
         if cell is None:
             return None
-        choice = choose_by_links(cell, goal)
+        choice = ByLinks(goal).choose(cell)
         links = links_account(cell, choice, goal)
         rule, by = links_rule(choice, goal, links), _COMPARED_BY[goal.objective]
         why = {**self.account(cell), **links}
@@ -257,7 +259,7 @@ class MapaBaseline(Policy):
 
     def choose(self, cell: Cell) -> Choice:
         """Return a set of the cell, whatever its bandwidths are."""
-        return choose(cell, best_fit=False)
+        return ByScores(best_fit=False).choose(cell)
 
 
 class MapaTopoAware(MapaBaseline):

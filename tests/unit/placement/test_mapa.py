@@ -14,7 +14,7 @@ from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement import links
+from slurm_gpu_aware.placement import link_values
 from slurm_gpu_aware.placement.drb.split import bisect
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology import general, matching, wide
@@ -243,7 +243,7 @@ def test_a_grid_of_sixteen_is_placed_exactly():
 
 
 def test_a_pattern_that_is_too_wide_is_searched_in_part_and_says_so(monkeypatch):
-    caches = (matching.best_sets, matching.match, links._best_set)
+    caches = (matching.best_sets, matching.match, link_values.best_set)
     monkeypatch.setattr(wide, "_MOST_STATES", 100)
     for cache in caches:
         cache.cache_clear()
