@@ -38,7 +38,7 @@ class Waiting:
     """One sentence for a person."""
     shadow_start_s: float | None = None
     """Latest start by the shadow reservation; None: no reservation was made for it."""
-    never: bool = False
+    infeasible: bool = False
     """Not even the idle cluster, as it stands, has a place for it."""
     by_policy: bool = False
     """An option of its policy is the reason: what it forbids, Slurm would not keep to either."""
