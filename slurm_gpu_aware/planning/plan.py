@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import DEFAULT
 
 __all__ = ["Plan", "PlanSettings", "Waiting"]
@@ -27,6 +28,21 @@ class PlanSettings:
     """EASY backfill behind the first job that does not fit."""
     backfill_depth: int = 1000
     """At most this many jobs behind the head are tried."""
+
+    def clock_mhz(self, request: Request) -> int | None:
+        """Return the SM clock to lock for a request, MHz, or None to leave the default.
+
+        A number of the request counts as it is, ``max`` is the site's largest clock, and ``auto``
+        or nothing is the default of the job's class. Any other word leaves the default.
+        """
+        wish = request.clock
+        if wish is None or wish == "auto":
+            return self.class_clock_mhz.get(request.app_class)
+        if wish == "max":
+            return self.max_clock_mhz
+        if isinstance(wish, int):
+            return wish
+        return int(wish) if wish.isascii() and wish.isdigit() else None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import Beside, reserve
-from slurm_gpu_aware.planning.clock import clock_mhz
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
@@ -246,7 +245,7 @@ class _Round:
     def _book(self, request: Request, found: Assignment, held: Mapping[int, Held]) -> None:
         self.running.append(as_running(request, found, self.now, held))
         self.running += unsure(held, self.now)
-        self.assignments.append(replace(found, clock_mhz=clock_mhz(request, self.settings)))
+        self.assignments.append(replace(found, clock_mhz=self.settings.clock_mhz(request)))
 
     def _wait(
         self,
