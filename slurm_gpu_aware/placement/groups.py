@@ -28,7 +28,7 @@ __all__ = [
     "top_rows",
 ]
 
-_MOST_GROUPS = 32  # groups that are compared where no bound tells which are worth it
+_MOST_GROUPS = 32  # groups that are compared where no bound says which are worth it
 
 GroupKey = tuple[float, ...]
 """What a group is worth: less is better, compared in order; ends with its load and number."""

@@ -37,7 +37,7 @@ class BestSet:
     mask: int
     sets: int
     ties: int
-    told: int = 0
+    promised: int = 0
     """On plain nodes the set that the values are those of; ``mask`` is then only a count."""
 
 
@@ -75,7 +75,7 @@ def worst_set(graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal)
 
 def promised_set(graph: HardwareGraph, free: int, slots: tuple[int, ...], goal: Goal) -> int:
     """Mask of the worst set that Slurm may pick on a plain node: the one that counted."""
-    return worst_set(graph, free, free, len(slots), goal).told
+    return worst_set(graph, free, free, len(slots), goal).promised
 
 
 def _scored(

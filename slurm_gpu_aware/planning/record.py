@@ -63,7 +63,7 @@ def record_round(
         "policy_options": {name: _options(options) for name, options in given if name in used},
         "queue": rows,
         "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
-        "node_groups": [[kept.name, kept.of.tolist()] for kept in groups],
+        "node_groups": [[one.name, one.of.tolist()] for one in groups],
         "cluster": _cluster(cluster),
         "placed": {
             a.job_id: [[cluster.nodes[n] for n in a.nodes], [list(s) for s in a.slots]]

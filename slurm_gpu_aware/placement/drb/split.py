@@ -44,8 +44,8 @@ def bisect(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
     masks = masks_of_size(part.n, half)
     masks = masks[masks & 1 == 1] if len(slots) > 1 else masks
     full = (1 << part.n) - 1
-    kept = preserved_bw(part, full, masks) + preserved_bw(part, full, full ^ masks)
-    first = mask_of([slots[i] for i in slots_of(int(masks[int(np.argmax(kept))]))])
+    inside = preserved_bw(part, full, masks) + preserved_bw(part, full, full ^ masks)
+    first = mask_of([slots[i] for i in slots_of(int(masks[int(np.argmax(inside))]))])
     return first, gpus ^ first
 
 
