@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from gpu_aware_profile.cli import BAD_SHOWN, SKIPPED, store_options
+from gpu_aware_profile.cli import store_options
 from slurm_gpu_aware.cli.options import SECONDS
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.errors import StoreError
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.text_file import BadRow
 
 __all__ = ["import_command"]
+
+SKIPPED = 3
+"""Exit code of an import that left bad rows out."""
+BAD_SHOWN = 20
+"""Bad rows that are named before they are only counted."""
 
 
 @click.command("import")

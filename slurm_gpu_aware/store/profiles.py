@@ -7,9 +7,8 @@ import sqlite3
 from collections.abc import Sequence
 from operator import attrgetter
 
-from slurm_gpu_aware.model.hardware_graph import Link
 from slurm_gpu_aware.model.penalties import level_ratios
-from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Profile
+from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Link, Profile
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.inventory import unseen_gpus
 from slurm_gpu_aware.store.levels import level_times

@@ -150,7 +150,9 @@ def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
             number = ledger.add_decision(
                 decision(job_id, state="prepared", decided_at=at - 60 * earlier)
             )
-            ledger.set_outcome(number, "waiting", NOW + 5, {"step": "prepare", "why": "Slurm refused TresPerNode"})
+            ledger.set_outcome(
+                number, "waiting", NOW + 5, {"step": "prepare", "why": "Slurm refused TresPerNode"}
+            )
     waits = json.loads(run(site, "explain", "8", "--json").stdout)
     assert waits["state"] == "parked"
     assert waits["waiting"]["reason"] == "no 4 free GPUs"
