@@ -114,31 +114,24 @@ def sweep(
 
     config = load_config(config_path)
     path = store_path if store_path is not None else config.store.path
-    sweep_id = resume or time.strftime("%Y%m%dT%H%M%S")
-    notes = SweepNotes(path.parent / "sweeps", sweep_id)
+    notes = SweepNotes(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
     given = {name: context.params[name] for name in _REMEMBERED}
     if resume is not None:
         _check_resume(notes, resume)
         given = _as_before(context, notes.scope().options, given)
-    settings = _settings(sweep_id, given)
+    settings = _settings(notes.sweep_id, given)
     scope, targets, outcomes = _plan(notes, nodes, given, resume=resume is not None)
     done = notes.done()
     left = [target for target in targets if target.node not in done]
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
-    _announce(sweep_id, len(left), len(done), notes, resume)
-    again = _go_on(sweep_id, store_path, config_path)
+    _announce(len(left), len(done), notes, resume)
+    again = _go_on(notes.sweep_id, store_path, config_path)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # no probe may outlive us
     with written(path, config) as store:
         notes.begin(scope)
         running = Sweep(settings, lambda report: ingest_report(store, report))
         try:
-            for outcome in _shown(running.run(left), len(left)):
-                outcomes.append(outcome)
-                if outcome.state == "done":
-                    notes.note(outcome.node)
-        except KeyboardInterrupt:
-            say(f"go on with: {again}")
-            raise
+            outcomes += _noted(_shown(running.run(left), len(left)), notes, again)
         finally:
             if notes.done():
                 recompute_scores(store, config.site.classes)
@@ -231,10 +224,24 @@ def _go_on(sweep_id: str, store_path: Path | None, config_path: str | None) -> s
     return shlex.join(words)
 
 
-def _announce(sweep_id: str, left: int, done: int, notes: SweepNotes, resume: str | None) -> None:
+def _noted(outcomes: Iterable[Outcome], notes: SweepNotes, again: str) -> list[Outcome]:
+    """All outcomes; each node that is done is noted at once."""
+    found: list[Outcome] = []
+    try:
+        for outcome in outcomes:
+            found.append(outcome)
+            if outcome.state == "done":
+                notes.note(outcome.node)
+    except KeyboardInterrupt:
+        say(f"go on with: {again}")
+        raise
+    return found
+
+
+def _announce(left: int, done: int, notes: SweepNotes, resume: str | None) -> None:
     already = f", {done} done before" if done else ""
-    say(f"sweep {sweep_id}: {left} nodes to probe{already}")
-    others = [name for name in notes.unfinished() if name != sweep_id]
+    say(f"sweep {notes.sweep_id}: {left} nodes to probe{already}")
+    others = [name for name in notes.unfinished() if name != notes.sweep_id]
     if others and resume is None:
         say(f"unfinished: {', '.join(others)} (--resume ID goes on with one)")
 

@@ -68,7 +68,6 @@ def import_timings(
     *,
     taken_at: float,
     classes: Sequence[str] = (),
-    source: str = "import",
     new_gpus: bool = False,
 ) -> int:
     """Add timings from elsewhere, measured at ``taken_at`` (Unix s); all or none.
@@ -99,8 +98,8 @@ def import_timings(
                 )
             store.execute(
                 "INSERT INTO timings (node, slot, class, taken_at_unix, run, value_ms, source)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*key, float(taken_at), run, float(row.value_ms), source),
+                " VALUES (?, ?, ?, ?, ?, ?, 'import')",
+                (*key, float(taken_at), run, float(row.value_ms)),
             )
     return len(good)
 
