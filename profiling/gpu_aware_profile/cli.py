@@ -23,9 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ELSEWHERE = {
     "export": "gpu_aware_profile.commands_show:export",
     "show": "gpu_aware_profile.commands_show:show",
-    "classify": "gpu_aware_profile.commands_fit:classify",
+    "classify": "gpu_aware_profile.commands_classify:classify",
     "forget": "gpu_aware_profile.commands_forget:forget",
-    "fit-effbw": "gpu_aware_profile.commands_fit:fit_effbw",
+    "fit-effbw": "gpu_aware_profile.commands_effbw:fit_effbw",
     "import": "gpu_aware_profile.commands_import:import_command",
     "node": "gpu_aware_profile.commands_probe:node",
     "sweep": "gpu_aware_profile.commands_sweep:sweep",

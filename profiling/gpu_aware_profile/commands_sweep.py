@@ -27,11 +27,6 @@ __all__ = ["sweep"]
 PARTLY = 3
 """Exit code of a sweep that left nodes out."""
 
-_REMEMBERED = (
-    *("jobs", "time_limit", "wait", "classes", "backend", "repeats", "srun_option", "command"),
-)
-"""Parameters that a sweep which goes on takes from its beginning."""
-
 
 @click.command()
 @store_options
@@ -73,19 +68,13 @@ _REMEMBERED = (
 @click.pass_context
 def sweep(
     context: click.Context,
+    /,
     store_path: Path | None,
     config_path: str | None,
     nodes: tuple[str, ...],
     resume: str | None,
-    jobs: int,
-    time_limit: float,
-    wait: float,
-    classes: tuple[str, ...],
-    backend: str | None,
-    repeats: int,
-    srun_option: tuple[str, ...],
-    command: str,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Probe every GPU node through Slurm and store the results and the new scores.
 
@@ -115,7 +104,6 @@ def sweep(
     config = load_config(config_path)
     path = store_path if store_path is not None else config.store.path
     notes = SweepNotes(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
-    given = {name: context.params[name] for name in _REMEMBERED}
     if resume is not None:
         _check_resume(notes, resume)
         given = _as_before(context, notes.scope().options, given)
