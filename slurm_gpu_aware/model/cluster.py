@@ -203,7 +203,6 @@ class Cluster:
         cpus_per_node: int = 1 << 20,
         memory_mb_per_node: int = 1 << 40,
         graph: HardwareGraph | None = None,
-        model: str | None = None,
         same_indices: bool = True,
     ) -> Cluster:
         """An idle cluster of equal nodes, as tests, examples and the simulator want it.
@@ -226,7 +225,7 @@ class Cluster:
             free_cpus=np.full(n, cpus_per_node, dtype=np.int64),
             free_memory_mb=np.full(n, memory_mb_per_node, dtype=np.int64),
             indexed=np.ones(n, dtype=np.bool_),
-            model=(model,) * n,
+            model=(None,) * n,
             graphs=() if graph is None else (graph,) * n,
             same_indices=same_indices,
         )

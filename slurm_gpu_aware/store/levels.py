@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_gpu_aware.bounds import MAX_TIME_MS, MIN_TIME_MS, check_time_ms
+from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
 from slurm_gpu_aware.store.database import Store
@@ -84,14 +84,9 @@ def import_levels(
 
 
 def level_times(store: Store) -> list[LevelTime]:
-    """All times, by class and model, tightest level first, in the order of the import.
-
-    What cannot be a time is left out: an earlier release let such values in.
-    """
+    """All times, by class and model, tightest level first, in the order of the import."""
     rows = store.query(
-        "SELECT class, model, level, value_ms FROM level_times WHERE value_ms BETWEEN ? AND ?"
-        " ORDER BY class, model, run",
-        (MIN_TIME_MS, MAX_TIME_MS),
+        "SELECT class, model, level, value_ms FROM level_times ORDER BY class, model, run"
     )
     times = [LevelTime(r["class"], r["level"], r["value_ms"], r["model"]) for r in rows]
     known = [time for time in times if time.level in LEVELS]
