@@ -82,12 +82,12 @@ def rescore(store_path: Path | None, config_path: str | None, reference: str | N
       gpu-aware-profile rescore
       gpu-aware-profile rescore --reference cluster
     """
-    from gpu_aware_profile.opening import written
     from gpu_aware_profile.scoring import recompute_scores
+    from gpu_aware_profile.writable_store import writable_store
     from slurm_gpu_aware.config.load import load_config
 
     config = load_config(config_path)
-    with written(store_path or config.store.path, config) as store:
+    with writable_store(store_path or config.store.path, config) as store:
         count = recompute_scores(store, config.site.classes, reference=reference)
         say(f"{count} scores in {store.path}")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gpu_aware_profile.import_file import holds_levels, read_levels, read_timings
 from gpu_aware_profile.level_tables import hidden
-from gpu_aware_profile.opening import written
 from gpu_aware_profile.scoring import recompute_scores, stored_outliers
+from gpu_aware_profile.writable_store import writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
@@ -55,7 +55,7 @@ class Import:
     def _timings(self) -> bool:
         rows, bad = read_timings(self.table, self.app_class)
         classes = self.config.site.classes
-        with written(self.path, self.config) as store, store.write():
+        with writable_store(self.path, self.config) as store, store.write():
             good, unknown = check_timings(store, rows, classes, new_gpus=self.new_gpus)
             bad = sorted([*bad, *unknown])
             self._refuse(bad, some=bool(good))
@@ -93,7 +93,7 @@ class Import:
         times = [row.time for row in good]
         if not self.accept_outliers:
             _refuse_far(times)
-        with written(self.path, self.config) as store:
+        with writable_store(self.path, self.config) as store:
             count = import_levels(store, good, taken_at=self.taken_at, classes=classes)
         names = list(dict.fromkeys(time.app_class for time in times))
         plural = "" if len(names) == 1 else "es"

@@ -23,7 +23,7 @@ from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_s
 from slurm_gpu_aware.placement.feasible import Split, allowed_nodes
 from slurm_gpu_aware.placement.link_kinds import graph_of
 from slurm_gpu_aware.placement.masks import MaskArray, pack
-from slurm_gpu_aware.topology.levels import network_of, path_sum
+from slurm_gpu_aware.topology.distances import network_of, path_sum
 
 __all__ = ["Machines", "kind_mask", "scale_for"]
 
