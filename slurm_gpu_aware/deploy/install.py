@@ -1,4 +1,4 @@
-"""What ``gpu-aware setup`` would write, as a list of changes, and writing them safely.
+"""Installation: what ``gpu-aware setup`` writes, as a list of changes.
 
 Nothing here changes the GRES types of a node that slurm.conf already knows with GPUs: Slurm would
 kill or requeue the jobs that run on it. Such nodes get lines to apply by hand on a drained node.
@@ -87,8 +87,7 @@ class Plan:
 
 def for_output(site: Site, folder: Path) -> Plan:
     """Everything as separate files for review, under ``folder``."""
-    scripts = _scripts(site.slurm_dir)
-    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    settings = _settings(site)
     lines = [f"{key}={value}" for key, value in settings.values.items()]
     nodes = render.node_lines(site.nodes)
     text = "# Merge into slurm.conf.\n" + "\n".join(lines) + "\n"
@@ -98,14 +97,9 @@ def for_output(site: Site, folder: Path) -> Plan:
     changes = [
         Change(folder / "slurm.conf.lines", text),
         Change(folder / "create-gate.sh", _gate_script(site.config), 0o755),
-        Change(folder / LUA_CONF, _lua_conf(site)),
         Change(folder / CLOCK_CONF, render.clock_conf(_commands() / "gpu-aware-clock")),
-        *(_copy(p, folder / p.name) for p in [*filter_files(), *_own_filter()]),
-        *(
-            _copy(source, folder / target.parent.name / target.name, 0o755)
-            for source, target in scripts
-        ),
-        *_units(site, folder / "systemd"),
+        *_own_files(site, folder, folder / "systemd"),
+        *(_copy(source, folder / source.name) for source in _own_filter()),
     ]
     if site.nodes:
         body = "\n".join(render.gres_lines(site.nodes)) + "\n"
@@ -115,18 +109,13 @@ def for_output(site: Site, folder: Path) -> Plan:
 
 def in_place(site: Site) -> Plan:
     """The site's own files, changed as little as possible."""
-    scripts = _scripts(site.slurm_dir)
-    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    settings = _settings(site)
     notes = [*settings.notes, *_profile_notes(site)]
-    changes = [_copy(source, target, 0o755) for source, target in scripts]
-    changes += [_copy(p, site.slurm_dir / p.name) for p in filter_files()]
-    changes.append(Change(site.slurm_dir / LUA_CONF, _lua_conf(site)))
+    changes = _own_files(site, site.slurm_dir, site.unit_dir)
     clock = clock_conf_path(site.config)
     if not clock.exists():  # settings of the site are kept
-        text = render.clock_conf(_commands() / "gpu-aware-clock")
-        changes.append(Change(clock, text))
+        changes.append(Change(clock, render.clock_conf(_commands() / "gpu-aware-clock")))
     changes += _filter(site, notes)
-    changes += _units(site, site.unit_dir)
     changes += _gres(site, notes)
     if site.conf_text is None:
         notes.append(
@@ -138,6 +127,30 @@ def in_place(site: Site) -> Plan:
         changed = edit_settings(site.conf_text, settings.values)
         changes.append(Change(site.slurm_dir / "slurm.conf", changed))
     return Plan(tuple(changes), tuple(notes))
+
+
+def _settings(site: Site) -> render.Settings:
+    """Settings for slurm.conf, our scripts where they will be in place."""
+    scripts = {
+        key: str(site.slurm_dir / kind / source.name)
+        for kind, key in SCRIPT_KEYS.items()
+        for source in shipped(kind)
+    }
+    return render.slurm_settings(site.config, site.conf, scripts)
+
+
+def _own_files(site: Site, folder: Path, unit_dir: Path) -> list[Change]:
+    """Scripts, filter, the filter's configuration and units: files that are ours alone."""
+    return [
+        *(
+            _copy(source, folder / kind / source.name, 0o755)
+            for kind in SCRIPT_KEYS
+            for source in shipped(kind)
+        ),
+        *(_copy(source, folder / source.name) for source in filter_files()),
+        Change(folder / LUA_CONF, _lua_conf(site)),
+        *_units(site, unit_dir),
+    ]
 
 
 def clock_conf_path(config: Config) -> Path:
@@ -208,7 +221,7 @@ def node_states(conf: SlurmConf) -> dict[str, str]:
 
 
 def sockets(conf: SlurmConf) -> dict[str, tuple[int, int]]:
-    """Node -> (sockets, cores per socket), for nodes whose line says both."""
+    """Node -> (sockets, cores per socket), where the line of the node says both."""
     out: dict[str, tuple[int, int]] = {}
     for record in conf.nodes:
         count, cores = record.get("sockets", ""), record.get("corespersocket", "")
@@ -218,7 +231,7 @@ def sockets(conf: SlurmConf) -> dict[str, tuple[int, int]]:
 
 
 def _described(lines: Iterable[str]) -> set[str]:
-    """Nodes whose GPUs the site's own gres.conf lines describe."""
+    """Nodes with GPUs that the site's own gres.conf lines describe."""
     out: set[str] = set()
     for line in lines:
         fields = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line.split("#", 1)[0]))
@@ -320,17 +333,6 @@ def operators(config: Config, slurm_user: str) -> list[int]:
             where = "slurm.conf" if key == "SlurmUser" else str(file)
             raise ConfigError(f"{where}: {key}: no such user on this host: {name!r}") from None
     return sorted(found)
-
-
-def _scripts(slurm_dir: Path) -> list[tuple[Path, Path]]:
-    """(shipped prolog, epilog or script for reservations, where it goes)."""
-    return [
-        (source, slurm_dir / kind / source.name) for kind in SCRIPT_KEYS for source in shipped(kind)
-    ]
-
-
-def _script_settings(scripts: Iterable[tuple[Path, Path]]) -> dict[str, str]:
-    return {SCRIPT_KEYS[target.parent.name]: str(target) for _, target in scripts}
 
 
 def _gate_script(config: Config) -> str:

@@ -5,8 +5,8 @@ RUNNING with reason Prolog. Nor is one that a slurmd is told to launch when it r
 moment after slurmctld. So a reservation of all nodes keeps jobs from starting until the slurmds
 have begun anew; it ends by itself if we are killed.
 
-Some releases of Slurm can hang when they are reconfigured (docs/slurm.md). Somebody then has to
-restart slurmctld, and the slurmds have not been told: it is done once more.
+Some releases of Slurm can hang when they are reconfigured (docs/slurm.md). An administrator then has
+to restart slurmctld, and the slurmds have not been told: it is done once more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOST = re.compile(
     r"|message (?:send|receive) failure",
     re.IGNORECASE,
 )
-"""Nobody said no: slurmctld was too slow to answer, hangs, or has died."""
+"""Slurm has not refused: slurmctld was too slow to answer, hangs, or has died."""
 _HANGS = (
     "slurmctld has not answered for {silent:.0f} s, since 'scontrol reconfigure' ({error}). Look at"
     " its log: if it ended, mend what it complains of and start it. If it runs and the log does not"
