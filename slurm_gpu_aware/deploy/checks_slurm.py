@@ -8,7 +8,15 @@ from pathlib import Path
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.check import Check, DoctorContext, failed, ok, skipped, warning, words
+from slurm_gpu_aware.deploy.doctor_context import (
+    Check,
+    DoctorContext,
+    failed,
+    ok,
+    skipped,
+    warning,
+    words,
+)
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER, filter_files, operators
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.gate import holding_pool as shelf
@@ -206,7 +214,7 @@ def _squeeze(lua: str) -> str:
 
 
 def _set(table: str, key: str) -> set[str]:
-    """Values of a list, in any order; without root, who always may."""
+    """Values of a list, in any order; without root, which is always an operator."""
     return set((_entry(table, key) or "").strip("{}").split(",")) - {"", _ROOT}
 
 
