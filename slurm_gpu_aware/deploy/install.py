@@ -21,6 +21,7 @@ from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.errors import ConfigError, SourceError
 from slurm_gpu_aware.names import slot_of
+from slurm_gpu_aware.slurm.confblocks import pairs_of
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
     edit_settings,
@@ -96,7 +97,6 @@ def for_output(site: Site, folder: Path) -> Plan:
         text += "".join(f"# {line}\n" for line in nodes)
     changes = [
         Change(folder / "slurm.conf.lines", text),
-        Change(folder / "create-gate.sh", _gate_script(site.config), 0o755),
         Change(folder / CLOCK_CONF, render.clock_conf(_commands() / "gpu-aware-clock")),
         *_own_files(site, folder, folder / "systemd"),
         *(_copy(source, folder / source.name) for source in _own_filter()),
@@ -215,7 +215,7 @@ def node_states(conf: SlurmConf) -> dict[str, str]:
         gpus = _gpu_items(record)
         if gpus:
             exact = all(slot_of(item.kind) is not None for item in gpus)
-            for name in expand(record["nodename"]):
+            for name in expand_hostlist(record["nodename"]):
                 out[name] = "indexed" if exact else "plain"
     return out
 
@@ -226,7 +226,7 @@ def sockets(conf: SlurmConf) -> dict[str, tuple[int, int]]:
     for record in conf.nodes:
         count, cores = record.get("sockets", ""), record.get("corespersocket", "")
         if count.isdigit() and cores.isdigit():
-            out.update(dict.fromkeys(expand(record["nodename"]), (int(count), int(cores))))
+            out.update(dict.fromkeys(expand_hostlist(record["nodename"]), (int(count), int(cores))))
     return out
 
 
@@ -234,16 +234,10 @@ def _described(lines: Iterable[str]) -> set[str]:
     """Nodes with GPUs that the site's own gres.conf lines describe."""
     out: set[str] = set()
     for line in lines:
-        fields = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line.split("#", 1)[0]))
-        lower = {k.lower(): v for k, v in fields.items()}
-        if lower.get("name", "").lower() == "gpu" and "nodename" in lower:
-            out.update(expand(lower["nodename"]))
+        fields = {key.lower(): value for key, value in pairs_of(line.split("#", 1)[0])}
+        if fields.get("name", "").lower() == "gpu" and "nodename" in fields:
+            out.update(expand_hostlist(fields["nodename"]))
     return out
-
-
-def expand(hosts: str) -> list[str]:
-    """Node names of a host list: ``n[1-2,5],x`` -> n1 n2 n5 x. Raises SourceError."""
-    return list(expand_hostlist(hosts))
 
 
 def _profile_notes(site: Site) -> list[str]:
@@ -307,7 +301,7 @@ def _unfeatured(site: Site) -> set[str]:
     found: set[str] = set()
     for record in site.conf.nodes:
         features = (record.get("features") or record.get("feature") or "").split(",")
-        for name in expand(record["nodename"]):
+        for name in expand_hostlist(record["nodename"]):
             model = models.get(name)
             if model and states.get(name) == "plain" and render.feature_of(model) not in features:
                 found.add(model)
@@ -333,15 +327,6 @@ def operators(config: Config, slurm_user: str) -> list[int]:
             where = "slurm.conf" if key == "SlurmUser" else str(file)
             raise ConfigError(f"{where}: {key}: no such user on this host: {name!r}") from None
     return sorted(found)
-
-
-def _gate_script(config: Config) -> str:
-    words = " ".join(render.gate_command(config))
-    return (
-        "#!/bin/sh\n# The selector creates the gate when it starts; this is the same by hand.\n"
-        "# It ends by itself unless the selector renews it.\n"
-        f"exec {words}\n"
-    )
 
 
 def _units(site: Site, folder: Path) -> list[Change]:

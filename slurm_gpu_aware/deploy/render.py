@@ -22,7 +22,6 @@ __all__ = [
     "NodeGpus",
     "Settings",
     "clock_conf",
-    "gate_command",
     "gres_lines",
     "node_lines",
     "slurm_settings",
@@ -204,24 +203,6 @@ def _with_scheduler(have: str | None) -> str:
     given = {w.partition("=")[0] for w in words}
     added = [f"{name}={value}" for name, (value, _) in SCHEDULER.items() if name not in given]
     return ",".join(words + added)
-
-
-def gate_command(config: Config) -> list[str]:
-    """The command that creates the gate by hand; the selector does the same when it starts."""
-    gate = config.gate
-    minutes = -(-gate.lease_s // 60)
-    return [
-        "scontrol",
-        "create",
-        "reservation",
-        f"reservationname={gate.reservation}",
-        f"licenses={gate.licence}:{gate.licence_count}",
-        "starttime=now",
-        f"duration={minutes}",
-        "users=root",
-        "flags=ANY_NODES",
-        "nodecnt=0",
-    ]
 
 
 def clock_conf(command: Path) -> str:

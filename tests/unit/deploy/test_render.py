@@ -12,7 +12,6 @@ from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
     feature_of,
-    gate_command,
     gres_lines,
     node_lines,
     slurm_settings,
@@ -199,10 +198,3 @@ def test_any_path_survives_the_way_through_lua(text: str):
 )
 def test_hostlist(names: list[str], short: str):
     assert hostlist(names) == short
-
-
-def test_gate_command_is_an_argv_for_the_whole_licence():
-    argv = gate_command(Config())
-    assert argv[:3] == ["scontrol", "create", "reservation"]
-    assert "licenses=gpuaware:100000" in argv
-    assert "duration=2" in argv

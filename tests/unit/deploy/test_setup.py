@@ -203,7 +203,6 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     assert {
         "gres.conf",
         "slurm.conf.lines",
-        "create-gate.sh",
         "gpu_aware.lua",
         "gpu_aware_conf.lua",
         "job_submit.lua",
