@@ -1,4 +1,4 @@
-"""``gpu-aware doctor``: is everything in place, and if not, what to do."""
+"""``gpu-aware doctor``: checks of a live cluster, with cures."""
 
 from __future__ import annotations
 

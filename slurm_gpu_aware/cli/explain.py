@@ -1,4 +1,4 @@
-"""``gpu-aware explain``: why a job got what it got, or why it waits."""
+"""``gpu-aware explain``: why a job got its GPUs, or why it waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpu-aware setup --roll`` and ``--undo``: what a person sees of a rollout."""
+"""``gpu-aware setup --roll`` and ``--undo``: questions and texts of a rollout."""
 
 from __future__ import annotations
 

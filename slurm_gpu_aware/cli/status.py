@@ -1,4 +1,4 @@
-"""``gpu-aware status``: does it run, what does it hold, how old is what it knows."""
+"""``gpu-aware status``: gate, heartbeat, numbers of jobs, last rounds, age of the profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What prolog and epilog do: lock the clocks of a job's GPUs, and reset them.
+"""Prolog and epilog: lock the clocks of a job's GPUs, and reset them.
 
 The clock comes in the job's Extra field (``freq=MHZ``, or ``freq=MHZ@0+3`` with the GPUs), the GPUs
 otherwise in ``SLURM_JOB_GPUS``; no call to slurmctld is made.

@@ -1,4 +1,4 @@
-"""What the hooks did, one line of JSON each: in the spool for the selector, and in syslog."""
+"""Records of the hooks, one line of JSON each: in the spool for the selector, and in syslog."""
 
 from __future__ import annotations
 
