@@ -12,15 +12,16 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.deploy.conf_nodes import ConfNode, conf_nodes
 from slurm_gpu_aware.deploy.files import Change, shipped
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.confblocks import pairs_of
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
@@ -28,7 +29,6 @@ from slurm_gpu_aware.slurm.conffile import (
     outside_block,
     replace_block,
 )
-from slurm_gpu_aware.slurm.gres_line import GresItem, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 __all__ = [
@@ -41,10 +41,8 @@ __all__ = [
     "filter_files",
     "for_output",
     "in_place",
-    "node_states",
     "operators",
     "reload_filter",
-    "sockets",
 ]
 
 OWN_FILTER = "job_submit.lua"
@@ -71,6 +69,11 @@ class Site:
     filter_text: str | None
     """Text of the site's job_submit.lua; None: there is none."""
     unit_dir: Path = Path("/etc/systemd/system")
+
+    @cached_property
+    def conf_nodes(self) -> Mapping[str, ConfNode]:
+        """Nodes of slurm.conf."""
+        return conf_nodes(self.conf)
 
     @property
     def user(self) -> str:
@@ -187,10 +190,10 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     """gres.conf lines for nodes that slurm.conf already has with one type per GPU."""
     if not site.nodes:
         return []
-    states = node_states(site.conf)
-    ready = [n for n in site.nodes if states.get(n.name) == "indexed"]
-    plain = [n.name for n in site.nodes if states.get(n.name) == "plain"]
-    absent = [n for n in site.nodes if states.get(n.name) is None]
+    there = {name: node for name, node in site.conf_nodes.items() if node.has_gpus}
+    ready = [n for n in site.nodes if n.name in there and there[n.name].indexed]
+    plain = [n.name for n in site.nodes if n.name in there and not there[n.name].indexed]
+    absent = [n for n in site.nodes if n.name not in there]
     if plain:
         notes.append(
             f"{hostlist(plain)} keep their GRES types: changing them under running jobs"
@@ -206,28 +209,6 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     if text == site.gres_text:
         return []
     return [Change(site.slurm_dir / "gres.conf", text)]
-
-
-def node_states(conf: SlurmConf) -> dict[str, str]:
-    """Node -> ``indexed`` (one type per GPU) or ``plain``; nodes without GPUs are left out."""
-    out: dict[str, str] = {}
-    for record in conf.nodes:
-        gpus = _gpu_items(record)
-        if gpus:
-            exact = all(slot_of(item.kind) is not None for item in gpus)
-            for name in expand_hostlist(record["nodename"]):
-                out[name] = "indexed" if exact else "plain"
-    return out
-
-
-def sockets(conf: SlurmConf) -> dict[str, tuple[int, int]]:
-    """Node -> (sockets, cores per socket), where the line of the node says both."""
-    out: dict[str, tuple[int, int]] = {}
-    for record in conf.nodes:
-        count, cores = record.get("sockets", ""), record.get("corespersocket", "")
-        if count.isdigit() and cores.isdigit():
-            out.update(dict.fromkeys(expand_hostlist(record["nodename"]), (int(count), int(cores))))
-    return out
 
 
 def _described(lines: Iterable[str]) -> set[str]:
@@ -252,24 +233,16 @@ def _profile_notes(site: Site) -> list[str]:
 def _lua_conf(site: Site) -> str:
     allowed = dict.fromkeys([site.config.placement.policy, *site.config.placement.allowed])
     models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
+    with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
     return lua_conf(
         site.config,
         policies=list(allowed),
         models=sorted(models),
         max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
-        max_cpus_per_node=_most(_cpus(node) for node in _gpu_records(site.conf)),
-        max_memory_mb_per_node=_most(_number(n, "realmemory") for n in _gpu_records(site.conf)),
+        max_cpus_per_node=_most(node.cpus for node in with_gpus),
+        max_memory_mb_per_node=_most(node.memory_mb for node in with_gpus),
         operators=operators(site.config, site.user),
     )
-
-
-def _gpu_records(conf: SlurmConf) -> list[Mapping[str, str]]:
-    """Node lines of slurm.conf with GPUs."""
-    return [record for record in conf.nodes if _gpu_items(record)]
-
-
-def _gpu_items(record: Mapping[str, str]) -> list[GresItem]:
-    return [item for item in parse_gres(record.get("gres", "")) if item.name == "gpu"]
 
 
 def _most(values: Iterable[int]) -> int:
@@ -278,33 +251,18 @@ def _most(values: Iterable[int]) -> int:
     return max(known) if known and all(known) else 0
 
 
-def _number(record: Mapping[str, str], key: str) -> int:
-    value = record.get(key, "")
-    return int(value) if value.isascii() and value.isdigit() else 0
-
-
-def _cpus(record: Mapping[str, str]) -> int:
-    """CPUs of a node line, at least what Slurm makes of it; 0: the line does not say."""
-    boards = (_number(record, "boards") or 1) * _number(record, "socketsperboard")
-    sockets = _number(record, "sockets") or boards
-    cores = (_number(record, "corespersocket") or 1) * (_number(record, "threadspercore") or 1)
-    return max(_number(record, "cpus"), _number(record, "procs"), sockets * cores)
-
-
 def _unfeatured(site: Site) -> set[str]:
     """Models that stay GRES types in requests: some node has them plain, without the feature.
 
     ``gpu-aware setup --roll`` gives all nodes the feature before it tells the filter.
     """
-    states = node_states(site.conf)
-    models = {n.name: n.model for n in site.nodes if n.model}
     found: set[str] = set()
-    for record in site.conf.nodes:
-        features = (record.get("features") or record.get("feature") or "").split(",")
-        for name in expand_hostlist(record["nodename"]):
-            model = models.get(name)
-            if model and states.get(name) == "plain" and render.feature_of(model) not in features:
-                found.add(model)
+    for node in site.nodes:
+        there = site.conf_nodes.get(node.name)
+        if node.model is None or there is None or not there.has_gpus or there.indexed:
+            continue
+        if render.feature_of(node.model) not in there.features:
+            found.add(node.model)
     return found
 
 
@@ -312,7 +270,7 @@ def operators(config: Config, slurm_user: str) -> list[int]:
     """User ids that pass all checks of the filter: root, SlurmUser, ``site.operators``.
 
     Without SlurmUser's the filter would refuse what the selector does. Raises ConfigError for a
-    user whom the host does not know.
+    user that the host does not know.
     """
     found = {0}
     for key, name in (

@@ -52,9 +52,9 @@ class NodeGpus:
     """As users name it (``a100``); None: unknown or mixed."""
     numa: tuple[int | None, ...] = ()
     """NUMA node of each GPU, parallel to ``indices``."""
-    sockets: int | None = None
-    cores_per_socket: int | None = None
-    """Slurm's view of the node; None: unknown, then gres.conf gets no ``Cores=``."""
+    sockets: int = 0
+    cores_per_socket: int = 0
+    """Slurm's view of the node; 0: unknown, then gres.conf gets no ``Cores=``."""
 
     def cores(self, position: int) -> str | None:
         """``Cores=`` of the GPU at a position of ``indices``; None if it is not known.

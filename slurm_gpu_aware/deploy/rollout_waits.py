@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from slurm_gpu_aware.deploy.node_control import NodeControl
 from slurm_gpu_aware.deploy.rollout_node import DRAINED, ours_now, registration_problem
@@ -83,41 +83,43 @@ class Waits:
 
     def registration(self, name: str, types: set[str], count: int) -> None:
         """Raises RegistrationError. ``types`` empty: any but those of indices."""
-        end = self.now() + self._register_s
-        last = "Slurm does not answer"
-        while True:
+        wrong: str | None = "Slurm does not answer"
+        for last in self._polls(self._register_s, self.POLL_S / 4):
             view = self._look(name)
             if view is not None:
-                problem = registration_problem(view, types, count)
-                if problem is None:
+                wrong = registration_problem(view, types, count)
+                if wrong is None:
                     return
-                last = problem
-            if self.now() >= end:
+            if last:
                 raise RegistrationError(
-                    f"not registered as configured within {self._register_s:g} s: {last}"
+                    f"not registered as configured within {self._register_s:g} s: {wrong}"
                 )
-            self._pause(self.POLL_S / 4)
 
     def answer(self) -> None:
-        end = self.now() + self._register_s
-        while True:
+        """Wait until slurmctld answers. Raises SourceError if it does not in time."""
+        for last in self._polls(self._register_s, self.POLL_S):
             try:
                 self._control.nodes()
                 return
             except SourceError:
-                if self.now() >= end:
+                if last:
                     raise
-            self._pause(self.POLL_S)
 
     def settled(self, name: str) -> SlurmNode | None:
         """The node once it answers: after a reconfigure all nodes have to register again."""
-        end = self.now() + self.SETTLE_S
-        while True:
+        for last in self._polls(self.SETTLE_S, self.POLL_S):
             view = self._look(name)
             silent = view is None or view.states & {"NOT_RESPONDING", "UNKNOWN"}
-            if not silent or self.now() >= end or self.stopping():
+            if not silent or last or self.stopping():
                 return view
-            self._pause(self.POLL_S)
+        return None
+
+    def _polls(self, within_s: float, every_s: float) -> Iterator[bool]:
+        """Come back every few seconds; True: the time is over."""
+        end = self.now() + within_s
+        while True:
+            yield self.now() >= end
+            self._pause(every_s)
 
     def _look(self, name: str) -> SlurmNode | None:
         """None while slurmctld does not answer: it restarts when it is reconfigured."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from store_samples import report
 
+from slurm_gpu_aware.deploy.conf_nodes import conf_nodes
 from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
-from slurm_gpu_aware.deploy.install import node_states
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
@@ -272,13 +272,9 @@ def test_states_of_nodes():
         "NodeName=a Gres=gpu:g0:1,gpu:g1:1\nNodeName=b Gres=gpu:2\nNodeName=c Gres=gpu:a100:2\n"
         "NodeName=d\nNodeName=e[1-2] Gres=nic:1,gpu:g0:1\n"
     )
-    assert node_states(conf) == {
-        "a": "indexed",
-        "b": "plain",
-        "c": "plain",
-        "e1": "indexed",
-        "e2": "indexed",
-    }
+    nodes = conf_nodes(conf)
+    assert {name for name, node in nodes.items() if node.has_gpus} == {"a", "b", "c", "e1", "e2"}
+    assert {name for name, node in nodes.items() if node.indexed} == {"a", "e1", "e2"}
 
 
 @pytest.mark.skipif(shutil.which("luac") is None, reason="luac is not installed")
