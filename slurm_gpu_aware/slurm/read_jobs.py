@@ -173,7 +173,7 @@ def _unchecked(raw: Mapping[str, Any]) -> tuple[str, ...]:
 
     The filter leaves such jobs to Slurm (``etc/lua/gpu_aware_unsupported.lua``), but it does not
     see all of them: Slurm 24.11 does not show ``--core-spec`` to it, ``#BB`` lines stand in the
-    script, and an operator may change a parked job. Chosen all the same, an impossible node would be
+    script, and an operator may change a parked job. Chosen anyway, an impossible node would be
     chosen again and again, and each time be kept from other jobs until the job is parked again.
     """
     found = [
