@@ -119,7 +119,7 @@ def slurm_example() -> str:
     """etc/examples/slurm.conf: our lines only."""
     scripts = {
         "Prolog": "/etc/slurm/prolog.d/50-gpu-aware",
-        "ResvProlog": "/etc/slurm/resv.d/50-gpu-aware-shelf",
+        "ResvProlog": "/etc/slurm/resv.d/50-gpu-aware-pool",
         "Epilog": "/etc/slurm/epilog.d/50-gpu-aware",
     }
     values = render.slurm_settings(Config(), SlurmConf(), scripts).values

@@ -166,7 +166,7 @@ def check_coverage(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_scripts(g: DoctorContext) -> Iterable[Check]:
-    """Prolog and epilog set and reset clocks; ResvProlog empties a shelf that opens."""
+    """Prolog and epilog set and reset clocks; ResvProlog empties the holding pool when it opens."""
     for kind, key in SCRIPT_KEYS.items():
         files = [Path(f) for value in _values(g.slurm, key) for f in glob(value)]
         without = "clocks stay at their default"

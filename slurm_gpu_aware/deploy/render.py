@@ -36,7 +36,7 @@ SCHEDULER = {
 WITHOUT = {
     "Prolog": "clocks are not set",
     "Epilog": "clocks are not reset",
-    "ResvProlog": "jobs on the shelf go before all others while the selector is away",
+    "ResvProlog": "jobs in the holding pool go before all others while the selector is away",
 }
 """What happens without a script of ours."""
 

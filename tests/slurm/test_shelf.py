@@ -16,7 +16,7 @@ from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
 
 __all__ = ["limit"]  # a fixture of test_limits
 
-HOLDING_POOL = "gpuaware_shelf"
+HOLDING_POOL = "gpuaware_pool"
 DEFER = "/var/spool/slurm-gpu-aware/submitted.defer"
 
 

@@ -105,7 +105,7 @@ def test_install_writes_everything_and_keeps_the_first_version(site: Site):
     conf = parse_conf(files["slurm.conf"])
     assert conf.get("JobSubmitPlugins") == "lua"
     assert conf.get("Prolog") == str(site.slurm / "prolog.d" / "50-gpu-aware")
-    assert conf.get("ResvProlog") == str(site.slurm / "resv.d" / "50-gpu-aware-shelf")
+    assert conf.get("ResvProlog") == str(site.slurm / "resv.d" / "50-gpu-aware-pool")
     assert "NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1" in files["gres.conf"]
     assert "gpu_aware.lua" in files
     assert 'models = { "v100" }' in files["gpu_aware_conf.lua"]
@@ -209,7 +209,7 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
         "clock.conf",
         "prolog.d/50-gpu-aware",
         "epilog.d/50-gpu-aware",
-        "resv.d/50-gpu-aware-shelf",
+        "resv.d/50-gpu-aware-pool",
         "systemd/gpu-aware-selectd.service",
         "systemd/gpu-aware-sweep.timer",
     } <= names

@@ -69,11 +69,11 @@ def end(slurm: SlurmFolder, job_id: str) -> None:
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
-        ("gpuaware_shelf", True),
-        ("gpuaware_shelf_1790000000", True),
-        ("gpuaware_shelfish", False),
+        ("gpuaware_pool", True),
+        ("gpuaware_pool_1790000000", True),
+        ("gpuaware_poolside", False),
         ("gpuaware_gate", False),
-        ("x,gpuaware_shelf_1", False),
+        ("x,gpuaware_pool_1", False),
         (None, False),
     ],
 )
@@ -82,9 +82,9 @@ def test_names(name: str | None, *, ours: bool) -> None:
 
 
 def test_a_shelf_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
-    slurm.write([aged("7", resv_name="gpuaware_shelf_1"), aged("8", resv_name="class")], ["n1"])
+    slurm.write([aged("7", resv_name="gpuaware_pool_1"), aged("8", resv_name="class")], ["n1"])
     jobs = {job.id: job for job in slurm.client().jobs()}
-    assert (jobs["7"].reservation, jobs["7"].shelf) == (None, "gpuaware_shelf_1")
+    assert (jobs["7"].reservation, jobs["7"].shelf) == (None, "gpuaware_pool_1")
     assert (jobs["8"].reservation, jobs["8"].shelf) == ("class", None)
     assert jobs["7"].eligible_s == 900.0
 
@@ -214,7 +214,7 @@ def test_an_array_whose_throttle_held_it_stays_on_the_shelf(slurm: SlurmFolder) 
 
 
 def test_who_is_stranded() -> None:
-    pool = "gpuaware_shelf_9"
+    pool = "gpuaware_pool_9"
     lost = {"shelf": pool, "reason": "Reservation", "eligible_s": None}
     jobs = [slurm_job(7, **lost), slurm_job(8, shelf=pool, reason="Reservation")]
     jobs.append(slurm_job(98, array_id=98, array_tasks="2-9", **lost))
@@ -453,7 +453,7 @@ def test_without_its_licence_all_stay_in_the_queue(
         bench = full_node(slurm, aged("9"))
         bench.rounds.run()
     assert shelved(slurm) == []
-    assert len(re.findall("is gpuaware_shelf among Licenses", caplog.text)) == 1
+    assert len(re.findall("is gpuaware_pool among Licenses", caplog.text)) == 1
     end(slurm, "7")
     assert bench.rounds.run().placed == ["9"]
 
