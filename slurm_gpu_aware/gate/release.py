@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 FEW = 20
 """So many jobs are read one by one; for more, reading all takes less."""
 _MAX_TASKS = 500
-"""Tasks of one array that one call restores one by one; a later call takes the others."""
+"""Tasks of one array that a round restores or leaves one by one; a later one takes the others."""
 
 
 @dataclass
@@ -80,10 +80,11 @@ def release(
     still_open = [job for job in jobs if not job.closed]
     if still_open:
         found.parked += _close(client, gate, still_open, now, found.wrong)
+    most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
     records: dict[str, list[str]] = {}
     for job in found.parked:
         try:
-            records[job.id] = update_ids(job.job, split, _MAX_TASKS)
+            records[job.id] = update_ids(job.job, split, most)
         except ValueError as exc:
             found.wrong[job.id] = f"its array's tasks cannot be read: {exc}"
     _send(client, found, {job.id: _restoring(job, records.get(job.id, ())) for job in found.parked})

@@ -260,8 +260,9 @@ def test_an_array_of_several_records_is_changed_by_task(slurm: SlurmFolder) -> N
     assert [job["licenses"] for job in others] == ["matlab:1"] * 2
 
 
-def test_of_an_array_of_masses_five_hundred_are_changed_at_a_time(
-    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("then", "most"), [(JobPhase.LEFT, 500), (JobPhase.OPENED, 1199)])
+def test_of_an_array_of_masses_a_round_changes_five_hundred_and_an_operator_all(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, then: JobPhase, most: int
 ) -> None:
     runs = {"state": "RUNNING", "licenses": "matlab:1", "nodes": "n1", "slots": [0, 1]}
     tasks = ",".join(map(str, range(1, 1200)))
@@ -273,8 +274,8 @@ def test_of_an_array_of_masses_five_hundred_are_changed_at_a_time(
         return {}
 
     monkeypatch.setattr(client, "update_jobs", update_jobs)
-    (ids,) = run(slurm, JobPhase.LEFT, client).opened.values()
-    assert ids == sent == [f"98_{task}" for task in range(1, 501)]
+    (ids,) = run(slurm, then, client).opened.values()
+    assert ids == sent == [f"98_{task}" for task in range(1, most + 1)]
 
 
 def test_tasks_that_cannot_be_read_stay_closed(
