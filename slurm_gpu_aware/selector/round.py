@@ -131,7 +131,10 @@ class Rounds:
             wake=wake,
             clock=clock,
         )
-        self._placer = Placer(client, config.gate, ledger, self.tracker, timer, clock)
+        opened = self.start_monitor.opened
+        self._placer = Placer(
+            client, config.gate, ledger, self.tracker, timer, clock, opened=opened
+        )
         self._policy_options = policy_options(config)
         self._network = Network(client, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
@@ -240,7 +243,6 @@ class Rounds:
             log.warning("the gate is about to open: no job is placed until it is held again")
             return
         done = self._placer.place(assignments, candidates, context.cluster.nodes, plan.took_s)
-        self.start_monitor.opened(done.opened)
         outcome.placed, outcome.planned = done.opened, planned
         for job_id, why in done.failed.items():
             self._backoff.punish(job_id)

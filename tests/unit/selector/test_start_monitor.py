@@ -382,6 +382,40 @@ def test_no_job_is_parked_again_twice(slurm: SlurmFolder) -> None:
         )
 
 
+def test_what_was_just_opened_is_polled_while_others_are_opened(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.selector.placer._AT_ONCE", 1)
+    slurm.write([parked("7", stuck=True, priority=900), *map(parked, "1234")], ["n1", "n2", "n3"])
+    bench = RoundsBench(slurm)
+    send, first = bench.client.update_jobs, []
+
+    def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        refused = send(updates)
+        opened = [u.job_id for u in updates if dict(u.fields).get("Licenses") == ""]
+        first.extend(opened)
+        if opened == ["7"]:
+            slurm.change("7", reason=HELD)
+        elif opened:  # the second
+            wait_until(lambda: bench.closed("7") != [])
+        return refused
+
+    monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
+    with running(bench) as woken:
+        outcome = bench.rounds.run()
+        wait_until(lambda: bool(woken))
+    assert sorted(outcome.placed) == ["1", "2", "3", "4", "7"]
+    assert first[0] == "7"
+    assert len(bench.closed("7")) == 1
+    assert slurm.jobs["7"]["req_nodes"] == ""
+    bench.ledger.flush()
+    ledger = bench.ledger._open()
+    assert isinstance(ledger, Ledger)
+    kinds = [event.kind for event in ledger.events("7")]
+    assert kinds == ["parked", "prepared", "released", "reparked"]
+    assert [d.state for d in ledger.decisions("7")] == ["waiting"]
+
+
 def test_a_round_that_sees_why_a_job_cannot_start_makes_the_monitor_poll_at_once(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
