@@ -1,4 +1,4 @@
-"""The strict grammar of a probe's report (schema ``gpu-aware-probe/1``).
+"""Grammar of a probe's report (schema ``gpu-aware-probe/1``).
 
 A report comes from another host, so nothing in it is trusted: every field is checked before
 anything is stored, and the first wrong one is named.
