@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.cluster import FloatArray
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, SimSettings
-from slurm_gpu_aware.simulator.simulated_site import SimCluster, synthetic_cluster
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_cluster
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, EffBwModel
 from slurm_gpu_aware.topology.matching import match
@@ -75,7 +75,7 @@ def slowdowns(results: Sequence[Result]) -> FloatArray:
     )
 
 
-def bandwidths(results: Sequence[Result], site: SimCluster, model: EffBwModel) -> FloatArray:
+def bandwidths(results: Sequence[Result], site: SimulatedSite, model: EffBwModel) -> FloatArray:
     """EffBW of the same jobs where they ran, GB/s."""
     graph = site.cluster.graphs[0]
     assert graph is not None
@@ -101,7 +101,7 @@ class Machine:
     """Results of the four policies on one machine, one per trace."""
 
     name: str
-    site: SimCluster
+    site: SimulatedSite
     results: dict[str, list[Result]]
 
     @classmethod

@@ -25,7 +25,7 @@ from pal_bench import (
     slowest,
 )
 
-from slurm_gpu_aware.simulator.simulated_site import SimCluster
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite
 from slurm_gpu_aware.simulator.timings import Timings
 
 SEVEN = (STICKY, LOOSE, "random", "random:non-sticky", PM, "pal", PAL)
@@ -41,12 +41,12 @@ AUTHORS_CODE = (0.429, 0.362)
 class Main:
     """The draw like theirs: runs with free moves and with moves that cost 60 s."""
 
-    site: SimCluster
+    site: SimulatedSite
     free: Found
     dear: Found
 
     @classmethod
-    def of(cls, bench: Bench, site: SimCluster) -> Main:
+    def of(cls, bench: Bench, site: SimulatedSite) -> Main:
         """Run it."""
         free, dear = (
             bench.grid(
@@ -141,7 +141,7 @@ def draws_table(bench: Bench, profile: Mapping[str, Timings], theirs: int) -> tu
     """Other draws of single runs, the per-GPU medians of two sites, and no variability."""
     sites = [bench.site(profile, "runs", seed) for seed in other_seeds(bench.size.draws, theirs)]
     found = bench.grid(f"{len(sites)} draws of single runs", sites, FOUR, BASE, every=2)
-    some: dict[str, SimCluster] = {
+    some: dict[str, SimulatedSite] = {
         "Longhorn, per-GPU medians": bench.site(bench.profile("longhorn")),
         "Frontera, per-GPU medians": bench.site(bench.profile("frontera")),
         "no variability (control)": bench.site(None),
@@ -167,7 +167,7 @@ def draws_table(bench: Bench, profile: Mapping[str, Timings], theirs: int) -> tu
     return table(heads, rows), paragraph(f"PAL's gain over packed: {'; '.join(said)}.")
 
 
-def sweep_table(bench: Bench, site: SimCluster) -> tuple[str, str]:
+def sweep_table(bench: Bench, site: SimulatedSite) -> tuple[str, str]:
     """Locality penalty 1..3."""
     penalties = bench.size.penalties
     sites = [penalised(site, p) for p in penalties]

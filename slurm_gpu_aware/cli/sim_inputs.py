@@ -21,7 +21,7 @@ from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slo
 from slurm_gpu_aware.simulator.sacct_trace import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import (
-    SimCluster,
+    SimulatedSite,
     store_cluster,
     synthetic_cluster,
     with_scores,
@@ -45,7 +45,7 @@ class Inputs:
     """Everything that the runs need."""
 
     trace: Trace
-    site: SimCluster
+    site: SimulatedSite
     settings: tuple[SimSettings, ...]
     """One per policy."""
     recorded: Mapping[str, int]
@@ -185,7 +185,7 @@ def _live_history(days: int) -> str:
     return done.stdout.decode("utf-8", errors="replace")
 
 
-def _site(config: Config, given: Given) -> SimCluster:
+def _site(config: Config, given: Given) -> SimulatedSite:
     config = replace(config, placement=_placement(config, given["locality_penalty"]))
     penalties = config.placement.penalties
     if given["nodes"] is not None:
@@ -233,7 +233,7 @@ def _placement(config: Config, penalty: float | None) -> PlacementConfig:
     return placement.with_across(penalty)
 
 
-def _stored(config: Config, *, same_indices: bool) -> SimCluster:
+def _stored(config: Config, *, same_indices: bool) -> SimulatedSite:
     from slurm_gpu_aware.cli.cluster_options import stored_cluster
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.profiles import load_profile

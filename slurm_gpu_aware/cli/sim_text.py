@@ -67,8 +67,8 @@ def say_recorded(inputs: Inputs) -> None:
     if known:
         parts = [f"{known[how]} {words}" for how, words in KNOWLEDGE.items() if known.get(how)]
         say(f"recorded jobs: run time / slowdown where they ran is their work; {'; '.join(parts)}")
-    if inputs.trace.held:
-        count = len(inputs.trace.held)
+    if inputs.trace.background:
+        count = len(inputs.trace.background)
         jobs = "1 job holds its" if count == 1 else f"{count} jobs hold their"
         say(f"{inputs.trace.name}: {jobs} recorded GPUs in every run without being compared")
 
@@ -156,7 +156,7 @@ def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
             "bad_rows": [{"line": row.line, "reason": row.reason} for row in trace.bad_rows],
             "skipped": dict(trace.skipped),
             "recorded": dict(inputs.recorded),
-            "held": len(trace.held),
+            "background": len(trace.background),
         },
         "limits": list(LIMITS) if any(result.recorded for result in results) else [],
         "site": inputs.site.as_json(),

@@ -255,9 +255,9 @@ def _read_level(
 
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:
     kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
-    return Cluster(
-        nodes=tuple(row["nodes"]),
-        exists=np.array(row["exists"], dtype=np.bool_),
+    return Cluster.build(
+        row["nodes"],
+        np.array(row["exists"], dtype=np.bool_),
         free=np.array(row["free"], dtype=np.bool_),
         scores={name: np.array(v, dtype=np.float64) for name, v in row["scores"].items()},
         levels=tuple(_read_level(*level) for level in row["levels"]),

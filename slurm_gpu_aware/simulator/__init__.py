@@ -8,7 +8,7 @@
     The cluster in two views, the planner's and the true one; GPUs drawn from measured times.
 ``settings``, ``orders``
     How the simulated site runs its jobs.
-``engine``; ``active``, ``clock``, ``floor``, ``rounds``; ``physics``, ``interference``,
+``engine``; ``active``, ``clock``, ``state``, ``rounds``; ``physics``, ``interference``,
 ``postponing``; ``result``
     The run; a job and how far it is, what happens next, who runs where, who is planned; how fast
     a job really runs, when a postponed one is due; what is left in the end.

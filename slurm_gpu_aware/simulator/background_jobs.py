@@ -11,18 +11,18 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.simulator.cluster_state import Floor
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["Holding"]
+__all__ = ["BackgroundJobs"]
 
 
-class Holding:
+class BackgroundJobs:
     """Fixed occupancy of a simulation."""
 
-    def __init__(self, jobs: Iterable[TraceJob], floor: Floor) -> None:
-        self.floor = floor
-        self._row = {name: i for i, name in enumerate(floor.idle.nodes)}
+    def __init__(self, jobs: Iterable[TraceJob], state: ClusterState) -> None:
+        self.state = state
+        self._row = {name: i for i, name in enumerate(state.idle.nodes)}
         self._coming = sorted(jobs, key=_start, reverse=True)
         self._ends: list[tuple[float, int, TraceJob]] = []
         self._number = 0
@@ -40,7 +40,7 @@ class Holding:
         freed = False
         while self._ends and self._ends[0][0] <= now:
             job = heapq.heappop(self._ends)[2]
-            freed |= self.floor.let_go(job.job_id)
+            freed |= self.state.let_go(job.job_id)
             self._lacking.pop(job.job_id, None)
         while self._coming and _start(self._coming[-1]) <= now:
             job = self._coming.pop()
@@ -50,7 +50,7 @@ class Holding:
                 self._number += 1
                 self._lacking[job.job_id] = (job, job.gpus)
         for job, lacking in list(self._lacking.values()):
-            if not self.floor.free:
+            if not self.state.free:
                 break
             self._take(job, lacking)
         return freed
@@ -65,7 +65,7 @@ class Holding:
         for node, slot in sorted(chosen):
             slots[node] = (*slots.get(node, ()), slot)
         end = _start(job) + job.time_limit_s
-        self.floor.hold(RunningJob(job.job_id, tuple(slots.items()), end, app_class=job.app_class))
+        self.state.hold(RunningJob(job.job_id, tuple(slots.items()), end, app_class=job.app_class))
         if len(chosen) == lacking:
             del self._lacking[job.job_id]
         else:
@@ -73,7 +73,7 @@ class Holding:
 
     def _candidates(self, job: TraceJob) -> Iterator[tuple[int, int]]:
         """Free (node, slot), the likeliest first; some of them again."""
-        free = self.floor.cluster.free
+        free = self.state.cluster.free
         nodes = [self._row[name] for name in job.recorded_nodes if name in self._row]
         if nodes:
             share = -(-job.gpus // len(job.recorded_nodes))

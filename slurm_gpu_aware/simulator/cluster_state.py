@@ -15,10 +15,10 @@ from slurm_gpu_aware.simulator.clock import EventClock
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 
-__all__ = ["Floor"]
+__all__ = ["ClusterState"]
 
 
-class Floor:
+class ClusterState:
     """The cluster with the jobs that run on it."""
 
     def __init__(

@@ -34,9 +34,9 @@ from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.placement.reasons import reason_for
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.background_jobs import Holding
+from slurm_gpu_aware.simulator.background_jobs import BackgroundJobs
 from slurm_gpu_aware.simulator.clock import EventClock
-from slurm_gpu_aware.simulator.cluster_state import Floor
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.postponing import ages, next_due, undemanding
 from slurm_gpu_aware.simulator.result import Result
@@ -106,9 +106,9 @@ class Simulator:
         scores = dict(truth if truth is not None else cluster.scores)
         physics = Physics(replace(cluster, scores=scores), settings)
         self.clock = EventClock(settings.round_s)
-        self.floor = Floor(cluster, settings, physics, self.clock)
-        self.rounds = Rounds(settings, self.floor)
-        self.holding = Holding(trace.held, self.floor)
+        self.state = ClusterState(cluster, settings, physics, self.clock)
+        self.rounds = Rounds(settings, self.state)
+        self.background = BackgroundJobs(trace.background, self.state)
         self.fitting: dict[object, bool] = {}
         self.arrived = 0
         self.changed = False
@@ -135,7 +135,7 @@ class Simulator:
             self._account(time)
             self.clock.now = time
             self._end_jobs()
-            if self.holding.advance(time):
+            if self.background.advance(time):
                 self.changed, self.rounds.blocked = True, None
             self._admit()
             self.changed |= self.clock.crossed()
@@ -159,7 +159,7 @@ class Simulator:
         if clock.round_s is not None and self._wants_round():
             times.append(clock.next_round())
         if self.rounds.waiting or any(time is not None for time in times):
-            times.append(self.holding.next_time())  # at the end nobody waits for these
+            times.append(self.background.next_time())  # at the end nobody waits for these
         first = min((time for time in times if time is not None), default=None)
         return None if first is None else max(first, clock.now)
 
@@ -168,7 +168,7 @@ class Simulator:
         if self.changed:
             return True
         # attained service and remaining time change while jobs run
-        return self.settings.preemptive and bool(self.rounds.waiting) and bool(self.floor.running)
+        return self.settings.preemptive and bool(self.rounds.waiting) and bool(self.state.running)
 
     # arrivals and ends
 
@@ -181,7 +181,7 @@ class Simulator:
                 self.rounds.wait(ActiveJob(self.arrived, job, request))
                 self.changed = True
             else:
-                reason = reason_for(self.policy, request, self.floor.idle)
+                reason = reason_for(self.policy, request, self.state.idle)
                 self.never.append((job.job_id, reason.text))
             self.arrived += 1
 
@@ -190,7 +190,7 @@ class Simulator:
         request = undemanding(request, self.settings.policy)
         key = shape_of(request)
         if key not in self.fitting:
-            self.fitting[key] = self.policy.place(request, self.floor.idle) is not None
+            self.fitting[key] = self.policy.place(request, self.state.idle) is not None
         return self.fitting[key]
 
     def _request(self, job: TraceJob) -> Request:
@@ -229,7 +229,7 @@ class Simulator:
                 self.progress(ended)
 
     def _leave(self, active: ActiveJob) -> None:
-        self.floor.leave(active)
+        self.state.leave(active)
         self.run_s[active.position] = active.run_s
         self.done_s[active.position] = active.progress.done_s
 
@@ -246,10 +246,10 @@ class Simulator:
             self.placement_ms.append((self.timer() - started) * 1e3)
         self._apply(due)
         self.rounds.note_head()
-        self.used.append((self.clock.now, self.floor.used))
+        self.used.append((self.clock.now, self.state.used))
         if self.ages:
             waiting = [a.request for a in due.queue if a.placed is None]
-            view = self.floor.view(None, with_holders=self.profiled)
+            view = self.state.view(None, with_holders=self.profiled)
             given = self.settings.policy_options
             self.clock.due_s = next_due(waiting, self.policy, given, view, self.clock.now)
 
@@ -265,8 +265,8 @@ class Simulator:
             else:
                 moves.append((active, assignment))
         moving = {active.position for active, _ in moves}
-        for position in sorted(set(self.floor.running) - stay) if keep is not None else ():
-            active = self.floor.running[position]
+        for position in sorted(set(self.state.running) - stay) if keep is not None else ():
+            active = self.state.running[position]
             self._leave(active)
             self.rounds.wait(active)
             if position not in moving:
@@ -282,9 +282,9 @@ class Simulator:
         else:
             self.start_s[active.position] = self.clock.now
         self.rounds.stop_waiting(active)
-        self.floor.enter(active, assignment, cost)
+        self.state.enter(active, assignment, cost)
         if self.keep_placements:
-            nodes = self.floor.idle.nodes
+            nodes = self.state.idle.nodes
             self.placements.append(
                 {
                     "job_id": active.job.job_id,
@@ -299,16 +299,16 @@ class Simulator:
 
     def _account(self, until: float) -> None:
         """Integrate fragmentation up to ``until`` and note the use of GPUs."""
-        self.fragmented += self.floor.partly * (until - self.clock.now)
-        if self.floor.used != self.used[-1][1]:
-            self.used.append((self.clock.now, self.floor.used))
+        self.fragmented += self.state.partly * (until - self.clock.now)
+        if self.state.used != self.used[-1][1]:
+            self.used.append((self.clock.now, self.state.used))
 
     def _result(self) -> Result:
-        self.used.append((self.clock.now, self.floor.used))
+        self.used.append((self.clock.now, self.state.used))
         return Result(
             trace=self.trace,
             settings=self.settings,
-            total_gpus=self.floor.total,
+            total_gpus=self.state.total,
             start_s=self.start_s,
             end_s=self.end_s,
             run_s=self.run_s,

@@ -82,7 +82,7 @@ def left_to_slurm(trace: Trace, cluster: Cluster) -> Trace:
         trace,
         jobs=tuple(job for job in trace.jobs if job.job_id not in names),
         skipped={**trace.skipped, LEFT: len(apart)},
-        held=(*trace.held, *apart),
+        background=(*trace.background, *apart),
     )
 
 
@@ -101,8 +101,8 @@ def with_slots(trace: Trace, given: Mapping[str, Mapping[str, Sequence[int]]]) -
         (own,) = slots
         return replace(job, recorded_slots=own) if len(own) * len(nodes) == job.gpus else job
 
-    jobs, held = ([known(job) for job in group] for group in (trace.jobs, trace.held))
-    return replace(trace, jobs=tuple(jobs), held=tuple(held))
+    jobs, held = ([known(job) for job in group] for group in (trace.jobs, trace.background))
+    return replace(trace, jobs=tuple(jobs), background=tuple(held))
 
 
 def with_work(
@@ -164,7 +164,7 @@ def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -
     start = np.array([job.recorded_start_s for job in jobs], dtype=np.float64)
     run = np.array([job.recorded_run_s or job.duration_s for job in jobs], dtype=np.float64)
     counted = [job for i, job in enumerate(jobs) if among is None or among[i]]
-    users = [*counted, *trace.held]
+    users = [*counted, *trace.background]
     begin = np.array([job.recorded_start_s for job in users], dtype=np.float64)
     held_s = np.array([job.recorded_run_s or job.duration_s for job in users], dtype=np.float64)
     gpus = np.array([job.gpus for job in users], dtype=np.int64)

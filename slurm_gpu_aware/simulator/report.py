@@ -188,8 +188,8 @@ def _about(head: Mapping[str, Any]) -> str:
     )
     if compared < given["jobs"]:
         text += f"; {given['jobs'] - compared} did not"
-    if given["held"]:
-        text += f"; {_counted(given['held'], 'more holds', 'more hold')} GPUs at the recorded times"
+    if given["background"]:
+        text += f"; {_counted(given['background'], 'more holds', 'more hold')} GPUs at the recorded times"
     return f"{text}."
 
 

@@ -12,7 +12,7 @@ from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.cluster_state import Floor
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.orders import order_key
 from slurm_gpu_aware.simulator.postponing import ages
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -38,9 +38,9 @@ class Round:
 class Rounds:
     """The waiting jobs, and the questions that are put to ``planning``."""
 
-    def __init__(self, settings: SimSettings, floor: Floor) -> None:
+    def __init__(self, settings: SimSettings, state: ClusterState) -> None:
         self.settings = settings
-        self.floor = floor
+        self.state = state
         self.waiting: dict[int, ActiveJob] = {}
         """Position in the trace -> job."""
         self.blocked: int | None = None
@@ -84,17 +84,17 @@ class Rounds:
 
     def next(self) -> Round | None:
         """Plan the round that is due; None if nobody takes part."""
-        settings, floor = self.settings, self.floor
+        settings, state = self.settings, self.state
         if self._lined:
             queue = list(self._head_of_line())
             if not queue or self._still_blocked():
                 return None
             return Round(self._plan(queue, None), None, queue)
-        for active in floor.running.values():
-            active.credit(floor.clock.now)
-        everybody = [*floor.running.values(), *self.waiting.values()]
+        for active in state.running.values():
+            active.credit(state.clock.now)
+        everybody = [*state.running.values(), *self.waiting.values()]
         everybody.sort(key=self._place)
-        room = floor.total - floor.held_gpus
+        room = state.total - state.held_gpus
         prefix = guaranteed_prefix([a.job.gpus for a in everybody], room)
         first, rest = everybody[:prefix], everybody[prefix:]
         if settings.sticky:
@@ -135,7 +135,7 @@ class Rounds:
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
         """Who of ``tail`` may stay, ever fewer: first as many go, from the last on, as have the
         GPUs that ``want`` lacks; as packing may want more, twice as many, and so on."""
-        lacking = sum(a.job.gpus for a in want) - self.floor.free
+        lacking = sum(a.job.gpus for a in want) - self.state.free
         go = 0
         while go < len(tail) and (lacking > 0 or not go):
             go += 1
@@ -158,7 +158,7 @@ class Rounds:
         ``given``: what an earlier plan of this round gave, and to whom. ``backfill``: None: as set.
         """
         holders = self.settings.backfill or self._profiled
-        shown, now = self.floor.view(keep, with_holders=holders), self.floor.clock.now
+        shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
             new = [(requests[a.job_id], a) for a in given[1].assignments]
@@ -181,7 +181,7 @@ class Rounds:
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
         """Waiting jobs in order, as far as the planner would look."""
-        room = self.floor.free
+        room = self.state.free
         beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
         for *_, position in self._line:
             active = self.waiting[position]

@@ -116,7 +116,7 @@ def read_sacct(
     )
     bad = sorted([*bad, *again], key=lambda row: row.line)
     trace = Trace.of(Path(source).name, jobs, bad, skipped + left_out)
-    return replace(trace, held=tuple(held))
+    return replace(trace, background=tuple(held))
 
 
 def _record(

@@ -18,11 +18,11 @@ from slurm_gpu_aware.simulator.timings import Draw
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.variability.bins import bin_scores
 
-__all__ = ["SimCluster", "bin_all", "store_cluster", "synthetic_cluster", "with_scores"]
+__all__ = ["SimulatedSite", "bin_all", "store_cluster", "synthetic_cluster", "with_scores"]
 
 
 @dataclass(frozen=True, eq=False)
-class SimCluster:
+class SimulatedSite:
     """An idle cluster in two views."""
 
     cluster: Cluster
@@ -68,7 +68,7 @@ def synthetic_cluster(
     machine_name: str | None = None,
     locality_penalty: float = 1.5,
     same_indices: bool = True,
-) -> SimCluster:
+) -> SimulatedSite:
     """``nodes`` equal nodes, by GPU count or by kind of machine (then with its links).
 
     Raises
@@ -100,12 +100,12 @@ def synthetic_cluster(
     )
     what = f"{machine_name} ({width} GPUs)" if machine_name else f"{width} GPUs"
     label = f"{nodes} node{'s' if nodes > 1 else ''} with {what}"
-    return SimCluster(cluster, {}, label)
+    return SimulatedSite(cluster, {}, label)
 
 
 def store_cluster(
     cluster: Cluster, raw_scores: Mapping[str, Mapping[tuple[str, int], float]]
-) -> SimCluster:
+) -> SimulatedSite:
     """The profiled cluster; jobs run at the raw scores that the store keeps beside the bins."""
     row = {name: i for i, name in enumerate(cluster.nodes)}
     truth = {}
@@ -117,7 +117,7 @@ def store_cluster(
         truth[name] = values
     label = f"the store's cluster: {len(cluster.nodes)} nodes, {int(cluster.exists.sum())} GPUs"
     measured = "measured on these GPUs" if truth else "none: nothing was measured"
-    return SimCluster(cluster, truth, label, measured)
+    return SimulatedSite(cluster, truth, label, measured)
 
 
 def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, FloatArray]:
@@ -130,7 +130,7 @@ def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, Fl
     return binned
 
 
-def with_scores(base: SimCluster, draw: Draw) -> SimCluster:
+def with_scores(base: SimulatedSite, draw: Draw) -> SimulatedSite:
     """The cluster with drawn scores: the planner gets bins of them, the jobs the scores.
 
     A class that the draw leaves out keeps what it had.

@@ -73,7 +73,7 @@ class Trace:
     bad_rows: tuple[BadRow, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Reason -> rows that are fine but no GPU job (``no GPU``, ``still running``, ...)."""
-    held: tuple[TraceJob, ...] = ()
+    background: tuple[TraceJob, ...] = ()
     """Recorded jobs that are not played again but hold GPUs, see ``history.stretch``."""
 
     @classmethod

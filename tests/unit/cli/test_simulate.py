@@ -181,12 +181,12 @@ def test_what_live_is_left_to_slurm_is_not_called_impossible(tmp_path):
     output = json.loads(done.stdout)
     assert [(one["jobs"], one["never"]) for one in output["runs"]] == [(2, 0)] * 3
     assert output["input"]["skipped"] == {LEFT: 1}
-    assert output["input"]["held"] == 1
+    assert output["input"]["background"] == 1
     assert [one["avg_wait_s"] for one in output["runs"]] == [45.0] * 3  # 36 waits for 35, too
     assert "1 job left out: left to Slurm" in done.stderr
     assert "never ran" not in done.stderr
     freely = json.loads(run(*args, "--any-indices", "--json").stdout)
-    assert (freely["runs"][1]["jobs"], freely["input"]["held"]) == (3, 0)
+    assert (freely["runs"][1]["jobs"], freely["input"]["background"]) == (3, 0)
 
 
 @pytest.mark.parametrize("policies", [["packed"], ["packed", "pal"]])
@@ -221,7 +221,7 @@ def test_jobs_that_still_run_hold_their_gpus(tmp_path):
     assert [one["jobs"] for one in output["runs"]] == [2, 2, 2]
     assert {one["avg_wait_s"] for one in output["runs"]} == {470.0}
     assert {round(one["utilization"], 6) for one in output["runs"]} == {1.0}
-    assert output["input"]["held"] == 1
+    assert output["input"]["background"] == 1
     assert "1 job holds its recorded GPUs" in said
 
 
@@ -232,7 +232,7 @@ def test_a_file_can_be_cut_to_its_last_days(tmp_path):
     spans[4] = (1, 1, 10)
     rows = [f"{i}|{a}||{b}|{run}|COMPLETED|gres/gpu=4||" for i, (a, b, run) in spans.items()]
     output, said = what_if(tmp_path, rows, "-p", "pal", "--days", "3")
-    assert output["input"]["held"] == 1
+    assert output["input"]["background"] == 1
     assert {one["jobs"] for one in output["runs"]} == {2}
     recorded, ours, _ = output["runs"]
     assert (recorded["avg_wait_s"], ours["avg_wait_s"]) == (50.0, 0.0)

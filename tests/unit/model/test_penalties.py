@@ -125,7 +125,7 @@ def test_what_lies_outside_its_bounds_is_moved_and_says_so():
 
 
 def cluster_with(measured, configured=None, scores=None) -> Cluster:
-    base = Cluster.uniform(4, 2, scores=scores)
+    base = Cluster.uniform(4, 2, scores=scores or {})
     penalties = combine(configured or {}, measured, across=1.5)
     return replace(base, levels=build_levels(penalties, base.nodes, 2, network=SWITCHES))
 

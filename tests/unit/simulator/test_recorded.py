@@ -151,7 +151,7 @@ def test_uneven_jobs_are_left_to_slurm(gpus, asked, ran_on, left):
     )  # fmt: skip
     other = replace(job, job_id="36", gpus=1, nodes=None)
     found = left_to_slurm(Trace.of("t", [job, other]), cluster)
-    assert found.held == ((job,) if left else ())
+    assert found.background == ((job,) if left else ())
     assert found.jobs == ((other,) if left else (job, other))
     assert found.skipped == ({LEFT: 1} if left else {})
 

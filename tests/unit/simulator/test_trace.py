@@ -294,7 +294,7 @@ def test_a_requeued_job_that_still_runs_leaves_nothing():
     text = sacct_text(row("1", State="NODE_FAIL"), again)
     trace = read_sacct("history", text=text)
     assert trace.jobs == ()
-    assert [job.job_id for job in trace.held] == ["1"]
+    assert [job.job_id for job in trace.background] == ["1"]
     assert trace.skipped == {"an earlier run of a requeued job": 1, "still running": 1}
 
 
