@@ -12,7 +12,7 @@ from common import synthetic_timings as made_up
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_cluster, with_scores
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site, with_scores
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
@@ -117,7 +117,9 @@ class Bench:
         nodes: int = 16,
     ) -> SimulatedSite:
         """64 GPUs (or more), 4 per node, with drawn scores; None: all equal."""
-        base = synthetic_cluster(nodes, 4, locality_penalty=PENALTY, same_indices=False)
+        base = synthetic_site(
+            nodes, 4, penalties={"node": 1.0, "cluster": PENALTY}, same_indices=False
+        )
         if profile is None:
             return base
         return with_scores(base, draw_scores(profile, base.cluster.exists, how, seed))

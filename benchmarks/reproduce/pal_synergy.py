@@ -12,7 +12,7 @@ from pal_bench import BASE, PAL, STICKY, Bench, penalised, together
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_cluster
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site
 from slurm_gpu_aware.simulator.timings import Timings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -104,7 +104,7 @@ class Composed:
     ) -> Composed:
         """Nodes are AC922 (Longhorn's); links count for classes A and B; moves cost 60 s."""
         nodes = len(site.cluster.nodes)
-        base = synthetic_cluster(nodes, machine_name="ibm-ac922-4xv100", same_indices=False)
+        base = synthetic_site(nodes, machine_name="ibm-ac922-4xv100", same_indices=False)
         cluster = replace(site.cluster, graphs=base.cluster.graphs)
         linked = [replace(t, jobs=tuple(map(_sensitive, t.jobs))) for t in traces]
         cases = [(p, b) for p in policies for b in (False, True)]

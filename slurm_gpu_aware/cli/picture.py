@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from slurm_gpu_aware.errors import SourceError, not_installed
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.cluster_options import Answer
     from slurm_gpu_aware.model.cluster import Cluster
     from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+    from slurm_gpu_aware.planning.answer import Answer
 
 __all__ = ["draw"]
 
@@ -141,16 +141,7 @@ def _links(
 def _label(panel: Any, a: tuple[float, float], b: tuple[float, float], text: str) -> None:
     # Off the middle, where the diagonals of a circle all cross.
     x, y = a[0] * 0.62 + b[0] * 0.38, a[1] * 0.62 + b[1] * 0.38
-    panel.text(
-        x,
-        y,
-        text,
-        fontsize=7,
-        ha="center",
-        va="center",
-        zorder=5,
-        bbox=_LABEL,
-    )
+    panel.text(x, y, text, fontsize=7, ha="center", va="center", zorder=5, bbox=_LABEL)
 
 
 def _gpu(panel: Any, at: tuple[float, float], slot: int, state: str, radius: float) -> None:

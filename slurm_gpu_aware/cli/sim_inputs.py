@@ -22,8 +22,8 @@ from slurm_gpu_aware.simulator.sacct_trace import SACCT_ENVIRONMENT, read_sacct,
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import (
     SimulatedSite,
-    store_cluster,
-    synthetic_cluster,
+    stored_site,
+    synthetic_site,
     with_scores,
 )
 from slurm_gpu_aware.simulator.sources import read_trace
@@ -31,7 +31,6 @@ from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
 from slurm_gpu_aware.simulator.topo_jobs import read_profile
 from slurm_gpu_aware.simulator.trace import Trace
-from slurm_gpu_aware.topology.locality import with_levels
 
 __all__ = ["Inputs", "gather"]
 
@@ -187,20 +186,22 @@ def _live_history(days: int) -> str:
 
 def _site(config: Config, given: Given) -> SimulatedSite:
     config = replace(config, placement=_placement(config, given["locality_penalty"]))
-    penalties = config.placement.penalties
     if given["nodes"] is not None:
-        site = synthetic_cluster(
+        site = synthetic_site(
             given["nodes"],
             given["gpus_per_node"],
             machine_name=given["machine"],
-            locality_penalty=penalties["cluster"],
+            penalties=config.placement.penalties,
             same_indices=not given["any_indices"],
         )
-        site = replace(site, cluster=with_levels(site.cluster, penalties))
     elif given["machine"] or given["gpus_per_node"]:
         raise RequestError("--machine and --gpus-per-node need --nodes N")
     else:
-        site = _stored(config, same_indices=not given["any_indices"])
+        from slurm_gpu_aware.cli.cluster_options import stored_cluster
+
+        cluster, stored = stored_cluster(config)
+        cluster = replace(cluster, same_indices=not given["any_indices"])
+        site = stored_site(cluster, stored.raw_scores)
     files = _variability(given["variability"])
     if not files:
         return site
@@ -231,17 +232,6 @@ def _placement(config: Config, penalty: float | None) -> PlacementConfig:
                 "a tighter level"
             )
     return placement.with_across(penalty)
-
-
-def _stored(config: Config, *, same_indices: bool) -> SimulatedSite:
-    from slurm_gpu_aware.cli.cluster_options import stored_cluster
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.profiles import load_profile
-
-    with open_store(config.store.path, readonly=True) as store:
-        profile = load_profile(store)
-    cluster = stored_cluster(profile, config)
-    return store_cluster(replace(cluster, same_indices=same_indices), profile.raw_scores)
 
 
 def _ledger(config: Config) -> dict[str, dict[str, list[int]]]:

@@ -189,7 +189,8 @@ def _about(head: Mapping[str, Any]) -> str:
     if compared < given["jobs"]:
         text += f"; {given['jobs'] - compared} did not"
     if given["background"]:
-        text += f"; {_counted(given['background'], 'more holds', 'more hold')} GPUs at the recorded times"
+        more = _counted(given["background"], "more holds", "more hold")
+        text += f"; {more} GPUs at the recorded times"
     return f"{text}."
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.simulator.simulated_site import store_cluster, synthetic_cluster, with_scores
+from slurm_gpu_aware.simulator.simulated_site import stored_site, synthetic_site, with_scores
 from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
@@ -87,7 +87,7 @@ def test_bad_timing_rows_have_line_numbers(tmp_path):
 
 
 def test_the_planner_sees_bins_and_jobs_the_truth(tmp_path):
-    base = synthetic_cluster(5, 4, locality_penalty=1.7)
+    base = synthetic_site(5, 4, penalties={"node": 1.0, "cluster": 1.7})
     site = with_scores(base, draw_scores({"A": timings(tmp_path)}, base.cluster.exists))
     assert len(np.unique(site.cluster.score("A"))) < len(np.unique(site.truth["A"])) == 20
     assert site.as_json()["scores"]["A"]["bins"] == len(np.unique(site.cluster.score("A")))
@@ -95,17 +95,17 @@ def test_the_planner_sees_bins_and_jobs_the_truth(tmp_path):
 
 
 def test_clusters_are_checked():
-    assert synthetic_cluster(2, machine_name="dgx-1-v100").cluster.shape == (2, 8)
+    assert synthetic_site(2, machine_name="dgx-1-v100").cluster.shape == (2, 8)
     for wrong in ({"machine_name": "dgx-9"}, {"gpus_per_node": 65}, {}):
         with pytest.raises(SourceError):
-            synthetic_cluster(2, **wrong)
+            synthetic_site(2, **wrong)
     with pytest.raises(SourceError, match="has 8 GPUs, not 4"):
-        synthetic_cluster(2, 4, machine_name="dgx-1-v100")
+        synthetic_site(2, 4, machine_name="dgx-1-v100")
 
 
 def test_the_stores_raw_scores_are_the_truth():
-    cluster = synthetic_cluster(2, 2).cluster
-    site = store_cluster(cluster, {"A": {("n1", 1): 1.2, ("gone", 0): 9.0, ("n0", 7): 9.0}})
+    cluster = synthetic_site(2, 2).cluster
+    site = stored_site(cluster, {"A": {("n2", 1): 1.2, ("gone", 0): 9.0, ("n1", 7): 9.0}})
     assert site.truth["A"].tolist() == [[1.0, 1.0], [1.0, 1.2]]
 
 
