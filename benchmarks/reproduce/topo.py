@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, percent, run, shared, table
+from topo_jobs import ProfileFile, read_profile, read_workload
 
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.simulator.interference import Interference
@@ -17,7 +18,6 @@ from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.simulated_site import synthetic_site
-from slurm_gpu_aware.simulator.topo_jobs import ProfileFile, read_profile, read_workload
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 MACHINE = "ibm-minsky-4xp100"
@@ -188,7 +188,7 @@ def synthetic_profile() -> ProfileFile:
     for job, alone in solo.items():
         for other in solo:
             together[job, other] = alone * 1.2
-    return ProfileFile(InterferenceProfile(solo, together), across, 0, ())
+    return ProfileFile(InterferenceProfile(solo, together), across)
 
 
 def synthetic_jobs(count: int, gap: float, profile: ProfileFile) -> Trace:

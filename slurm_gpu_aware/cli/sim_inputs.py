@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
+from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
 from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slots, with_work
-from slurm_gpu_aware.simulator.sacct_trace import SACCT_ENVIRONMENT, read_sacct, sacct_command
+from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import (
     SimulatedSite,
@@ -26,15 +27,13 @@ from slurm_gpu_aware.simulator.simulated_site import (
     synthetic_site,
     with_scores,
 )
-from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
-from slurm_gpu_aware.simulator.topo_jobs import read_profile
 from slurm_gpu_aware.simulator.trace import Trace
+from slurm_gpu_aware.slurm.sacct import live_history
 
 __all__ = ["Inputs", "gather"]
 
-_SACCT_TIMEOUT_S = 600.0
 _LIVE_DAYS = 90
 Given = Mapping[str, Any]
 
@@ -69,7 +68,7 @@ def gather(config: Config, given: Given) -> Inputs:
         ]
     classes = config.site.classes
     trace = _trace(config, given)
-    profile = read_profile(given["profile"]).profile if given["profile"] else None
+    profile = _interference(given["profile"]) if given["profile"] else None
     if given["interference"] and profile is None:
         raise RequestError("--interference needs --profile FILE.json with times side by side")
     backfill = given["backfill"]
@@ -98,6 +97,13 @@ def gather(config: Config, given: Given) -> Inputs:
     trace = left_to_slurm(trace, site.cluster)
     trace, recorded = with_work(trace, site.cluster, site.truth, base)
     return Inputs(trace, site, settings, recorded)
+
+
+def _interference(path: Path) -> InterferenceProfile:
+    profile, bad = read_interference(path)
+    if bad:
+        say(f"{path}: {len(bad)} entries left out, first: {bad[0]}")
+    return profile
 
 
 def _with_options(
@@ -145,12 +151,11 @@ def _trace(config: Config, given: Given) -> Trace:
             class_column=given["class_column"],
             default_class=site.default_class,
             classes=site.classes,
-            profile=given["profile"],
         )
     days, text, now = given["days"], None, None
     if given["sacct"] == "live":
         days = days or _LIVE_DAYS
-        text, now = _live_history(days), time.time()
+        text, now = live_history(days), time.time()
     name = f"the last {days} days" if text is not None else given["sacct"]
     return read_sacct(
         name,
@@ -160,28 +165,6 @@ def _trace(config: Config, given: Given) -> Trace:
         now=now,
         days=days,
     )
-
-
-def _live_history(days: int) -> str:
-    argv = sacct_command(days)
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            env={**os.environ, **SACCT_ENVIRONMENT},
-            timeout=_SACCT_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise SourceError(
-            "sacct is not here: run this where Slurm's commands are, or give a saved file"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"sacct did not answer in {_SACCT_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise SourceError(f"sacct failed: {said or f'exit {done.returncode}'}")
-    return done.stdout.decode("utf-8", errors="replace")
 
 
 def _site(config: Config, given: Given) -> SimulatedSite:

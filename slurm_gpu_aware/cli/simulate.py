@@ -130,8 +130,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--profile",
     type=_FILE,
     metavar="FILE.json",
-    help="Times alone and side by side: needed by job files without run times and by "
-    "--interference; topo-aware and topo-aware-p place by it.",
+    help="Times alone and side by side, for --interference; topo-aware and topo-aware-p place by"
+    " it.",
 )
 @click.option(
     "--variability-effect/--no-variability-effect",
@@ -177,9 +177,8 @@ def command(context: Context, /, **given: Any) -> None:
     """Run a trace through the planner that runs live, on a virtual clock, one run per policy.
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
-    time_limit_s, deadline_s, bw, pattern, priority, user), sacct output, or a job file of MAPA
-    or of Amaral et al. The cluster is the store's unless --nodes is given. Bad rows are reported
-    on stderr with their line numbers.
+    time_limit_s, deadline_s, bw, pattern, priority, user) or sacct output. The cluster is the
+    store's unless --nodes is given. Bad rows are reported on stderr with their line numbers.
 
     \b
     Examples:

@@ -8,8 +8,8 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
-from slurm_gpu_aware.placement.drb.profile_file import read_profile
 from slurm_gpu_aware.placement.policy import make_policy, option_names, policy_names
+from slurm_gpu_aware.selector.interference_file import read_interference
 
 __all__ = ["policy_options"]
 
@@ -22,8 +22,8 @@ _PER_JOB = frozenset({"application", "waited_s"})
 def policy_options(config: Config) -> dict[str, dict[str, Any]]:
     """Options per policy, checked; an interference profile is read from its file.
 
-    ``interference`` names a file (``placement.drb.profile_file``), from the configuration's folder
-    if it is not absolute.
+    ``interference`` names a file (``selector.interference_file``), from the configuration's
+    folder if it is not absolute.
 
     Raises
     ------
@@ -62,9 +62,7 @@ def _profile(config: Config, key: str, value: object) -> object:
     if not isinstance(value, str) or not value:
         raise ValueError(f"expected the path of a profile file, not {value!r}")
     folder = config.source.parent if config.source is not None else None
-    read = read_profile(value if folder is None else folder / value)
-    if not read.profile.together:
-        raise ValueError(f"{value} has no run time of a job beside another")
-    if read.bad:
-        log.warning("policies.%s: %d entries left out: %s", key, len(read.bad), read.bad[0])
-    return read.profile
+    profile, bad = read_interference(value if folder is None else folder / value)
+    if bad:
+        log.warning("policies.%s: %d entries left out: %s", key, len(bad), bad[0])
+    return profile

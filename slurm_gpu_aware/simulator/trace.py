@@ -15,7 +15,7 @@ from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.text_file import csv_table, read_text
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
-__all__ = ["BadRow", "Trace", "TraceJob", "checked", "last_records", "read_csv"]
+__all__ = ["BadRow", "Trace", "TraceJob", "checked", "read_csv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,15 @@ class Trace:
 
 _MAX_PRIORITY = 1e15
 """Slurm's own are 32 bits wide; beyond it doubles no longer tell whole numbers apart."""
+_RANGES = (
+    ("gpus", 1, MAX_GPUS),
+    ("duration_s", MIN_RUN_S, MAX_TIME_S),
+    ("submit_s", 0, MAX_TIME_S),
+    ("nodes", 1, MAX_NODES),
+    ("time_limit_s", MIN_RUN_S, MAX_TIME_S),
+    ("deadline_s", -MAX_TIME_S, MAX_TIME_S),
+    ("priority", -_MAX_PRIORITY, _MAX_PRIORITY),
+)
 
 
 def checked(job: TraceJob) -> TraceJob:
@@ -106,53 +115,18 @@ def checked(job: TraceJob) -> TraceJob:
     ValueError
         A number is out of range or the pattern is unknown; names the column and its value.
     """
-    if not 1 <= job.gpus <= MAX_GPUS:
-        raise ValueError(f"gpus is {quoted(job.gpus)}, expected 1 to {MAX_GPUS}")
-    if not MIN_RUN_S <= job.duration_s <= MAX_TIME_S:
-        expected = f"expected {MIN_RUN_S:g} to {MAX_TIME_S:g} s"
-        raise ValueError(f"duration_s is {job.duration_s:g}, {expected}")
-    if not 0 <= job.submit_s <= MAX_TIME_S:
-        raise ValueError(f"submit_s is {job.submit_s:g}, expected 0 to {MAX_TIME_S:g} s")
-    if job.nodes is not None and not 1 <= job.nodes <= MAX_NODES:
-        raise ValueError(f"nodes is {quoted(job.nodes)}, expected 1 to {MAX_NODES}")
-    if not (0 < job.time_limit_s <= MAX_TIME_S or job.time_limit_s == math.inf):
-        raise ValueError(
-            f"time_limit_s is {job.time_limit_s:g}, expected more than 0, up to {MAX_TIME_S:g} s"
-        )
-    if job.deadline_s is not None and not abs(job.deadline_s) <= MAX_TIME_S:
-        raise ValueError(f"deadline_s is {job.deadline_s:g}, expected up to {MAX_TIME_S:g} s")
-    if not abs(job.priority) <= _MAX_PRIORITY:
-        raise ValueError(f"priority is {job.priority:g}, expected up to {_MAX_PRIORITY:g}")
+    for name, least, most in _RANGES:
+        value = getattr(job, name)
+        unset = value is None or (name == "time_limit_s" and value == math.inf)
+        if not unset and not least <= value <= most:
+            shown = quoted(value) if isinstance(value, int) else f"{value:g}"
+            bounds = f"{least:g} to {most:g} s" if name.endswith("_s") else f"{least} to {most}"
+            raise ValueError(f"{name} is {shown}, expected {bounds}")
     try:
         parse_pattern(job.pattern)
     except RequestError as exc:
         raise ValueError(f"pattern is {quoted(job.pattern)}: {exc}") from None
     return job
-
-
-def last_records(
-    records: Iterable[tuple[int, str, TraceJob | None]],
-) -> tuple[list[TraceJob], list[BadRow]]:
-    """(line, job id, job) in the order of the file: the last record of each job, and the others.
-
-    A last record without a job leaves nothing of the earlier ones.
-    """
-    last: dict[str, tuple[int, TraceJob | None]] = {}
-    earlier: list[tuple[int, str]] = []
-    for line, name, job in records:
-        before = last.pop(name, None)
-        if before is not None and before[1] is not None:
-            earlier.append((before[0], name))
-        last[name] = (line, job)
-    bad = [
-        BadRow(line, f"job {name} occurs again in line {last[name][0]}; the last record counts")
-        for line, name in earlier
-    ]
-    return [job for _, job in last.values() if job is not None], bad
-
-
-def _text(value: str) -> str:
-    return value
 
 
 def _number(value: str) -> float:
@@ -180,21 +154,21 @@ def _flag(value: str) -> bool:
 
 
 _REQUIRED: Mapping[str, Callable[[str], object]] = {
-    "job_id": _text,
+    "job_id": str,
     "submit_s": _number,
     "gpus": _count,
     "duration_s": _number,
 }
 _OPTIONAL: Mapping[str, tuple[str, Callable[[str], object]]] = {
-    "class": ("app_class", _text),
-    "model": ("model", _text),
+    "class": ("app_class", str),
+    "model": ("model", str),
     "nodes": ("nodes", _count),
     "time_limit_s": ("time_limit_s", _number),
     "deadline_s": ("deadline_s", _number),
     "bw": ("bandwidth_sensitive", _flag),
-    "pattern": ("pattern", _text),
+    "pattern": ("pattern", str),
     "priority": ("priority", _number),
-    "user": ("user", _text),
+    "user": ("user", str),
 }
 
 
@@ -233,16 +207,24 @@ def read_csv(
         (class_column if column == "class" else column): target
         for column, target in _OPTIONAL.items()
     }
-    found: list[tuple[int, str, TraceJob | None]] = []
+    last: dict[str, tuple[int, TraceJob]] = {}
+    earlier: list[tuple[int, str]] = []
     bad: list[BadRow] = []
     for line, row in rows:
         try:
             job = _job(row, optional, default_class)
-            found.append((line, job.job_id, job))
         except ValueError as exc:
             bad.append(BadRow(line, str(exc)))
-    jobs, again = last_records(found)
-    return Trace.of(name, jobs, sorted([*bad, *again], key=lambda row: row.line))
+            continue
+        if job.job_id in last:
+            earlier.append((last.pop(job.job_id)[0], job.job_id))
+        last[job.job_id] = (line, job)
+    bad += [
+        BadRow(line, f"job {job_id} occurs again in line {last[job_id][0]}; the last record counts")
+        for line, job_id in earlier
+    ]
+    jobs = (job for _, job in last.values())
+    return Trace.of(name, jobs, sorted(bad, key=lambda row: row.line))
 
 
 def _job(

@@ -35,6 +35,7 @@ ALLOWED = {
 }
 AGAINST_AN_ARROW = {
     ("admission/profile_arrays.py", "store"),
+    ("admission/profiled_cluster.py", "store"),
     ("admission/snapshot.py", "store"),
     ("store/outliers.py", "variability"),
     ("store/profiles.py", "variability"),

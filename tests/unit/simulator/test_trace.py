@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
-from slurm_gpu_aware.simulator.sacct_trace import SACCT_FIELDS, read_sacct, sacct_command
+from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
+from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS, sacct_command
 
 HEADER = "job_id,submit_s,gpus,duration_s"
 
@@ -71,7 +71,7 @@ def test_a_bad_row_is_reported_with_its_line(row, reason):
         ("nodes", "-1", "nodes is -1, expected 1 to 65536"),
         ("nodes", "0", "nodes is 0"),
         ("pattern", "star", "pattern is 'star'"),
-        ("time_limit_s", "0", "time_limit_s is 0, expected more than 0"),
+        ("time_limit_s", "0", "time_limit_s is 0, expected 0.001 to"),
         ("time_limit_s", "-60", "time_limit_s is -60"),
     ],
 )
