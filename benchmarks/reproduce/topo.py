@@ -13,7 +13,6 @@ from common import SYNTHETIC, arguments, finish, paragraph, percent, run, shared
 from topo_jobs import ProfileFile, read_profile, read_workload
 
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -72,7 +71,7 @@ def settings(policy: str, profile: ProfileFile, *, backfill: bool) -> SimSetting
         policy_options=options,
         backfill=backfill,
         communication_share=0.0,
-        interference=Interference.of(profile.profile),
+        interference=profile.profile,
     )
 
 

@@ -16,7 +16,6 @@ from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
-from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slots, with_work
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
@@ -82,7 +81,7 @@ def gather(config: Config, given: Given) -> Inputs:
         locality=given["locality_effect"],
         variability=given["variability_effect"],
         communication_share=given["bandwidth_share"],
-        interference=Interference.of(profile) if given["interference"] and profile else None,
+        interference=profile if given["interference"] else None,
     )
     site_options = policy_options(config)
     settings = tuple(

@@ -1,8 +1,8 @@
-"""Jobs of a history that hold GPUs whatever the policy does: they still ran, or ran before it.
+"""Background jobs of a history: they hold GPUs at their recorded times, whatever the policy does.
 
-Each takes its GPUs at its recorded start and gives them back at its recorded end. It takes the
-recorded ones where these are known and free, else free ones of the recorded nodes, else the lowest
-free ones of the cluster; if too few are free, the rest as soon as they are.
+They still ran when the history ended, or had started before it began. A job takes the recorded GPUs
+where these are known and free, else free ones of the recorded nodes, else the lowest free ones of
+the cluster; if too few are free, the rest as soon as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BackgroundJobs"]
 
 
 class BackgroundJobs:
-    """Fixed occupancy of a simulation."""
+    """Jobs that take and release GPUs of a cluster's state at given times."""
 
     def __init__(self, jobs: Iterable[TraceJob], state: ClusterState) -> None:
         self.state = state
@@ -27,20 +27,20 @@ class BackgroundJobs:
         self._ends: list[tuple[float, int, TraceJob]] = []
         self._number = 0
         self._lacking: dict[str, tuple[TraceJob, int]] = {}
-        """Job id -> job and the GPUs that it could not take yet."""
+        """Job id -> job and the number of GPUs that it could not take yet."""
 
     def next_time(self) -> float | None:
-        """When the next one starts or ends; None: none does."""
+        """Next start or end; None: there is none."""
         times = [_start(self._coming[-1])] if self._coming else []
         times += [self._ends[0][0]] if self._ends else []
         return min(times, default=None)
 
     def advance(self, now: float) -> bool:
-        """Let go and take what is due by ``now``; whether GPUs became free."""
+        """Release and take GPUs that are due by ``now``; return whether any became free."""
         freed = False
         while self._ends and self._ends[0][0] <= now:
             job = heapq.heappop(self._ends)[2]
-            freed |= self.state.let_go(job.job_id)
+            freed |= self.state.release(job.job_id)
             self._lacking.pop(job.job_id, None)
         while self._coming and _start(self._coming[-1]) <= now:
             job = self._coming.pop()

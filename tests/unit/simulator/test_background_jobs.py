@@ -73,9 +73,9 @@ def test_a_holder_takes_its_recorded_gpus_or_the_lowest(nodes, slots, taken, exp
     assert not background.advance(0.0)
     held = {(int(n), int(s)) for n, s in zip(*np.nonzero(~state.cluster.free), strict=True)}
     assert held - {tuple(gpu) for gpu in taken} == expected
-    assert (state.held_gpus, state.free) == (2, 6 - len(taken))
+    assert (state.background_gpus, state.free) == (2, 6 - len(taken))
     assert background.advance(100.0)
-    assert (state.held_gpus, state.free) == (0, 8 - len(taken))
+    assert (state.background_gpus, state.free) == (0, 8 - len(taken))
 
 
 @pytest.mark.parametrize("order", ["fifo", "las"])
