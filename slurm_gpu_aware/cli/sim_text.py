@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.cli.output import age, paragraph, say, table
 from slurm_gpu_aware.simulator.recorded import KNOWLEDGE, LIMITS, RECORDED
-from slurm_gpu_aware.simulator.result import ended_in_all
+from slurm_gpu_aware.simulator.result import compared, ended_in_all
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.sim_inputs import Inputs
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 _MOST_ROWS = 20
-_RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s")
 
 
 def say_rows(trace: Trace) -> None:
@@ -129,28 +128,13 @@ class Progress:
 
 
 def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
-    """The output's JSON; ratios are those of each run to the first (less than 1 is better).
-
-    A record is no policy: it has a ratio to the first policy, too. Averages, percentiles and
-    makespan are those of the jobs that ended in every run.
-    """
-    runs: list[dict[str, Any]] = []
-    everywhere = ended_in_all(results)
-    first = next((r for r in results if not r.recorded), results[0]).summary(everywhere)
-    for result in results:
-        summary = result.summary(everywhere)
-        ratios = {
-            key: summary[key] / first[key]
-            for key in _RATIOS
-            if summary[key] is not None and first[key]
-        }
-        runs.append({**summary, "energy_kwh": None, "ratio_to_first": ratios})
+    """The output's JSON: inputs, settings, and a summary of each run (`result.compared`)."""
     trace, settings = inputs.trace, inputs.settings[0]
     return {
         "trace": trace.name,
         "cluster": inputs.site.label,
-        "runs": runs,
-        "compared_jobs": int(everywhere.sum()),
+        "runs": compared(results),
+        "compared_jobs": int(ended_in_all(results).sum()),
         "input": {
             "jobs": len(trace.jobs),
             "bad_rows": [{"line": row.line, "reason": row.reason} for row in trace.bad_rows],
@@ -200,14 +184,14 @@ def table_text(output: dict[str, Any]) -> str:
             )
         )
     head = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
-    compared = output["compared_jobs"]
-    if any(run["jobs"] != compared for run in output["runs"]):
-        jobs = "1 job" if compared == 1 else f"{compared} jobs"
+    common = output["compared_jobs"]
+    if any(run["jobs"] != common for run in output["runs"]):
+        jobs = "1 job" if common == 1 else f"{common} jobs"
         head += f"\ntimes are those of the {jobs} that ended in every run"
     first = next(run for run in output["runs"] if run["policy"] != RECORDED)
     against = f"JCT vs {first['policy']}"
     body = table([*headers, against], rows, right=[*headers[1:], against])
     for run in output["runs"]:
-        if run["policy"] == RECORDED and compared:
+        if run["policy"] == RECORDED and common:
             body += f"\n\n{paragraph(calibration(run, first))}"
     return f"{head}\n\n{body}"
