@@ -195,9 +195,7 @@ def command(context: Context, /, **given: Any) -> None:
         inputs = sim_inputs.gather(config, given)
     except ValueError as exc:
         raise RequestError(str(exc)) from None
-    sim_text.say_rows(inputs.trace)
-    sim_text.say_recorded(inputs)
-    sim_text.say_classes(inputs, [entry.partition("=")[0] for entry in given["variability"]])
+    sim_text.say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
     if not inputs.trace.jobs:
         raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
     output = _run(config, inputs, given)
@@ -223,12 +221,9 @@ def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any
     bar.done()
     if given["what_if"]:
         ended = ended_in_all(results)
-        record = recorded_result(inputs.trace, inputs.site.cluster, ended)
-        sim_text.say_peak(record)
-        results = [record, *results]
+        results = [recorded_result(inputs.trace, inputs.site.cluster, ended), *results]
+    sim_text.say_results(results)
     output = sim_text.as_json(inputs, results)
-    for result in results:
-        sim_text.say_never(result)
     if given["out"] is not None:
         save_results(given["out"], output, results)
         say(f"wrote {given['out']}; pictures: gpu-aware report {given['out']}")

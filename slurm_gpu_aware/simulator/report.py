@@ -14,7 +14,7 @@ from slurm_gpu_aware.simulator.files import DAMAGE, SavedRun, damaged, load_resu
 from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture, time_unit
 from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
 
-__all__ = ["calibration", "page_text", "plain_summary", "write_report"]
+__all__ = ["calibration", "counted", "page_text", "plain_summary", "write_report"]
 
 
 _SAME_PERCENT = 0.05
@@ -178,18 +178,18 @@ img {{ max-width: 100%; height: auto }}
 def _about(head: Mapping[str, Any]) -> str:
     """The jobs, the cluster, and the jobs that the numbers are about."""
     given, compared = head["input"], head["compared_jobs"]
-    bad = _counted(len(given["bad_rows"]), "bad row", "bad rows")
-    other = _counted(sum(given["skipped"].values()), "other job", "other jobs")
+    bad = counted(len(given["bad_rows"]), "bad row")
+    other = counted(sum(given["skipped"].values()), "other job")
     text = (
-        f"{_counted(given['jobs'], 'job', 'jobs')} of {head['trace']} on {head['cluster']}; order "
+        f"{counted(given['jobs'], 'job')} of {head['trace']} on {head['cluster']}; order "
         f"{head['settings']['order']}; variability: {head['site']['variability']}. "
         f"{bad} and {other} were left out. Times, percentiles, makespan and pictures are those of "
-        f"the {_counted(compared, 'job', 'jobs')} that ended in every run"
+        f"the {counted(compared, 'job')} that ended in every run"
     )
     if compared < given["jobs"]:
         text += f"; {given['jobs'] - compared} did not"
     if given["background"]:
-        more = _counted(given["background"], "more holds", "more hold")
+        more = counted(given["background"], "more holds", "more hold")
         text += f"; {more} GPUs at the recorded times"
     return f"{text}."
 
@@ -206,5 +206,6 @@ def _in_unit(seconds: float, size: float) -> str:
     return "<0.01" if text == "0.00" and seconds > 0 else text
 
 
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count} {one if count == 1 else several}"
+def counted(count: int, one: str, several: str = "") -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
