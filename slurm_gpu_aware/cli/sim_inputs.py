@@ -1,4 +1,4 @@
-"""What ``gpu-aware simulate`` runs on: jobs, cluster and settings, from its options."""
+"""Inputs of ``gpu-aware simulate`` from its options: jobs, cluster and settings."""
 
 from __future__ import annotations
 
@@ -60,37 +60,30 @@ def gather(config: Config, given: Given) -> Inputs:
     """
     names = list(given["policies"] or (BASELINE, config.placement.policy))
     if given["what_if"]:
-        # what Slurm does, so that a gain is told from what the model leaves out
-        names = [
-            BASELINE,
-            *(name for name in names if name not in (BASELINE, f"{BASELINE}:sticky")),
-        ]
-    classes = config.site.classes
-    trace = _trace(config, given)
+        # as Slurm places, so that a gain is told from what the model leaves out
+        names = [BASELINE, *(n for n in names if n not in (BASELINE, f"{BASELINE}:sticky"))]
+    trace = _with_sensitivity(config, _trace(config, given))
     profile = _interference(given["profile"]) if given["profile"] else None
     if given["interference"] and profile is None:
         raise RequestError("--interference needs --profile FILE.json with times side by side")
     backfill = given["backfill"]
+    classes = (*config.site.classes, *sorted({job.app_class for job in trace.jobs}))
     base = SimSettings(
         order=given["order"] or ("priority" if given["what_if"] else "fifo"),
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
         backfill_depth=PlanSettings().backfill_depth,
         migration_s=given["migration_s"],
-        classes=tuple(dict.fromkeys((*classes, *sorted({j.app_class for j in trace.jobs})))),
+        classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],
         variability=given["variability_effect"],
         communication_share=given["bandwidth_share"],
         interference=profile if given["interference"] else None,
     )
+    offered = {"seed": given["seed"], **({"interference": profile} if profile else {})}
     site_options = policy_options(config)
-    settings = tuple(
-        _with_options(parse_policy(n, base), site_options, given["seed"], profile) for n in names
-    )
-    for one in settings:
-        make_policy(one.policy, one.policy_options)
+    settings = tuple(_with_options(parse_policy(n, base), site_options, offered) for n in names)
     site = _site(config, given)
-    trace = _with_sensitivity(config, trace)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
         trace = with_slots(trace, _ledger(config))
     trace = left_to_slurm(trace, site.cluster)
@@ -108,62 +101,49 @@ def _interference(path: Path) -> InterferenceProfile:
 def _with_options(
     settings: SimSettings,
     site_options: Mapping[str, Mapping[str, Any]],
-    seed: int,
-    profile: InterferenceProfile | None,
+    offered: Mapping[str, Any],
 ) -> SimSettings:
-    """The run with its policy's options: the site's, the seed, the measured times side by side."""
-    offered: dict[str, Any] = {"seed": seed}
-    if profile is not None:
-        offered["interference"] = profile
+    """The run with its policy's options: the site's, and of those offered the ones it knows."""
     known = option_names(settings.policy)
-    usable = {k: v for k, v in offered.items() if k in known}
-    return replace(settings, policy_options={**site_options.get(settings.policy, {}), **usable})
+    usable = {name: value for name, value in offered.items() if name in known}
+    options = {**site_options.get(settings.policy, {}), **usable}
+    make_policy(settings.policy, options)  # raises for a bad name or value
+    return replace(settings, policy_options=options)
 
 
 def _with_sensitivity(config: Config, trace: Trace) -> Trace:
     """Jobs of classes that the site calls bandwidth sensitive are so, as live."""
     names = {name for name, entry in config.classes.items() if entry.bandwidth_sensitive}
-    if not names:
-        return trace
-    jobs = tuple(
-        replace(j, bandwidth_sensitive=True) if j.app_class in names else j for j in trace.jobs
+    jobs = (
+        replace(job, bandwidth_sensitive=True) if job.app_class in names else job
+        for job in trace.jobs
     )
-    return replace(trace, jobs=jobs)
+    return replace(trace, jobs=tuple(jobs)) if names else trace
 
 
 def _trace(config: Config, given: Given) -> Trace:
-    sources = [n for n in ("trace", "sacct", "synthetic") if given[n] is not None]
-    if given["what_if"] and not sources:
-        sources, given = ["sacct"], {**given, "sacct": "live"}
-    if len(sources) != 1:
+    chosen = {n: given[n] for n in ("trace", "sacct", "synthetic") if given[n] is not None}
+    if given["what_if"]:
+        chosen = chosen or {"sacct": "live"}
+    if len(chosen) != 1:
         raise RequestError("give one source of jobs: TRACE, --sacct FILE|live, or --synthetic JOBS")
-    if given["what_if"] and sources != ["sacct"]:
+    ((kind, source),) = chosen.items()
+    if given["what_if"] and kind != "sacct":
         raise RequestError("--what-if compares with what Slurm recorded: use it with --sacct")
-    site = config.site
-    if sources == ["synthetic"]:
-        return poisson_trace(
-            given["synthetic"], given["jobs_per_hour"], seed=given["seed"], classes=site.classes
-        )
-    if sources == ["trace"]:
-        return read_trace(
-            given["trace"],
-            class_column=given["class_column"],
-            default_class=site.default_class,
-            classes=site.classes,
-        )
-    days, text, now = given["days"], None, None
-    if given["sacct"] == "live":
-        days = days or _LIVE_DAYS
-        text, now = live_history(days), time.time()
-    name = f"the last {days} days" if text is not None else given["sacct"]
-    return read_sacct(
-        name,
-        classes=site.classes,
-        default_class=site.default_class,
-        text=text,
-        now=now,
-        days=days,
-    )
+    known: dict[str, Any] = {
+        "classes": config.site.classes,
+        "default_class": config.site.default_class,
+    }
+    if kind == "synthetic":
+        rate, seed = given["jobs_per_hour"], given["seed"]
+        return poisson_trace(source, rate, seed=seed, classes=config.site.classes)
+    if kind == "trace":
+        return read_trace(source, class_column=given["class_column"], **known)
+    if source != "live":
+        return read_sacct(source, days=given["days"], **known)
+    days = given["days"] or _LIVE_DAYS
+    text, now = live_history(days), time.time()
+    return read_sacct(f"the last {days} days", text=text, now=now, days=days, **known)
 
 
 def _site(config: Config, given: Given) -> SimulatedSite:
@@ -185,8 +165,6 @@ def _site(config: Config, given: Given) -> SimulatedSite:
         cluster = replace(cluster, same_indices=not given["any_indices"])
         site = stored_site(cluster, stored.raw_scores)
     files = _variability(given["variability"])
-    if not files:
-        return site
     profile = {name: read_timings(path) for name, path in files.items()}
     for name, timings in profile.items():
         if timings.bad_rows:
@@ -195,8 +173,11 @@ def _site(config: Config, given: Given) -> SimulatedSite:
                 f"{files[name]}: {len(timings.bad_rows)} bad rows, first {lines}: "
                 f"{timings.bad_rows[0].reason}"
             )
-    draw = draw_scores(profile, site.cluster.exists, given["draw"], given["seed"])
-    return with_scores(site, draw)
+    if not profile:
+        return site
+    return with_scores(
+        site, draw_scores(profile, site.cluster.exists, given["draw"], given["seed"])
+    )
 
 
 def _placement(config: Config, penalty: float | None) -> PlacementConfig:
