@@ -214,9 +214,9 @@ class Cluster:
         ----------
         nodes : names of the N nodes.
         exists : (N, W) GPUs that are there and can be used.
-        fields : other fields of the class. Without them every GPU is free, of score 1.0 and
-            indexed, nodes have CPUs and memory without bound and no known model, and the levels
-            are ``node`` (1.0) and ``cluster`` (1.5).
+        fields : other fields of the class. Where one is None or not given, every GPU is free, of
+            score 1.0 and indexed, nodes have CPUs and memory without bound and no known model, and
+            the levels are ``node`` (1.0) and ``cluster`` (1.5).
         """
         n = len(nodes)
         defaults: dict[str, Any] = {
@@ -228,7 +228,8 @@ class Cluster:
             "indexed": np.ones(n, dtype=np.bool_),
             "model": (None,) * n,
         }
-        return cls(nodes=tuple(nodes), exists=exists, **{**defaults, **fields})
+        given = {name: value for name, value in fields.items() if value is not None}
+        return cls(nodes=tuple(nodes), exists=exists, **{**defaults, **given})
 
     @classmethod
     def uniform(

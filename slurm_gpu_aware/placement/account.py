@@ -38,7 +38,7 @@ def assignment(
     Parameters
     ----------
     why : what the policy adds to the account (cells tried, ...).
-    rule : how the policy chose, as the end of the summary sentence.
+    rule : how the policy chose, one sentence without a full stop.
     by : what the considered sets were compared by, as the key of their values.
 
     The score and slowdown are those of the job's class, whatever the policy looked at.
@@ -51,7 +51,6 @@ def assignment(
     exact = not request.whole_node and all(map(cluster.indexed.item, choice.nodes))
     listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
     penalty, source = level.of(request.app_class)
-    slowdown = penalty * score
     account: dict[str, Any] = {
         "class": request.app_class,
         **({"penalty_from": source} if source else {}),
@@ -78,11 +77,7 @@ def assignment(
             {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
             for c in choice.considered
         ]
-    where = f"{level.name}, {source}" if source and penalty > 1.0 else level.name
-    account["summary"] = (
-        f"{set_words(cluster.nodes, choice.nodes, choice.slots)}: "
-        f"L {penalty:.4g} ({where}) x V {score:.3g} = {slowdown:.3g}; {rule}"
-    )
+    account["summary"] = rule
     return Assignment(
         job_id=request.job_id,
         nodes=choice.nodes,
@@ -90,7 +85,7 @@ def assignment(
         policy=policy,
         score=score,
         level=level.name,
-        slowdown=slowdown,
+        slowdown=penalty * score,
         exact=exact,
         why=account,
     )
