@@ -41,7 +41,7 @@ class Size:
     penalties: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0)
     loads: tuple[int, ...] = (4, 6, 8, 10, 12, 14)
     anew: tuple[int, ...] = (6, 10)
-    """Loads at which PAL places everybody anew, too."""
+    """Loads at which PAL places all jobs anew, too."""
     orders: tuple[str, ...] = ("fifo", "las", "srtf")
     composed: tuple[int, ...] = (10,)
     """Loads on which the composed policy is tried."""

@@ -78,7 +78,7 @@ def synergy_table(bench: Bench, site: SimulatedSite) -> tuple[str, str]:
     said = paragraph(
         f"{percent(sizes.count(1) / len(sizes))} of these jobs want one GPU. PAL that lets jobs "
         f"keep their GPUs gains {'; '.join(own)}.",
-        f"Placing everybody anew, FIFO: {'; '.join(anew)}." if anew else "",
+        f"Placing all jobs anew, FIFO: {'; '.join(anew)}." if anew else "",
         "The authors' job log is not public: these traces are made by the same recipe.",
     )
     heads = ["order, load", "packed, avg JCT h", "PAL", "PM-First", "PAL non-sticky", "paper: PAL"]

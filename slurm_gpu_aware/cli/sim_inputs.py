@@ -16,8 +16,9 @@ from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
+from slurm_gpu_aware.simulator.history import left_to_slurm, with_slots
 from slurm_gpu_aware.simulator.parallel import Run
-from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slots, with_work
+from slurm_gpu_aware.simulator.recorded import BASELINE, with_work
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import (

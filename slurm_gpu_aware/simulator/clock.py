@@ -15,7 +15,7 @@ __all__ = ["EventClock"]
 class EventClock:
     """Events that follow from the jobs that run. Times in seconds of the trace.
 
-    An entry whose job has changed its pace or lost its GPUs since is void and passed over.
+    An entry is void if its job has changed its pace or lost its GPUs since.
     """
 
     def __init__(self, round_s: float | None) -> None:
@@ -38,7 +38,7 @@ class EventClock:
         heapq.heappush(self._crossings, (time, next(self._sequence), active, active.placed_s))
 
     def ended(self) -> Iterator[ActiveJob]:
-        """Jobs whose work is done by now, one by one."""
+        """Jobs that have done their work by now, one by one."""
         while self._ends and self._ends[0][0] <= self.now:
             _, _, active, version = heapq.heappop(self._ends)
             if active.version == version:

@@ -39,7 +39,7 @@ class Physics:
         self.cluster = cluster
         self.settings = settings
         self._plain = replace(cluster, indexed=np.zeros(len(cluster.nodes), dtype=np.bool_))
-        """The same without knowing who gets which GPU of a node."""
+        """The same, with GPUs of a node that are not told apart."""
 
     def slowdown(self, job: TraceJob, placed: Assignment) -> float:
         """t_iter / t_orig >= 0 of ``job`` on the GPUs of ``placed``, neighbours aside."""

@@ -191,7 +191,7 @@ class Rounds:
             yield active
 
     def _ranked(self, ordered: list[ActiveJob]) -> list[Request]:
-        """Requests whose priority says their place in the list."""
+        """Requests with their place in the list as priority."""
         if self.settings.order == "fifo":
             return [a.request for a in ordered]  # submission time already says it
         return [

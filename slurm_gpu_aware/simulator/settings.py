@@ -45,7 +45,7 @@ class SimSettings:
     """Time without progress whenever a job that has run starts again or moves (checkpoint,
     restore)."""
     limit_factor: float = 1.5
-    """Time limit of a job whose trace has none, as a multiple of its duration. A recorded job
+    """Time limit of a job without one in the trace, as a multiple of its duration. A recorded job
     without a limit has none here either: Slurm did not know more. Limits only inform backfill;
     they end no job."""
     las_threshold_gpu_s: float = 3600.0

@@ -1,6 +1,6 @@
-"""Jobs for the simulator, and how they are read from CSV.
+"""Traces: jobs for the simulator, and their form as CSV.
 
-A bad row is never dropped in silence: it is counted and reported with its line number.
+A bad row is counted and reported with its line number.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TraceJob:
     submit_s: float
     gpus: int
     duration_s: float
-    """Work: run time on GPUs of score 1.0 inside one node. Of a recorded job, until
-    ``recorded.with_work`` has been at it, the recorded run time."""
+    """Work: run time on GPUs of score 1.0 inside one node. Of a recorded job, before
+    ``recorded.with_work`` the recorded run time."""
     app_class: str = "B"
     model: str | None = None
     """Application (``resnet50``), a label for reports."""
@@ -61,12 +61,12 @@ class BadRow:
     line: int
     reason: str
     unit: str = "line"
-    """What ``line`` counts: ``record`` in a list that is no text."""
+    """The thing that ``line`` counts: ``record`` in JSON."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Jobs sorted by submission, and what was wrong with the rest."""
+    """Jobs sorted by submission, and rows that are none."""
 
     name: str
     jobs: tuple[TraceJob, ...]
@@ -86,7 +86,7 @@ class Trace:
     ) -> Trace:
         """Sort jobs by submission; equal times keep their order.
 
-        Raises SourceError if two jobs have one id: nobody could tell them apart.
+        Raises SourceError if two jobs have the same id.
         """
         ordered = sorted(jobs, key=lambda job: job.submit_s)
         if len({job.job_id for job in ordered}) < len(ordered):

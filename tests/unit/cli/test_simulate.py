@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.simulator.recorded import LEFT
+from slurm_gpu_aware.simulator.history import LEFT
 from slurm_gpu_aware.simulator.report import plain_summary
 
 SITE = ["--nodes", "2", "--gpus-per-node", "4"]

@@ -93,7 +93,7 @@ def test_what_is_not_free_yet_is_taken_as_soon_as_it_is(order, sticky):
     assert result.utilization() == pytest.approx((300 + 50 * 0 + 400 * 8 + 100 * 4 + 80) / 8 / 560)
 
 
-def test_nobody_waits_for_a_holder_when_the_jobs_have_ended():
+def test_the_run_ends_with_its_jobs_whatever_the_background_holds():
     trace = replace(
         Trace.of("t", [TraceJob("1", 0, 4, 100)]), background=(recorded("9", 0, 1e6, 4),)
     )

@@ -271,7 +271,7 @@ def test_backfill_uses_holes_without_delaying_the_head():
     assert plain.start_s.tolist() == [0, 1000, 1100, 1100]
 
 
-def test_a_job_larger_than_the_cluster_is_reported_and_blocks_nobody():
+def test_a_job_larger_than_the_cluster_is_reported_and_blocks_no_other():
     jobs = [TraceJob("giant", 0, 17, 10), TraceJob("small", 1, 1, 10)]
     result = simulate(Trace.of("t", jobs), FLAT, SimSettings())
     assert [job for job, _ in result.never] == ["giant"]

@@ -182,7 +182,7 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
     ("asked", "got", "nodes"),
     [
         ("gres/gpu=2,node=2", "2", 2),
-        ("gres/gpu=2,node=1", "2", None),  # Slurm spread it; nobody asked for that
+        ("gres/gpu=2,node=1", "2", None),  # Slurm spread it; the job did not ask for that
         ("gres/gpu=2", "2", 2),
         ("gres/gpu=2,node=1", "1", None),
         ("", "", None),
@@ -212,7 +212,7 @@ def test_indices_are_recorded_where_each_gpu_has_its_type(tres, slots):
     [
         "garbage",
         "|".join(row("8"))[:40],  # cut off in the middle
-        "|".join(row("8")[:-1]),  # no comment, and nobody knows whether the priority is whole
+        "|".join(row("8")[:-1]),  # no comment, so the priority may be cut
         "the rest of a comment",
         "|".join(["x", *row()[1:]]),
     ],
