@@ -33,7 +33,7 @@ from placement_profile import show_profile
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS, Selector
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm import libslurm_client
 from slurm_gpu_aware.slurm.libslurm import SlurmError
@@ -261,7 +261,7 @@ def whole_round(given: argparse.Namespace) -> None:
         setattr(client, name, timed(f"read {name}", getattr(client, name)))
     planning.plan_round = timed("plan", plan)
     with tempfile.TemporaryDirectory() as folder:
-        books = Books(Path(folder) / "store.db")
+        books = LedgerWriter(Path(folder) / "store.db")
         rounds = Rounds(client, Config(), books, gate_held_until=lambda: 0.0, clock=lambda: NOW)
         whole: list[float] = []
         for _ in range(1 + REPEATS):

@@ -24,11 +24,10 @@ import numpy as np
 from placement_mapa import mapa_matching
 from placement_profile import show_profile
 from placement_topo import topology_aware
-from placement_wide import wide_patterns
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 
 BINS = np.array([0.89, 0.94, 1.06, 2.55])
@@ -178,7 +177,6 @@ PARTS: dict[str, Callable[[], None]] = {
     "decision": one_decision,
     "round": full_round,
     "mapa": mapa_matching,
-    "wide": wide_patterns,
     "topo-aware": topology_aware,
 }
 

@@ -24,11 +24,11 @@ from placement_profile import show_profile
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.drb.bipartition import bipartition as drb
-from slurm_gpu_aware.placement.drb.bipartition import utility
+from slurm_gpu_aware.placement.drb import bipartition as drb
+from slurm_gpu_aware.placement.drb import utility
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.drb.utility import Weights
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology import levels
 from slurm_gpu_aware.topology.machines import machine
 
@@ -94,9 +94,9 @@ def every_set(cluster: Cluster, gpus: int) -> None:
 def one_decision(nodes: int, kind: str, gpus: int, *, busy: float = 0.6) -> tuple[float, float]:
     """(first, median warm) time of a decision with interference. Units: ms."""
     cluster = busy_cluster(nodes, kind, busy)
-    options = {"interference": profile_of((1, gpus)), "application": APPLICATIONS[0]}
+    options = {"interference": profile_of((1, gpus))}
     policy = make_policy("topo-aware", options)
-    request = Request("1", gpus)
+    request = Request("1", gpus, application=APPLICATIONS[0])
     forget()
     first = times_ms(lambda: policy.place(request, cluster), 1)[0]
     warm = median(times_ms(lambda: policy.place(request, cluster), 31))

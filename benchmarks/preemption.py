@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.preempt import plan_preemption
 
 WIDTH = 8
@@ -57,14 +57,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=50, help="that preempt in one round")
     given = parser.parse_args()
     cluster = full(given.nodes)
-    place = make_policy("pal").place
+    dispatcher = Dispatcher(PlanSettings(policy="pal"))
     print(f"{given.nodes} nodes, {len(cluster.running)} running jobs of one GPU")
     print(f"{'GPUs':>4}{'nodes':>7}{'victims':>9}{'median, s':>11}")
     for gpus, nodes in WANTED:
         times = []
         for number in range(5):
             begun = time.process_time()
-            found = plan_preemption(asking(number, gpus, nodes), cluster, cluster.running, place)
+            found = plan_preemption(
+                asking(number, gpus, nodes), cluster, cluster.running, dispatcher
+            )
             times.append(time.process_time() - begun)
         assert found is not None
         print(f"{gpus:>4}{nodes:>7}{len(found.victims):>9}{statistics.median(times):>11.3f}")

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.selector import round as service
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient, open_client
 
 REPEATS = 5
@@ -89,7 +89,7 @@ def main() -> None:
     rests: list[float] = []
     rests_cpu: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        books = Books(Path(folder) / "store.db")
+        books = LedgerWriter(Path(folder) / "store.db")
         rounds = service.Rounds(
             client,
             config,
@@ -138,7 +138,7 @@ def updates() -> None:
     start = time.perf_counter()
     refused = client.update_jobs(sent)
     per_update = (time.perf_counter() - start) / max(1, len(sent))
-    shelved = sum(job.shelf is not None for job in parked)
+    shelved = sum(job.holding_pool is not None for job in parked)
     found = {"updates": len(sent), "refused": len(refused), "shelved": shelved}
     json.dump(found | {"update_s": per_update}, sys.stdout)
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy

@@ -15,13 +15,13 @@ import click
 
 from gpu_aware_profile.cli import cli as profile_cli
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.deploy.lua_files import lua_rules
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "etc" / "config.toml"
-COMMANDS = Path("/opt/slurm-gpu-aware/bin")
 NODES = [
     render.NodeGpus(f"n{i}", (0, 1, 2, 3), "a100", (0, 0, 1, 1), sockets=2, cores_per_socket=16)
     for i in (1, 2)
@@ -127,29 +127,12 @@ def slurm_example() -> str:
     return EXAMPLE + "\n".join(lines) + "\n"
 
 
-def selectd_unit() -> str:
-    """etc/systemd/gpu-aware-selectd.service."""
-    return render.selectd_unit(
-        COMMANDS / "gpu-aware",
-        user="slurm",
-        config_file=DEFAULT_PATH,
-        store=Config().store.path,
-    )
-
-
-def sweep_unit() -> str:
-    """etc/systemd/gpu-aware-sweep.service."""
-    return render.sweep_unit(COMMANDS / "gpu-aware-profile", user="slurm", config_file=DEFAULT_PATH)
-
-
 FILES = {
+    "etc/lua/gpu_aware_rules.lua": lua_rules,
     "docs/cli.md": cli_page,
     "docs/configuration.md": configuration_page,
     "etc/examples/gres.conf": gres_example,
     "etc/examples/slurm.conf": slurm_example,
-    "etc/systemd/gpu-aware-selectd.service": selectd_unit,
-    "etc/systemd/gpu-aware-sweep.service": sweep_unit,
-    "etc/systemd/gpu-aware-sweep.timer": render.sweep_timer,
 }
 
 

@@ -1,7 +1,7 @@
-"""Text from files that people and other programs wrote: size, compression, UTF-8, CSV, JSON.
+"""Text, tables (CSV) and JSON from files of people and other programs.
 
-The one way in for traces, histories, timings, profiles and counters. Each fault is a SourceError of
-one sentence.
+Traces, histories, timings, profiles and counters are all read through this module. Each fault is a
+SourceError of one sentence; a bad row of a table is a `BadRow` with its line.
 """
 
 from __future__ import annotations
@@ -10,28 +10,35 @@ import csv
 import gzip
 import io
 import json
+import math
 import zlib
-from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = [
     "MAX_BYTES",
+    "BadRow",
+    "Row",
+    "Table",
     "csv_records",
-    "csv_table",
     "decoded",
     "name_of",
     "parse_json",
     "read_data",
-    "read_lines",
+    "read_object",
+    "read_table",
     "read_text",
 ]
 
 MAX_BYTES = 1 << 30
 """Of a file, also after decompression."""
+
+T = TypeVar("T")
 
 _GZIP = b"\x1f\x8b"
 _COMPRESSED = {
@@ -56,11 +63,6 @@ def read_text(source: Path | str | BinaryIO, *, errors: str = "strict") -> str:
         (strict) not UTF-8 text.
     """
     return decoded(read_data(source), name_of(source), errors=errors)
-
-
-def read_lines(source: Path | str | BinaryIO) -> list[str]:
-    """:func:`read_text` by line, with their ends."""
-    return list(io.StringIO(read_text(source), newline=""))
 
 
 def read_data(source: Path | str | BinaryIO) -> bytes:
@@ -121,23 +123,119 @@ def csv_records(
         raise SourceError(f"{where}line {reader.line_num}: not CSV: {exc}") from None
 
 
-def csv_table(
-    text: str, name: Path | str
-) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Column names, and (line, cell by column) of each row; what is short is filled with "".
+class BadRow(NamedTuple):
+    """A row that cannot be used."""
 
-    Raises SourceError as :func:`csv_records`.
+    line: int
+    reason: str
+    unit: str = "line"
+    """What ``line`` counts: ``record`` in a list that is no text."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table. Methods raise ValueError that names column and cell."""
+
+    line: int
+    cells: Mapping[str, str]
+    """Column -> cell, without blanks around it."""
+
+    def text(self, column: str) -> str:
+        """A cell that is not empty."""
+        if not self.cells[column]:
+            raise ValueError(f"{column} is empty")
+        return self.cells[column]
+
+    def number(self, column: str) -> float:
+        """A finite number."""
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{column} is {quoted(text)}: not a number") from None
+        if not math.isfinite(value):
+            raise ValueError(f"{column} is {quoted(text)}: not a finite number")
+        return value
+
+    def count(self, column: str) -> int:
+        """A whole number."""
+        value = self.number(column)
+        if not value.is_integer():
+            raise ValueError(f"{column} is {quoted(self.cells[column])}: not a whole number")
+        return int(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV with a header. Made by :func:`read_table`."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    bad_rows: tuple[BadRow, ...]
+    """Rows with fewer or more cells than columns."""
+
+    def require(self, *columns: str, hint: str = "") -> None:
+        """Raise SourceError unless each of ``columns`` is there once.
+
+        ``hint`` ends the sentence that names what is missing.
+        """
+        missing = [column for column in columns if column not in self.columns]
+        if missing:
+            raise SourceError(
+                f"{self.name}: no column {', '.join(map(repr, missing))};"
+                f" expected {','.join(columns)}{hint}"
+            )
+        for column in columns:
+            if self.columns.count(column) > 1:
+                raise SourceError(f"{self.name}: column {column!r} occurs twice")
+
+    def parse(self, make: Callable[[Row], T]) -> tuple[list[T], list[BadRow]]:
+        """What ``make`` gives for each row, and the rows for which it raises ValueError."""
+        good: list[T] = []
+        bad = list(self.bad_rows)
+        for row in self.rows:
+            try:
+                good.append(make(row))
+            except ValueError as exc:
+                bad.append(BadRow(row.line, str(exc)))
+        return good, sorted(bad)
+
+
+def read_table(source: Path | str | BinaryIO, text: str | None = None) -> Table:
+    """Read a CSV file, or ``text`` if it is given (then ``source`` is only its name).
+
+    The first row names the columns. Empty rows are skipped, and so are rows that begin with ``#``.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read or is not CSV.
     """
-    records = csv_records(io.StringIO(text, newline=""), name)
-    columns = next((cells for _, cells in records if cells), [])
+    name = name_of(source)
+    lines = io.StringIO(read_text(source) if text is None else text, newline="")
+    columns: tuple[str, ...] = ()
+    rows: list[Row] = []
+    bad: list[BadRow] = []
+    for line, record in csv_records(lines, name):
+        cells = [cell.strip() for cell in record]
+        if not any(cells) or cells[0].startswith("#"):
+            continue
+        if not columns:
+            columns = tuple(cells)
+        elif len(cells) != len(columns):
+            bad.append(BadRow(line, f"{len(cells)} cells, expected {len(columns)}"))
+        else:
+            rows.append(Row(line, dict(zip(columns, cells, strict=True))))
+    return Table(name, columns, tuple(rows), tuple(bad))
 
-    def rows() -> Iterator[tuple[int, dict[str, str]]]:
-        for line, cells in records:
-            if cells:
-                pairs = zip_longest(columns, cells[: len(columns)], fillvalue="")
-                yield line, dict(pairs)
 
-    return columns, rows()
+def read_object(path: Path | str, text: str | None = None) -> dict[str, Any]:
+    """The JSON object in a file, or in ``text`` if it is given. Raises SourceError."""
+    content = parse_json(read_text(path) if text is None else text, path)
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: expected a JSON object")
+    return content
 
 
 def parse_json(text: str, name: Path | str) -> Any:

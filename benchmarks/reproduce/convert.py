@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_gpu_aware.text_file import csv_table, read_text
+from slurm_gpu_aware.text_file import read_table, read_text
 
 __all__ = ["convert"]
 
@@ -30,7 +30,7 @@ WHOLE = "1000"
 
 def alibaba(text: str, name: str, left_out: Counter[str]) -> Iterator[tuple[object, ...]]:
     """Rows of finished jobs on whole GPUs."""
-    rows = [row for _, row in csv_table(text, name)[1]]
+    rows = [row.cells for row in read_table(name, text).rows]
     last_end = max(float(row["end_s"]) for row in rows if row["end_s"])
     for row in rows:
         if reason := unusable(row, last_end):

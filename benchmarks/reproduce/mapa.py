@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from common import arguments, finish, paragraph, run, table
 
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, SimSettings

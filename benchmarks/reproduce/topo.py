@@ -205,7 +205,7 @@ def synthetic_jobs(count: int, gap: float, profile: ProfileFile) -> Trace:
 def _job(
     name: str, at: float, gpus: int, application: str, utility: float, profile: ProfileFile
 ) -> TraceJob:
-    options = {"application": application, "minimal_utility": utility, "single_node": True}
+    options = {"minimal_utility": utility, "single_node": True}
     solo = profile.profile.solo[application, gpus]
     return TraceJob(name, at, gpus, solo, model=application, nodes=1, options=options)
 

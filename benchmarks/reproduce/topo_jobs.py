@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked
-from slurm_gpu_aware.text_file import parse_json, read_text
+from slurm_gpu_aware.text_file import read_object
 
 __all__ = ["ProfileFile", "read_profile", "read_workload"]
 
@@ -32,7 +32,7 @@ def read_profile(path: Path) -> ProfileFile:
     profile, _ = read_interference(path)
     across = {
         (f"{kind}/{size}", int(gpus)): float(times["inter-socket"])
-        for kind, sizes in parse_json(read_text(path), path)["solo"].items()
+        for kind, sizes in read_object(path)["solo"].items()
         for size, entry in sizes.items()
         for gpus, times in entry["num_gpus"].items()
         if times.get("inter-socket")
@@ -43,20 +43,16 @@ def read_profile(path: Path) -> ProfileFile:
 def read_workload(path: Path, profile: ProfileFile) -> Trace:
     """Read a job file; the run time of a job is that alone and inside a socket.
 
-    Each job gets ``model`` = its application and the options ``application``,
-    ``minimal_utility`` and ``single_node`` (Caffe runs on one machine).
+    Each job gets ``model`` = its application and the options ``minimal_utility`` and
+    ``single_node`` (Caffe runs on one machine).
     """
-    rows = parse_json(read_text(path), path)
+    rows = read_object(path)
     return Trace.of(path.stem, (_job(key, row, profile.profile) for key, row in rows.items()))
 
 
 def _job(key: str, row: Mapping[str, object], profile: InterferenceProfile) -> TraceJob:
     application, gpus = f"{row['type']}/{row['size']}", int(str(row["gpus"]))
-    options = {
-        "application": application,
-        "minimal_utility": float(str(row["minimal_utility"])),
-        "single_node": True,
-    }
+    options = {"minimal_utility": float(str(row["minimal_utility"])), "single_node": True}
     job = TraceJob(
         job_id=key,
         submit_s=float(str(row["arrival"])),

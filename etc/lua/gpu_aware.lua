@@ -105,8 +105,8 @@ end
 -- Submitting --------------------------------------------------------------------------------------
 
 --- gpus=MIN-MAX must hold what Slurm's options ask for: with that the job starts if we are away.
-local function gpus_sentence(wishes, part, job)
-    local range = wishes and wishes.gpus
+local function gpus_sentence(hints, part, job)
+    local range = hints and hints.gpus
     local total = range and request.shape(job, part).total
     if not total or (range[1] <= total and total <= range[2]) then
         return nil
@@ -132,11 +132,11 @@ local function decide_submit(job, uid, conf)
     if #parts == 0 or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         return {}
     end
-    local wishes, sentence = comment.parse(text_of(job.comment), conf)
-    sentence = sentence or gpus_sentence(wishes, parts[1], job)
+    local hints, sentence = comment.parse(text_of(job.comment), conf)
+    sentence = sentence or gpus_sentence(hints, parts[1], job)
     if sentence then
         return { refuse = true, text = sentence }
-    elseif not wishes and not conf.park_uncommented then
+    elseif not hints and not conf.park_uncommented then
         return {}
     end
     local function left(reason)
@@ -144,7 +144,7 @@ local function decide_submit(job, uid, conf)
         local text = "gpu-aware: this job is left to Slurm, which picks its GPUs: " .. reason
         return { text = text, new = new, environment = environment }
     end
-    local reason = left_to_slurm.left_reason(job, parts, besides, wishes, conf)
+    local reason = left_to_slurm.left_reason(job, parts, besides, hints, conf)
     if reason then
         return left(reason)
     end
@@ -224,7 +224,7 @@ end
 
 local function is_ours(record, conf)
     return names_licence(record.licenses, conf.licence)
-        or (text_of(record.admin_comment) or ""):sub(1, 9) == "gpuaware/"
+        or base.is_record(record.admin_comment)
 end
 
 --- Decide about an update by an ordinary user. Returns the sentence of a refusal, or nil.
@@ -241,13 +241,13 @@ local function decide_modify(job, record, conf)
                 .. " or cancel the job and submit it again"
         end
     end
-    local wishes, sentence = comment.parse(text_of(job.comment), conf)
-    if wishes and wishes.place == "off" then
+    local hints, sentence = comment.parse(text_of(job.comment), conf)
+    if hints and hints.place == "off" then
         return "gpu-aware: place=off can be asked only at submission;"
             .. " cancel the job and submit it again"
     end
     local parts = names_licence(record.licenses, conf.licence) and request.gpu_request(record) or {}
-    return sentence or (parts[1] and gpus_sentence(wishes, parts[1], record))
+    return sentence or (parts[1] and gpus_sentence(hints, parts[1], record))
 end
 
 -- What slurmctld's script calls -----------------------------------------------------------------

@@ -1,8 +1,9 @@
 -- Helpers of gpu_aware.lua: strings, and the numbers that Slurm means.
 
-local B = {}
+local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+local rules = dofile(here .. "gpu_aware_rules.lua")
 
-B.MAX_TEXT = 1024 -- bytes of a text that is parsed; as Slurm (_test_job_desc_fields in job_mgr.c)
+local B = {}
 
 function B.set_of(list)
     local set = {}
@@ -11,7 +12,6 @@ function B.set_of(list)
     end
     return set
 end
-
 
 --- A number that Slurm means: nil for NO_VAL, INFINITE and their 64 bit forms.
 function B.number32(value)
@@ -36,6 +36,11 @@ function B.text_of(value)
         return nil
     end
     return value
+end
+
+--- Is an AdminComment the record of a parked job?
+function B.is_record(text)
+    return type(text) == "string" and text:sub(1, #rules.record) == rules.record
 end
 
 --- A job whose fields are read from Slurm once: it copies a text each time, and a script may have
@@ -74,10 +79,10 @@ function B.split(text, separators)
     end
 end
 
---- A user's text as it may stand in a sentence: printable ASCII, at most 40 characters.
+--- A user's text as it may stand in a sentence: printable ASCII, not long.
 function B.shown(text)
-    local plain = text:sub(1, 40):gsub("[^ -~]", "?")
-    return #text > 40 and plain .. "..." or plain
+    local plain = text:sub(1, rules.max_shown):gsub("[^ -~]", "?")
+    return #text > rules.max_shown and plain .. "..." or plain
 end
 
 return B

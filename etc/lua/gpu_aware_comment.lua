@@ -1,10 +1,11 @@
 --[[
-The user's comment: --comment=class=A,bw=high. The grammar of docs/comment.md, of which
-slurm_gpu_aware/model/job_hints.py is the twin: same verdict and same sentence for every comment.
+The user's comment: --comment=class=A,bw=high. The grammar of docs/comment.md, which
+slurm_gpu_aware/model/job_hints.py reads, too: same verdict and same sentence for every comment.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
+local rules = dofile(here .. "gpu_aware_rules.lua")
 local set_of = base.set_of
 local trim = base.trim
 local split = base.split
@@ -12,12 +13,8 @@ local shown = base.shown
 
 local C = {}
 
-local MAX_COMMENT = base.MAX_TEXT -- Slurm refuses longer ones
-local KEYS = { "class", "bw", "pattern", "gpus", "freq", "model", "place" }
-local BANDWIDTHS = { "high", "low" }
-local PATTERNS = { "ring", "tree", "ring+tree", "all-to-all", "none" }
-local MHZ_MIN, MHZ_MAX = 100, 10000
-local KNOWN_KEY = set_of(KEYS)
+local KNOWN_KEY = set_of(rules.comment_keys)
+local CLOCK_WORD = set_of(rules.clock_words)
 
 local function one_of(valid, extra)
     local names = {}
@@ -31,34 +28,24 @@ local function one_of(valid, extra)
     end, table.concat(names, ", ")
 end
 
-local COUNT = "^[1-9]%d?%d?%d?%d?$"
+local function number_in(text, least, most)
+    local number = text:find("^[1-9]%d*$") and tonumber(text)
+    return number and least <= number and number <= most and number or nil
+end
 
 local function read_gpus(text)
-    if text:find(COUNT) then
-        return { tonumber(text), tonumber(text) }
-    end
-    local least, most = text:match("^([1-9]%d*)%-([1-9]%d*)$")
-    if not least or #least > 5 or #most > 5 or tonumber(least) > tonumber(most) then
-        return nil
-    end
-    return { tonumber(least), tonumber(most) }
+    local first, last = text:match("^(%d+)%-(%d+)$")
+    local least = number_in(first or text, 1, rules.max_gpus)
+    local most = number_in(last or text, 1, rules.max_gpus)
+    return least and most and least <= most and { least, most } or nil
 end
 
 local function read_freq(text)
-    if text == "auto" or text == "max" then
-        return text
-    end
-    if not text:find(COUNT) or tonumber(text) < MHZ_MIN or tonumber(text) > MHZ_MAX then
-        return nil
-    end
-    return tonumber(text)
+    return CLOCK_WORD[text] and text or number_in(text, rules.min_mhz, rules.max_mhz)
 end
 
 local function read_model(text)
-    if #text > 64 or not text:find("^[A-Za-z0-9][A-Za-z0-9._-]*$") then
-        return nil
-    end
-    return text
+    return #text <= rules.max_name and text:match("^" .. rules.model .. "$") or nil
 end
 
 --- key -> function from text to value (nil: not valid), sentence of the valid ones
@@ -68,29 +55,25 @@ local function readers(conf)
     end
     return {
         class = reader(one_of(conf.classes, "auto")),
-        bw = reader(one_of(BANDWIDTHS)),
-        pattern = reader(one_of(PATTERNS)),
-        gpus = reader(read_gpus, "a number such as 4, or a range such as 2-8"),
-        freq = reader(
-            read_freq,
-            string.format("auto, max, or MHz from %d to %d", MHZ_MIN, MHZ_MAX)
-        ),
-        model = reader(read_model, "a name of letters, digits, '.', '_' and '-', at most 64"),
+        bw = reader(one_of(rules.bandwidths)),
+        pattern = reader(one_of(rules.patterns)),
+        gpus = reader(read_gpus, rules.valid.gpus),
+        freq = reader(read_freq, rules.valid.freq),
+        model = reader(read_model, rules.valid.model),
         place = reader(one_of(conf.policies, "off")),
     }
 end
 
 local readers_of = setmetatable({}, { __mode = "k" }) -- configuration -> its readers
 
---- Parse a comment. Returns a table of wishes; nil if it is not ours; nil and a sentence if wrong.
+--- Parse a comment. Returns a table of hints; nil if it is not ours; nil and a sentence if wrong.
 function C.parse(text, conf)
+    local function wrong(sentence, ...)
+        return nil, rules.sentences[sentence]:format(...)
+    end
     text = text or ""
-    if #text > MAX_COMMENT then
-        return nil,
-            string.format(
-                "gpu-aware: the comment is longer than %d characters; shorten it",
-                MAX_COMMENT
-            )
+    if #text > rules.max_text then
+        return wrong("too_long")
     end
     local entries, ours = {}, false
     for _, item in ipairs(split(text, ",")) do
@@ -102,41 +85,29 @@ function C.parse(text, conf)
     if not ours then
         return nil
     end
-    local keys = table.concat(KEYS, ", ")
     local found = {}
     for _, entry in ipairs(entries) do
         local key, value = entry.key, entry.value
         if not value then
-            return nil,
-                "gpu-aware: comment entry '"
-                    .. shown(key)
-                    .. "' is not key=value; valid keys: "
-                    .. keys
+            return wrong("no_value", shown(key))
         elseif not KNOWN_KEY[key] then
-            return nil,
-                "gpu-aware: comment key '" .. shown(key) .. "' is not known; valid keys: " .. keys
+            return wrong("unknown", shown(key))
         elseif found[key] then
-            return nil, "gpu-aware: comment key '" .. key .. "' is given twice; give it once"
+            return wrong("twice", key)
         end
         found[key] = value
     end
-    local wishes, reader = {}, readers_of[conf] or readers(conf)
+    local hints, reader = {}, readers_of[conf] or readers(conf)
     readers_of[conf] = reader
-    for _, key in ipairs(KEYS) do
+    for _, key in ipairs(rules.comment_keys) do
         if found[key] then
-            wishes[key] = reader[key].read(found[key])
-            if wishes[key] == nil then
-                return nil,
-                    "gpu-aware: "
-                        .. key
-                        .. "="
-                        .. shown(found[key])
-                        .. " is not valid; valid: "
-                        .. reader[key].valid
+            hints[key] = reader[key].read(found[key])
+            if hints[key] == nil then
+                return wrong("not_valid", key, shown(found[key]), reader[key].valid)
             end
         end
     end
-    return wishes
+    return hints
 end
 
 return C

@@ -13,13 +13,14 @@ Lengths come first, for slurmctld waits while we read, and applies its own limit
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
+local rules = dofile(here .. "gpu_aware_rules.lua")
 local text_of = base.text_of
 local trim = base.trim
 local shown = base.shown
 
 local F = {}
 
-local MAX_TEXT = base.MAX_TEXT
+local MAX_TEXT = rules.max_text
 
 -- Texts of a job that are parsed, here or in the other files, and their options.
 local PARSED = {
@@ -90,14 +91,12 @@ function F.licence_option(job, licence)
     return nil
 end
 
---- Licence of the reservations in which parked jobs wait, and how the names of these begin.
-local SHELF = "gpuaware_shelf"
-
---- The reservation of a list that is ours: the gate's, or a shelf.
+--- The reservation of a list that is ours: the gate's, or one of the holding pool.
+local POOL = rules.holding_pool .. "_"
 local function our_reservation(reservations, gate)
     for item in (text_of(reservations) or ""):gmatch("[^,]+") do
         local name = trim(item)
-        if name == gate or (name .. "_"):sub(1, #SHELF + 1) == SHELF .. "_" then
+        if name == gate or (name .. "_"):sub(1, #POOL) == POOL then
             return name
         end
     end
@@ -108,12 +107,11 @@ end
 
 local COLON, EQUALS = (":="):byte(1, 2)
 local WEIGHTS = { [0] = 1, 256, 65536, 16777216 }
-local MOST_GPUS = 1024 -- on a node
 
 -- Slurm compares GRES types by a sum of their bytes, modulo 2^32 (gres_build_id): xfUUwfUUxfUU is g3.
 -- Sum -> index type.
 local INDEX_TYPE = {}
-for index = 0, MOST_GPUS - 1 do
+for index = 0, rules.index_types - 1 do
     local name, sum = string.format("g%d", index), 0
     for i = 1, #name do
         sum = sum + name:byte(i) * WEIGHTS[(i - 1) % 4]
@@ -161,7 +159,7 @@ end
 --- Why a job or an update of a user is refused, as a sentence; nil: it asks for nothing of ours.
 -- Texts have been found not too long.
 function F.trespass(job, conf)
-    for _, licence in ipairs({ conf.licence, SHELF }) do
+    for _, licence in ipairs({ conf.licence, rules.holding_pool }) do
         local option = F.licence_option(job, licence)
         if option then
             return "gpu-aware: licence "
@@ -175,9 +173,9 @@ function F.trespass(job, conf)
         return "gpu-aware: reservation "
             .. reservation
             .. " is the gate of GPU placement, not for jobs; name another with --reservation"
-    elseif (text_of(job.admin_comment) or ""):sub(1, 9) == "gpuaware/" then
+    elseif base.is_record(job.admin_comment) then
         return "gpu-aware: an AdminComment gpuaware/... is GPU placement's own record; remove it"
-    elseif (text_of(job.extra) or ""):find("freq=", 1, true) then
+    elseif (text_of(job.extra) or ""):find(rules.extra_clock, 1, true) then
         return "gpu-aware: freq= in --extra is how GPU placement sets clocks; ask with"
             .. " --comment=freq=MHz"
     end

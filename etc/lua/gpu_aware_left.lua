@@ -5,6 +5,7 @@ Which GPU jobs are left to Slurm, and the words in which the user is told why.
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
+local rules = dofile(here .. "gpu_aware_rules.lua")
 local number32 = base.number32
 local number16 = base.number16
 local text_of = base.text_of
@@ -28,23 +29,6 @@ local FORMS = {
 
 local SPREAD_JOB = 256 -- of job_desc.bitflags: slurm.SPREAD_JOB
 
--- What bounds the nodes in ways that the planner does not look at: it would choose the same
--- impossible node again and again. What a version of Slurm does not show here (24.11: core_spec),
--- the selector finds in the job's record (slurm_gpu_aware/slurm/read_jobs.py).
-local UNCHECKED = {
-    { "contiguous", "--contiguous" },
-    { "req_switch", "--switches" },
-    { "pn_min_tmp_disk", "--tmp" },
-    { "sockets_per_node", "--sockets-per-node or --cores-per-socket (-B)" },
-    { "cores_per_socket", "--sockets-per-node or --cores-per-socket (-B)" },
-    { "core_spec", "--core-spec" },
-    { "thread_spec", "--thread-spec" },
-    { "segment_size", "--segment" },
-    { "prefer", "--prefer" },
-    { "batch_features", "--batch" },
-    { "burst_buffer", "--bb" },
-}
-
 local FORM_OPTIONS = {
     node = "--gres",
     job = "--gpus",
@@ -56,7 +40,7 @@ local FORM_OPTIONS = {
 -- Up to the root only, and of numbers as short as a GPU count: users choose them (2147483647), and
 -- slurmctld waits for us.
 local function even_split(total, least, most, widest)
-    if total > 99999 then
+    if total > rules.max_gpus then
         return false
     end
     local start = math.max(least or 1, widest and math.ceil(total / widest) or 1)
@@ -156,33 +140,35 @@ local function has_flag(job, flag)
     return math.floor(flags / flag) % 2 == 1
 end
 
---- The first option of a job that the planner cannot check; nil: there is none.
-local function unchecked(job)
-    for _, option in ipairs(UNCHECKED) do
-        local value = job[option[1]]
+--- The first option that bounds a job's nodes in a way that the planner does not check: it would
+--- choose the same impossible node again and again. nil: there is none. What a version of Slurm does
+--- not show here (24.11: core_spec), the selector finds in the job's record
+--- (slurm_gpu_aware/slurm/read_jobs.py).
+local function unsupported_bound(job)
+    for _, bound in ipairs(rules.unsupported_bounds) do
+        local field, option, bits = bound[1], bound[2], bound[3]
+        local value = job[field]
         if type(value) == "string" then
             value = text_of(value) and 1
-        elseif option[1] == "req_switch" or option[1] == "pn_min_tmp_disk" then
-            value = number32(value)
         else
-            value = number16(value)
+            value = (bits == 32 and number32 or number16)(value)
         end
         -- --core-spec=0 takes the cores that the site keeps for the system.
-        if value and (value > 0 or option[1]:find("_spec$")) then
-            return option[2]
+        if value and (value > 0 or field:find("_spec$")) then
+            return option
         end
     end
     return nil
 end
 
 --- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be parked.
-function L.left_reason(job, parts, besides, wishes, conf)
+function L.left_reason(job, parts, besides, hints, conf)
     local offset = number32(job.het_job_offset)
     if offset then
         return "a heterogeneous job"
     elseif job.cron_job == true then
         return "a scrontab job"
-    elseif wishes and wishes.place == "off" then
+    elseif hints and hints.place == "off" then
         return "place=off"
     elseif besides.sharing then
         return "shards and MPS share GPUs"
@@ -218,8 +204,8 @@ function L.left_reason(job, parts, besides, wishes, conf)
         return "licences with |"
     elseif (text_of(job.features) or ""):find(request.NOT_UNDERSTOOD) then
         return "counts, brackets or negation in --constraint"
-    elseif unchecked(job) then
-        return unchecked(job)
+    elseif unsupported_bound(job) then
+        return unsupported_bound(job)
     end
     local size = request.shape(job, part)
     if not script and math.max(size.least or 1, size.most or 1) > 1 then

@@ -4,6 +4,7 @@ GPU requests in all of Slurm's forms: what is asked, and how it is recorded when
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
+local rules = dofile(here .. "gpu_aware_rules.lua")
 local number32 = base.number32
 local number16 = base.number16
 local text_of = base.text_of
@@ -11,9 +12,6 @@ local trim = base.trim
 local split = base.split
 
 local R = {}
-
-local PREFIX = "gpuaware/1;"
-local MAX_RECORD = 960 -- bytes of AdminComment: Slurm takes 1024, the selector adds a mark
 
 local FORM_FIELDS = {
     node = "tres_per_node",
@@ -122,7 +120,7 @@ end
 
 local function percent(text)
     return (
-        text:gsub("[^A-Za-z0-9_.:/=,+*@-]", function(char)
+        text:gsub("[^" .. rules.record_safe .. "]", function(char)
             return string.format("%%%02X", char:byte())
         end)
     )
@@ -130,20 +128,6 @@ end
 
 --- The AdminComment of a job (slurm_gpu_aware/gate/admin_comment.py reads it); nil: too long.
 function R.admin_comment(job, new, model)
-    local entries, bytes = {}, 0
-    local function add(key, value)
-        if type(value) == "number" then
-            entries[#entries + 1] = string.format("%s=%d", key, value)
-        elseif text_of(value) then
-            bytes = bytes + #value
-            if bytes <= MAX_RECORD then -- a node list may have megabytes
-                entries[#entries + 1] = key .. "=" .. percent(value)
-            end
-        end
-    end
-    local function now(field)
-        return new[field] or job[field]
-    end
     local least, most = number32(job.min_nodes), number32(job.max_nodes)
     most = most and most > 0 and most or nil
     local nodes = (least or most) and string.format("%d", least or 1)
@@ -151,33 +135,35 @@ function R.admin_comment(job, new, model)
         nodes = string.format("%s-%d", nodes, most)
     end
     local per_node = number16(job.ntasks_per_node)
-    local site = text_of(job.admin_comment)
-    add("tn", now("tres_per_node"))
-    add("tj", now("tres_per_job"))
-    add("tt", now("tres_per_task"))
-    add("ts", now("tres_per_socket"))
-    add("tb", job.tres_bind)
-    add("cg", job.cpus_per_tres)
-    add("mg", job.mem_per_tres)
-    add("nn", nodes)
-    add("lic", job.licenses)
-    add("feat", now("features"))
-    add("rn", job.req_nodes)
-    add("xn", job.exc_nodes)
-    add("nt", number32(job.num_tasks))
-    add("cpt", number16(job.cpus_per_task))
-    add("tpn", per_node and per_node > 0 and per_node)
-    add("mc", number32(job.min_cpus))
-    add("mcn", number16(job.pn_min_cpus))
-    add("mem", (number32(job.min_mem_per_node) or number32(job.min_mem_per_cpu)) and "1")
-    add("tf", job.tres_freq)
-    add("mt", model)
-    add("ex", number16(job.shared) == 0 and "1")
-    add("ia", not text_of(job.script) and "1")
-    add("bt", new.begin_time)
-    add("ac", site and site:sub(1, 9) ~= "gpuaware/" and site)
-    local record = PREFIX .. table.concat(entries, ";")
-    return bytes <= MAX_RECORD and #record <= MAX_RECORD and record or nil
+    local values = {
+        nodes = nodes or "",
+        num_tasks = number32(job.num_tasks) or "",
+        cpus_per_task = number16(job.cpus_per_task) or "",
+        ntasks_per_node = per_node and per_node > 0 and per_node or "",
+        min_cpus = number32(job.min_cpus) or "",
+        min_cpus_node = number16(job.pn_min_cpus) or "",
+        memory = (number32(job.min_mem_per_node) or number32(job.min_mem_per_cpu)) and "1" or "",
+        model = model or "",
+        exclusive = number16(job.shared) == 0 and "1" or "",
+        interactive = text_of(job.script) and "" or "1",
+        begin_s = new.begin_time or "",
+        admin_comment = base.is_record(job.admin_comment) and "" or text_of(job.admin_comment) or "",
+    }
+    local entries, bytes = {}, 0
+    for _, entry in ipairs(rules.record_keys) do
+        local key, field = entry[1], entry[2]
+        local value = values[field] or new[field] or job[field] -- a text of Slurm's if not above
+        if type(value) == "number" then
+            entries[#entries + 1] = string.format("%s=%d", key, value)
+        elseif text_of(value) then
+            bytes = bytes + #value
+            if bytes <= rules.max_record then -- a node list may have megabytes
+                entries[#entries + 1] = key .. "=" .. percent(value)
+            end
+        end
+    end
+    local record = rules.record_version .. table.concat(entries, ";")
+    return bytes <= rules.max_record and #record <= rules.max_record and record or nil
 end
 
 --- Take the model out of a TRES list: gres/gpu:a100:2 -> gres/gpu:2, gres/gpu:a100=2 -> gres/gpu=2.
@@ -214,7 +200,7 @@ function R.model_changes(job, part, new)
     local environment = {}
     for _, name in ipairs(TYPED_ENVIRONMENT) do
         local value = text_of(job.script) and job.environment and job.environment[name]
-        if text_of(value) and #value <= base.MAX_TEXT then
+        if text_of(value) and #value <= rules.max_text then
             local changed = without_type_in_environment(value, kind)
             environment[name] = changed ~= value and changed or nil
         end

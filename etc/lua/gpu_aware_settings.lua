@@ -5,6 +5,7 @@ it is read, so that no decision about a job meets a wrong value.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local set_of = dofile(here .. "gpu_aware_base.lua").set_of
+local rules = dofile(here .. "gpu_aware_rules.lua")
 
 local S = {}
 
@@ -13,14 +14,12 @@ local function names_ok(list, pattern, least)
         return false
     end
     for _, name in ipairs(list) do
-        if type(name) ~= "string" or #name > 64 or not name:find(pattern) then
+        if type(name) ~= "string" or #name > rules.max_name or not name:find("^" .. pattern .. "$") then
             return false
         end
     end
     return true
 end
-
-local NAME = "^[A-Za-z][A-Za-z0-9_-]*$"
 
 --- Check a configuration table. Returns it with defaults, or nil and the reason.
 local function checked(raw)
@@ -30,8 +29,8 @@ local function checked(raw)
     local conf = {
         classes = raw.classes,
         policies = raw.policies or {},
-        licence = raw.licence or "gpuaware",
-        reservation = raw.reservation or "gpuaware_gate",
+        licence = raw.licence or rules.licence,
+        reservation = raw.reservation or rules.reservation,
         submit_file = raw.submit_file,
         models = raw.models or {},
         park_uncommented = raw.park_uncommented ~= false,
@@ -40,13 +39,13 @@ local function checked(raw)
         max_memory_mb_per_node = raw.max_memory_mb_per_node,
         operators = raw.operators or {},
     }
-    if not names_ok(conf.classes, NAME, 1) then
+    if not names_ok(conf.classes, rules.name, 1) then
         return nil, "classes: expected a list of names, at least one"
-    elseif not names_ok(conf.policies, "^[a-z][a-z0-9+_-]*$", 0) then
+    elseif not names_ok(conf.policies, rules.policy, 0) then
         return nil, "policies: expected a list of policy names"
-    elseif not names_ok({ conf.licence, conf.reservation }, NAME, 2) then
+    elseif not names_ok({ conf.licence, conf.reservation }, rules.name, 2) then
         return nil, "licence, reservation: expected plain names"
-    elseif not names_ok(conf.models, "^[a-z0-9][a-z0-9_.-]*$", 0) then
+    elseif not names_ok(conf.models, rules.feature, 0) then
         return nil, "models: expected a list of lower case names"
     elseif type(conf.operators) ~= "table" then
         return nil, "operators: expected a list of user ids"
@@ -67,7 +66,7 @@ local function checked(raw)
     end
     local widest = conf.max_gpus_per_node
     if widest ~= nil and (type(widest) ~= "number" or widest < 1 or widest > 1024) then
-        return nil, "max_gpus_per_node: expected a number from 1 to 1024"
+        return nil, "max_gpus_per_node: expected a number from 1 to " .. rules.index_types
     end
     for _, key in ipairs({ "max_cpus_per_node", "max_memory_mb_per_node" }) do
         if conf[key] ~= nil and (type(conf[key]) ~= "number" or conf[key] < 1) then

@@ -21,8 +21,8 @@ from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
+    from slurm_gpu_aware.model.profile import GpuScore
     from slurm_gpu_aware.store.database import Store
-    from slurm_gpu_aware.store.profiles import ScoreRow
 
 __all__ = ["cli", "main", "store_options"]
 
@@ -202,8 +202,8 @@ def export(
     if only_levels and as_json:
         raise click.UsageError("--json exports everything; leave --levels out")
     from gpu_aware_profile import level_tables, tables
+    from gpu_aware_profile.scoring import newest_timings
     from slurm_gpu_aware.store.levels import level_times
-    from slurm_gpu_aware.store.profiles import newest_timings
 
     with _open(store_path, config_path) as store:
         if only_levels:
@@ -233,12 +233,12 @@ def rescore(store_path: Path | None, config_path: str | None, reference: str | N
       gpu-aware-profile rescore --reference cluster
     """
     from gpu_aware_profile.opening import written
-    from slurm_gpu_aware.store.profiles import recompute_scores, score_rows
+    from gpu_aware_profile.scoring import recompute_scores
 
     config = _config(config_path)
     with written(store_path or config.store.path, config) as store:
-        recompute_scores(store, config.site.classes, reference=reference)
-        say(f"{len(score_rows(store))} scores in {store.path}")
+        count = recompute_scores(store, config.site.classes, reference=reference)
+        say(f"{count} scores in {store.path}")
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -247,7 +247,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _config(config_path: str | None) -> Config:
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
 
     return load_config(config_path)
 
@@ -260,7 +260,7 @@ def _open(store_path: Path | None, config_path: str | None) -> Store:
     return open_store(path, readonly=True)
 
 
-def _selected(rows: list[ScoreRow], classes: Sequence[str], nodes: Sequence[str]) -> list[ScoreRow]:
+def _selected(rows: list[GpuScore], classes: Sequence[str], nodes: Sequence[str]) -> list[GpuScore]:
     """Rows of these classes and nodes. Raises StoreError naming the known ones if one is not."""
     for what, wanted, known in (
         ("class", classes, sorted({r.app_class for r in rows})),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
+from slurm_gpu_aware.bounds import MAX_GBPS, quoted
 from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import name_of, read_lines, read_text
+from slurm_gpu_aware.text_file import Row, Table, name_of, read_table, read_text
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.topology.bandwidth import Fit
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["classify", "fit_effbw"]
 
-_CENTRES = ("class", "dram", "peak_fu")
-_APPLICATIONS = ("application", "dram", "peak_fu")
+T = TypeVar("T")
+
+_MOST_LINKS = 10_000
 _POLICIES = ("pal+mapa", "mapa-preserve")
 """Policies that go by EffBW."""
 
@@ -83,14 +85,14 @@ def classify(
     if centres is not None and not files:
         raise click.UsageError("name a FILE with the counters of an application")
     if applications is not None:
-        known = _applications(applications)
+        known = _points(applications, "application")
         classifier = _fitted(known, applications, config_path)
     else:
         assert centres is not None  # noqa: S101 - checked above
         known, classifier = {}, _read_centres(centres)
     found = [*known.items(), *((Path(name_of(f)).stem, _counters(f)) for f in files)]
     if save is not None:
-        save.write(",".join(_CENTRES) + "\n")
+        save.write("class,dram,peak_fu\n")
         for name, centre in zip(classifier.names, classifier.centroids.tolist(), strict=True):
             save.write(f"{name},{centre[0]:.4f},{centre[1]:.4f}\n")
     if as_json:
@@ -177,56 +179,83 @@ def _fit_text(
 
 
 def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[tuple[int, int, int, float]]:
-    from gpu_aware_profile.samples import count, positive, read_samples, slots
+    """(x, y, z, GB/s) of each row."""
+    from slurm_gpu_aware.topology import machine, machine_names
+    from slurm_gpu_aware.topology.matching import fitted_ring
 
-    try:
-        if machine_name is None:
-            return [
-                (count(x, line), count(y, line), count(z, line), positive(gbps, line))
-                for line, (x, y, z, gbps) in read_samples(read_lines(file), ("x", "y", "z", "gbps"))
-            ]
-        from slurm_gpu_aware.topology import machine, machine_names
-        from slurm_gpu_aware.topology.matching import fitted_ring
-
-        if machine_name not in machine_names():
-            raise SourceError(
-                f"machine {machine_name!r} is not known; known: {', '.join(machine_names())}"
-            )
-        graph = machine(machine_name)
-        samples = []
-        for line, (gpus, gbps) in read_samples(read_lines(file), ("gpus", "gbps")):
-            chosen = slots(gpus, line, graph.n)
-            samples.append((*fitted_ring(graph, chosen), positive(gbps, line)))
-        return samples
-    except SourceError as exc:
-        raise SourceError(name_of(file)) from exc
+    table = read_table(file)
+    if machine_name is None:
+        table.require("x", "y", "z", "gbps")
+        return _all(
+            table, lambda row: (_links(row, "x"), _links(row, "y"), _links(row, "z"), _gbps(row))
+        )
+    if machine_name not in machine_names():
+        raise SourceError(
+            f"machine {machine_name!r} is not known; known: {', '.join(machine_names())}"
+        )
+    graph = machine(machine_name)
+    table.require("gpus", "gbps")
+    return _all(table, lambda row: (*fitted_ring(graph, _gpus(row, graph.n)), _gbps(row)))
 
 
-def _applications(file: BinaryIO) -> dict[str, Utilisation]:
-    return dict(_points(file, _APPLICATIONS))
+def _all(table: Table, make: Callable[[Row], T]) -> list[T]:
+    """What ``make`` gives for the rows. Raises SourceError for the first bad one."""
+    good, bad = table.parse(make)
+    if bad:
+        raise SourceError(f"{table.name}: line {bad[0].line}: {bad[0].reason}")
+    if not good:
+        raise SourceError(f"{table.name}: no row")
+    return good
 
 
-def _points(file: BinaryIO, columns: Sequence[str]) -> list[tuple[str, Utilisation]]:
-    """Named points of a CSV; each name once."""
-    from gpu_aware_profile.samples import percent, read_samples
+def _links(row: Row, column: str) -> int:
+    count = row.count(column)
+    if not 0 <= count <= _MOST_LINKS:
+        raise ValueError(f"{column} is {count}: not a number of links")
+    return count
+
+
+def _gbps(row: Row) -> float:
+    value = row.number("gbps")
+    if not 0.0 < value <= MAX_GBPS:
+        raise ValueError(f"gbps is {value:g}: not a bandwidth in GB/s")
+    return value
+
+
+def _gpus(row: Row, most: int) -> tuple[int, ...]:
+    """GPUs of a machine of ``most``, separated by spaces or commas: two or more, each once."""
+    text = row.text("gpus")
+    words = text.replace(",", " ").split()
+    chosen = sorted(int(word) if word.isdecimal() and len(word) < 3 else most for word in words)
+    if len(chosen) < 2 or len(set(chosen)) < len(chosen) or chosen[-1] >= most:
+        raise ValueError(
+            f"{quoted(text)} is not two or more different GPUs below {most}, such as 0 2 3"
+        )
+    return tuple(chosen)
+
+
+def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
+    """Named points of a CSV with the columns ``kind``,dram,peak_fu; each name once."""
     from slurm_gpu_aware.variability.classes import Utilisation
 
-    points: dict[str, Utilisation] = {}
-    try:
-        for line, (name, dram, peak_fu) in read_samples(read_lines(file), columns):
-            if name in points or not name:
-                what = f"{columns[0]} {name!r} stands twice" if name else f"no {columns[0]}"
-                raise SourceError(f"line {line}: {what}")
-            points[name] = Utilisation(percent(dram, line), percent(peak_fu, line))
-    except SourceError as exc:
-        raise SourceError(name_of(file)) from exc
-    return list(points.items())
+    table = read_table(file)
+    table.require(kind, "dram", "peak_fu")
+    names: set[str] = set()
+
+    def point(row: Row) -> tuple[str, Utilisation]:
+        name = row.text(kind)
+        if name in names:
+            raise ValueError(f"{kind} {name!r} stands twice")
+        names.add(name)
+        return name, Utilisation(row.number("dram"), row.number("peak_fu"))
+
+    return dict(_all(table, point))
 
 
 def _fitted(
     known: Mapping[str, Utilisation], file: BinaryIO, config_path: str | None
 ) -> Classifier:
-    from slurm_gpu_aware.config.settings import load_config
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.variability.classes import fit_classes
 
     try:
@@ -240,9 +269,9 @@ def _read_centres(file: BinaryIO) -> Classifier:
 
     from slurm_gpu_aware.variability.classes import Classifier
 
-    points = _points(file, _CENTRES)
-    where = np.array([[centre.dram, centre.peak_fu] for _, centre in points])
-    return Classifier(tuple(name for name, _ in points), where)
+    points = _points(file, "class")
+    where = np.array([[centre.dram, centre.peak_fu] for centre in points.values()])
+    return Classifier(tuple(points), where)
 
 
 def _counters(file: BinaryIO) -> Utilisation:

@@ -10,10 +10,11 @@ import click
 
 from gpu_aware_profile.cli import store_options
 from slurm_gpu_aware.cli.output import say
+from slurm_gpu_aware.names import NODE_NAME
 
 __all__ = ["forget"]
 
-_GPU = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,253})(?::([0-9]{1,4}))?\Z")
+_GPU = re.compile(rf"({NODE_NAME})(?::([0-9]{{1,4}}))?\Z")
 
 
 def _parsed(
@@ -53,10 +54,10 @@ def forget(
     if not gpus and not classes:
         raise click.UsageError("name a NODE, a GPU as NODE:INDEX, or --levels CLASS")
     from gpu_aware_profile.opening import written
-    from slurm_gpu_aware.config.settings import load_config
+    from gpu_aware_profile.scoring import recompute_scores
+    from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.inventory import forget_gpus, forget_levels
-    from slurm_gpu_aware.store.profiles import recompute_scores
 
     config = load_config(config_path)
     path = store_path or config.store.path

@@ -17,7 +17,8 @@ from slurm_gpu_aware.errors import StoreError
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.store.database import Store
-    from slurm_gpu_aware.store.profiles import TimingRow
+    from slurm_gpu_aware.store.timings import TimingRow
+    from slurm_gpu_aware.text_file import BadRow
 
 __all__ = ["import_command"]
 
@@ -72,32 +73,31 @@ def import_command(
       gpu-aware-profile import resnet.csv --class A --skip-bad
       gpu-aware-profile import levels.csv
     """
-    from gpu_aware_profile.csv_file import header_of
-    from gpu_aware_profile.level_tables import holds_levels
+    from gpu_aware_profile.import_file import holds_levels, read_timings
     from gpu_aware_profile.level_work import checked_levels, store_levels
     from gpu_aware_profile.opening import written
-    from gpu_aware_profile.tables import read_csv
-    from slurm_gpu_aware.config.settings import load_config
-    from slurm_gpu_aware.store.inventory import gpu_names
-    from slurm_gpu_aware.store.profiles import check_timings, load_profile
-    from slurm_gpu_aware.text_file import name_of, read_lines
+    from slurm_gpu_aware.config.load import load_config
+    from slurm_gpu_aware.model.profile import gpu_names
+    from slurm_gpu_aware.store.profiles import load_profile
+    from slurm_gpu_aware.store.timings import check_timings
+    from slurm_gpu_aware.text_file import read_table
 
     config = load_config(config_path)
     taken_at = time.time() if taken_at is None else taken_at
-    lines = read_lines(file)
+    table = read_table(file)
     path = store_path or config.store.path
-    if holds_levels(header_of(lines)):
-        times, bad = checked_levels(lines, app_class, config)
-        _refuse_bad(name_of(file), bad, skip_bad, some=bool(times))
+    if holds_levels(table):
+        times, bad = checked_levels(table, app_class, config)
+        _refuse_bad(table.name, bad, skip_bad, some=bool(times))
         store_levels(path, config, times, taken_at, accept_outliers=accept_outliers)
         if bad:
             raise click.exceptions.Exit(SKIPPED)
         return
-    rows, bad = read_csv(lines, app_class=app_class)
+    rows, bad = read_timings(table, app_class)
     with written(path, config) as store, store.write():
         good, unknown = check_timings(store, rows, config.site.classes, new_gpus=new_gpus)
         bad = sorted([*bad, *unknown])
-        _refuse_bad(name_of(file), bad, skip_bad, some=bool(good))
+        _refuse_bad(table.name, bad, skip_bad, some=bool(good))
         _store(store, [row for row, _ in good], config, taken_at, new_gpus, accept_outliers)
         unseen = load_profile(store).unseen if new_gpus else frozenset()
         path = store.path
@@ -123,13 +123,14 @@ def _store(
     accept_outliers: bool,
 ) -> None:
     """Times and scores, or neither: the caller's transaction. Raises StoreError."""
-    from slurm_gpu_aware.store.outliers import new_outliers, outlier_sentences, outliers
-    from slurm_gpu_aware.store.profiles import import_timings, recompute_scores
+    from gpu_aware_profile.scoring import recompute_scores, stored_outliers
+    from slurm_gpu_aware.store.timings import import_timings
+    from slurm_gpu_aware.variability.outliers import new_outliers, outlier_sentences
 
     classes = config.site.classes
-    before = outliers(store)
+    before = stored_outliers(store)
     import_timings(store, rows, taken_at=taken_at, classes=classes, new_gpus=new_gpus)
-    found = outlier_sentences(new_outliers(before, outliers(store)))
+    found = outlier_sentences(new_outliers(before, stored_outliers(store)))
     if found and not accept_outliers:
         raise StoreError(
             f"{'; '.join(found)}. Nothing was imported; correct the file, or give"
@@ -140,7 +141,7 @@ def _store(
     recompute_scores(store, classes)
 
 
-def _refuse_bad(name: str, bad: Sequence[tuple[int, str]], skip_bad: bool, *, some: bool) -> None:
+def _refuse_bad(name: str, bad: Sequence[BadRow], skip_bad: bool, *, some: bool) -> None:
     """Name the bad rows. Raises StoreError unless there are none or they may be skipped."""
     _report_bad(name, bad)
     if bad and not skip_bad:
@@ -152,8 +153,8 @@ def _refuse_bad(name: str, bad: Sequence[tuple[int, str]], skip_bad: bool, *, so
         raise StoreError(f"{name}: no row to import")
 
 
-def _report_bad(name: str, bad: Sequence[tuple[int, str]]) -> None:
-    for line, reason in bad[:BAD_SHOWN]:
+def _report_bad(name: str, bad: Sequence[BadRow]) -> None:
+    for line, reason, _ in bad[:BAD_SHOWN]:
         say(f"{name}: line {line}: {reason}")
     if len(bad) > BAD_SHOWN:
         say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")

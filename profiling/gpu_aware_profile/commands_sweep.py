@@ -20,7 +20,7 @@ from slurm_gpu_aware.errors import SourceError
 if TYPE_CHECKING:
     from gpu_aware_profile.sweep import Outcome, SweepSettings, Target
     from gpu_aware_profile.sweep_notes import Scope, SweepNotes
-    from slurm_gpu_aware.store.outliers import Outlier
+    from slurm_gpu_aware.variability.outliers import Outlier
 
 __all__ = ["sweep"]
 
@@ -106,11 +106,11 @@ def sweep(
       gpu-aware-profile sweep --resume 20260102T030405
     """
     from gpu_aware_profile.opening import written
+    from gpu_aware_profile.scoring import recompute_scores, stored_outliers
     from gpu_aware_profile.sweep import Sweep
     from gpu_aware_profile.sweep_notes import SweepNotes
-    from slurm_gpu_aware.config.settings import load_config
-    from slurm_gpu_aware.store.outliers import outliers
-    from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
+    from slurm_gpu_aware.config.load import load_config
+    from slurm_gpu_aware.store.ingest import ingest_report
 
     config = load_config(config_path)
     path = store_path if store_path is not None else config.store.path
@@ -130,7 +130,7 @@ def sweep(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # no probe may outlive us
     with written(path, config) as store:
         notes.begin(scope)
-        running = Sweep(settings, lambda report: merge_report(store, report))
+        running = Sweep(settings, lambda report: ingest_report(store, report))
         try:
             for outcome in _shown(running.run(left), len(left)):
                 outcomes.append(outcome)
@@ -142,7 +142,7 @@ def sweep(
         finally:
             if notes.done():
                 recompute_scores(store, config.site.classes)
-        far = [o for o in outliers(store) if o.node in notes.done()]
+        far = [o for o in stored_outliers(store) if o.node in notes.done()]
     _finish(outcomes, far, notes, scope, again, as_json)
 
 
@@ -270,7 +270,7 @@ def _finish(
     again: str,
     as_json: bool,
 ) -> None:
-    from slurm_gpu_aware.store.outliers import outlier_sentences
+    from slurm_gpu_aware.variability.outliers import outlier_sentences
 
     outcomes.sort(key=lambda outcome: outcome.node)
     complete = set(scope.nodes) <= notes.done()

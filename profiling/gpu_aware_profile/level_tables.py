@@ -1,13 +1,13 @@
-"""Times per locality level: the CSV that is imported and exported, the table of penalties."""
+"""Output of times per locality level and of the penalties that follow from them."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from gpu_aware_profile.csv_file import read_number, read_rows
+from gpu_aware_profile.import_file import LEVEL_COLUMNS
 from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.model.penalties import (
     LevelPenalties,
@@ -16,23 +16,16 @@ from slurm_gpu_aware.model.penalties import (
     level_ratios,
     reference_of,
 )
-from slurm_gpu_aware.store.levels import LevelRow
 
 __all__ = [
-    "LEVEL_COLUMNS",
     "PenaltyRow",
     "hidden",
-    "holds_levels",
     "penalty_records",
     "penalty_rows",
     "penalty_table",
-    "read_levels",
     "write_levels_csv",
     "write_penalties_csv",
 ]
-
-LEVEL_COLUMNS = ("class", "level", "value_ms")
-"""What ``import`` needs of times per level; ``model`` may be there, others are ignored."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +44,6 @@ class PenaltyRow:
     """L as placement uses it."""
     source: str
     """As in `penalties.Penalty`."""
-
-
-def holds_levels(header: Collection[str]) -> bool:
-    """Whether a file with these columns has times per level, not timings of single GPUs."""
-    return "level" in header and "gpu" not in header
-
-
-def read_levels(
-    stream: Iterable[str], *, app_class: str | None = None
-) -> tuple[list[LevelRow], list[tuple[int, str]]]:
-    """Good rows and bad ones; parameters and errors as those of `tables.read_csv`."""
-    return read_rows(stream, LEVEL_COLUMNS, _row, app_class=app_class, optional=("model",))
 
 
 def write_levels_csv(stream: IO[str], times: Sequence[LevelTime]) -> None:
@@ -148,8 +129,3 @@ def hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
                 what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
                 found.append(f"class {app_class}, level {level}: {what}")
     return found
-
-
-def _row(values: Mapping[str, str], line: int) -> LevelRow:
-    value_ms = read_number(values, "value_ms")
-    return LevelRow(LevelTime(values["class"], values["level"], value_ms, values["model"]), line)

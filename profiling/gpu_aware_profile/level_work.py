@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from gpu_aware_profile.import_file import read_levels
 from gpu_aware_profile.level_tables import (
     PenaltyRow,
     hidden,
     penalty_records,
     penalty_rows,
     penalty_table,
-    read_levels,
     write_penalties_csv,
 )
 from gpu_aware_profile.opening import written
@@ -24,7 +24,8 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import LevelTime, level_ratios
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import LevelRow, check_levels, import_levels, level_times
-from slurm_gpu_aware.store.outliers import mixed_units
+from slurm_gpu_aware.text_file import BadRow, Table
+from slurm_gpu_aware.variability.outliers import mixed_units
 
 __all__ = ["checked_levels", "penalties_of", "show_levels", "store_levels"]
 
@@ -59,10 +60,10 @@ def show_levels(
 
 
 def checked_levels(
-    lines: Iterable[str], app_class: str | None, config: Config
-) -> tuple[list[LevelRow], list[tuple[int, str]]]:
-    """Rows of a file that can be imported, and the others as (line, what is wrong)."""
-    rows, bad = read_levels(lines, app_class=app_class)
+    table: Table, app_class: str | None, config: Config
+) -> tuple[list[LevelRow], list[BadRow]]:
+    """Rows of a file that can be imported, and the others."""
+    rows, bad = read_levels(table, app_class)
     good, unfit = check_levels(rows, config.site.classes)
     return good, sorted([*bad, *unfit])
 

@@ -214,29 +214,13 @@ class Device:
         """SM clock that applications get by default. Units: MHz."""
         return _whole(self._maybe("nvmlDeviceGetDefaultApplicationsClock", 1))
 
-    def sm_clock_mhz(self) -> int | None:
-        """SM clock now. Units: MHz."""
-        return _whole(self._maybe("nvmlDeviceGetClockInfo", 1))
-
     def power_limit_w(self) -> float | None:
         """Board power limit in force. Units: W."""
         return _scaled(self._maybe("nvmlDeviceGetPowerManagementLimit"))
 
-    def power_w(self) -> float | None:
-        """Board power. Units: W."""
-        return _scaled(self._maybe("nvmlDeviceGetPowerUsage"))
-
-    def energy_j(self) -> float | None:
-        """Energy since the driver was loaded. Units: J."""
-        return _scaled(self._maybe("nvmlDeviceGetTotalEnergyConsumption"))
-
     def temperature_c(self) -> int | None:
         """Temperature of the chip. Units: degrees C."""
         return _whole(self._maybe("nvmlDeviceGetTemperature", 0))
-
-    def clock_event_reasons(self) -> int | None:
-        """Why the clock is not at its maximum: NVML's bit mask."""
-        return _whole(self._maybe("nvmlDeviceGetCurrentClocksEventReasons"))
 
     def processes(self) -> list[int]:
         """Process ids that compute on the GPU now."""

@@ -1,33 +1,26 @@
-"""Rows in and out: the CSV that is imported and exported, the tables that ``show`` prints."""
+"""Output of times and scores: tables of ``show``, CSV and JSON of ``export``."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from gpu_aware_profile.csv_file import read_number, read_rows
-from slurm_gpu_aware.cli.output import age, table
+from gpu_aware_profile.import_file import TIMING_COLUMNS
+from gpu_aware_profile.scoring import newest_timings
+from slurm_gpu_aware.cli.output import table
+from slurm_gpu_aware.model.profile import Fault, GpuScore, GpuTiming
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import level_times
-from slurm_gpu_aware.store.profiles import (
-    Fault,
-    NewestTiming,
-    ScoreRow,
-    TimingRow,
-    load_profile,
-    newest_timings,
-    score_rows,
-)
+from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.time_text import age
 
 __all__ = [
-    "COLUMNS",
     "ClassSummary",
     "everything",
     "fault_table",
-    "read_csv",
     "score_records",
     "score_table",
     "summarise",
@@ -37,8 +30,6 @@ __all__ = [
     "write_timings_csv",
 ]
 
-COLUMNS = ("gpu", "node", "class", "value_ms")
-"""What ``import`` needs; further columns are ignored."""
 OUTLIER_WORDS = ("", "outlier", "own score")
 
 
@@ -61,41 +52,24 @@ class ClassSummary:
     """Unix time of the oldest timing in use."""
 
 
-def read_csv(
-    stream: Iterable[str], *, app_class: str | None = None
-) -> tuple[list[TimingRow], list[tuple[int, str]]]:
-    """Read timings; return good rows and bad ones as (line number, what is wrong).
-
-    Parameters
-    ----------
-    stream : lines of a CSV with a header that names ``COLUMNS``, in any order.
-    app_class : class of every row of a file without a column ``class``.
-
-    Raises SourceError if a column is missing or doubled, or the file is not CSV: then no row can
-    be trusted.
-    """
-    otherwise = " (or class,level,value_ms: times per locality level)"
-    return read_rows(stream, COLUMNS, _timing, app_class=app_class, otherwise=otherwise)
-
-
-def write_timings_csv(stream: IO[str], timings: Sequence[NewestTiming]) -> None:
+def write_timings_csv(stream: IO[str], timings: Sequence[GpuTiming]) -> None:
     """Write timings so that ``import`` reads them again without loss."""
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(TIMING_COLUMNS)
     for t in timings:
         writer.writerow((t.slot, t.node, t.app_class, repr(t.value_ms)))
 
 
-def write_scores_csv(stream: IO[str], rows: Sequence[ScoreRow]) -> None:
+def write_scores_csv(stream: IO[str], rows: Sequence[GpuScore]) -> None:
     """Write what ``show`` shows; ``import`` can read it, too (its timings)."""
     writer = csv.writer(stream, lineterminator="\n")
     records = score_records(rows)
-    names = list(records[0]) if records else list(COLUMNS)
+    names = list(records[0]) if records else list(TIMING_COLUMNS)
     writer.writerow(names)
     writer.writerows([record[name] for name in names] for record in records)
 
 
-def score_records(rows: Sequence[ScoreRow]) -> list[dict[str, Any]]:
+def score_records(rows: Sequence[GpuScore]) -> list[dict[str, Any]]:
     """One flat record per GPU and class, for JSON and CSV."""
     return [
         {
@@ -145,9 +119,9 @@ def everything(store: Store) -> dict[str, Any]:
     }
 
 
-def summarise(rows: Sequence[ScoreRow]) -> list[ClassSummary]:
+def summarise(rows: Sequence[GpuScore]) -> list[ClassSummary]:
     """Spread per class and model, in that order."""
-    groups: dict[tuple[str, str], list[ScoreRow]] = {}
+    groups: dict[tuple[str, str], list[GpuScore]] = {}
     for row in rows:
         groups.setdefault((row.app_class, row.model or ""), []).append(row)
     return [_summary(name, model, groups[name, model]) for name, model in sorted(groups)]
@@ -175,7 +149,7 @@ def summary_table(summaries: Sequence[ClassSummary], now: float) -> str:
     )
 
 
-def score_table(rows: Sequence[ScoreRow], now: float) -> str:
+def score_table(rows: Sequence[GpuScore], now: float) -> str:
     """Table of scores in the order given."""
     return table(
         ("class", "node", "GPU", "model", "ms", "PM score", "score", "note", "age"),
@@ -214,7 +188,7 @@ def summary_records(summaries: Sequence[ClassSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def _summary(app_class: str, model: str, rows: Sequence[ScoreRow]) -> ClassSummary:
+def _summary(app_class: str, model: str, rows: Sequence[GpuScore]) -> ClassSummary:
     raw = [r.raw for r in rows]
     best = min(raw)
     return ClassSummary(
@@ -228,8 +202,3 @@ def _summary(app_class: str, model: str, rows: Sequence[ScoreRow]) -> ClassSumma
         geomean_over_best=math.exp(math.fsum(math.log(v / best) for v in raw) / len(raw)) - 1.0,
         oldest_at=min(r.taken_at for r in rows),
     )
-
-
-def _timing(values: Mapping[str, str], line: int) -> TimingRow:
-    value_ms = read_number(values, "value_ms")
-    return TimingRow(values["gpu"], values["node"], values["class"], value_ms, line)

@@ -10,12 +10,13 @@ import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups
 from slurm_gpu_aware.slurm.fabric import TREE, Fabric
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode, SlurmPartition, SlurmReservation
 
-__all__ = ["CannotPlanError", "Site"]
+__all__ = ["AdmissionContext", "CannotPlanError"]
 
 
 class CannotPlanError(Exception):
@@ -31,7 +32,7 @@ class CannotPlanError(Exception):
 
 
 @dataclass(frozen=True)
-class Site:
+class AdmissionContext:
     """What a translation needs to know beside the job."""
 
     config: Config

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import CannotPlanError, Site
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.features import matches
 from slurm_gpu_aware.admission.fitting import fits_idle
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.model.cluster import BoolArray
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition, SlurmReservation
@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 
-def open_partitions(job: SlurmJob, site: Site) -> list[SlurmPartition]:
+def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmPartition]:
     """The job's partitions that take it now, the highest tier first; at least one.
 
     Raises CannotPlanError if none does.
     """
-    known = [site.partitions[p] for p in job.partitions if p in site.partitions]
+    known = [context.partitions[p] for p in job.partitions if p in context.partitions]
     up = [p for p in known if p.up]
     if not up:
         raise CannotPlanError("its partition is not up", leave=False)
@@ -40,48 +40,53 @@ def open_partitions(job: SlurmJob, site: Site) -> list[SlurmPartition]:
     return sorted(fit, key=lambda p: -p.priority_tier)
 
 
-def allowed_nodes(original: OriginalRequest, site: Site, partition: SlurmPartition) -> BoolArray:
+def allowed_nodes(
+    original: OriginalRequest, context: AdmissionContext, partition: SlurmPartition
+) -> BoolArray:
     """(N,) nodes that partition, features and ``-x`` leave, whatever is reserved.
 
     Raises CannotPlanError if these are only nodes on which Slurm alone places.
     """
     key = (partition.name, original.exc_nodes, original.features)
-    known = site.eligible.get(key)
+    known = context.eligible.get(key)
     if known is not None:
         return known
-    may_use = _may_use(original, site, partition)
-    allowed = np.array([may_use(name) for name in site.cluster.nodes], dtype=np.bool_)
+    may_use = _may_use(original, context, partition)
+    allowed = np.array([may_use(name) for name in context.cluster.nodes], dtype=np.bool_)
     if not allowed.any():
-        _leave_if_shared(may_use, site)
-    site.eligible[key] = allowed
+        _leave_if_shared(may_use, context)
+    context.eligible[key] = allowed
     return allowed
 
 
 def check_not_too_large(
-    request: Request, original: OriginalRequest, site: Site, partition: SlurmPartition
+    request: Request,
+    original: OriginalRequest,
+    context: AdmissionContext,
+    partition: SlurmPartition,
 ) -> None:
     """Leave a job to Slurm that whole GPUs cannot hold, even idle, but perhaps shared ones.
 
     Raises CannotPlanError.
     """
-    if not fits_idle(request, site):
-        _leave_if_shared(_may_use(original, site, partition), site)
+    if not fits_idle(request, context):
+        _leave_if_shared(_may_use(original, context, partition), context)
 
 
 def _may_use(
-    original: OriginalRequest, site: Site, partition: SlurmPartition
+    original: OriginalRequest, context: AdmissionContext, partition: SlurmPartition
 ) -> Callable[[str], bool]:
     """Whether partition, features and ``-x`` leave a node, by its name."""
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
     return lambda name: (
         name in partition.nodes
         and name not in excluded
-        and matches(original.features, site.nodes[name].features)
+        and matches(original.features, context.nodes[name].features)
     )
 
 
-def _leave_if_shared(may_use: Callable[[str], bool], site: Site) -> None:
-    if any(node.shared_gres and may_use(node.name) for node in site.nodes.values()):
+def _leave_if_shared(may_use: Callable[[str], bool], context: AdmissionContext) -> None:
+    if any(node.shared_gres and may_use(node.name) for node in context.nodes.values()):
         raise CannotPlanError(
             "the GPUs of its nodes are shared or cut in parts (MPS, shards, MIG)", leave=True
         )
@@ -90,59 +95,65 @@ def _leave_if_shared(may_use: Callable[[str], bool], site: Site) -> None:
 def eligible_nodes(
     job: SlurmJob,
     original: OriginalRequest,
-    site: Site,
+    context: AdmissionContext,
     partition: SlurmPartition,
     limit_s: float,
 ) -> BoolArray:
     """(N,) nodes that partition, features, ``-x`` and reservations leave."""
-    blocked = frozenset(_reserved(job, site, limit_s))
+    blocked = frozenset(_reserved(job, context, limit_s))
     if not blocked:
-        return allowed_nodes(original, site, partition)
+        return allowed_nodes(original, context, partition)
     key = (partition.name, original.exc_nodes, original.features, blocked)
-    known = site.eligible.get(key)
+    known = context.eligible.get(key)
     if known is None:
-        open_to_all = np.array([name not in blocked for name in site.cluster.nodes], dtype=np.bool_)
-        known = allowed_nodes(original, site, partition) & open_to_all
-        site.eligible[key] = known
+        open_to_all = np.array(
+            [name not in blocked for name in context.cluster.nodes], dtype=np.bool_
+        )
+        known = allowed_nodes(original, context, partition) & open_to_all
+        context.eligible[key] = known
     return known
 
 
-def _reserved(job: SlurmJob, site: Site, limit_s: float) -> set[str]:
+def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:
     """Nodes that reservations keep from the job during its time limit.
 
     Raises CannotPlanError.
     """
-    end_s = site.now + limit_s
-    met = [r for r in site.reservations if r.start_s < end_s and r.end_s > site.now]
+    end_s = context.now + limit_s
+    met = [r for r in context.reservations if r.start_s < end_s and r.end_s > context.now]
     wanted = set((job.reservation or "").split(",")) - {""}
     if not wanted:
         return set().union(*(r.nodes for r in met))
     inside: set[str] = set()
-    for own in site.reservations:
+    for own in context.reservations:
         if own.name not in wanted:
             continue
-        if own.name in site.partial:
+        if own.name in context.partial:
             raise CannotPlanError(
                 f"reservation {own.name} holds only a part of its nodes", leave=True
             )
         if own.active:
-            others = (r.nodes for r in met if r is not own and _goes_first(r, own, site))
+            others = (r.nodes for r in met if r is not own and _goes_first(r, own, context))
             inside |= own.nodes.difference(*others)
-    return set(site.cluster.nodes) - inside
+    return set(context.cluster.nodes) - inside
 
 
-def _goes_first(other: SlurmReservation, own: SlurmReservation, site: Site) -> bool:
+def _goes_first(other: SlurmReservation, own: SlurmReservation, context: AdmissionContext) -> bool:
     """Whether a reservation keeps out jobs of another one that has nodes of it, too.
 
     As slurmctld does (job_test_resv in reservation.c, 24.11).
     """
-    if other.name in site.partial or "MAINT" in own.flags:
+    if other.name in context.partial or "MAINT" in own.flags:
         return False
     return "OVERLAP" not in own.flags or "MAINT" in other.flags
 
 
 def check_not_shut_out(
-    job: SlurmJob, eligible: BoolArray, allowed: BoolArray, required: tuple[int, ...], site: Site
+    job: SlurmJob,
+    eligible: BoolArray,
+    allowed: BoolArray,
+    required: tuple[int, ...],
+    context: AdmissionContext,
 ) -> None:
     """Leave a job to Slurm that reservations keep from all its nodes, but perhaps only from us.
 
@@ -151,10 +162,10 @@ def check_not_shut_out(
     """
     if job.reservation or (eligible.any() and all(eligible[i] for i in required)):
         return
-    here = {name for i, name in enumerate(site.cluster.nodes) if allowed[i] and not eligible[i]}
-    for reservation in site.reservations:
+    here = {name for i, name in enumerate(context.cluster.nodes) if allowed[i] and not eligible[i]}
+    for reservation in context.reservations:
         magnetic = "MAGNETIC" in reservation.flags and reservation.active
-        if here & reservation.nodes and (magnetic or reservation.name in site.partial):
+        if here & reservation.nodes and (magnetic or reservation.name in context.partial):
             raise CannotPlanError(
                 f"reservation {reservation.name} holds its nodes, and may let it in", leave=True
             )

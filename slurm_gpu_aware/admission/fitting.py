@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import Site
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster
+from slurm_gpu_aware.admission.context import AdmissionContext
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.sockets import views
+from slurm_gpu_aware.model.socket_views import views
 
 __all__ = ["fits", "fits_idle", "needs_both_kinds"]
 
@@ -48,7 +49,7 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
     return False
 
 
-def fits_idle(request: Request, site: Site) -> bool:
+def fits_idle(request: Request, context: AdmissionContext) -> bool:
     """`fits` if nobody held anything, worked out once a round for all requests that fit alike."""
     key = (
         request.gpus,
@@ -61,20 +62,20 @@ def fits_idle(request: Request, site: Site) -> bool:
         request.several_sockets,
         request.total_cpus,
         id(request.eligible),  # one of site.eligible, which keeps it
-        request.together is not None,  # then those of the site
+        request.node_groups is not None,  # then those of the site
     )
-    if key not in site.idle:
-        site.idle[key] = fits(request, site.cluster, idle=True)
-    return site.idle[key]
+    if key not in context.idle:
+        context.idle[key] = fits(request, context.cluster, idle=True)
+    return context.idle[key]
 
 
 def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:
     """Sets of which a job on so many nodes may have any, none of them too small."""
-    if request.together is None:
+    if request.node_groups is None:
         if int(here.sum()) >= nodes:
             yield here
         return
-    of = request.together.of
+    of = request.node_groups.of
     sizes = np.bincount(of[here & (of >= 0)])
     for group in np.flatnonzero(sizes >= nodes):
         yield here & (of == group)

@@ -15,7 +15,7 @@ import numpy as np
 from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.sockets import Sockets
-from slurm_gpu_aware.slurm.gres_line import slot_of
+from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.records import HOLDING_CPUS, NodeCores, SlurmJob, SlurmNode
 
 __all__ = ["with_sockets"]

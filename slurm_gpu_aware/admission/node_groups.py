@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import CannotPlanError, Site
-from slurm_gpu_aware.model.cluster import BoolArray
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.slurm.fabric import BLOCK
 from slurm_gpu_aware.slurm.records import SlurmPartition
@@ -15,9 +15,9 @@ from slurm_gpu_aware.slurm.records import SlurmPartition
 __all__ = ["groups_of", "most_together", "together"]
 
 
-def groups_of(partition: SlurmPartition, site: Site) -> NodeGroups | None:
+def groups_of(partition: SlurmPartition, context: AdmissionContext) -> NodeGroups | None:
     """Groups of which a job of the partition must not leave one; None: no such rule is known."""
-    return None if _own_topology(partition, site) else site.groups
+    return None if _own_topology(partition, context) else context.groups
 
 
 def most_together(nodes: BoolArray, groups: NodeGroups | None, required: Sequence[int] = ()) -> int:
@@ -31,7 +31,10 @@ def most_together(nodes: BoolArray, groups: NodeGroups | None, required: Sequenc
 
 
 def together(
-    request: Request, asked: tuple[int, int | None] | None, partition: SlurmPartition, site: Site
+    request: Request,
+    asked: tuple[int, int | None] | None,
+    partition: SlurmPartition,
+    context: AdmissionContext,
 ) -> NodeGroups | None:
     """The groups of which the request's nodes must be one; None: any nodes will do.
 
@@ -40,24 +43,24 @@ def together(
     eligible = request.eligible
     assert eligible is not None  # noqa: S101 - every translation has a mask
     most_there = int(eligible.sum())
-    counts = [n for n in request.node_counts(site.cluster.shape[1]) if n <= most_there]
+    counts = [n for n in request.node_counts(context.cluster.shape[1]) if n <= most_there]
     if asked is not None:
         counts += [asked[0], min(asked[1] or asked[0], most_there)]
     least, most = min(counts, default=1), max(counts, default=1)
-    if _own_topology(partition, site):
+    if _own_topology(partition, context):
         if most > 1:
             raise _left(f"its partition has a topology of its own, {partition.topology}")
         return None
-    groups = site.groups
+    groups = context.groups
     if groups is None:
         return None
     outside = np.flatnonzero(eligible & (groups.of < 0))
     if len(outside):
-        name = site.cluster.nodes[int(outside[0])]
+        name = context.cluster.nodes[int(outside[0])]
         raise _left(f"node {name}, which it may use, is in no {groups.name}")
     if most <= 1:
         return None
-    fabric = site.fabric
+    fabric = context.fabric
     if fabric.doubt is not None:
         raise _left(f"Slurm's topology is not clear: {fabric.doubt}")
     if fabric.kind == BLOCK and most > fabric.block_size:
@@ -68,8 +71,8 @@ def together(
     return groups
 
 
-def _own_topology(partition: SlurmPartition, site: Site) -> bool:
-    return partition.topology not in ("", site.slurm.default_topology)
+def _own_topology(partition: SlurmPartition, context: AdmissionContext) -> bool:
+    return partition.topology not in ("", context.slurm.default_topology)
 
 
 def _left(why: str) -> CannotPlanError:

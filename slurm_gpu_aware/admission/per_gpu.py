@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurm_gpu_aware.admission.context import CannotPlanError, Site
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.eligible import open_partitions
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.index_types import gpu_item
@@ -46,9 +46,9 @@ def least_with_gpus(
     )
 
 
-def default_cpus(job: SlurmJob, request: Request, site: Site) -> int | None:
+def default_cpus(job: SlurmJob, request: Request, context: AdmissionContext) -> int | None:
     """CPUs with each GPU, to be told as CPUs per task; None where no ``DefCpuPerGPU`` holds."""
-    defaults = [site.slurm.per_gpu, *(p.per_gpu for p in open_partitions(job, site))]
+    defaults = [context.slurm.per_gpu, *(p.per_gpu for p in open_partitions(job, context))]
     return (request.cpus_per_gpu or None) if any(d.cpus is not None for d in defaults) else None
 
 

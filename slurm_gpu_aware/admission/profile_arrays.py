@@ -10,15 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-    from slurm_gpu_aware.store.profiles import Link, Profile
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph, Link
+from slurm_gpu_aware.model.profile import Profile
 
 __all__ = ["Measured", "measured"]
 
@@ -99,10 +96,7 @@ def _graphs(
 @lru_cache(maxsize=65536)
 def _graph(links: tuple[Link, ...], slots: int, sockets: tuple[int, ...]) -> HardwareGraph | None:
     """One graph per distinct machine; a few kB each, the largest clusters fit."""
-    from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-
-    listed = [(link.a, link.b, link.link_class, link.gbps) for link in links]
-    inside = [item for item in listed if max(item[0], item[1]) < slots]
+    inside = [link for link in links if max(link.a, link.b) < slots]
     try:
         return HardwareGraph.from_links(inside, n=slots, groups=sockets)
     except ValueError:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slurm_gpu_aware.admission.profile_arrays import measured
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import LevelPenalties
+from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.topology.locality import build_levels
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.store.profiles import Profile
 
 __all__ = ["profiled_cluster"]
 

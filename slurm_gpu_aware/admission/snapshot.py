@@ -5,38 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import measured
 from slurm_gpu_aware.gate.index_types import gpu_slots
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, RunningJob
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import LevelPenalties
+from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.records import HOLDING, HOLDING_CPUS, SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.topology.locality import build_levels
 
-if TYPE_CHECKING:
-    from slurm_gpu_aware.store.profiles import Profile
+__all__ = ["NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
 
-__all__ = ["ENDED", "NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
-
-ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
-"""Job states in which Slurm is done with a job."""
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job for whose node (-w) another one waits, too: it says nothing about the job."""
 

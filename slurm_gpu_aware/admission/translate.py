@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from slurm_gpu_aware.admission.binding import bind, check_binding, is_bound
-from slurm_gpu_aware.admission.context import CannotPlanError, Site
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.eligible import (
     allowed_nodes,
     check_not_shut_out,
@@ -20,57 +19,60 @@ from slurm_gpu_aware.admission.features import understood
 from slurm_gpu_aware.admission.fitting import fits, fits_idle, needs_both_kinds
 from slurm_gpu_aware.admission.node_groups import groups_of, most_together, together
 from slurm_gpu_aware.admission.per_gpu import check_default_cpus, default_cpus, per_gpu_of
+from slurm_gpu_aware.admission.socket_binding import bind, check_binding, is_bound
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of, tasks_of
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
-from slurm_gpu_aware.model.job_hints import Wishes, parse_comment
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob, SlurmPartition
 
-__all__ = ["CannotPlanError", "Site", "class_of", "to_request", "wishes_of"]
+__all__ = ["class_of", "to_request"]
 
 _TIER = 2.0**32
 """Slurm serves partitions of a higher tier first, whatever the priority (which has 32 bits)."""
 
 
-def wishes_of(job: SlurmJob, config: Config) -> Wishes:
+def hints_of(job: SlurmJob, config: Config) -> JobHints:
     """The user's comment; one that is wrong by now (the site changed) counts as none."""
-    return _wishes(job.comment, tuple(config.site.classes), tuple(config.placement.allowed))
+    return _hints(job.comment, tuple(config.site.classes), tuple(config.placement.allowed))
 
 
 @lru_cache(maxsize=1 << 12)  # users type few different ones
-def _wishes(comment: str | None, classes: tuple[str, ...], allowed: tuple[str, ...]) -> Wishes:
+def _hints(comment: str | None, classes: tuple[str, ...], allowed: tuple[str, ...]) -> JobHints:
     try:
         found = parse_comment(comment, classes, allowed)
     except RequestError:
         found = None
-    return found if found is not None else Wishes()
+    return found if found is not None else JobHints()
 
 
-def class_of(job: SlurmJob, wishes: Wishes, config: Config) -> str:
+def class_of(job: SlurmJob, config: Config) -> str:
     """Application class: the comment's, else the partition's, else the site's default."""
-    if wishes.app_class in config.site.classes:
-        return str(wishes.app_class)
+    hints = hints_of(job, config)
+    if hints.app_class in config.site.classes:
+        return str(hints.app_class)
     for partition in job.partitions:
         if partition in config.site.partition_class:
             return config.site.partition_class[partition]
     return config.site.default_class
 
 
-def to_request(
-    job: SlurmJob, original: OriginalRequest, site: Site, *, job_id: str | None = None
-) -> Request:
-    """Translate a parked job (``job_id``: one task of its array).
+def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
+    """Translate a parked job, or one task of its array (`GatedJob.task`).
 
     Raises
     ------
     CannotPlanError
         With the reason; ``leave`` says whether the gate should be opened for Slurm to place it.
     """
+    job, original = gated.job, gated.original
     form = form_of(original)
     if form is None:
         raise CannotPlanError("its form of request cannot be placed exactly", leave=True)
@@ -84,19 +86,19 @@ def to_request(
         raise CannotPlanError("other GRES than GPUs are left to Slurm", leave=True)
     found: list[Request] = []
     failed: list[CannotPlanError] = []
-    partitions = open_partitions(job, site)
+    partitions = open_partitions(job, context)
     for partition in partitions:
         try:
-            request = _in_partition(job, original, form, site, partition, job_id or job.id)
+            request = _in_partition(job, original, form, context, partition)
         except CannotPlanError as exc:
             failed.append(exc)
             continue
         # All nodes of a job are in one partition: the first where it can start now is taken.
-        if len(partitions) == 1 or fits(request, site.cluster, idle=False):
+        if len(partitions) == 1 or fits(request, context.cluster, idle=False):
             return request
         found.append(request)
     if found:
-        return next((r for r in found if fits_idle(r, site)), found[0])
+        return next((r for r in found if fits_idle(r, context)), found[0])
     raise next((exc for exc in failed if not exc.leave), failed[0])
 
 
@@ -104,44 +106,43 @@ def _in_partition(
     job: SlurmJob,
     original: OriginalRequest,
     form: Form,
-    site: Site,
+    context: AdmissionContext,
     partition: SlurmPartition,
-    job_id: str,
 ) -> Request:
     """The request as one of the job's partitions bounds it. Raises CannotPlanError."""
-    wishes = wishes_of(job, site.config)
-    app_class = class_of(job, wishes, site.config)
+    hints = hints_of(job, context.config)
+    app_class = class_of(job, context.config)
     limit_s = _time_limit(job, partition)
-    per_gpu = per_gpu_of(original, site.slurm.per_gpu, partition.per_gpu)
-    allowed = allowed_nodes(original, site, partition)
-    eligible = eligible_nodes(job, original, site, partition, limit_s)
-    required = _required(original, site.cluster)
-    _check_size(job, original, form, allowed, site, per_gpu)
-    _check_threads(job, allowed, site)
-    check_not_shut_out(job, eligible, allowed, required, site)
-    least, most = _node_bounds(job, original, partition, eligible, site)
-    groups = groups_of(partition, site)
+    per_gpu = per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
+    allowed = allowed_nodes(original, context, partition)
+    eligible = eligible_nodes(job, original, context, partition, limit_s)
+    required = _required(original, context.cluster)
+    _check_size(job, original, form, allowed, context, per_gpu)
+    _check_threads(job, allowed, context)
+    check_not_shut_out(job, eligible, allowed, required, context)
+    least, most = _node_bounds(job, original, partition, eligible, context)
+    groups = groups_of(partition, context)
     gpus, per_node, least, most = _size(
-        original, form, least, most, eligible, site.cluster, groups, required
+        original, form, least, most, eligible, context.cluster, groups, required
     )
     if gpus > MAX_GPUS:
         raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs", leave=True)
-    defaults = site.config.for_class(app_class)
-    memory = _memory(job, per_gpu, eligible, site)
+    defaults = context.config.for_class(app_class)
+    memory = _memory(job, per_gpu, eligible, context)
     request = Request(
-        job_id=job_id,
+        job_id=job.id,
         gpus=gpus,
         min_nodes=least,
         max_nodes=most,
         gpus_per_node=per_node,
         app_class=app_class,
         bandwidth_sensitive=(
-            defaults.bandwidth_sensitive if wishes.bw is None else wishes.bw == "high"
+            defaults.bandwidth_sensitive if hints.bw is None else hints.bw == "high"
         ),
-        pattern=wishes.pattern or "ring",
-        policy=wishes.place if wishes.place not in (None, "off") else None,
-        clock=wishes.freq,
-        performance_model=wishes.model,
+        pattern=hints.pattern or "ring",
+        policy=hints.place if hints.place not in (None, "off") else None,
+        clock=hints.freq,
+        performance_model=hints.model,
         application=defaults.application,
         eligible=eligible,
         required=required,
@@ -154,37 +155,39 @@ def _in_partition(
         time_limit_s=limit_s,
         priority=_TIER * partition.priority_tier + job.priority,
         submit_s=job.submit_s,
-        preemption_tier=site.rules.tier(partition),
-        preempts=site.rules.preempts(job),
-        preempts_lower=site.rules.preempts_lower(job),
+        preemption_tier=context.rules.tier(partition),
+        preempts=context.rules.preempts(job),
+        preempts_lower=context.rules.preempts_lower(job),
         preempting_priority=float(job.priority),
     )
     asked = original.nodes if form.kind == "node" else None
-    if (kept := together(request, asked, partition, site)) is not None:
-        request = replace(request, together=kept)
-    if is_bound(job, site.slurm):
+    if (kept := together(request, asked, partition, context)) is not None:
+        request = replace(request, node_groups=kept)
+    if is_bound(job, context.slurm):
         request = bind(request, original, form)
-        check_binding(request, site)
-    if needs_both_kinds(request, site.cluster):
+        check_binding(request, context)
+    if needs_both_kinds(request, context.cluster):
         raise CannotPlanError(
             "it needs indexed and plain nodes together, which no typed request can name",
             leave=True,
         )
-    check_not_too_large(request, original, site, partition)
-    _check_time_min(job, original, site, partition, request)
-    if (cpus := default_cpus(job, request, site)) is not None:
+    check_not_too_large(request, original, context, partition)
+    _check_time_min(job, original, context, partition, request)
+    if (cpus := default_cpus(job, request, context)) is not None:
         check_default_cpus(original, form, cpus, request)
     return request
 
 
-def _check_threads(job: SlurmJob, allowed: BoolArray, site: Site) -> None:
+def _check_threads(job: SlurmJob, allowed: BoolArray, context: AdmissionContext) -> None:
     """Leave to Slurm what takes whole cores of nodes whose cores count as several CPUs.
 
     Raises CannotPlanError.
     """
     if job.threads_per_core is None and job.tasks_per_core is None:
         return
-    threads = {site.nodes[name].threads for i, name in enumerate(site.cluster.nodes) if allowed[i]}
+    threads = {
+        context.nodes[name].threads for i, name in enumerate(context.cluster.nodes) if allowed[i]
+    }
     if job.threads_per_core is not None and threads - {job.threads_per_core}:
         raise CannotPlanError("--threads-per-core is left to Slurm on its nodes", leave=True)
     if job.tasks_per_core is not None and threads - {1}:
@@ -194,7 +197,7 @@ def _check_threads(job: SlurmJob, allowed: BoolArray, site: Site) -> None:
 def _check_time_min(
     job: SlurmJob,
     original: OriginalRequest,
-    site: Site,
+    context: AdmissionContext,
     partition: SlurmPartition,
     request: Request,
 ) -> None:
@@ -204,12 +207,14 @@ def _check_time_min(
     """
     if job.time_min_s is None or job.time_min_s >= request.time_limit_s:
         return
-    longer = eligible_nodes(job, original, site, partition, job.time_min_s)
+    longer = eligible_nodes(job, original, context, partition, job.time_min_s)
     if longer is request.eligible:
         return
     shortened = replace(request, eligible=longer)
     for idle in (False, True):
-        if fits(shortened, site.cluster, idle=idle) and not fits(request, site.cluster, idle=idle):
+        if fits(shortened, context.cluster, idle=idle) and not fits(
+            request, context.cluster, idle=idle
+        ):
             raise CannotPlanError(
                 "before a reservation only backfill can start it, shortened by --time-min",
                 leave=True,
@@ -240,7 +245,7 @@ def _node_bounds(
     original: OriginalRequest,
     partition: SlurmPartition,
     eligible: BoolArray,
-    site: Site,
+    context: AdmissionContext,
 ) -> tuple[int, int | None]:
     """Fewest and most nodes: what was asked, what the tasks and CPUs need, what is allowed."""
     least, most = original.nodes or (1, None)
@@ -251,8 +256,8 @@ def _node_bounds(
         # On more nodes Slurm would count more tasks.
         least = most = max(least, -(-tasks // original.ntasks_per_node))
     # Of nodes that are down for now, the others have to do.
-    widest = _largest(site.cpus, eligible & site.usable) or _largest(site.cpus, eligible)
-    if site.slurm.counts_cpus and widest and original.cpus_per_tres is None:
+    widest = _largest(context.cpus, eligible & context.usable) or _largest(context.cpus, eligible)
+    if context.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-job.cpus // widest))
     if tasks is not None and (most is None or most > tasks):
         most = max(least, tasks)
@@ -264,7 +269,7 @@ def _check_size(
     original: OriginalRequest,
     form: Form,
     allowed: BoolArray,
-    site: Site,
+    context: AdmissionContext,
     per_gpu: GpuDefaults,
 ) -> None:
     """Leave to Slurm what no node of the partition could hold, so that Slurm says so.
@@ -281,8 +286,8 @@ def _check_size(
     if per_gpu.memory_mb is not None:
         memory = per_gpu.memory_mb * gpus
     for counted, needed, has, name in (
-        (site.slurm.counts_cpus, cpus, site.cpus, "CPUs"),
-        (site.slurm.counts_memory, memory, site.memory_mb, "memory"),
+        (context.slurm.counts_cpus, cpus, context.cpus, "CPUs"),
+        (context.slurm.counts_memory, memory, context.memory_mb, "memory"),
     ):
         if counted and 0 < _largest(has, allowed) < needed:
             raise CannotPlanError(f"it asks for more {name} than a node has", leave=True)
@@ -332,10 +337,10 @@ def _most_nodes(least: int, asked: tuple[int, int | None] | None, ready: int) ->
 
 
 def _memory(
-    job: SlurmJob, per_gpu: GpuDefaults, eligible: BoolArray, site: Site
+    job: SlurmJob, per_gpu: GpuDefaults, eligible: BoolArray, context: AdmissionContext
 ) -> tuple[int, int, int]:
     """(per node, per CPU, per GPU) MB; 0: not given this way."""
-    if not site.slurm.counts_memory:
+    if not context.slurm.counts_memory:
         return 0, 0, 0
     if per_gpu.memory_mb is not None:
         return 0, 0, per_gpu.memory_mb
@@ -345,8 +350,8 @@ def _memory(
         return job.memory_mb_per_node, 0, 0
     # --mem=0: all memory of the node; only nodes where all of it is free will do.
     sizes = [
-        site.nodes[name].memory_mb
-        for i, name in enumerate(site.cluster.nodes)
-        if eligible[i] and not site.nodes[name].memory_used_mb
+        context.nodes[name].memory_mb
+        for i, name in enumerate(context.cluster.nodes)
+        if eligible[i] and not context.nodes[name].memory_used_mb
     ]
     return min(sizes, default=1 << 40), 0, 0

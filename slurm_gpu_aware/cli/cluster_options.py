@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from slurm_gpu_aware.admission.profiled_cluster import profiled_cluster
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
-from slurm_gpu_aware.cli.live import network_groups_of
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
+from slurm_gpu_aware.model.profile import Profile, gpu_names, seen_only
+from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.inventory import gpu_names, seen_only
-from slurm_gpu_aware.store.profiles import Profile, load_profile
+from slurm_gpu_aware.store.profiles import load_profile
 
 __all__ = ["mark_busy", "stored_cluster"]
 
-_BUSY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,4}(?:,[0-9]{1,4})*)\Z")
+_BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)\Z")
 
 
 def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
@@ -43,8 +44,31 @@ def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
                 f" 'gpu-aware-profile forget {gpu}'"
             )
     penalties = config.placement.penalties_with(profile.level_ratios)
-    network = network_groups_of(config, penalties.general)
+    network = _network_groups(config, penalties.general)
     return profiled_cluster(profile, penalties, network), profile
+
+
+def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str, str]]:
+    """Level -> node -> group of Slurm's network, if one of its levels is among ``used``.
+
+    Without an answer of Slurm none, and a message.
+    """
+    wanted = [name for name in NETWORK_LEVELS if name in used]
+    if not wanted:
+        return {}
+    from slurm_gpu_aware.slurm.client import open_client
+    from slurm_gpu_aware.slurm.topology import network_groups
+
+    try:
+        client = open_client(config.selector.command_timeout_s)
+        found = network_groups(client.topology(), NETWORK_LEVELS)
+    except SourceError as exc:
+        say(paragraph(f"The network's levels are left out: {exc}."))
+        return {}
+    lacking = [name for name in wanted if name not in found]
+    if lacking:
+        say(f"Slurm's topology has no level {', '.join(lacking)}; locality counts without it.")
+    return found
 
 
 def mark_busy(cluster: Cluster, busy: Iterable[str]) -> Cluster:

@@ -26,11 +26,11 @@ class Context:
         ``check_policies``: policies must exist and take the options that they are given, too
         (imports the placement package).
         """
-        from slurm_gpu_aware.config.settings import load_config
+        from slurm_gpu_aware.config.load import load_config
 
         known: tuple[str, ...] = ()
         if check_policies:
-            from slurm_gpu_aware.placement.policy import policy_names
+            from slurm_gpu_aware.placement.registry import policy_names
 
             known = policy_names()
         config = load_config(self.config_path, known_policies=known)

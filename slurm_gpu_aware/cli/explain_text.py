@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_gpu_aware.cli.output import age, pairs, paragraph, stamp, table
+from slurm_gpu_aware.cli.output import pairs, paragraph, table
 from slurm_gpu_aware.cli.values import MAX_ROWS, flat, rows, short
+from slurm_gpu_aware.selector.explanation import OPEN
+from slurm_gpu_aware.time_text import age, stamp
 
-__all__ = ["OPEN", "explain_text", "place_text"]
+__all__ = ["explain_text", "place_text"]
 
-OPEN = ("planned", "prepared", "released", "started")
-"""States after which something is still to come; Slurm may know better."""
 _UNSAID = (None, "", "None")
 """Reasons that tell nothing; the last is Slurm's."""
 
@@ -143,8 +143,9 @@ def _parked_text(answer: Mapping[str, Any]) -> str:
         slurm = answer["slurm"] or {}
         reason = slurm.get("reason")
         newest = answer["decisions"][-1] if answer["decisions"] else {}
-        if newest.get("state") == "failed":
-            why = (newest.get("outcome") or {}).get("why") or "no reason was recorded"
+        outcome = newest.get("outcome") or {}
+        if newest.get("state") == "waiting" and outcome.get("step") == "prepare":
+            why = outcome.get("why") or "no reason was recorded"
             text = f"It could not be placed: {why}."
             return paragraph(f"{text} {away or 'The next round tries again.'}")
         if reason and reason not in ("Licenses", "Priority", "Resources", "None"):

@@ -6,20 +6,17 @@ import json
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
 __all__ = [
-    "age",
     "clean",
     "json_option",
     "pairs",
     "paragraph",
     "print_json",
     "say",
-    "stamp",
     "table",
     "width",
 ]
@@ -117,26 +114,3 @@ def paragraph(text: str, indent: str = "") -> str:
         break_on_hyphens=False,
         break_long_words=False,  # a path is typed or copied whole
     )
-
-
-def stamp(unix_s: float | None) -> str:
-    """Local date and time of a Unix time; ``-`` for None."""
-    if unix_s is None:
-        return "-"
-    return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def age(seconds: float | None) -> str:
-    """A duration in the largest two units, ``2 h 5 min``; ``-`` for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms" if seconds > 0 else "0 s"
-    whole = round(seconds)
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    parts = []
-    for name, size in units:
-        if whole >= size:
-            parts.append(f"{whole // size} {name}")
-            whole %= size
-    return " ".join(parts[:2])

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.output import clean, json_option, paragraph, print_json, say, stamp, table
+from slurm_gpu_aware.cli.output import clean, json_option, paragraph, print_json, say, table
+from slurm_gpu_aware.time_text import stamp
 
 __all__ = ["command"]
 
@@ -27,9 +28,9 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
       gpu-aware queue
       gpu-aware queue -u alice --json
     """
-    from slurm_gpu_aware.cli.ledger_reader import open_reader, waiting_of
-    from slurm_gpu_aware.cli.live import gate_state, live_jobs, parked_of, still_open
-    from slurm_gpu_aware.cli.liveness import away
+    from slurm_gpu_aware.gate.job_view import live_jobs, parked_of
+    from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
+    from slurm_gpu_aware.selector.ledger_reader import open_reader, still_open, waiting_of
 
     config = context.config()
     with open_reader(config) as reader:
@@ -38,9 +39,11 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
         open_decisions = reader.ledger.open_decisions()
         note = reader.note()
     live = live_jobs(config)
-    gone = None if live is None else away(gate_state(config), config)
+    silence = None if live is None else selector_silence(gate_state(config), config)
     parked = [
-        _parked(job.shown, job.user, job.gpus, job.submit_s, job.reason, waiting, gone is not None)
+        _parked(
+            job.shown, job.user, job.gpus, job.submit_s, job.reason, waiting, silence is not None
+        )
         for job in parked_of(live or ())
     ]
     if live is None:
@@ -57,19 +60,19 @@ def command(context: Context, user: str | None, as_json: bool) -> None:
             "slowdown": d.slowdown,
             "decided_at": d.decided_at,
         }
-        for d in still_open(open_decisions, live, away=gone is not None)
+        for d in still_open(open_decisions, live, away=silence is not None)
         if d.state in _PLACED
     ]
     if user is not None:
         parked = [p for p in parked if p["user"] == user]
         placed = [p for p in placed if p["user"] == user]
     if as_json:
-        absence = None if gone is None else gone.as_json()
+        absence = None if silence is None else silence.as_json()
         print_json({"parked": parked, "placed": placed, "selector_away": absence})
         return
     click.echo(_text(parked, placed, user))
-    if gone is not None:
-        say(paragraph(gone.sentences("parked jobs")))
+    if silence is not None:
+        say(paragraph(silence.sentences("parked jobs")))
     if note:
         say(note)
 
@@ -83,7 +86,7 @@ def _parked(
     waiting: Mapping[str, Mapping[str, Any]],
     away: bool = False,
 ) -> dict[str, Any]:
-    from slurm_gpu_aware.cli.ledger_reader import reason_for
+    from slurm_gpu_aware.selector.ledger_reader import reason_for
 
     entry = reason_for(job_id.partition("_[")[0], waiting)
     if entry is not None:

@@ -38,12 +38,12 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     """
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
-    from slurm_gpu_aware.cli.live import client_of
-    from slurm_gpu_aware.gate.licence_gate import release_by_hand
+    from slurm_gpu_aware.gate.manual_release import release_by_hand
+    from slurm_gpu_aware.slurm.client import open_client
 
     config = context.config()
     chosen = None if everything else list(job_ids)
-    client = client_of(config)
+    client = open_client(config.selector.command_timeout_s)
     opened: list[str] = []
     try:
         opened = release_by_hand(client, config, chosen)
@@ -57,9 +57,9 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 
 def _placed(client: SlurmClient, config: Config) -> list[str]:
     """Give placed jobs that wait back to Slurm; their ids."""
-    from slurm_gpu_aware.deploy.restore_all import hand_back
+    from slurm_gpu_aware.deploy.restore_all import restore_all
 
-    back = hand_back(client, config)
+    back = restore_all(client, config)
     if back.kept:
         say(f"placed jobs that wait were left alone ({', '.join(back.kept)}): {back.kept_why}")
     for job_id, why in back.wrong.items():

@@ -9,13 +9,9 @@ import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, say
-from slurm_gpu_aware.errors import StoreError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.deploy.install import Plan, Site
-    from slurm_gpu_aware.deploy.render import NodeGpus
-    from slurm_gpu_aware.slurm.conffile import SlurmConf
+    from slurm_gpu_aware.deploy.install import Plan
 
 __all__ = ["command"]
 
@@ -98,10 +94,13 @@ def command(
         raise click.UsageError("--nodes, --partition and --json need --roll or --undo")
     from slurm_gpu_aware.deploy import files
     from slurm_gpu_aware.deploy import install as work
+    from slurm_gpu_aware.deploy.find_site import find_site
 
     if output is not None and install:
         raise click.UsageError("--output and --install exclude each other")
-    site = _look_around(context.config(check_policies=True), slurm_dir, unit_dir)
+    site, about_profile = find_site(context.config(check_policies=True), slurm_dir, unit_dir)
+    if about_profile:
+        say(paragraph(about_profile))
     plan = work.for_output(site, output) if output is not None else work.in_place(site)
     if not files.check_lua(plan.changes):
         say("luac is not installed: the Lua files were not checked.")
@@ -138,12 +137,15 @@ def _roll(
     yes: bool,
     as_json: bool,
 ) -> int:
-    from slurm_gpu_aware.cli.rollout import roll
+    from slurm_gpu_aware.cli.rollout import run_rollout
+    from slurm_gpu_aware.deploy.find_site import profiled_nodes
     from slurm_gpu_aware.slurm.conffile import read_conf
 
     config = context.config()
-    profile = _profiled(config, read_conf(slurm_dir / "slurm.conf"))
-    return roll(
+    profile, about_profile = profiled_nodes(config, read_conf(slurm_dir / "slurm.conf"))
+    if about_profile:
+        say(paragraph(about_profile))
+    return run_rollout(
         config,
         slurm_dir,
         {node.name: node for node in profile},
@@ -192,66 +194,3 @@ def _next_steps(install: bool, count: int, clock_conf: Path) -> str:
         " they do not share these folders; 'systemctl daemon-reload'; 'systemctl restart"
         " slurmctld'; 'systemctl enable --now gpu-aware-selectd'; 'gpu-aware doctor'."
     )
-
-
-def _look_around(config: Config, slurm_dir: Path, unit_dir: Path) -> Site:
-    from slurm_gpu_aware.deploy.install import OWN_FILTER, Site
-    from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
-
-    conf_file = slurm_dir / "slurm.conf"
-    conf = read_conf(conf_file) if conf_file.exists() else SlurmConf()
-    return Site(
-        config=config,
-        nodes=_profiled(config, conf),
-        slurm_dir=slurm_dir,
-        conf=conf,
-        conf_text=_text(conf_file),
-        gres_text=_text(slurm_dir / "gres.conf") or "",
-        filter_text=_text(slurm_dir / OWN_FILTER),
-        unit_dir=unit_dir,
-    )
-
-
-def _profiled(config: Config, conf: SlurmConf) -> tuple[NodeGpus, ...]:
-    """Nodes of the profile; empty, with a word to the user, if there is no store."""
-    from slurm_gpu_aware.deploy.install import sockets
-    from slurm_gpu_aware.deploy.render import NodeGpus, usable_model
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.inventory import gpu_names, seen_only
-    from slurm_gpu_aware.store.profiles import load_profile
-
-    try:
-        with open_store(config.store.path, readonly=True) as store:
-            profile, left_out = seen_only(load_profile(store))
-    except StoreError as exc:
-        say(paragraph(f"no profile: {exc}."))
-        return ()
-    if left_out:
-        say(
-            paragraph(
-                f"note: left out, because no sweep has seen them: {gpu_names(left_out)}. Sweep"
-                " these nodes, or 'gpu-aware-profile forget' what is not there."
-            )
-        )
-    known = sockets(conf)
-    nodes = []
-    for name in sorted({node for node, _ in profile.gpus}):
-        slots = sorted(slot for node, slot in profile.gpus if node == name)
-        records = [profile.gpus[name, slot] for slot in slots]
-        models = {usable_model(r.model) for r in records}
-        count, cores = known.get(name, (None, None))
-        nodes.append(
-            NodeGpus(
-                name=name,
-                indices=tuple(slots),
-                model=models.pop() if len(models) == 1 else None,
-                numa=tuple(r.numa for r in records),
-                sockets=count,
-                cores_per_socket=cores,
-            )
-        )
-    return tuple(nodes)
-
-
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None

@@ -12,7 +12,7 @@ from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.placement.policy import make_policy, option_names
+from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options

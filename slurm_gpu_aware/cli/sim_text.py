@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slurm_gpu_aware.cli.output import age, paragraph, say, table
+from slurm_gpu_aware.cli.output import paragraph, say, table
 from slurm_gpu_aware.simulator.recorded import KNOWLEDGE, LIMITS, RECORDED
 from slurm_gpu_aware.simulator.report import calibration, counted
 from slurm_gpu_aware.simulator.result import compared, ended_in_all
+from slurm_gpu_aware.time_text import age
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.sim_inputs import Inputs

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.output import age, json_option, pairs, print_json, say, stamp, table
+from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
+from slurm_gpu_aware.time_text import age, stamp
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.ledger_reader import Reader
     from slurm_gpu_aware.config.settings import Config
+    from slurm_gpu_aware.selector.ledger_reader import Reader
 
 __all__ = ["command"]
 
 _SHOWN_STATES = ("planned", "prepared", "released", "started")
+_ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
+"""What is shown of a round."""
 
 
 @click.command("status")
@@ -39,9 +42,9 @@ def command(context: Context, count: int, as_json: bool) -> None:
       gpu-aware status
       gpu-aware status --json
     """
-    from slurm_gpu_aware.cli.ledger_reader import open_reader
-    from slurm_gpu_aware.cli.live import gate_state, live_jobs, parked_of, still_open
-    from slurm_gpu_aware.cli.liveness import away
+    from slurm_gpu_aware.gate.job_view import live_jobs, parked_of
+    from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
+    from slurm_gpu_aware.selector.ledger_reader import open_reader, still_open
 
     config = context.config()
     now = time.time()
@@ -50,15 +53,15 @@ def command(context: Context, count: int, as_json: bool) -> None:
         decisions = reader.ledger.open_decisions()
         note = reader.note()
     gate = gate_state(config)
-    gone = away(gate, config, now)
+    silence = selector_silence(gate, config, now)
     answer["gate"] = None if gate is None else gate.as_json()
-    answer["selector_away"] = None if gone is None else gone.as_json()
+    answer["selector_away"] = None if silence is None else silence.as_json()
     jobs = None if gate is None else live_jobs(config)
     if jobs is not None:
         parked = parked_of(jobs)
         answer["parked"] = len(parked)
         answer["on_the_shelf"] = sum(job.shelved for job in parked)
-    states = [d.state for d in still_open(decisions, jobs, away=gone is not None)]
+    states = [d.state for d in still_open(decisions, jobs, away=silence is not None)]
     answer["placed"] = {state: states.count(state) for state in _SHOWN_STATES}
     if as_json:
         print_json(answer)
@@ -69,14 +72,14 @@ def command(context: Context, count: int, as_json: bool) -> None:
 
 
 def _from_store(reader: Reader, count: int) -> dict[str, Any]:
-    from slurm_gpu_aware.cli.ledger_reader import event_json, round_json
+    from slurm_gpu_aware.selector.ledger_reader import event_json
     from slurm_gpu_aware.store.profiles import load_profile
 
     rounds = reader.ledger.last_rounds(count)
     profile = load_profile(reader.store)
     times = list(profile.taken_at.values())
     return {
-        "rounds": [round_json(r) for r in rounds],
+        "rounds": [{name: getattr(r, name) for name in _ROUND} for r in rounds],
         "parked": rounds[0].waiting if rounds else None,
         "on_the_shelf": None,
         "gate_events": [event_json(e) for e in reader.ledger.events("")[-3:]],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_gpu_aware.cli.output import stamp, table
+from slurm_gpu_aware.cli.output import table
+from slurm_gpu_aware.time_text import stamp
 
 __all__ = ["MAX_ROWS", "flat", "rows", "short"]
 

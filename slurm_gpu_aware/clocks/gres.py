@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+from slurm_gpu_aware.names import slot_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -87,9 +89,7 @@ def _fields(line: str) -> dict[str, str]:
 
 def _is_indexed(line: dict[str, str]) -> bool:
     """Whether the GPU of a line has a type of its own: ``g0``, ``g1``, ..."""
-    kind = line.get("type", "")
-    digits = kind.removeprefix("g")
-    return digits != kind and digits.isascii() and digits.isdecimal() and digits == str(int(digits))
+    return slot_of(line.get("type")) is not None
 
 
 def _is_for(names: str | None, node: str) -> bool:

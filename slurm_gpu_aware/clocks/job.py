@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from slurm_gpu_aware.names import is_node_name
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +28,7 @@ class Job:
         self.extra = env.get("SLURM_JOB_EXTRA", "")
         self.gpus = env.get("SLURM_JOB_GPUS", "")
         self.slurm_conf = env.get("SLURM_CONF", "")
-        plain = self.node.replace(".", "").replace("_", "").replace("-", "")
-        if not (plain.isascii() and plain.isalnum() and self.node[0].isalnum()):
+        if not is_node_name(self.node):
             raise ValueError(f"{self.node[:40]!r} is not a node name")
         if not _is_number(self.id, 12):
             raise ValueError(f"SLURM_JOB_ID is {self.id[:40]!r}")

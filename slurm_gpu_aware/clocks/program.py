@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from slurm_gpu_aware.clocks.config import read_config
+from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.clocks.hooks import epilog, prolog, reset_all
 from slurm_gpu_aware.clocks.notes import Notes
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     said: list[str] = []
     try:
-        config, complaint = read_config()
+        config, complaint = read_clock_conf()
         said += [complaint] if complaint else []
         notes, at = Notes(config.locks), time.time()
         if words[0] == "prolog":

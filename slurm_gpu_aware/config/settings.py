@@ -1,28 +1,17 @@
-"""The site's configuration: one TOML file, checked completely before anything starts.
-
-Precedence of the file's place: ``--config``, then ``$GPU_AWARE_CONFIG``, then
-``/etc/slurm-gpu-aware/config.toml``. Without a file the defaults below hold.
-"""
+"""Settings of a site: the sections of the configuration file, with their defaults."""
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.config.checks import check
-from slurm_gpu_aware.errors import ConfigError
-from slurm_gpu_aware.model.penalties import LEVELS, NETWORK_LEVELS, LevelPenalties, combine
+from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION
+from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 
 __all__ = [
     "DEFAULT_PATH",
-    "LEVELS",
-    "NETWORK_LEVELS",
-    "SHELF",
     "ClassConfig",
     "Config",
     "EventsConfig",
@@ -32,11 +21,11 @@ __all__ = [
     "SetupConfig",
     "SiteConfig",
     "StoreConfig",
-    "is_shelf",
-    "load_config",
 ]
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
+_ACROSS = 1.5
+"""PAL's L_across where it was neither given nor measured."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +71,9 @@ class PlacementConfig:
         "topo-aware",
     )
     """Policies that users may name with ``place=``."""
-    locality_penalty: float = 1.5
-    """PAL's L_across, >= 1: factor on the iteration time of a job that spans nodes, where no
-    tighter network level holds it. The short form of ``levels.cluster``."""
     levels: Mapping[str, float] = field(default_factory=dict)
-    """Penalties that the site gives, names out of `LEVELS`; ``cluster`` is among them if the file
-    gives it, in either form."""
+    """Penalties that the site gives, names out of `LEVELS`: factors, 1 or more, on the iteration
+    time of a job. ``cluster`` is PAL's L_across, for a job that no tighter level holds."""
     backfill: bool = True
     max_clock_mhz: int | None = None
     """What ``freq=max`` locks; absent: the default clock."""
@@ -96,7 +82,7 @@ class PlacementConfig:
     def penalties(self) -> dict[str, float]:
         """L of every level in use, tightest first, where nothing was measured; always with
         ``node`` and ``cluster``."""
-        given = {"node": 1.0, "cluster": self.locality_penalty, **self.levels}
+        given = {"node": 1.0, "cluster": _ACROSS, **self.levels}
         return {name: given[name] for name in LEVELS if name in given}
 
     def penalties_with(self, measured: Mapping[str, Mapping[str, float]]) -> LevelPenalties:
@@ -105,30 +91,20 @@ class PlacementConfig:
         ``measured``: class -> level -> time over that of the innermost level, as a profile has it
         in ``level_ratios``. What the file gives wins over it; it wins over the defaults.
         """
-        return combine(self.levels, measured, across=self.locality_penalty)
+        return combine(self.levels, measured, across=_ACROSS)
 
     def with_across(self, penalty: float) -> PlacementConfig:
         """The same with another L of ``cluster``, as if the file gave it."""
-        levels = {**self.levels, "cluster": penalty}
-        return replace(self, locality_penalty=penalty, levels=levels)
-
-
-SHELF = "gpuaware_shelf"
-"""How the reservations begin in which parked jobs wait (`gate.holding_pool`), and their licence."""
-
-
-def is_shelf(reservation: str | None) -> bool:
-    """Whether a reservation is one of ours for parked jobs."""
-    return reservation is not None and f"{reservation}_".startswith(f"{SHELF}_")
+        return replace(self, levels={**self.levels, "cluster": penalty})
 
 
 @dataclass(frozen=True)
 class GateConfig:
     """``[gate]``: the licence that a reservation holds."""
 
-    licence: str = "gpuaware"
+    licence: str = LICENCE
     licence_count: int = 100_000
-    reservation: str = "gpuaware_gate"
+    reservation: str = RESERVATION
     lease_s: int = 90
     """The reservation ends this long after the last heartbeat; parked jobs then start as plain
     Slurm would start them."""
@@ -210,145 +186,3 @@ class Config:
         """Class -> what its jobs are called in an interference profile, where that is known."""
         known = {name: entry.application for name, entry in self.classes.items()}
         return {name: application for name, application in known.items() if application}
-
-
-def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ...] = ()) -> Config:
-    """Read and check the configuration.
-
-    Parameters
-    ----------
-    path : file to read; None: ``$GPU_AWARE_CONFIG`` or the default place if it exists.
-    known_policies : if given, policy names in the file must be among them.
-
-    Raises
-    ------
-    ConfigError
-        The file is missing (when named), is no TOML, or a key is unknown or has a bad value;
-        names file, key and reason.
-    """
-    named = path if path is not None else os.environ.get("GPU_AWARE_CONFIG")
-    file = Path(named) if named is not None else DEFAULT_PATH
-    if named is None and not file.exists():
-        config = Config()
-    else:
-        try:
-            with file.open("rb") as stream:
-                raw = tomllib.load(stream)
-        except OSError as exc:
-            raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from None
-        except RecursionError:
-            raise ConfigError(f"{file}: not valid TOML: nested too deep") from None
-        except ValueError as exc:  # a number of thousands of digits, too
-            raise ConfigError(f"{file}: not valid TOML: {exc}") from None
-        config = _build(raw, file)
-    check(config, known_policies)
-    return config
-
-
-_SECTIONS: dict[str, type] = {
-    "site": SiteConfig,
-    "placement": PlacementConfig,
-    "gate": GateConfig,
-    "selector": SelectorConfig,
-    "store": StoreConfig,
-    "events": EventsConfig,
-    "setup": SetupConfig,
-}
-
-
-def _build(raw: Mapping[str, Any], file: Path) -> Config:
-    sections: dict[str, Any] = {"source": file}
-    for name, value in raw.items():
-        if name == "classes":
-            if not isinstance(value, dict):
-                raise ConfigError(f"{file}: classes: expected sections [classes.NAME]")
-            sections["classes"] = {
-                key: _section(ClassConfig, entry, f"classes.{key}", file)
-                for key, entry in value.items()
-            }
-        elif name == "policies":
-            if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
-                raise ConfigError(f"{file}: policies: expected sections [policies.NAME]")
-            sections["policies"] = value
-        elif name in _SECTIONS:
-            sections[name] = _section(_SECTIONS[name], value, name, file)
-        else:
-            known = ", ".join([*_SECTIONS, "classes.NAME", "policies.NAME"])
-            raise ConfigError(f"{file}: {name}: unknown section; known: {known}")
-    return Config(**sections | {"placement": _short_form(sections.get("placement"), raw, file)})
-
-
-def _short_form(
-    placement: PlacementConfig | None, raw: Mapping[str, Any], file: Path
-) -> PlacementConfig:
-    """``levels.cluster`` and ``locality_penalty`` made one, whichever the file gives."""
-    if placement is None:
-        return PlacementConfig()
-    short = placement.locality_penalty if "locality_penalty" in raw["placement"] else None
-    cluster = placement.levels.get("cluster", short)
-    if cluster is None:
-        return placement
-    if short is not None and short != cluster:
-        raise ConfigError(
-            f"{file}: placement.levels.cluster: {cluster:g} is not placement.locality_penalty "
-            f"({short:g}), its short form; give one of them"
-        )
-    return placement.with_across(cluster)
-
-
-def _section(kind: type, raw: Any, name: str, file: Path) -> Any:
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{file}: {name}: expected a section [{name}]")
-    hints = get_type_hints(kind)
-    known = {f.name for f in fields(kind)}
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        where = f"{file}: {name}.{key}"
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key; known: {', '.join(sorted(known))}")
-        values[key] = _value(hints[key], value, where)
-    missing = [f.name for f in fields(kind) if _required(f) and f.name not in values]
-    if missing:
-        raise ConfigError(f"{file}: {name}.{missing[0]}: missing")
-    return kind(**values)
-
-
-def _required(f: Any) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
-
-
-_MOST = 1e9
-"""Of any number in the file, in whatever unit: 30 years in seconds."""
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """Convert a TOML value to the annotated type, or say what was expected."""
-    options = [h for h in get_args(hint) if h is not type(None)]
-    if get_origin(hint) not in (tuple, Mapping) and type(None) in get_args(hint):
-        hint = options[0]
-    origin = get_origin(hint)
-    if origin is tuple:
-        if isinstance(value, list) and all(isinstance(v, str) for v in value):
-            return tuple(value)
-        raise ConfigError(f"{where}: expected a list of strings, not {quoted(value)}")
-    if origin is not None:  # Mapping[str, str] or Mapping[str, float]
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where}: expected a table, not {quoted(value)}")
-        return {k: _value(options[-1], v, f"{where}.{k}") for k, v in value.items()}
-    if hint is bool and isinstance(value, bool):
-        return value
-    numbers = {int: (int,), float: (int, float)}.get(hint, ())
-    if isinstance(value, numbers) and not isinstance(value, bool):
-        if not abs(value) <= _MOST:  # nor is NaN
-            raise ConfigError(f"{where}: {quoted(value)} is out of range")
-        return hint(value)
-    if hint is str and isinstance(value, str):
-        return value
-    if hint is Path and isinstance(value, str):
-        if not value.startswith("/") or "\0" in value:
-            raise ConfigError(f"{where}: expected an absolute path, not {quoted(value)}")
-        return Path(value)
-    expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
-        hint, "a string"
-    )
-    raise ConfigError(f"{where}: expected {expected}, not {quoted(value)}")

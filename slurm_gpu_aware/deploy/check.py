@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from slurm_gpu_aware.cli.live import client_of
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import Profile, load_profile
+from slurm_gpu_aware.store.profiles import load_profile
 
-__all__ = ["Check", "Ground", "failed", "ok", "skipped", "warning", "words"]
+__all__ = ["Check", "DoctorContext", "failed", "ok", "skipped", "warning", "words"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def skipped(name: str, found: str, cure: str = "") -> Check:
 
 
 @dataclass
-class Ground:
+class DoctorContext:
     """What the checks look at; each part is read once, when a check asks for it.
 
     Properties raise AwareError where the thing cannot be read.
@@ -68,7 +68,7 @@ class Ground:
     @cached_property
     def client(self) -> SlurmClient:
         """Slurm's client."""
-        return client_of(self.config)
+        return open_client(self.config.selector.command_timeout_s)
 
     @cached_property
     def nodes(self) -> Sequence[SlurmNode]:

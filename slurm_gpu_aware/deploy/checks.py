@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.deploy.check import Check, Ground, failed, skipped
+from slurm_gpu_aware.deploy.check import Check, DoctorContext, failed, skipped
 from slurm_gpu_aware.deploy.checks_ours import (
     check_coverage,
     check_events,
@@ -30,7 +30,7 @@ __all__ = ["CHECKS", "run_checks"]
 
 def run_checks(config: Config) -> list[Check]:
     """Run all checks; one that cannot be carried out counts as failed."""
-    ground = Ground(config)
+    ground = DoctorContext(config)
     found: list[Check] = []
     answering = True
     for name, needs_slurm, check in CHECKS:
@@ -54,7 +54,7 @@ def run_checks(config: Config) -> list[Check]:
     return found
 
 
-CHECKS: tuple[tuple[str, bool, Callable[[Ground], Iterable[Check]]], ...] = (
+CHECKS: tuple[tuple[str, bool, Callable[[DoctorContext], Iterable[Check]]], ...] = (
     ("release", True, check_release),
     ("settings", True, check_settings),
     ("licence", True, check_licence),

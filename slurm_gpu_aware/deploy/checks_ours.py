@@ -12,16 +12,17 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.cli.output import age
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.check import Check, Ground, failed, ok, warning, words
+from slurm_gpu_aware.deploy.check import Check, DoctorContext, failed, ok, warning, words
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.errors import AwareError, StoreError
+from slurm_gpu_aware.instance_lock import SELECTOR_LOCK
+from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
-from slurm_gpu_aware.store.inventory import gpu_names
 from slurm_gpu_aware.store.ownership import of_selector
+from slurm_gpu_aware.time_text import age
 
 __all__ = [
     "check_coverage",
@@ -36,9 +37,9 @@ __all__ = [
 PROFILE_OLD_S = 90 * 86_400.0
 
 
-def check_selector(g: Ground) -> Iterable[Check]:
+def check_selector(g: DoctorContext) -> Iterable[Check]:
     """The daemon runs, if this is its host: its lock names a process that is one."""
-    lock = g.config.store.path.parent / "selectd.lock"
+    lock = g.config.store.path.parent / SELECTOR_LOCK
     # Only read: taking the lock to test it could keep a starting selector out.
     text = lock.read_text() if lock.exists() else ""
     number = text.strip()
@@ -58,7 +59,7 @@ def check_selector(g: Ground) -> Iterable[Check]:
         )
 
 
-def check_store(g: Ground) -> Iterable[Check]:
+def check_store(g: DoctorContext) -> Iterable[Check]:
     """The store opens, is sound, is recent, and others can read the copy."""
     path = g.config.store.path
     try:
@@ -92,7 +93,7 @@ def check_store(g: Ground) -> Iterable[Check]:
         yield ok("public copy", f"{age(g.now - copy.stat().st_mtime)} old, readable by all")
 
 
-def _jobs_are_private(g: Ground) -> bool:
+def _jobs_are_private(g: DoctorContext) -> bool:
     with suppress(AwareError):
         return "jobs" in words(g.slurm.get("PrivateData"))
     return False
@@ -102,7 +103,7 @@ def _passable(folder: Path) -> bool:
     return all(p.stat().st_mode & stat.S_IXOTH for p in (folder, *folder.parents))
 
 
-def check_profile(g: Ground) -> Iterable[Check]:
+def check_profile(g: DoctorContext) -> Iterable[Check]:
     """GPUs were measured, not too long ago, and are those that Slurm has."""
     times = "measure, then 'gpu-aware-profile import FILE' (a sweep takes no times of real GPUs)"
     profile = g.profile
@@ -123,7 +124,7 @@ def check_profile(g: Ground) -> Iterable[Check]:
         yield warning("faults", f"probes failed on {names}", "look at 'gpu-aware-profile show'")
 
 
-def check_coverage(g: Ground) -> Iterable[Check]:
+def check_coverage(g: DoctorContext) -> Iterable[Check]:
     """Slurm's GPUs and the profile's are the same ones."""
     known = {node for node, _ in g.profile.gpus}
     missing = [n.name for n in g.nodes if n.gpus and n.name not in known]
@@ -164,7 +165,7 @@ def check_coverage(g: Ground) -> Iterable[Check]:
         yield ok("coverage", "every GPU node of Slurm is in the profile")
 
 
-def check_scripts(g: Ground) -> Iterable[Check]:
+def check_scripts(g: DoctorContext) -> Iterable[Check]:
     """Prolog and epilog set and reset clocks; ResvProlog empties a shelf that opens."""
     for kind, key in SCRIPT_KEYS.items():
         files = [Path(f) for value in _values(g.slurm, key) for f in glob(value)]
@@ -196,7 +197,7 @@ def _unseen_scontrol(script: Path) -> str | None:
     return None if shutil.which("scontrol", path=path[1]) else ours
 
 
-def check_events(g: Ground) -> Iterable[Check]:
+def check_events(g: DoctorContext) -> Iterable[Check]:
     """Submissions and ends of jobs start a round at once."""
     folder = g.config.events.submit_file.parent
     if not folder.is_dir():
@@ -227,7 +228,7 @@ def check_events(g: Ground) -> Iterable[Check]:
         )
 
 
-def check_permissions(g: Ground) -> Iterable[Check]:
+def check_permissions(g: DoctorContext) -> Iterable[Check]:
     """SlurmUser, who runs the selector, can write the store."""
     path, user = g.config.store.path, g.slurm_user
     if not path.parent.is_dir():

@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurm_gpu_aware.cli.liveness import late_s
-from slurm_gpu_aware.cli.output import age
+from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.check import Check, Ground, failed, ok, skipped, warning, words
+from slurm_gpu_aware.deploy.check import Check, DoctorContext, failed, ok, skipped, warning, words
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER, filter_files, operators
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.gate import holding_pool as shelf
 from slurm_gpu_aware.gate.index_types import gpu_slots
+from slurm_gpu_aware.gate.liveness import longest_silence_s
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import hostlist
+from slurm_gpu_aware.time_text import age
 
 __all__ = [
     "check_filter",
@@ -30,8 +32,8 @@ FILTER = "gpu_aware.lua"
 _ROOT = "0"
 _MIRRORED = {
     "classes": None,
-    "licence": '"gpuaware"',
-    "reservation": '"gpuaware_gate"',
+    "licence": f'"{rules.LICENCE}"',
+    "reservation": f'"{rules.RESERVATION}"',
     "submit_file": None,
     "park_uncommented": "true",
 }
@@ -39,7 +41,7 @@ _MIRRORED = {
 they are missing."""
 
 
-def check_release(g: Ground) -> Iterable[Check]:
+def check_release(g: DoctorContext) -> Iterable[Check]:
     """Slurm's release is one that we were tested with."""
     text = g.slurm.get("SLURM_VERSION", "")
     match = re.match(r"(\d+)\.(\d+)", text)
@@ -54,7 +56,7 @@ def check_release(g: Ground) -> Iterable[Check]:
         )
 
 
-def check_settings(g: Ground) -> Iterable[Check]:
+def check_settings(g: DoctorContext) -> Iterable[Check]:
     """Settings of slurm.conf without which nothing works."""
     setup = "run 'gpu-aware setup --install', then restart slurmctld"
     if "cons_tres" not in g.slurm.get("SelectType", ""):
@@ -82,7 +84,7 @@ def check_settings(g: Ground) -> Iterable[Check]:
         yield ok("scheduler", "no setting that lets jobs wait for each other")
 
 
-def check_licence(g: Ground) -> Iterable[Check]:
+def check_licence(g: DoctorContext) -> Iterable[Check]:
     """The gate's licence is configured, and that of the shelf."""
     name, wanted = g.config.gate.licence, g.config.gate.licence_count
     if shelf.LICENCE not in [re.split(r"[:*=]", w)[0] for w in words(g.slurm.get("Licenses"))]:
@@ -113,7 +115,7 @@ def check_licence(g: Ground) -> Iterable[Check]:
     )
 
 
-def check_gate(g: Ground) -> Iterable[Check]:
+def check_gate(g: DoctorContext) -> Iterable[Check]:
     """The gate's reservation is there, holds the licence, and its end is being pushed ahead."""
     gate = g.config.gate
     start = "start the selector: systemctl start gpu-aware-selectd"
@@ -133,13 +135,13 @@ def check_gate(g: Ground) -> Iterable[Check]:
     left = held.end_s - g.now
     if left <= 0:
         yield failed("heartbeat", f"the gate ended {age(-left)} ago", start)
-    elif gate.lease_s - left > late_s(g.config):
+    elif gate.lease_s - left > longest_silence_s(g.config):
         yield failed("heartbeat", f"none lately: the gate opens in {age(left)}", start)
     else:
         yield ok("heartbeat", f"the gate holds for {age(left)} more")
 
 
-def check_filter(g: Ground) -> Iterable[Check]:
+def check_filter(g: DoctorContext) -> Iterable[Check]:
     """slurmctld runs our filter, of this release, with this configuration."""
     install = "run 'gpu-aware setup --install', then restart slurmctld"
     if "lua" not in words(g.slurm.get("JobSubmitPlugins")):
@@ -172,7 +174,7 @@ def _same(one: Path, other: Path) -> bool:
     return other.exists() and one.read_bytes() == other.read_bytes()
 
 
-def _check_filter_conf(g: Ground, path: Path) -> Iterable[Check]:
+def _check_filter_conf(g: DoctorContext, path: Path) -> Iterable[Check]:
     config = g.config
     cure = "run 'gpu-aware setup --install' after every change of config.toml"
     if not path.exists():
@@ -182,7 +184,7 @@ def _check_filter_conf(g: Ground, path: Path) -> Iterable[Check]:
     allowed = list(dict.fromkeys([config.placement.policy, *config.placement.allowed]))
     uids = operators(config, g.slurm_user)
     wanted = _squeeze(
-        render.lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0, operators=uids)
+        lua_conf(config, policies=allowed, models=[], max_gpus_per_node=0, operators=uids)
     )
     wrong = [
         key
@@ -213,7 +215,7 @@ def _entry(table: str, key: str) -> str | None:
     return match.group(1) if match else None
 
 
-def _check_filter_answers(g: Ground) -> Check:
+def _check_filter_answers(g: DoctorContext) -> Check:
     """Ask slurmctld itself, with a job that our filter must refuse; nothing is submitted."""
     _, said = run_command(
         ["sbatch", "--test-only", "--gres=gpu:1", "--comment=class=gpu-aware-doctor", "--wrap=:"],
@@ -232,7 +234,7 @@ def _check_filter_answers(g: Ground) -> Check:
     )
 
 
-def check_types(g: Ground) -> Iterable[Check]:
+def check_types(g: DoctorContext) -> Iterable[Check]:
     """Every GPU has a GRES type of its own."""
     with_gpus = [n for n in g.nodes if n.gpus]
     if not with_gpus:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.deploy.render import NodeGpus, feature_of, gres_lines, usable_model
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.index_types import index_type
+from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.confblocks import (
     ConfFiles,
     Entry,
@@ -22,13 +22,12 @@ from slurm_gpu_aware.slurm.confblocks import (
     pairs_of,
     render_pairs,
 )
-from slurm_gpu_aware.slurm.gres_line import is_slice
+from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 __all__ = ["NodeForm", "SiteFiles", "read_site"]
 
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
-_INDEX_TYPE = re.compile(r"g\d+\Z")
 _PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
 """Parameters of a NodeName line that hold one value per node."""
 
@@ -184,7 +183,7 @@ def _read_devices(gres: ConfFiles, found: dict[str, _Found]) -> None:
             elif keys["name"].lower() == "gpu" and "file" in keys:
                 node.types.update(filter(None, [keys.get("type")]))
                 try:
-                    node.files += _minors(keys["file"])
+                    node.files += _devices(keys["file"]).values()
                 except SourceError as exc:
                     node.problem = str(exc)
 
@@ -193,9 +192,9 @@ def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> 
     types, count, shared = _gpus_of(found.gres)
     if not count:
         return None
-    if types and all(_INDEX_TYPE.match(t or "") for t in types):
+    if types and all(slot_of(t) is not None for t in types):
         return NodeForm(name, count, indexed=True, problem="it has one type per GPU already")
-    kept = [t for t in _gpus_of(now or "")[0] if t and _INDEX_TYPE.match(t)]
+    kept = [slot for t in _gpus_of(now or "")[0] if (slot := slot_of(t)) is not None]
     ours = bool(kept)
     models = {t.lower() for t in [*types, *found.types] if t} or {(known and known.model) or ""}
     model = usable_model(next(iter(models))) if len(models) == 1 else None
@@ -221,7 +220,7 @@ def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> 
     return NodeForm(
         name=name,
         count=count,
-        indices=tuple(int(t[1:]) for t in kept) if ours else () if problem else indices,
+        indices=tuple(kept) if ours else () if problem else indices,
         model=model,
         indexed=ours,
         ours=ours,
@@ -230,20 +229,10 @@ def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> 
 
 
 def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:
-    """(types, count, whether GPUs are shared) of a ``Gres=`` value."""
-    types: list[str | None] = []
-    total = 0
-    shared = False
-    for item in filter(None, re.split(r",(?![^()]*\))", gres)):
-        parts = item.split("(", 1)[0].split(":")
-        words = [p for p in parts[1:] if p.lower() != "no_consume"]
-        if parts[0].lower() in ("mps", "shard"):
-            shared = True
-        elif parts[0].lower() == "gpu":
-            number = words.pop() if words and words[-1].isdigit() else "1"
-            types.append(words[0] if words else None)
-            total += int(number)
-    return types, total, shared
+    """(types, count, whether GPUs are shared) of a ``Gres=`` value. Raises SourceError."""
+    items = parse_gres(gres)
+    gpus = [item for item in items if item.name == "gpu"]
+    return [item.kind for item in gpus], sum(item.count for item in gpus), len(gpus) < len(items)
 
 
 class _NodeLines:
@@ -353,20 +342,17 @@ def _names(text: str) -> list[str]:
     return list(expand_hostlist(text.strip('"')))
 
 
-def _minors(files: str) -> list[int]:
-    found = []
-    for path in _devices(files):
+def _devices(files: str) -> dict[str, int]:
+    """``/dev/nvidia[0-1],/dev/nvidia3`` -> device and minor number. Raises SourceError."""
+    found = {}
+    marked = files.strip('"').replace("/", "..")  # a host list knows no slash
+    for name in expand_hostlist(marked):
+        path = name.replace("..", "/")
         match = _DEVICE.match(path)
         if match is None:
             raise SourceError(f"gres.conf has {path} for it, not /dev/nvidiaN")
-        found.append(int(match[1]))
+        found[path] = int(match[1])
     return found
-
-
-def _devices(files: str) -> list[str]:
-    """``/dev/nvidia[0-1],/dev/nvidia3`` one by one."""
-    marked = files.strip('"').replace("/", "..")  # a host list knows no slash
-    return [name.replace("..", "/") for name in expand_hostlist(marked)]
 
 
 def _rest(pairs: Pairs, names: Sequence[str]) -> list[str]:
@@ -382,11 +368,8 @@ def _device_lines(pairs: Pairs, files: str, names: Sequence[str]) -> list[str]:
     devices = _devices(files)
     single = len(devices) == 1
     out = []
-    for device in devices:
-        match = _DEVICE.match(device)
-        if match is None:
-            raise SourceError(f"gres.conf: {device} is not /dev/nvidiaN")
-        line = [("NodeName", _short(names)), ("Name", "gpu"), ("Type", index_type(int(match[1])))]
+    for device, minor in devices.items():
+        line = [("NodeName", _short(names)), ("Name", "gpu"), ("Type", index_type(minor))]
         line.append(("File", device))
         for key, value in pairs:
             lower = key.lower()

@@ -17,14 +17,17 @@ from pathlib import Path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.files import Change, shipped
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
     edit_settings,
     outside_block,
     replace_block,
 )
+from slurm_gpu_aware.slurm.gres_line import GresItem, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 __all__ = [
@@ -43,8 +46,6 @@ __all__ = [
     "sockets",
 ]
 
-_GPU_TYPE = re.compile(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?(?::\d+)?", re.IGNORECASE)
-_INDEX_TYPE = re.compile(r"g\d+\Z")
 OWN_FILTER = "job_submit.lua"
 LUA_CONF = "gpu_aware_conf.lua"
 CLOCK_CONF = "clock.conf"
@@ -198,9 +199,9 @@ def node_states(conf: SlurmConf) -> dict[str, str]:
     """Node -> ``indexed`` (one type per GPU) or ``plain``; nodes without GPUs are left out."""
     out: dict[str, str] = {}
     for record in conf.nodes:
-        types = [m.group(1) for m in _GPU_TYPE.finditer(record.get("gres", ""))]
-        if types:
-            exact = all(t is not None and _INDEX_TYPE.match(t) for t in types)
+        gpus = _gpu_items(record)
+        if gpus:
+            exact = all(slot_of(item.kind) is not None for item in gpus)
             for name in expand(record["nodename"]):
                 out[name] = "indexed" if exact else "plain"
     return out
@@ -244,7 +245,7 @@ def _profile_notes(site: Site) -> list[str]:
 def _lua_conf(site: Site) -> str:
     allowed = dict.fromkeys([site.config.placement.policy, *site.config.placement.allowed])
     models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
-    return render.lua_conf(
+    return lua_conf(
         site.config,
         policies=list(allowed),
         models=sorted(models),
@@ -257,7 +258,11 @@ def _lua_conf(site: Site) -> str:
 
 def _gpu_records(conf: SlurmConf) -> list[Mapping[str, str]]:
     """Node lines of slurm.conf with GPUs."""
-    return [record for record in conf.nodes if _GPU_TYPE.search(record.get("gres", ""))]
+    return [record for record in conf.nodes if _gpu_items(record)]
+
+
+def _gpu_items(record: Mapping[str, str]) -> list[GresItem]:
+    return [item for item in parse_gres(record.get("gres", "")) if item.name == "gpu"]
 
 
 def _most(values: Iterable[int]) -> int:
@@ -338,22 +343,21 @@ def _gate_script(config: Config) -> str:
 
 
 def _units(site: Site, folder: Path) -> list[Change]:
-    commands = _commands()
-    config_file = site.config.source or DEFAULT_PATH
-    selectd = render.selectd_unit(
-        commands / "gpu-aware",
-        user=site.user,
-        config_file=config_file,
-        store=site.config.store.path,
-    )
-    sweep = render.sweep_unit(
-        commands / "gpu-aware-profile", user=site.user, config_file=config_file
-    )
-    return [
-        Change(folder / "gpu-aware-selectd.service", selectd),
-        Change(folder / "gpu-aware-sweep.service", sweep),
-        Change(folder / "gpu-aware-sweep.timer", render.sweep_timer()),
-    ]
+    """Our systemd units with what differs at this site."""
+    values = {
+        "User": site.user,
+        "Environment": f"GPU_AWARE_CONFIG={site.config.source or DEFAULT_PATH}",
+        "ReadWritePaths": str(site.config.store.path.parent),
+    }
+    changes = []
+    for source in shipped("systemd"):
+        text = source.read_text(encoding="utf-8")
+        for key, value in values.items():
+            line = f"{key}={value}".replace("\\", r"\\")
+            text = re.sub(rf"^{key}=.*", line, text, flags=re.M)
+        text = re.sub(r"^ExecStart=.*/", f"ExecStart={_commands()}/", text, flags=re.M)
+        changes.append(Change(folder / source.name, text))
+    return changes
 
 
 def _commands() -> Path:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_gpu_aware.admission.snapshot import ENDED
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.index_types import gpu_item
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
-from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import ENDED, HOLDING, SlurmJob, SlurmNode
 
 __all__ = ["NodeControl"]
 

@@ -53,7 +53,7 @@ class Reconfiguration:
     clock, now, pause : Unix time; seconds of a monotonic clock; wait for seconds.
     """
 
-    HOLD = "gpuaware_roll"
+    HOLD = "gpuaware_rollout"
     """Reservation that keeps jobs from starting."""
     HOLD_S = 60.0
     LONGER_S = 120.0

@@ -6,12 +6,14 @@ A GPU of Slurm index K gets the GRES type ``gK``, so that a job can be given exa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
+from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import by_number, hostlist
 
@@ -22,9 +24,7 @@ __all__ = [
     "clock_conf",
     "gate_command",
     "gres_lines",
-    "lua_conf",
     "node_lines",
-    "selectd_unit",
     "slurm_settings",
 ]
 
@@ -40,7 +40,6 @@ WITHOUT = {
     "ResvProlog": "jobs on the shelf go before all others while the selector is away",
 }
 """What happens without a script of ours."""
-_FEATURE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\Z")
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
         for position, index in enumerate(node.indices):
             cores = node.cores(position)
             out.append(
-                f"NodeName={names} Name=gpu Type=g{index} File=/dev/nvidia{index}"
+                f"NodeName={names} Name=gpu Type={index_type(index)} File=/dev/nvidia{index}"
                 + (f" Cores={cores}" if cores else "")
             )
     return out
@@ -103,7 +102,7 @@ def node_lines(nodes: Iterable[NodeGpus]) -> list[str]:
     """``Gres=`` and ``Features=`` for the NodeName lines of slurm.conf, for the admin to merge."""
     out: list[str] = []
     for names, node in _equal(nodes):
-        gres = ",".join(f"gpu:g{i}:1" for i in node.indices)
+        gres = ",".join(f"gpu:{index_type(i)}:1" for i in node.indices)
         feature = f" Features={feature_of(node.model)}" if node.model else ""
         out.append(f"NodeName={names} Gres={gres}{feature}")
     return out
@@ -115,7 +114,11 @@ def feature_of(model: str) -> str:
     Raises ValueError for a name that Slurm cannot take, or that is the type of a GPU index.
     """
     lower = model.lower()
-    if not _FEATURE.match(lower) or re.fullmatch(r"g\d+", lower):
+    if (
+        len(lower) > rules.MAX_NAME
+        or not re.fullmatch(rules.FEATURE, lower)
+        or slot_of(lower) is not None
+    ):
         raise ValueError(f"GPU model {model!r} cannot be a Slurm feature")
     return f"gpu_{lower}"
 
@@ -203,63 +206,6 @@ def _with_scheduler(have: str | None) -> str:
     return ",".join(words + added)
 
 
-def lua_conf(
-    config: Config,
-    *,
-    policies: Sequence[str],
-    models: Sequence[str],
-    max_gpus_per_node: int,
-    max_cpus_per_node: int = 0,
-    max_memory_mb_per_node: int = 0,
-    operators: Sequence[int] = (),
-) -> str:
-    """``gpu_aware_conf.lua``: what the filter inside slurmctld has to know.
-
-    Parameters
-    ----------
-    policies : names that users may give with ``place=``.
-    models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
-    max_gpus_per_node, max_cpus_per_node, max_memory_mb_per_node : what the largest nodes with
-        GPUs have; 0: unknown.
-    operators : user ids that may do what ordinary users may not: root, SlurmUser and others.
-    """
-    lines = [
-        "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.",
-        "return {",
-        f"  classes = {_lua_list(config.site.classes)},",
-        f"  policies = {_lua_list(policies)},",
-        f"  licence = {_lua(config.gate.licence)},",
-        f"  reservation = {_lua(config.gate.reservation)},",
-        f"  submit_file = {_lua(str(config.events.submit_file))},",
-        f"  models = {_lua_list(sorted({m.lower() for m in models}))},",
-        f"  park_uncommented = {'true' if config.site.park_uncommented else 'false'},",
-        f"  operators = {{{', '.join(str(u) for u in operators)}}},",
-    ]
-    for key, most in (
-        ("max_gpus_per_node", max_gpus_per_node),
-        ("max_cpus_per_node", max_cpus_per_node),
-        ("max_memory_mb_per_node", max_memory_mb_per_node),
-    ):
-        if most:
-            lines.append(f"  {key} = {most},")
-    lines.append("}")
-    return "\n".join(lines) + "\n"
-
-
-def _lua_list(words: Iterable[str]) -> str:
-    return "{" + ", ".join(_lua(w) for w in words) + "}"
-
-
-def _lua(text: str) -> str:
-    """A Lua 5.1 string literal; everything but plain ASCII as decimal escapes of its bytes."""
-    out = []
-    for byte in text.encode("utf-8"):
-        char = chr(byte)
-        plain = 32 <= byte < 127 and char not in '"\\'
-        out.append(char if plain else f"\\{byte:03d}")
-    return '"' + "".join(out) + '"'
-
-
 def gate_command(config: Config) -> list[str]:
     """The command that creates the gate by hand; the selector does the same when it starts."""
     gate = config.gate
@@ -278,36 +224,6 @@ def gate_command(config: Config) -> list[str]:
     ]
 
 
-def selectd_unit(command: Path, *, user: str, config_file: Path, store: Path) -> str:
-    """systemd unit of the selector."""
-    return f"""\
-[Unit]
-Description=GPU-aware selector for Slurm
-After=network-online.target slurmctld.service
-Wants=network-online.target
-
-[Service]
-Type=simple
-User={user}
-UMask=0027
-Environment=GPU_AWARE_CONFIG={config_file}
-ExecStart={command} selectd
-# slurmctld goes first where both want a CPU.
-Nice=10
-Restart=always
-RestartSec=5
-NoNewPrivileges=yes
-ProtectSystem=full
-ProtectHome=yes
-ReadWritePaths={store.parent}
-# Ten times what it needs on a large site: whatever users submit, the controller keeps its memory.
-MemoryMax=2G
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-
 def clock_conf(command: Path) -> str:
     """``clock.conf`` of the compute nodes: where prolog and epilog find their program."""
     return (
@@ -318,38 +234,6 @@ def clock_conf(command: Path) -> str:
         "# Notes of what is locked; a folder for them alone, local to the node, only for root.\n"
         "# locks = /var/lib/slurm-gpu-aware/clock-locks\n"
     )
-
-
-def sweep_unit(command: Path, *, user: str, config_file: Path) -> str:
-    """systemd unit that profiles every GPU node once."""
-    return f"""\
-[Unit]
-Description=Profile the GPUs of the cluster
-After=network-online.target slurmctld.service
-
-[Service]
-Type=oneshot
-User={user}
-UMask=0027
-Environment=GPU_AWARE_CONFIG={config_file}
-ExecStart={command} sweep
-"""
-
-
-def sweep_timer() -> str:
-    """systemd timer of :func:`sweep_unit`: once a month, at night."""
-    return """\
-[Unit]
-Description=Profile the GPUs of the cluster once a month
-
-[Timer]
-OnCalendar=monthly
-RandomizedDelaySec=6h
-Persistent=yes
-
-[Install]
-WantedBy=timers.target
-"""
 
 
 def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:

@@ -1,4 +1,4 @@
-"""What the selector placed and what has not started is given back to Slurm, without the selector.
+"""Restore of all placed jobs that wait, without the selector: they are left to Slurm.
 
 For a site that takes us out: such a job asks for GPUs by index types, which will be gone. The same
 holds for one that ran and was requeued after the selector had stopped.
@@ -12,25 +12,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.gate.admin_comment import parse
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
 from slurm_gpu_aware.gate.index_types import placed_slots
-from slurm_gpu_aware.gate.job_marker import HAND, mark_of
 from slurm_gpu_aware.gate.licence_gate import hold_gate
-from slurm_gpu_aware.gate.release import Pinned, reopen
-from slurm_gpu_aware.gate.request_forms import is_pinned
-from slurm_gpu_aware.selector.instance_lock import LOCK, alone
-from slurm_gpu_aware.selector.orphans import pinned_stray
+from slurm_gpu_aware.gate.orphans import bound_orphan
+from slurm_gpu_aware.gate.release import release
+from slurm_gpu_aware.instance_lock import SELECTOR_LOCK, hold_selector_lock
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
-from slurm_gpu_aware.store.ledger import Decision
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Decision, Ledger
 
-__all__ = ["HandedBack", "hand_back", "pinned_jobs"]
+__all__ = ["Restored", "bound_jobs", "restore_all"]
+
+_BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
 
 
 @dataclass
-class HandedBack:
+class Restored:
     """What became of the placed jobs that wait."""
 
     opened: list[str] = field(default_factory=list)
@@ -41,39 +43,40 @@ class HandedBack:
     kept_why: str = ""
 
 
-def hand_back(client: SlurmClient, config: Config) -> HandedBack:
+def restore_all(client: SlurmClient, config: Config) -> Restored:
     """Give all placed jobs that wait their original request, and open their gate for good.
 
     The gate is held meanwhile, and no selector can start. If one runs, nothing is done: it looks
     after such jobs itself. Raises SourceError if Slurm does not answer.
     """
     with _ledger(config.store.path) as decisions:
-        found = pinned_jobs(client.jobs(), decisions)
+        found = bound_jobs(client.jobs(), config.gate, decisions)
         if not found:
-            return HandedBack()
+            return Restored()
         try:
             with _no_selector(config):
-                return _hand_back(client, config, decisions)
+                return _restore_all(client, config, decisions)
         except _SelectorRunsError as exc:
-            return HandedBack(kept=[entry.job.id for entry in found], kept_why=str(exc))
+            return Restored(kept=[job.id for job in found], kept_why=str(exc))
 
 
-def _hand_back(
+def _restore_all(
     client: SlurmClient, config: Config, decisions: Callable[[str], Sequence[Decision]]
-) -> HandedBack:
-    pinned = pinned_jobs(client.jobs(), decisions)
-    ids = [entry.job.id for entry in pinned]
+) -> Restored:
+    bound = bound_jobs(client.jobs(), config.gate, decisions)
+    ids = [job.id for job in bound]
+    now = time.time()
     try:
-        _, created = hold_gate(client, config.gate, time.time())
+        _, created = hold_gate(client, config.gate, now)
     except SourceError as exc:
         why = f"the gate must be held meanwhile, and cannot be: {exc}"
-        return HandedBack(wrong=dict.fromkeys(ids, why))
+        return Restored(wrong=dict.fromkeys(ids, why))
     try:
-        wrong = reopen(client, config.gate, pinned, time.time())
+        wrong = release(client, config.gate, bound, now, then=JobPhase.LEFT).wrong
     finally:
         if created:
             client.delete_reservation(config.gate.reservation)
-    return HandedBack([job_id for job_id in ids if job_id not in wrong], wrong)
+    return Restored([job_id for job_id in ids if job_id not in wrong], wrong)
 
 
 class _SelectorRunsError(SourceError):
@@ -83,43 +86,31 @@ class _SelectorRunsError(SourceError):
 @contextlib.contextmanager
 def _no_selector(config: Config) -> Iterator[None]:
     """Hold the selector's lock, if there has ever been one; never make it."""
-    lock = config.store.path.parent / LOCK
+    store = config.store.path
     with contextlib.ExitStack() as stack:
         try:
-            if lock.exists():
-                stack.enter_context(alone(lock))
+            if (store.parent / SELECTOR_LOCK).exists():
+                stack.enter_context(hold_selector_lock(store))
         except (SourceError, OSError) as exc:
             raise _SelectorRunsError(str(exc)) from None
         yield
 
 
-def pinned_jobs(
-    jobs: Sequence[SlurmJob], decisions: Callable[[str], Sequence[Decision]]
-) -> list[Pinned]:
+def bound_jobs(
+    jobs: Sequence[SlurmJob], gate: GateConfig, decisions: Callable[[str], Sequence[Decision]]
+) -> list[GatedJob]:
     """Pending jobs that are bound to what the selector chose, whatever their gate."""
     found = []
     for job in jobs:
         if job.state != "PENDING":
             continue
-        if parse(job.admin_comment) is None:
-            entry = pinned_stray(job, decisions) if _typed(job) else None
-        else:
-            entry = Pinned.of(job, job.admin_comment)
-        if entry is not None and _bound(entry):
-            found.append(entry)
+        gated = gated_job(job, gate)
+        if gated is None and _typed(job):
+            known = decisions(job.id)
+            gated = bound_orphan(job, gate, known[-1] if known else None)
+        if gated is not None and (gated.phase in _BOUND or _typed(job)):
+            found.append(gated)
     return found
-
-
-def _bound(entry: Pinned) -> bool:
-    if _typed(entry.job):
-        return True
-    mark = mark_of(entry.job.admin_comment)
-    if mark is not None:
-        return mark.state != HAND
-    try:
-        return is_pinned(entry.job, entry.original)
-    except SourceError:
-        return False  # a request that we cannot read is one that we never pinned
 
 
 def _typed(job: SlurmJob) -> bool:
@@ -130,9 +121,6 @@ def _typed(job: SlurmJob) -> bool:
 @contextlib.contextmanager
 def _ledger(path: Path) -> Iterator[Callable[[str], Sequence[Decision]]]:
     """What the ledger says of a job; nothing, if there is no store that can be read."""
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.ledger import Ledger
-
     with contextlib.ExitStack() as stack:
         try:
             store = stack.enter_context(open_store(path, readonly=True))

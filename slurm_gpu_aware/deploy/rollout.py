@@ -22,13 +22,13 @@ from slurm_gpu_aware.deploy.rollout_node import (
     ours_now,
     unusable,
 )
-from slurm_gpu_aware.deploy.rollout_state import Outcome, RollState, StateFile, Summary
+from slurm_gpu_aware.deploy.rollout_state import Outcome, RolloutState, StateFile, Summary
 from slurm_gpu_aware.deploy.rollout_waits import Control, Waits
 from slurm_gpu_aware.errors import SourceError, StoppedError
-from slurm_gpu_aware.gate.index_types import index_type
+from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.slurm.records import SlurmNode
 
-__all__ = ["Control", "Rolling", "Site"]
+__all__ = ["Control", "Rollout", "Site"]
 
 
 class Site(Protocol):
@@ -51,7 +51,7 @@ class ResumedError(SourceError):
     """The node is not drained any more."""
 
 
-class Rolling:
+class Rollout:
     """One run over a scope of nodes.
 
     Parameters
@@ -92,10 +92,10 @@ class Rolling:
         Raises SourceError if Slurm or the files cannot be reached before anything is changed;
         the state file then says what the next run goes on with.
         """
-        summary = Summary("undo" if self._undo else "roll")
+        summary = Summary("undo" if self._undo else "rollout")
         last = self._state.load()
         in_hand = last.in_hand if last else None
-        memory = RollState(summary.direction, tuple(scope), in_hand)
+        memory = RolloutState(summary.direction, tuple(scope), in_hand)
         self._state.save(memory)
         try:
             self._all(scope, in_hand, memory, summary)
@@ -105,7 +105,7 @@ class Rolling:
         return summary
 
     def _all(
-        self, scope: Collection[str], in_hand: str | None, memory: RollState, summary: Summary
+        self, scope: Collection[str], in_hand: str | None, memory: RolloutState, summary: Summary
     ) -> None:
         self._take_back()
         self._finish_others(scope, in_hand, summary)
@@ -256,7 +256,9 @@ class Rolling:
 
         return min(order, key=key)
 
-    def _one(self, name: str, in_hand: str | None, memory: RollState, summary: Summary) -> Outcome:
+    def _one(
+        self, name: str, in_hand: str | None, memory: RolloutState, summary: Summary
+    ) -> Outcome:
         view = self._waits.settled(name)
         files = self._site.read()
         node = files.nodes.get(name)
@@ -273,7 +275,7 @@ class Rolling:
             if ours:
                 self._give_back(name, in_hand)
             return Outcome(name, "skipped", problem)
-        self._state.save(RollState(memory.direction, memory.scope, name))
+        self._state.save(RolloutState(memory.direction, memory.scope, name))
         if not ours:
             self._control.drain(name, REASON)
         started = self._now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_gpu_aware.gate.index_types import index_type
+from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.slurm.gres_line import is_slice
 from slurm_gpu_aware.slurm.records import SlurmNode
 

@@ -1,23 +1,17 @@
-"""What a rolling change reports and remembers between runs, and the lock that keeps it alone."""
+"""State file and report of a rollout."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.lockfile import open_lock
+from slurm_gpu_aware.names import is_node_name
 
-__all__ = ["Outcome", "RollState", "StateFile", "Summary"]
-
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+__all__ = ["Outcome", "RolloutState", "StateFile", "Summary"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class Summary:
     """What a run did."""
 
     direction: str
-    """``roll`` or ``undo``."""
+    """``rollout`` or ``undo``."""
     nodes: list[Outcome] = field(default_factory=list)
     untyped_jobs: list[str] = field(default_factory=list)
     """Pending jobs that ask for a feature instead of a type now."""
@@ -55,11 +49,11 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class RollState:
+class RolloutState:
     """A run that has not ended."""
 
     direction: str
-    """``roll`` or ``undo``."""
+    """``rollout`` or ``undo``."""
     scope: tuple[str, ...]
     """Nodes."""
     in_hand: str | None = None
@@ -72,21 +66,21 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def load(self) -> RollState | None:
+    def load(self) -> RolloutState | None:
         """The run that has not ended; None: there is none, or the file is of no use."""
         try:
             raw = json.loads(self.path.read_text(encoding="utf-8"))
-            state = RollState(raw["direction"], tuple(raw["scope"]), raw["in_hand"])
+            state = RolloutState(raw["direction"], tuple(raw["scope"]), raw["in_hand"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
         names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
-        if state.direction not in ("roll", "undo") or not all(
-            isinstance(n, str) and _NODE.match(n) for n in names
+        if state.direction not in ("rollout", "undo") or not all(
+            isinstance(n, str) and is_node_name(n) for n in names
         ):
             return None
         return state
 
-    def save(self, state: RollState) -> None:
+    def save(self, state: RolloutState) -> None:
         """Raises SourceError."""
         fresh = self.path.with_name(f".{self.path.name}.new")
         try:
@@ -101,24 +95,3 @@ class StateFile:
     def clear(self) -> None:
         """The run has ended."""
         self.path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Alone on this host; the lock ends with the process. Raises SourceError."""
-        lock = self.path.with_name(f"{self.path.name}.lock")
-        try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = open_lock(str(lock))
-        except OSError as exc:
-            raise SourceError(f"{lock}: cannot be opened: {exc.strerror}") from None
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise SourceError(
-                    "another 'gpu-aware setup --roll' is at work;"
-                    f" 'fuser -v {lock}' names what holds the lock"
-                ) from None
-            yield
-        finally:
-            os.close(handle)

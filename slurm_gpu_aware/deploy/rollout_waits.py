@@ -35,7 +35,7 @@ class RegistrationError(SourceError):
 
 
 class Waits:
-    """Waits as the parameters of `Rolling` say."""
+    """Waits as the parameters of `Rollout` say."""
 
     POLL_S = 1.0
     SETTLE_S = 30.0

@@ -5,7 +5,7 @@ and to put everything back when the job is parked again. One line of ASCII witho
 
     gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big
 
-Values are percent-encoded outside ``A-Z a-z 0-9 _ . : / = , + * @ -``. An absent key was not
+Values are percent-encoded outside `filter_rules.RECORD_SAFE`. An absent key was not
 given. The values are those of the *parked* job: a model type (``gpu:a100:2``) is already a
 feature, and the gate's licence is not among the licences.
 """
@@ -17,13 +17,12 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["PREFIX", "OriginalRequest", "encode", "is_ours", "parse"]
+from slurm_gpu_aware import filter_rules as rules
 
-PREFIX = "gpuaware/1;"
-"""Format and version."""
+__all__ = ["OriginalRequest", "encode", "is_ours", "parse"]
 
-_UNSAFE = re.compile(rb"[^A-Za-z0-9_.:/=,+*@-]")
-_ENTRY = re.compile(r"([a-z]{2,4})=((?:[A-Za-z0-9_.:/=,+*@-]|%[0-9A-F]{2})*)\Z")
+_UNSAFE = re.compile(f"[^{rules.RECORD_SAFE}]".encode())
+_ENTRY = re.compile(rf"([a-z]{{2,4}})=((?:[{rules.RECORD_SAFE}]|%[0-9A-F]{{2}})*)\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 _NODES = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
 
@@ -73,38 +72,13 @@ class OriginalRequest:
     """AdminComment that the site's own script had set."""
 
 
-_KEYS = {
-    "tn": "tres_per_node",
-    "tj": "tres_per_job",
-    "tt": "tres_per_task",
-    "ts": "tres_per_socket",
-    "tb": "tres_bind",
-    "cg": "cpus_per_tres",
-    "mg": "mem_per_tres",
-    "nn": "nodes",
-    "lic": "licenses",
-    "feat": "features",
-    "rn": "req_nodes",
-    "xn": "exc_nodes",
-    "nt": "num_tasks",
-    "cpt": "cpus_per_task",
-    "tpn": "ntasks_per_node",
-    "mc": "min_cpus",
-    "mcn": "min_cpus_node",
-    "mem": "memory",
-    "tf": "tres_freq",
-    "mt": "model",
-    "ex": "exclusive",
-    "ia": "interactive",
-    "bt": "begin_s",
-    "ac": "admin_comment",
-}
+_KEYS = dict(rules.RECORD_KEYS)
 _KINDS = {f.name: str(f.type) for f in fields(OriginalRequest)}
 
 
 def is_ours(text: str | None) -> bool:
     """Say whether an AdminComment is one of ours, of whatever version."""
-    return text is not None and text.startswith("gpuaware/")
+    return text is not None and text.startswith(rules.RECORD)
 
 
 @lru_cache(maxsize=1 << 14)  # of each job several steps of each round ask
@@ -113,10 +87,10 @@ def parse(text: str | None) -> OriginalRequest | None:
 
     Keys that this version does not know are skipped, so that a newer filter does no harm.
     """
-    if text is None or not text.startswith(PREFIX):
+    if text is None or not text.startswith(rules.RECORD_VERSION):
         return None
     values: dict[str, object] = {}
-    for entry in filter(None, text[len(PREFIX) :].split(";")):
+    for entry in filter(None, text[len(rules.RECORD_VERSION) :].split(";")):
         match = _ENTRY.match(entry)
         if match is None:
             return None
@@ -138,7 +112,7 @@ def encode(request: OriginalRequest) -> str:
         if value is None or value is False:
             continue
         entries.append(f"{key}={_written(value)}")
-    return PREFIX + ";".join(entries)
+    return rules.RECORD_VERSION + ";".join(entries)
 
 
 def _read(kind: str, text: str) -> object | None:

@@ -1,25 +1,23 @@
-"""The shelf: a reservation in which parked jobs wait that Slurm's scheduler need not look at.
+"""The pool: a reservation in which parked jobs wait that Slurm's scheduler need not look at.
 
 A job that only lacks a licence is tried in full on every pass of Slurm's main scheduler, behind
 its locks: 7 us for each node of its partition (24.11). With 600 such jobs on 2,000 nodes slurmctld
 spends two of every five seconds on jobs that cannot start. A job in a reservation that has not
 begun is not tried at all, keeps its priority, and goes on growing older.
 
-So the shelf is a reservation of no nodes that is always about to begin: the heartbeat moves its
+So the pool is a reservation of no nodes that is always about to begin: the heartbeat moves its
 start ahead, to behind the end of the gate. If the selector dies, the gate ends, the reservation
 begins, and Slurm's ResvProlog (etc/resv.d) takes its jobs from it, so that they start as plain
 Slurm would start them. Where that script does not run they start in the reservation, on any nodes,
 before jobs without one. It never ends before they do: Slurm holds jobs whose reservation is over.
-Once begun it cannot be put off again, so the next shelf has another name.
+Once begun it cannot be put off again, so the next pool has another name.
 """
 
 from __future__ import annotations
 
 import re
 
-from slurm_gpu_aware.config.settings import SHELF, is_shelf
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.deferral import begin_fields
+from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
 from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 
@@ -27,17 +25,16 @@ __all__ = [
     "LAST_S",
     "LICENCE",
     "LICENCE_COUNT",
-    "create_shelf",
+    "create_pool",
+    "holding_pools",
     "left_fields",
     "lost_reservation",
-    "open_fields",
-    "shelves",
 ]
 
-LICENCE = SHELF
-"""Licence in slurm.conf of which each shelf holds one: a reservation has to hold something."""
+LICENCE = HOLDING_POOL
+"""Licence in slurm.conf of which each pool holds one: a reservation has to hold something."""
 LICENCE_COUNT = 8
-"""More than there are shelves at a time: one that is closed, others whose jobs still run."""
+"""More than there are pools at a time: one that is closed, others whose jobs still run."""
 LAST_S = 365 * 86400.0
 """Its end is as far behind its start: Slurm holds who waits in a reservation that ends."""
 _USERS = "-root"
@@ -45,12 +42,12 @@ _USERS = "-root"
 _LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
 
 
-def create_shelf(client: SlurmClient, now: float, opens_s: float) -> str:
-    """Make a shelf that opens at ``opens_s`` unless it is put off; its name.
+def create_pool(client: SlurmClient, now: float, opens_s: float) -> str:
+    """Make a pool that opens at ``opens_s`` unless it is put off; its name.
 
     Raises SourceError if Slurm refuses, as it does where slurm.conf has no licence for it.
     """
-    name = f"{SHELF}_{int(now)}"
+    name = f"{HOLDING_POOL}_{int(now)}"
     end_s = opens_s + LAST_S
     client.create_reservation(
         NewReservation(
@@ -65,9 +62,9 @@ def create_shelf(client: SlurmClient, now: float, opens_s: float) -> str:
     return name
 
 
-def shelves(reservations: list[SlurmReservation]) -> list[SlurmReservation]:
-    """The shelves among reservations, the one that opens last at the end."""
-    return sorted((r for r in reservations if is_shelf(r.name)), key=lambda r: r.start_s)
+def holding_pools(reservations: list[SlurmReservation]) -> list[SlurmReservation]:
+    """The holding pools among reservations, the one that opens last at the end."""
+    return sorted((r for r in reservations if in_holding_pool(r.name)), key=lambda r: r.start_s)
 
 
 def lost_reservation(job: SlurmJob) -> bool:
@@ -76,13 +73,5 @@ def lost_reservation(job: SlurmJob) -> bool:
 
 
 def left_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
-    """Fields of an update that take a job from the shelf; none if it is not there."""
-    return (("ReservationName", ""),) if job.shelf is not None else ()
-
-
-def open_fields(
-    job: SlurmJob, original: OriginalRequest, now: float
-) -> tuple[tuple[str, str], ...]:
-    """Fields of an update that let a job start: the licences that its user asked for, no shelf."""
-    own = ("Licenses", original.licenses or "")
-    return (own, *left_fields(job), *begin_fields(job, original, now))
+    """Fields of an update that take a job from the holding pool; none if it is not there."""
+    return (("ReservationName", ""),) if job.holding_pool is not None else ()

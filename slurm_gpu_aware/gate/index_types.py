@@ -1,4 +1,4 @@
-"""GRES names: type ``gK`` is GPU index K of an indexed node; requests and TRES lists."""
+"""GPUs in TRES lists: requests, and the GPU indices that a placed job names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurm_gpu_aware.slurm.gres_line import slot_of
+from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = [
     "GpuItem",
     "gpu_item",
     "gpu_slots",
-    "index_type",
     "placed_slots",
     "same_tres",
     "typed_gres",
@@ -31,11 +30,6 @@ class GpuItem:
     kind: str | None
     others: tuple[str, ...]
     """The other entries, as they stand."""
-
-
-def index_type(slot: int) -> str:
-    """GRES type of a GPU index."""
-    return f"g{slot}"
 
 
 def typed_gres(slots: Sequence[int], others: Sequence[str] = (), *, nodes: int = 1) -> str:

@@ -1,10 +1,10 @@
-"""The selector's own entry in a job's AdminComment: how far a job came, readable after a crash.
+"""Job marker: the selector's own entry in a job's AdminComment, readable after a crash.
 
 It stands last, behind what the filter wrote::
 
     gpuaware/1;tn=gres/gpu:2;sel=released:0:1790000000
 
-that is state, Slurm's restart count, and Unix time. The rest of the AdminComment is never touched.
+that is phase, Slurm's restart count, and Unix time. The rest of the AdminComment is never changed.
 """
 
 from __future__ import annotations
@@ -12,43 +12,42 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["HAND", "PREPARED", "RELEASED", "Mark", "mark_of", "marked", "unmarked"]
+from slurm_gpu_aware.filter_rules import MAX_TEXT
+from slurm_gpu_aware.model.job_phase import JobPhase
 
-PREPARED = "prepared"
-"""Pinned, the gate still closed."""
-RELEASED = "released"
-"""Pinned, the gate opened by the selector."""
-HAND = "hand"
-"""The gate opened by an operator: the selector leaves the job alone."""
+__all__ = ["BOUND", "MARKED", "JobMarker", "marked", "marker_of", "unmarked"]
 
-_MARK = re.compile(r";sel=(prepared|released|hand):([0-9]{1,9}):([0-9]{1,12})\Z")
-_MOST = 1024
-"""Slurm refuses longer AdminComments."""
+BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
+"""Markers of a job that the selector has bound to nodes."""
+MARKED = (JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.LEFT, JobPhase.OPENED)
+"""Phases that a marker names."""
+_MARKER = re.compile(rf";sel=({'|'.join(MARKED)}):([0-9]{{1,9}}):([0-9]{{1,12}})\Z")
 
 
 @dataclass(frozen=True)
-class Mark:
+class JobMarker:
     """How far the selector came with a job."""
 
-    state: str
+    phase: JobPhase
+    """One of `MARKED`."""
     restarts: int
     at: float
     """Unix seconds."""
 
 
-def mark_of(admin_comment: str | None) -> Mark | None:
-    """The mark of an AdminComment; None if there is none."""
-    match = _MARK.search(admin_comment or "")
-    return None if match is None else Mark(match[1], int(match[2]), float(match[3]))
+def marker_of(admin_comment: str | None) -> JobMarker | None:
+    """The marker of an AdminComment; None if there is none."""
+    match = _MARKER.search(admin_comment or "")
+    return None if match is None else JobMarker(JobPhase(match[1]), int(match[2]), float(match[3]))
 
 
 def unmarked(admin_comment: str) -> str:
     """The AdminComment as the filter wrote it."""
-    return _MARK.sub("", admin_comment)
+    return _MARKER.sub("", admin_comment)
 
 
-def marked(admin_comment: str, state: str, restarts: int, at: float) -> str:
-    """The AdminComment with a new mark; without any if it would become too long for Slurm."""
+def marked(admin_comment: str, phase: JobPhase, restarts: int, at: float) -> str:
+    """The AdminComment with a new marker; without any if it would become too long for Slurm."""
     plain = unmarked(admin_comment)
-    text = f"{plain};sel={state}:{restarts}:{int(at)}"
-    return text if len(text) <= _MOST else plain
+    text = f"{plain};sel={phase}:{restarts}:{int(at)}"
+    return text if len(text) <= MAX_TEXT else plain

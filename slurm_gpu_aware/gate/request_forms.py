@@ -33,17 +33,16 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.index_types import GpuItem, gpu_item, same_tres, typed_gres
-from slurm_gpu_aware.gate.job_marker import HAND, mark_of
 from slurm_gpu_aware.slurm.hostlist import check_node_names, expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = [
+    "Binding",
     "Form",
-    "Pins",
     "cpus_of_a_task",
     "differences",
     "form_of",
-    "is_pinned",
+    "is_bound",
     "placed_fields",
     "restored_fields",
 ]
@@ -64,8 +63,8 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Pins:
-    """What a placed job is bound to."""
+class Binding:
+    """Nodes, GPUs and clock that are fixed in a placed job."""
 
     nodes: tuple[str, ...]
     slots: tuple[int, ...] | None
@@ -91,22 +90,22 @@ def form_of(original: OriginalRequest) -> Form | None:
     return found[0] if len(found) == 1 and found[0].item.count > 0 else None
 
 
-def placed_fields(original: OriginalRequest, pins: Pins) -> Fields:
-    """Fields that pin a job, all but the licences and the AdminComment.
+def placed_fields(original: OriginalRequest, binding: Binding) -> Fields:
+    """Fields that bind a job, all but the licences and the AdminComment.
 
     Raises ValueError if the request has no row in the table or a name is no node's name.
     """
     form = form_of(original)
     if form is None:
         raise ValueError("this form of request is not in the table of rewrites")
-    nodes = check_node_names(pins.nodes)
+    nodes = check_node_names(binding.nodes)
     fields = [("ReqNodeList", ",".join(nodes))]
     if original.nodes != (len(nodes), len(nodes)):
         fields.append(("NumNodes", f"{len(nodes)}-{len(nodes)}"))
-    if pins.slots is not None:
-        fields += _exact_gpus(original, form, pins.slots, len(nodes), pins.cpus_per_gpu)
-    if pins.clock_mhz is not None:
-        fields.append(("TresFreq", f"gpu:{pins.clock_mhz}"))
+    if binding.slots is not None:
+        fields += _exact_gpus(original, form, binding.slots, len(nodes), binding.cpus_per_gpu)
+    if binding.clock_mhz is not None:
+        fields.append(("TresFreq", f"gpu:{binding.clock_mhz}"))
     return tuple(fields)
 
 
@@ -201,19 +200,20 @@ def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
     return -(-total // nodes)
 
 
-def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
+def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -> Fields:
     """Fields that make ``job`` what it was when it was parked, all but the licences.
 
-    Only what differs is named, so that a job that was never pinned needs nothing.
+    Only what differs is named, so that a job that was never bound needs nothing.
+
+    ``marked``: its marker says that it was bound. An update that Slurm applied in part may have
+    taken nodes and GPUs back, but not the counts.
     """
     fields: list[tuple[str, str]] = []
-    mark = mark_of(job.admin_comment)
-    # An undo that Slurm applied in part may have taken nodes and GPUs back, but not the counts.
-    pinned = is_pinned(job, original) or (mark is not None and mark.state != HAND)
+    bound = marked or is_bound(job, original)
     if set(job.req_nodes) != set(_names(original.req_nodes)):
         fields.append(("ReqNodeList", ",".join(_names(original.req_nodes))))
     least, most = original.nodes or (1, None)
-    if pinned and least != most:
+    if bound and least != most:
         fields.append(("NumNodes", f"{least}-{max(least, min(most or _NO_MAXIMUM, _NO_MAXIMUM))}"))
     for name, now, then in (
         ("TresPerNode", job.tres_per_node, original.tres_per_node),
@@ -229,20 +229,20 @@ def restored_fields(job: SlurmJob, original: OriginalRequest) -> Fields:
         if not same_tres(now, then) and not (name == "TresPerTask" and _only_cpus(now, then)):
             fields.append((name, then or ""))
     if (original.cpus_per_tres is not None and job.cpus_per_tres is None) or (
-        pinned and original.cpus_per_task is None and (job.cpus_per_task or 1) > 1
+        bound and original.cpus_per_task is None and (job.cpus_per_task or 1) > 1
     ):
         fields.append(("CPUsPerTask", str(original.cpus_per_task or 1)))
-    if pinned and original.min_cpus is not None and job.cpus != original.min_cpus:
+    if bound and original.min_cpus is not None and job.cpus != original.min_cpus:
         fields.append(("NumCPUs", str(original.min_cpus)))
     least_cpus = max(original.cpus_per_task or 1, original.min_cpus_node or 1)
-    if pinned and job.min_cpus_node > least_cpus:
+    if bound and job.min_cpus_node > least_cpus:
         fields.append(("MinCPUsNode", str(least_cpus)))
     if (job.tres_freq or "") != (original.tres_freq or ""):
         fields.append(("TresFreq", original.tres_freq or ""))
     return tuple(fields)
 
 
-def is_pinned(job: SlurmJob, original: OriginalRequest) -> bool:
+def is_bound(job: SlurmJob, original: OriginalRequest) -> bool:
     """Whether a job's nodes or GPUs are not those of the original request."""
     return set(job.req_nodes) != set(_names(original.req_nodes)) or not same_tres(
         job.tres_per_node, original.tres_per_node
@@ -271,7 +271,7 @@ def _seen(job: SlurmJob, name: str) -> str | None:
     """A field as it can be read back; None: Slurm computes it anew, not to be compared."""
     return {
         "ReqNodeList": ",".join(job.req_nodes),
-        "ReservationName": job.shelf or "",
+        "ReservationName": job.holding_pool or "",
         "TresPerNode": job.tres_per_node or "",
         "TresPerJob": job.tres_per_job or "",
         "TresPerTask": job.tres_per_task or "",

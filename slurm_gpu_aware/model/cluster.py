@@ -9,31 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-    from slurm_gpu_aware.model.sockets import Sockets
+from slurm_gpu_aware.model.sockets import Sockets
 
 __all__ = [
-    "BoolArray",
     "Cluster",
-    "FloatArray",
-    "IntArray",
     "LocalityLevel",
     "PreemptionOrder",
     "RunningJob",
     "node_levels",
 ]
 
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 PLENTY_CPUS = 1 << 20
 PLENTY_MB = 1 << 40
 """CPUs and memory (MB) of a node on which they are not counted."""

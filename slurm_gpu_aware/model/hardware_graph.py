@@ -13,10 +13,11 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 
 __all__ = [
     "PCIE_GBPS",
@@ -26,9 +27,6 @@ __all__ = [
     "nvlinks",
     "uniform_graph",
 ]
-
-Link = tuple[int, int, str, float | None]
-"""(GPU, GPU, class, GB/s in one direction or None for the nominal value of the class)."""
 
 PCIE_GBPS = 12.0
 """PCIe gen3 x16 (MAPA, table 1)."""
@@ -45,6 +43,17 @@ _HOST_GBPS: Mapping[str, float] = {
     "SYS": 8.0,
 }
 _interned: weakref.WeakValueDictionary[bytes, HardwareGraph] = weakref.WeakValueDictionary()
+
+
+class Link(NamedTuple):
+    """The best link between two GPUs of a node."""
+
+    a: int
+    b: int
+    link_class: str
+    """nvidia-smi's word: NVn, PIX, PXB, PHB, NODE, SYS."""
+    gbps: float | None
+    """Bandwidth in one direction; None: the nominal one of the class."""
 
 
 def nvlinks(link_class: str) -> int:
@@ -158,7 +167,7 @@ class HardwareGraph:
     @classmethod
     def from_links(
         cls,
-        links: Iterable[Link],
+        links: Iterable[tuple[int, int, str, float | None]],
         *,
         n: int | None = None,
         groups: Sequence[int] | None = None,
@@ -167,7 +176,7 @@ class HardwareGraph:
 
         Parameters
         ----------
-        links : (a, b, class, GB/s or None) tuples, any order, each pair at most once.
+        links : `Link` values or such tuples in any order, each pair at most once.
         n : number of slots; None: the largest index + 1. A slot without any link (a GPU that
             the probe could not read) stays in the graph, joined by ``SYS``, as are missing pairs.
         groups : (n,) socket of each GPU; None: one socket.

@@ -1,8 +1,9 @@
 """What users type: ``--comment=class=A,bw=high``. The grammar of ``docs/comment.md``.
 
-``etc/lua/gpu_aware_comment.lua`` parses the same grammar inside slurmctld. Both give the same
-verdict and the same sentence for every comment; a test feeds them the same comments. The grammar
-is one of bytes: everything outside printable ASCII is merely "not valid".
+``etc/lua/gpu_aware_comment.lua`` parses the same grammar inside slurmctld, by the same table of
+rules (`filter_rules`). Both give the same verdict and the same sentence for every comment; a test
+feeds them the same comments. The grammar is one of bytes: everything outside printable ASCII is
+merely "not valid".
 """
 
 from __future__ import annotations
@@ -12,28 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.errors import RequestError
 
-__all__ = ["BANDWIDTHS", "KEYS", "MAX_LENGTH", "PATTERNS", "Wishes", "parse_comment"]
+__all__ = ["JobHints", "parse_comment"]
 
-KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "place")
-"""Known keys, in the order in which messages list them."""
-BANDWIDTHS = ("high", "low")
-PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
-MAX_LENGTH = 1024
-"""Bytes; Slurm itself refuses longer comments."""
-
-_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_RANGE = re.compile(r"([1-9][0-9]{0,4})-([1-9][0-9]{0,4})\Z")
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_MHZ_MIN, _MHZ_MAX = 100, 10_000
-_SHOWN = 40
+_COUNT = re.compile(r"[1-9][0-9]*\Z")
+_MODEL = re.compile(rf"{rules.MODEL}\Z")
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Wishes:
+class JobHints:
     """A comment that is ours. None everywhere: the user left it to the site's defaults."""
 
     app_class: str | None = None
@@ -41,7 +33,7 @@ class Wishes:
     bw: str | None = None
     """``high`` or ``low``."""
     pattern: str | None = None
-    """Communication pattern, one of `PATTERNS`."""
+    """Communication pattern, one of `filter_rules.PATTERNS`."""
     gpus: tuple[int, int] | None = None
     """(least, most) GPUs in total; equal for ``gpus=N``; moldable if they differ."""
     freq: str | int | None = None
@@ -54,7 +46,7 @@ class Wishes:
 
 def parse_comment(
     text: str | None, classes: Sequence[str], policies: Sequence[str]
-) -> Wishes | None:
+) -> JobHints | None:
     """Parse a job's comment.
 
     Parameters
@@ -74,31 +66,27 @@ def parse_comment(
         names the valid values.
     """
     raw = _bytes(text or "")
-    if len(raw) > MAX_LENGTH:
-        raise _wrong(f"the comment is longer than {MAX_LENGTH} characters; shorten it")
+    if len(raw) > rules.MAX_TEXT:
+        raise _wrong("too_long")
     entries = [_split(item) for item in raw.split(",")]
-    if not any(value is not None and key in KEYS for key, value in entries):
+    if not any(value is not None and key in rules.COMMENT_KEYS for key, value in entries):
         return None
     found: dict[str, str] = {}
     for key, value in entries:
         if value is None:
-            raise _wrong(
-                f"comment entry '{_shown(key)}' is not key=value; valid keys: {', '.join(KEYS)}"
-            )
-        if key not in KEYS:
-            raise _wrong(f"comment key '{_shown(key)}' is not known; valid keys: {', '.join(KEYS)}")
+            raise _wrong("no_value", _shown(key))
+        if key not in rules.COMMENT_KEYS:
+            raise _wrong("unknown", _shown(key))
         if key in found:
-            raise _wrong(f"comment key '{key}' is given twice; give it once")
+            raise _wrong("twice", key)
         found[key] = value
-    return Wishes(
+    return JobHints(
         app_class=_choice(found, "class", [*classes, "auto"]),
-        bw=_choice(found, "bw", BANDWIDTHS),
-        pattern=_choice(found, "pattern", PATTERNS),
-        gpus=_value(found, "gpus", _gpus, "a number such as 4, or a range such as 2-8"),
-        freq=_value(found, "freq", _freq, f"auto, max, or MHz from {_MHZ_MIN} to {_MHZ_MAX}"),
-        model=_value(
-            found, "model", _model, "a name of letters, digits, '.', '_' and '-', at most 64"
-        ),
+        bw=_choice(found, "bw", rules.BANDWIDTHS),
+        pattern=_choice(found, "pattern", rules.PATTERNS),
+        gpus=_value(found, "gpus", _gpus, rules.VALID["gpus"]),
+        freq=_value(found, "freq", _freq, rules.VALID["freq"]),
+        model=_value(found, "model", _model, rules.VALID["model"]),
         place=_choice(found, "place", [*policies, "off"]),
     )
 
@@ -128,36 +116,36 @@ def _value(found: Mapping[str, str], key: str, read: Callable[[str], _T], valid:
         return None
     value = read(text)
     if value is None:
-        raise _wrong(f"{key}={_shown(text)} is not valid; valid: {valid}")
+        raise _wrong("not_valid", key, _shown(text), valid)
     return value
 
 
-def _gpus(text: str) -> tuple[int, int] | None:
-    if _COUNT.match(text):
-        return int(text), int(text)
-    match = _RANGE.match(text)
-    if match is None or int(match[1]) > int(match[2]):
+def _number(text: str, least: int, most: int) -> int | None:
+    if len(text) > len(str(most)) or not _COUNT.match(text):  # int() refuses thousands of digits
         return None
-    return int(match[1]), int(match[2])
+    return int(text) if least <= int(text) <= most else None
+
+
+def _gpus(text: str) -> tuple[int, int] | None:
+    first, dash, last = text.partition("-")
+    least = _number(first, 1, rules.MAX_GPUS)
+    most = _number(last if dash else first, 1, rules.MAX_GPUS)
+    return (least, most) if least and most and least <= most else None
 
 
 def _freq(text: str) -> str | int | None:
-    if text in ("auto", "max"):
-        return text
-    if _COUNT.match(text) and _MHZ_MIN <= int(text) <= _MHZ_MAX:
-        return int(text)
-    return None
+    return text if text in rules.CLOCK_WORDS else _number(text, rules.MIN_MHZ, rules.MAX_MHZ)
 
 
 def _model(text: str) -> str | None:
-    return text if _MODEL.match(text) else None
+    return text if len(text) <= rules.MAX_NAME and _MODEL.match(text) else None
 
 
 def _shown(text: str) -> str:
-    """A user's text as it may stand in a sentence: printable ASCII, at most 40 characters."""
-    plain = "".join(c if " " <= c <= "~" else "?" for c in text[:_SHOWN])
-    return plain + "..." if len(text) > _SHOWN else plain
+    """A user's text as it may stand in a sentence: printable ASCII, not long."""
+    plain = "".join(c if " " <= c <= "~" else "?" for c in text[: rules.MAX_SHOWN])
+    return plain + "..." if len(text) > rules.MAX_SHOWN else plain
 
 
-def _wrong(sentence: str) -> RequestError:
-    return RequestError(f"gpu-aware: {sentence}")
+def _wrong(sentence: str, *words: str) -> RequestError:
+    return RequestError(rules.SENTENCES[sentence] % words)

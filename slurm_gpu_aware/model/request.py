@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS
-from slurm_gpu_aware.model.cluster import BoolArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 
 __all__ = ["NodeGroups", "Request"]
 
@@ -58,7 +58,7 @@ class Request:
     """(N,) nodes that partition, features, reservations, -w and -x leave; None: all."""
     required: tuple[int, ...] = ()
     """Node indices that must be part of the allocation (``-w``)."""
-    together: NodeGroups | None = None
+    node_groups: NodeGroups | None = None
     """All its nodes must be of one of these groups; None: any nodes will do."""
     whole_node: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the node is chosen."""
@@ -89,8 +89,12 @@ class Request:
     ``preempting_priority``."""
     preempting_priority: float = 0.0
     """Slurm's own priority, without what ``priority`` has beside it."""
+    waited_s: float = 0.0
+    """How long the job has waited; a round fills it in for policies that may postpone."""
+    relaxed: bool = False
+    """A question of capacity: a policy that may postpone takes any set that fits."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the policy (``placement`` registry checks them)."""
+    """Options of the policy, checked by it."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus <= MAX_GPUS:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.tables import every, popcount, unpack
+from slurm_gpu_aware.placement.masks import every, popcount, unpack
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = [

@@ -9,13 +9,13 @@ all cells; the first cell of the walk is then the one with the smallest product 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
 from slurm_gpu_aware.placement.index_sets import (
     EXACT_WIDTH,
@@ -24,7 +24,8 @@ from slurm_gpu_aware.placement.index_sets import (
     some_support,
     supports,
 )
-from slurm_gpu_aware.placement.tables import LevelView, MaskArray, popcount, some, unpack
+from slurm_gpu_aware.placement.level_views import LevelView
+from slurm_gpu_aware.placement.masks import MaskArray, popcount, some, unpack
 
 __all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_of"]
 
@@ -112,53 +113,49 @@ def first_cell(
         limit = len(values)
         if best is not None:
             limit = int((level.penalty * values).searchsorted(least, side="left"))
-        fits: dict[int, Split] = {}
-
-        def feasible(
-            index: int,
-            level: LevelView = level,
-            own: list[Split] = fitting,
-            fits: dict[int, Split] = fits,
-        ) -> bool:
-            for split in own:
-                if holds(supply, level, split, index):
-                    fits[index] = split
-                    break
-            tried.append(Tried(level, index, index in fits))
-            return index in fits
-
-        index = smallest_bound(feasible, limit)
-        if index is not None:
-            best, least = (level, index, fits[index]), level.penalty * values.item(index)
+        found = smallest_bound(supply, level, fitting, limit, tried)
+        if found is not None:
+            index, split = found
+            best, least = (level, index, split), level.penalty * values.item(index)
     if best is None:
         return None
     return Cell(supply, *best, tried=tuple(tried))
 
 
-def smallest_bound(feasible: Callable[[int], bool], limit: int) -> int | None:
-    """Return the smallest index below ``limit`` that is feasible, by galloping and bisection.
+def smallest_bound(
+    supply: Supply,
+    level: LevelView,
+    choices: Sequence[Split],
+    limit: int,
+    tried: list[Tried] | None = None,
+) -> tuple[int, Split] | None:
+    """Return the smallest bound below ``limit`` whose cell holds a set, and its first split.
 
-    ``feasible`` must be monotone: once true, true for all larger indices.
+    By galloping and bisection: a cell with a larger bound holds what a smaller one does. What was
+    asked is appended to ``tried``.
     """
-    if limit <= 0:
-        return None
-    if feasible(0):
-        return 0
-    low, step = 0, 1
-    while True:
-        high = min(low + step, limit - 1)
-        if high == low:
+
+    def first(index: int) -> Split | None:
+        split = next((s for s in choices if holds(supply, level, s, index)), None)
+        if tried is not None:
+            tried.append(Tried(level, index, split is not None))
+        return split
+
+    low, high, step = -1, 0, 1
+    found = first(0) if limit > 0 else None
+    while found is None:
+        low, high, step = high, min(high + step, limit - 1), step * 2
+        if high <= low:
             return None
-        if feasible(high):
-            break
-        low, step = high, step * 2
+        found = first(high)
     while high - low > 1:
         middle = (low + high) // 2
-        if feasible(middle):
-            high = middle
-        else:
+        split = first(middle)
+        if split is None:
             low = middle
-    return high
+        else:
+            high, found = middle, split
+    return high, found
 
 
 def holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:

@@ -18,18 +18,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.tables import (
-    MaskArray,
-    ScoreTable,
-    every,
-    model_nodes,
-    pack,
-    popcount,
-)
+from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
+from slurm_gpu_aware.placement.score_table import ScoreTable
 
-__all__ = ["Split", "Supply", "allowed_nodes", "node_demand", "splits", "why_not"]
+__all__ = ["Split", "Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
 
 Pool = Literal["all", "indexed", "plain"]
 
@@ -123,9 +119,21 @@ def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
     """(N,) nodes that eligibility and model leave; None: all of them."""
     allowed = request.eligible
     if request.gpu_model is not None:
-        named = model_nodes(cluster, request.gpu_model)
+        named = _model_nodes(cluster, request.gpu_model)
         allowed = named if allowed is None else allowed & named
     return allowed
+
+
+@by_identity
+def _model_masks(models: tuple[str | None, ...]) -> dict[str, BoolArray]:
+    names = np.array([(m or "").lower() for m in models])
+    return {str(name): names == name for name in np.unique(names)}
+
+
+def _model_nodes(cluster: Cluster, model: str) -> BoolArray:
+    """(N,) nodes with GPUs of this model, in any case of letters."""
+    found = _model_masks(cluster.model).get(model.lower())
+    return found if found is not None else np.zeros(len(cluster.model), dtype=np.bool_)
 
 
 class Supply:
@@ -213,7 +221,7 @@ class Supply:
         return carrying
 
 
-def why_not(request: Request, cluster: Cluster) -> str:
+def common_reason(request: Request, cluster: Cluster) -> str:
     """Say in one sentence why nothing fits the request on what is free now.
 
     Names the first constraint, from the widest to the narrowest, that leaves too little. If a set

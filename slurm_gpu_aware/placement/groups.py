@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.tables import popcount
+from slurm_gpu_aware.placement.masks import popcount
 
 __all__ = ["Candidate", "GroupKey", "best_first", "enough_rows", "load_of_groups", "top_rows"]
 

@@ -10,9 +10,10 @@ from functools import cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Split, Supply
-from slurm_gpu_aware.placement.tables import LevelView, MaskArray, sets_of
+from slurm_gpu_aware.placement.level_views import LevelView
+from slurm_gpu_aware.placement.masks import MaskArray, sets_of
 from slurm_gpu_aware.placement.wide_sets import common_sets, grown_sets
 
 __all__ = [

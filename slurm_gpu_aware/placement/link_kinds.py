@@ -12,11 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, IntArray
+from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.masks import popcount
 from slurm_gpu_aware.placement.selection import Choice, Considered
-from slurm_gpu_aware.placement.tables import popcount
 from slurm_gpu_aware.topology.bandwidth import EffBwModel
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.subsets import slots_of
@@ -122,25 +124,25 @@ def _first_of_each(code: IntArray) -> tuple[IntArray, IntArray]:
     return np.array([known[one] for one in ordered], dtype=np.int64), inverse
 
 
-_numbers: tuple[object, IntArray, tuple[HardwareGraph, ...]] | None = None
-
-
 def _graph_numbers(cluster: Cluster) -> tuple[IntArray, tuple[HardwareGraph, ...]]:
-    """(N,) number of each node's graph, and the distinct graphs; remembered by identity."""
-    global _numbers
+    """(N,) number of each node's graph, and the distinct graphs."""
     if not cluster.graphs:
         return np.zeros(cluster.shape[0], dtype=np.int64), (_unmeasured(cluster.shape[1]),)
-    if _numbers is not None and _numbers[0] is cluster.graphs:
-        return _numbers[1], _numbers[2]
+    return _numbers_of(cluster.graphs, cluster.shape[1])
+
+
+@by_identity
+def _numbers_of(
+    graphs: tuple[HardwareGraph | None, ...], width: int
+) -> tuple[IntArray, tuple[HardwareGraph, ...]]:
     by_id: dict[int, int] = {}
     distinct: dict[HardwareGraph, int] = {}
-    number = np.empty(len(cluster.graphs), dtype=np.int64)
-    for node, graph in enumerate(cluster.graphs):
+    number = np.empty(len(graphs), dtype=np.int64)
+    for node, graph in enumerate(graphs):
         if id(graph) not in by_id:
-            known = graph if graph is not None else _unmeasured(cluster.shape[1])
+            known = graph if graph is not None else _unmeasured(width)
             by_id[id(graph)] = distinct.setdefault(known, len(distinct))
         number[node] = by_id[id(graph)]
-    _numbers = (cluster.graphs, number, tuple(distinct))
     return number, tuple(distinct)
 
 

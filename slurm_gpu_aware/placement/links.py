@@ -25,7 +25,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows
@@ -38,10 +38,10 @@ from slurm_gpu_aware.placement.link_kinds import (
     kinds_of,
 )
 from slurm_gpu_aware.placement.links_same import choose_same
+from slurm_gpu_aware.placement.masks import popcount
 from slurm_gpu_aware.placement.selection import MOST_CONSIDERED, Choice, Considered, choose
-from slurm_gpu_aware.placement.tables import popcount
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
-from slurm_gpu_aware.topology.matching import agg_table, best_sets, complete_search, eff_table
+from slurm_gpu_aware.topology.matching import agg_table, eff_table, exact_tables
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
 __all__ = ["choose_by_links", "compared_in_part", "promised_set"]
@@ -57,8 +57,6 @@ class _Best:
     ties: int
     told: int = 0
     """On plain nodes the set that the values are those of; ``mask`` is then only a count."""
-    in_part: bool = False
-    """Not all embeddings of the pattern were compared."""
 
 
 def choose_by_links(cell: Cell, goal: Goal) -> Choice:
@@ -88,8 +86,6 @@ def _best_set(graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal)
     """Best ``k`` of the allowed GPUs (a mask) of a node with these free GPUs."""
     if graph.n > MAX_EXACT:
         return _best_set_of_large(graph, free, allowed, k, goal)
-    if goal.objective != "preserved" and not complete_search(graph, goal.pattern, k):
-        return _best_of_allowed(graph, allowed, k, goal)
     masks, first, second = _scored(graph, free, allowed, k, goal)
     top = first == first.max()
     if second is not None:
@@ -158,72 +154,24 @@ def _best_set_of_large(graph: HardwareGraph, free: int, allowed: int, k: int, go
     """Nodes of more than 16 GPUs: exact if at most 16 are allowed, else grown from each GPU."""
     slots = slots_of(allowed)
     if len(slots) <= MAX_EXACT and goal.objective != "preserved":
-        return _best_of_allowed(graph, allowed, k, goal)
+        part = graph.subgraph(slots)
+        full = (1 << part.n) - 1
+        best = _best_set(part, full, full, k, goal)
+        return replace(best, mask=mask_of([slots[i] for i in slots_of(best.mask)]))
     grown = {_grown(graph, free, slots, seed, k, goal) for seed in slots}
     scored = [(_values(graph, free, chosen, goal), chosen) for chosen in grown]
     top = max(value for value, _ in scored)
     equal = sorted(chosen for value, chosen in scored if value == top)
-    in_part = goal.objective != "preserved" and not complete_search(
-        graph.subgraph(equal[0]), goal.pattern, k
-    )
-    return _Best(top, mask_of(equal[0]), len(scored), len(equal), in_part=in_part)
-
-
-def _best_of_allowed(graph: HardwareGraph, allowed: int, k: int, goal: Goal) -> _Best:
-    """The best set as if the allowed GPUs (at most 16) were the machine."""
-    slots = slots_of(allowed)
-    part = graph.subgraph(slots)
-    full = (1 << part.n) - 1
-    narrow = complete_search(part, goal.pattern, k)
-    if narrow and graph.n > MAX_EXACT:
-        best = _best_set(part, full, full, k, goal)
-    else:
-        by_sum = goal.objective == "aggbw"
-        found = best_sets(part, goal.pattern, k, goal.model, by_sum=by_sum)
-        eff, agg = found.eff_gbps, found.agg_gbps
-        best = _Best(
-            (agg, 0.0) if eff is None else (eff, agg),
-            int(found.masks[0]),
-            comb(part.n, k),
-            len(found.masks),
-            in_part=not found.complete,
-        )
-        if narrow and best.in_part:
-            best = _best_set(part, full, full, k, goal)
-    return replace(best, mask=mask_of([slots[i] for i in slots_of(best.mask)]))
+    return _Best(top, mask_of(equal[0]), len(scored), len(equal))
 
 
 def compared_in_part(cell: Cell, choice: Choice, goal: Goal) -> bool:
-    """Say whether a choice by links compared sets by embeddings that may not be the best ones."""
+    """Say whether sets were compared by embeddings that may not be the best ones."""
     if goal.pattern.name != "edges" or goal.objective == "preserved":
         return False
-    supply, kinds = cell.supply, kinds_of(cell)
-    if cell.split.uneven:
-        masks = dict(zip(cell.units.tolist(), cell.masks.tolist(), strict=True))
-        return any(
-            supply.cluster.indexed[node]
-            and _best_set(
-                graph_of(supply.cluster, node),
-                int(supply.free[node]),
-                masks[node],
-                len(slots),
-                goal,
-            ).in_part
-            for node, slots in zip(choice.nodes, choice.slots, strict=True)
-        )
-    for kind, (graph, plain) in enumerate(zip(kinds.graph, kinds.plain, strict=True)):
-        together = cell.split.nodes > 1 and cell.split.same_slots
-        if not (plain or together):
-            in_part = _best_of_kind(cell, kinds, kind, goal).in_part
-        elif together and graph.n > MAX_EXACT:
-            in_part = False  # sets are compared by their links: nothing is embedded
-        else:
-            whole = supply.request.whole_node
-            size = kinds.allowed[kind].bit_count() if whole else cell.split.per_node
-            in_part = not complete_search(graph, goal.pattern, size)
-        if in_part:
-            return True
-    return False
+    sizes = {len(slots) for slots in choice.slots if len(slots) <= MAX_EXACT}
+    graphs = kinds_of(cell).graph
+    return any(not exact_tables(graph, goal.pattern, k) for graph in graphs for k in sizes)
 
 
 def _grown(

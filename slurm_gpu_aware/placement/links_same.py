@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.groups import (

@@ -1,109 +1,96 @@
-"""The protocol that every placement policy follows, and the registry by name."""
+"""The base class of placement policies: what a policy declares and what it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.feasible import common_reason
 
-__all__ = ["Policy", "WithReasons", "make_policy", "option_names", "policy_names"]
+__all__ = ["Policy", "PolicyOptions", "Reason"]
 
 
-@runtime_checkable
-class Policy(Protocol):
+@dataclass(frozen=True)
+class PolicyOptions:
+    """Options of a policy that takes none.
+
+    A policy with options derives a frozen dataclass of which every field has a default. Its
+    ``__post_init__`` checks the values and raises ValueError: ``NAME must be ..., not ...``.
+    """
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """Names of the options."""
+        return frozenset(field.name for field in fields(cls))
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why nothing was placed."""
+
+    text: str
+    """One sentence without a full stop."""
+    own: bool = False
+    """A rule of the policy forbids what is there. Slurm does not keep this rule."""
+
+
+class Policy(ABC):
     """Chooses GPUs for one request on one snapshot.
 
-    ``place`` is a pure function of its arguments (and of the policy's own seed): it never changes
-    the cluster, and the same input gives the same answer. It returns None if the request cannot
-    be placed on what is free now. A class attribute ``by_levels`` says that it takes only sets
-    that some level of the cluster holds, and the one of the least predicted slowdown.
+    A policy declares what it can do by the class attributes below. Its answers are pure functions
+    of the request, the cluster and the policy's options: a call changes nothing, and the same
+    input gives the same answer.
     """
 
-    @property
-    def name(self) -> str:
-        """Registry name."""
+    name: ClassVar[str]
+    """Name in the registry and in assignments."""
+    options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
+    by_levels: bool = False
+    """It takes only sets that lie in one group of some locality level of the cluster, and of these
+    a set of the least predicted slowdown."""
+    may_postpone: bool = False
+    """It may refuse free GPUs that fit, and wait for better ones (`place` describes how)."""
+    has_rules: bool = False
+    """It has rules of its own that forbid what would fit (`own_reason`)."""
 
+    def __init__(self, options: PolicyOptions | None = None) -> None:
+        self.options = self.options_type() if options is None else options
+
+    @abstractmethod
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
+        """Return exact nodes and slots, or None if the request gets no place now.
 
+        A policy that may postpone places a request with ``relaxed`` on any set that fits.
+        ``waited_s`` of a request says how long it has waited.
+        """
 
-@runtime_checkable
-class WithReasons(Policy, Protocol):
-    """A policy with rules of its own (a constraint, a threshold) that may forbid what would fit.
+    def own_reason(self, request: Request, cluster: Cluster) -> str | None:
+        """Say in one sentence which rule of the policy kept `place` from an answer, or None."""
+        return None
 
-    Without this method a policy has none: it places whatever fits (``reasons.reason_for``).
-    """
+    def why_not(self, request: Request, cluster: Cluster) -> Reason:
+        """Say why `place` is None: the policy's own reason, else the common one."""
+        own = self.own_reason(request, cluster)
+        return Reason(common_reason(request, cluster)) if own is None else Reason(own, own=True)
 
-    def why_not(self, request: Request, cluster: Cluster) -> str | None:
-        """Say in one sentence which rule kept ``place`` from an answer; None: no rule did."""
+    def relaxed(self, request: Request) -> Request:
+        """Return the request as a question of capacity.
 
+        More free GPUs never turn its answer from a place into None.
+        """
+        return replace(request, relaxed=True) if self.may_postpone else request
 
-Factory = Callable[..., Policy]
+    def postpones(self, request: Request, cluster: Cluster) -> bool:
+        """Say whether a request without a place only waits for a better one."""
+        return self.may_postpone and self.place(self.relaxed(request), cluster) is not None
 
+    def due_after_s(self, request: Request, cluster: Cluster) -> float | None:
+        """Wait after which the request takes the best set that is free now. Units: s.
 
-@cache
-def _registry() -> Mapping[str, tuple[Factory, frozenset[str]]]:
-    """Name -> (factory, names of its options). One list to grep, imported late."""
-    from slurm_gpu_aware.placement.drb.options import OPTION_NAMES
-    from slurm_gpu_aware.placement.policies.baselines import BestFit, FirstFit, Packed, Random
-    from slurm_gpu_aware.placement.policies.mapa import (
-        MapaBaseline,
-        MapaGreedy,
-        MapaPreserve,
-        MapaTopoAware,
-    )
-    from slurm_gpu_aware.placement.policies.pal import Pal
-    from slurm_gpu_aware.placement.policies.pal_mapa import PalMapa
-    from slurm_gpu_aware.placement.policies.pm_first import PmFirst
-    from slurm_gpu_aware.placement.policies.topo_aware import TopoAware, TopoAwareP
-
-    return {
-        "pal": (Pal, frozenset()),
-        "pm-first": (PmFirst, frozenset()),
-        "packed": (Packed, frozenset()),
-        "best-fit": (BestFit, frozenset()),
-        "lowest-index": (FirstFit, frozenset()),
-        "random": (Random, frozenset({"seed"})),
-        "pal+mapa": (PalMapa, frozenset({"effbw"})),
-        "mapa-preserve": (MapaPreserve, frozenset({"effbw"})),
-        "mapa-greedy": (MapaGreedy, frozenset({"effbw"})),
-        "mapa-topo-aware": (MapaTopoAware, frozenset()),
-        "mapa-baseline": (MapaBaseline, frozenset()),
-        "topo-aware": (TopoAware, OPTION_NAMES - {"waited_s"}),
-        "topo-aware-p": (TopoAwareP, OPTION_NAMES),
-    }
-
-
-def policy_names() -> tuple[str, ...]:
-    """All registry names, sorted."""
-    return tuple(sorted(_registry()))
-
-
-def option_names(name: str) -> frozenset[str]:
-    """Options that a policy takes; empty for an unknown name."""
-    entry = _registry().get(name)
-    return entry[1] if entry is not None else frozenset()
-
-
-def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
-    """Build a policy by name.
-
-    Raises
-    ------
-    PolicyError
-        Unknown name, or an option that this policy does not take; names the valid ones.
-    """
-    registry = _registry()
-    if name not in registry:
-        raise PolicyError(f"unknown policy {name!r}; known: {', '.join(sorted(registry))}")
-    factory, known = registry[name]
-    unknown = sorted(set(options or {}) - known)
-    if unknown:
-        valid = ", ".join(sorted(known)) or "none"
-        raise PolicyError(f"policy {name!r} has no option {unknown[0]!r}; its options: {valid}")
-    return factory(**dict(options or {}))
+        Counted from the submission; None: time alone changes nothing.
+        """
+        return None

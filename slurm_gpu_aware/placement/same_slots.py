@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.placement.candidate_rows import SUM_WEIGHT, Choice, least_totals, left_beside
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.groups import (
@@ -24,7 +24,7 @@ from slurm_gpu_aware.placement.groups import (
     top_rows,
 )
 from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.tables import unpack
+from slurm_gpu_aware.placement.masks import unpack
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["choose_same", "first_nodes", "least_sums", "same_keys"]

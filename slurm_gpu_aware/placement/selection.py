@@ -12,7 +12,7 @@ from math import comb
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.candidate_rows import (
     SUM_WEIGHT,
     Choice,
@@ -23,8 +23,8 @@ from slurm_gpu_aware.placement.candidate_rows import (
 )
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows
+from slurm_gpu_aware.placement.masks import popcount
 from slurm_gpu_aware.placement.same_slots import choose_same
-from slurm_gpu_aware.placement.tables import popcount
 from slurm_gpu_aware.placement.uneven_selection import choose_uneven
 
 __all__ = ["MOST_CONSIDERED", "Choice", "Considered", "choose"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.candidate_rows import Choice, fixed_scores
 from slurm_gpu_aware.placement.cells import Cell, uneven_capacity, uneven_groups, widest_nodes
 from slurm_gpu_aware.placement.groups import (
@@ -16,7 +16,7 @@ from slurm_gpu_aware.placement.groups import (
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.placement.tables import unpack
+from slurm_gpu_aware.placement.masks import unpack
 
 __all__ = ["choose_uneven"]
 

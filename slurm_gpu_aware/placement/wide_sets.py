@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 
 __all__ = ["Common", "common_sets", "grown_sets", "lowest_common"]
 

@@ -11,9 +11,7 @@ import numpy as np
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.placement.reasons import reason_for
-from slurm_gpu_aware.planning.dispatcher import postpones
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
 from slurm_gpu_aware.topology.matching import Match, match
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -74,8 +72,8 @@ def ask_policy(name: str, request: Request, cluster: Cluster, options: Mapping[s
     policy = make_policy(name, options)
     found = policy.place(request, cluster)
     if found is None:
-        postponed = postpones(policy, request, cluster)
-        return Answer(name, None, reason_for(policy, request, cluster).text, postponed)
+        postponed = policy.postpones(request, cluster)
+        return Answer(name, None, policy.why_not(request, cluster).text, postponed)
     nodes = tuple(cluster.nodes[i] for i in found.nodes)
     return _with_links(Answer(name, found, nodes=nodes), found, request, cluster)
 

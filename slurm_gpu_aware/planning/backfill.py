@@ -10,7 +10,7 @@ start, or it needs nothing that the reservation needs (Lifka, "The ANL/IBM SP sc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Held, Timeline, take
 
 __all__ = ["Beside", "Shadow", "reserve"]
@@ -37,29 +38,25 @@ class Shadow:
 
 
 def reserve(
-    head: Request,
-    cluster: Cluster,
-    timeline: Timeline,
-    place: Callable[[Request, Cluster], Assignment | None],
+    head: Request, cluster: Cluster, timeline: Timeline, dispatcher: Dispatcher
 ) -> Shadow | None:
     """Find the earliest end after which the head fits, and the GPUs that it gets then.
 
-    Bisection over the distinct ends: more free GPUs must never make a fitting job unfit, so
-    ``place`` is :meth:`Chooser.could_place`. None if the head does not fit even when every known
-    job has ended.
+    Bisection over the distinct ends: more free GPUs must never make a fitting job unfit, so this
+    is a question of capacity. None if the head does not fit even when every known job has ended.
     """
     low, high = -1, len(timeline.ends) - 1
     found: tuple[Assignment, Cluster] | None = None
     if high >= 0:
         later = timeline.at(cluster, timeline.ends[high])
-        assignment = place(head, later)
+        assignment = dispatcher.could_place(head, later)
         found = None if assignment is None else (assignment, later)
     if found is None:
         return None
     while high - low > 1:
         middle = (low + high) // 2
         later = timeline.at(cluster, timeline.ends[middle])
-        assignment = place(head, later)
+        assignment = dispatcher.could_place(head, later)
         if assignment is None:
             low = middle
         else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.placement.registry import DEFAULT
 
 __all__ = ["Plan", "PlanSettings", "Waiting"]
 
@@ -14,7 +15,7 @@ __all__ = ["Plan", "PlanSettings", "Waiting"]
 class PlanSettings:
     """How a site wants its rounds."""
 
-    policy: str = "pal"
+    policy: str = DEFAULT
     """Default policy; a request may name another."""
     classes: tuple[str, ...] = ("A", "B", "C")
     """Most sensitive first; inside the guaranteed prefix they place in this order."""
@@ -49,5 +50,3 @@ class Plan:
 
     assignments: tuple[Assignment, ...]
     waiting: tuple[Waiting, ...]
-    took_s: Mapping[str, float] = field(default_factory=dict)
-    """Job id -> seconds spent deciding it (measured by the caller's timer, if it gave one)."""

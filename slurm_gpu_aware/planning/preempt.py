@@ -7,7 +7,7 @@ the chosen GPUs, so the plan names them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -18,13 +18,13 @@ import numpy as np
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Timeline
 from slurm_gpu_aware.planning.victims import Lack, VictimQueue, tier
 
 __all__ = ["Preemption", "can_preempt", "plan_preemption"]
 
 _MOST_NODES = 16  # cheapest single nodes that are tried before victims over several nodes
-Place = Callable[[Request, Cluster], Assignment | None]
 Cost = tuple[float, float, float, str]
 Price = tuple[int, list[int]]
 """How many jobs, and their ranks: places among all by what they cost."""
@@ -57,7 +57,7 @@ class Preemption:
 
 
 def plan_preemption(
-    request: Request, cluster: Cluster, running: Sequence[RunningJob], place: Place
+    request: Request, cluster: Cluster, running: Sequence[RunningJob], dispatcher: Dispatcher
 ) -> Preemption | None:
     """Choose the cheapest victims and the GPUs that become free by them, or None.
 
@@ -75,10 +75,10 @@ def plan_preemption(
     if not queue.jobs or queue.suspends:
         return None
     if 1 in request.node_counts(cluster.shape[1]):
-        found = _on_one_node(request, cluster, queue, place)
+        found = _on_one_node(request, cluster, queue, dispatcher)
         if found is not None:
             return found
-    return _over_nodes(request, cluster, queue, place)
+    return _over_nodes(request, cluster, queue, dispatcher)
 
 
 def can_preempt(request: Request) -> bool:
@@ -120,7 +120,7 @@ def _without(cluster: Cluster, victims: Sequence[RunningJob]) -> Cluster:
 
 
 def _on_one_node(
-    request: Request, cluster: Cluster, queue: VictimQueue, place: Place
+    request: Request, cluster: Cluster, queue: VictimQueue, dispatcher: Dispatcher
 ) -> Preemption | None:
     """Nodes in the order of what they cost at least; on each as Slurm preempts there."""
     ranks = {job.job_id: rank for rank, job in enumerate(_by_cost(queue))}
@@ -133,7 +133,7 @@ def _on_one_node(
         only[option.node] = True
         narrowed = replace(request, eligible=only)
         for chosen in option.sets(queue.order):
-            assignment = place(narrowed, _without(cluster, chosen))
+            assignment = dispatcher.could_place(narrowed, _without(cluster, chosen))
             if assignment is None:
                 continue
             gone = _gone(request, assignment, cluster, queue, chosen)
@@ -251,32 +251,36 @@ def _cheapest(holders: Sequence[_Holder], missing: int) -> list[_Holder]:
 
 
 def _over_nodes(
-    request: Request, cluster: Cluster, queue: VictimQueue, place: Place
+    request: Request, cluster: Cluster, queue: VictimQueue, dispatcher: Dispatcher
 ) -> Preemption | None:
     victims = _by_cost(queue)
-    if place(request, _without(cluster, victims)) is None:
+
+    def placed(gone: Sequence[RunningJob]) -> Assignment | None:
+        return dispatcher.could_place(request, _without(cluster, gone))
+
+    if placed(victims) is None:
         return None
     low, high = 0, 1
-    while high < len(victims) and place(request, _without(cluster, victims[:high])) is None:
+    while high < len(victims) and placed(victims[:high]) is None:
         low, high = high, 2 * high
     high = min(high, len(victims))
     while high - low > 1:
         middle = (low + high) // 2
-        if place(request, _without(cluster, victims[:middle])) is None:
+        if placed(victims[:middle]) is None:
             low = middle
         else:
             high = middle
     needed = list(victims[:high])
-    assignment = place(request, _without(cluster, needed))
+    assignment = placed(needed)
     if assignment is not None:  # at once to those whose GPUs or room the chosen set touches
         touched = [job for job in needed if job.on_nodes.intersection(assignment.nodes)]
-        if place(request, _without(cluster, touched)) is not None:
+        if placed(touched) is not None:
             needed = touched
     for job in reversed(list(needed)):
         spared = [other for other in needed if other is not job]
-        if place(request, _without(cluster, spared)) is not None:
+        if placed(spared) is not None:
             needed = spared
-    assignment = place(request, _without(cluster, needed))
+    assignment = placed(needed)
     if assignment is None:
         return None
     gone = _gone(request, assignment, cluster, queue, needed)

@@ -13,13 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import (
-    BoolArray,
-    Cluster,
-    LocalityLevel,
-    PreemptionOrder,
-    RunningJob,
-)
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 from slurm_gpu_aware.model.request import NodeGroups, Request
@@ -68,7 +63,7 @@ def record_round(
         "policy_options": {name: _options(options) for name, options in given if name in used},
         "queue": rows,
         "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
-        "together": [[kept.name, kept.of.tolist()] for kept in groups],
+        "node_groups": [[kept.name, kept.of.tolist()] for kept in groups],
         "cluster": _cluster(cluster),
         "placed": {
             a.job_id: [[cluster.nodes[n] for n in a.nodes], [list(s) for s in a.slots]]
@@ -86,7 +81,7 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
         masks = [_mask(nodes, cluster.nodes) for nodes in content["eligible"]]
         groups = [
             NodeGroups(np.array(of, dtype=np.int64), str(name))
-            for name, of in content.get("together", ())
+            for name, of in content.get("node_groups", ())
         ]
         return RecordedRound(
             queue=tuple(_read_request(row, masks, groups) for row in content["queue"]),
@@ -139,8 +134,8 @@ def _request(
     if request.eligible is not None:
         mask = request.eligible.astype(np.bool_).tobytes()
         plain["eligible"] = masks.setdefault(mask, len(masks))
-    if request.together is not None:
-        plain["together"] = groups.setdefault(request.together, len(groups))
+    if request.node_groups is not None:
+        plain["node_groups"] = groups.setdefault(request.node_groups, len(groups))
     default = _DEFAULT | {name: [] for name in _NAMES}
     return {
         name: value
@@ -166,8 +161,8 @@ def _read_request(
     values = dict(row)
     if "eligible" in values:
         values["eligible"] = masks[values["eligible"]]
-    if "together" in values:
-        values["together"] = groups[values["together"]]
+    if "node_groups" in values:
+        values["node_groups"] = groups[values["node_groups"]]
     if "required" in values:
         values["required"] = tuple(values["required"])
     for name in _NAMES & values.keys():

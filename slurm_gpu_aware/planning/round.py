@@ -23,7 +23,7 @@ preempt: room is not what it lacks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +33,10 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.reasons import Reason
+from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import Beside, reserve
 from slurm_gpu_aware.planning.clock import clock_mhz
-from slurm_gpu_aware.planning.dispatcher import Chooser, PlacementFailedError, shape_of
+from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
@@ -55,8 +55,6 @@ def plan_round(
     now: float,
     *,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
-    timer: Callable[[], float] | None = None,
-    between: Callable[[], object] | None = None,
 ) -> Plan:
     """Plan one round.
 
@@ -66,9 +64,6 @@ def plan_round(
     cluster : the snapshot; it is not changed. ``cluster.running`` gives the ends for the shadow.
     now : time in seconds, on the clock of ``RunningJob.end_s``.
     policy_options : options per policy name; a request's own options go before them.
-    timer : seconds of some monotonic clock; if given, ``Plan.took_s`` is measured with it.
-    between : called before each question to a policy, some milliseconds apart, for what cannot wait
-        for the end of a long round. What it changes is not seen by this round.
 
     Returns
     -------
@@ -80,19 +75,19 @@ def plan_round(
     A policy that fails on a job (unknown name, bad option, a bug) makes that job wait with the
     error as its reason; the others are planned as if it were not there.
     """
-    chooser = Chooser(settings, policy_options or {}, timer, now, between)
-    return _Round(cluster, settings, now, chooser).plan(in_slurm_order(queue))
+    dispatcher = Dispatcher(settings, policy_options, now)
+    return _Round(cluster, settings, now, dispatcher).plan(in_slurm_order(queue))
 
 
 class _Round:
     """State of one round while it is planned."""
 
     def __init__(
-        self, cluster: Cluster, settings: PlanSettings, now: float, chooser: Chooser
+        self, cluster: Cluster, settings: PlanSettings, now: float, dispatcher: Dispatcher
     ) -> None:
         self.settings = settings
         self.now = now
-        self.chooser = chooser
+        self.dispatcher = dispatcher
         self.here = cluster.copy()
         self.start = cluster
         self.running: list[RunningJob] = list(cluster.running)
@@ -110,7 +105,7 @@ class _Round:
         behind = self._continue(behind)
         if behind:
             self._behind_head(behind[0], behind[1:])
-        return Plan(tuple(self.assignments), tuple(self.waiting), self.chooser.took_s)
+        return Plan(tuple(self.assignments), tuple(self.waiting))
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
         """Start the guaranteed prefix; return the rest of the queue, the head first.
@@ -136,7 +131,7 @@ class _Round:
 
         Passed over: jobs that can never start, and those on which their policy fails.
         """
-        trial = Trial(self.here, self.chooser, self._known)
+        trial = Trial(self.here, self.dispatcher, self._known)
         placed: list[tuple[Request, Assignment]] = []
         for position, request in enumerate(requests):
             if request.job_id in self._settled:
@@ -170,7 +165,7 @@ class _Round:
         self, requests: list[Request]
     ) -> tuple[list[tuple[Request, Assignment]], Request | None]:
         """Place one after the other on a copy; also the first that found no place."""
-        trial = Trial(self.here, self.chooser, self._known)
+        trial = Trial(self.here, self.dispatcher, self._known)
         placed: list[tuple[Request, Assignment]] = []
         for request in requests:
             try:
@@ -190,7 +185,7 @@ class _Round:
         """
         for position, request in enumerate(behind):
             try:
-                found = self.chooser.place(request, self.here)
+                found = self.dispatcher.place(request, self.here)
                 if found is not None:
                     self._give(request, found)
                 elif not self._cannot_ever(request) and not self._preempt(request):
@@ -200,13 +195,13 @@ class _Round:
         return []
 
     def _preempt(self, request: Request) -> bool:
-        if not can_preempt(request) or self.chooser.postponed(request, self.here):
+        if not can_preempt(request) or self.dispatcher.postponed(request, self.here):
             return False
         mine = {assignment.job_id for assignment in self.assignments}
         others = [job for job in self.running if job.job_id not in mine]
         # Whom Slurm would push out for GPUs that it chooses itself, nobody knows.
         named = replace(request, several_sockets=None) if request.bound else request
-        found = plan_preemption(named, self.here, others, self.chooser.could_place)
+        found = plan_preemption(named, self.here, others, self.dispatcher)
         if found is None:
             return False
         names = tuple(sorted(job.job_id for job in found.open_to(request, others)))
@@ -277,8 +272,8 @@ class _Round:
                 ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
                 idle = None if ended.sockets is None else ended.sockets.idle()
                 self._empty = replace(ended, free=ended.exists.copy(), sockets=idle)
-            found = self.chooser.could_place(request, self._empty)
-            reason = self.chooser.why_not(request, self._empty) if found is None else None
+            found = self.dispatcher.could_place(request, self._empty)
+            reason = self.dispatcher.why_not(request, self._empty) if found is None else None
             self._never[key] = reason
         reason = self._never[key]
         if reason is None:
@@ -289,9 +284,9 @@ class _Round:
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:
         timeline = Timeline(self.running, self.now)
-        shadow = reserve(head, self.here, timeline, self.chooser.could_place)
-        postponed = self.chooser.postponed(head, self.here)
-        why = self.chooser.why_not(head, self.here).text
+        shadow = reserve(head, self.here, timeline, self.dispatcher)
+        postponed = self.dispatcher.postponed(head, self.here)
+        why = self.dispatcher.why_not(head, self.here).text
         reason = f"{'postponed' if postponed else 'next in line'}: {why}"
         if shadow is not None:
             where = shadow.assignment
@@ -326,25 +321,25 @@ class _Round:
                 continue
             try:
                 view = beside.view(request, self.now)
-                found = self.chooser.place(request, view)
+                found = self.dispatcher.place(request, view)
                 if found is not None:
                     found = _told_what_is_kept(found, head, beside.now, view)
                     self._book(request, found, beside.take(request, found, self.now))
                 elif not self._cannot_ever(request):
                     reason = self._why_behind(head, beside, request, short)
                     self._wait(request, reason)
-                    if not self.chooser.postponed(request, beside.view(request, self.now)):
+                    if not self.dispatcher.postponed(request, beside.view(request, self.now)):
                         failed[key] = reason  # one that has waited longer may ask for less
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
 
     def _why_behind(self, head: Request, beside: Beside, request: Request, short: bool) -> str:
-        if not short and self.chooser.try_place(request, beside.now) is not None:
+        if not short and self.dispatcher.try_place(request, beside.now) is not None:
             return (
                 f"would fit now, but its time limit reaches past the start of job {head.job_id}, "
                 "which comes first and has these GPUs reserved"
             )
-        return f"behind job {head.job_id}: {self.chooser.why_not(request, beside.now).text}"
+        return f"behind job {head.job_id}: {self.dispatcher.why_not(request, beside.now).text}"
 
 
 def _more_on_sockets(after: Cluster, here: Cluster) -> dict[int, tuple[int, ...]]:

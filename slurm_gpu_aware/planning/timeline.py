@@ -101,7 +101,7 @@ def as_running(
         memory_mb={node: share.memory_mb for node, share in held.items()},
         socket_cpus={n: share.socket_cpus for n, share in held.items() if share.socket_cpus},
         app_class=request.app_class,
-        application=request.options.get("application", request.application),
+        application=request.application,
     )
 
 

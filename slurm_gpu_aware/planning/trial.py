@@ -10,7 +10,7 @@ from __future__ import annotations
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.dispatcher import Chooser
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import take
 
 __all__ = ["Known", "Trial"]
@@ -28,16 +28,16 @@ class Known:
 class Trial:
     """One try, from ``start``, which is not changed. ``known`` must be of the same start."""
 
-    def __init__(self, start: Cluster, chooser: Chooser, known: Known) -> None:
+    def __init__(self, start: Cluster, dispatcher: Dispatcher, known: Known) -> None:
         self._cluster = start.copy()
-        self._chooser = chooser
+        self._dispatcher = dispatcher
         self._known = known
 
     def place(self, request: Request) -> Assignment | None:
         """Place the next job; None if it finds no place. Raises PlacementFailedError."""
         before = self._known.found.get(id(request))
         if before is None:
-            found = self._chooser.place(request, self._cluster)
+            found = self._dispatcher.place(request, self._cluster)
             before = (found, self._known if found is None else Known())
             self._known.found[id(request)] = before
         found, self._known = before

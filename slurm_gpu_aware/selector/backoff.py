@@ -80,7 +80,7 @@ class Backoff:
 
     def forget(self, known: set[str]) -> None:
         """Drop jobs that are gone; tasks of an unsplit array are known by the array's number."""
-        gone = [j for j in self._count if j not in known and j.partition("_")[0] not in known]
+        gone = [j for j in list(self._count) if j not in known and j.partition("_")[0] not in known]
         for job_id in gone:
             for entries in (self._until, self._doubtful, self._count, self._blind, self._punished):
                 entries.pop(job_id, None)

@@ -1,21 +1,21 @@
-"""Which parked jobs a round plans, which wait and why, and which are left to Slurm."""
+"""Candidates: which parked jobs a round plans, which wait and why, and which are left to Slurm."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.per_gpu import default_cpus
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
-from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.gate.deferral import is_deferred, only_deferred
+from slurm_gpu_aware.admission.translate import to_request
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.holding_pool import Shelf
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.licences import Licences, own_licences
-from slurm_gpu_aware.selector.placer import Candidate, task_of
+from slurm_gpu_aware.selector.placer import Candidate
 from slurm_gpu_aware.selector.pool_choice import alike, limits
 from slurm_gpu_aware.selector.task_order import TaskOrder, queue_order
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
 """Reasons that say that nothing but our gate holds a parked job."""
-_MOST_TASKS = 500
+_MAX_TASKS = 500
 """Array tasks of one array that one round plans."""
 
 
@@ -35,63 +35,54 @@ def waiting_entry(job_id: str, reason: str, shadow_start_s: float | None = None)
     return {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
 
 
-def held_by(job: SlurmJob, now: float) -> str | None:
+def held_by(gated: GatedJob, now: float) -> str | None:
     """What beside the gate holds a parked job, in Slurm's word; None: nothing that is known.
 
     A job that Slurm has not looked at yet (every new array) shows no reason, so its dependency and
     its begin time count by themselves.
     """
-    if only_deferred(job) or (job.reason == "Reservation" and job.reservation is None):
+    job = gated.job
+    if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
         return None
     if job.reason not in PLANNABLE:
         return job.reason
     if job.dependency is not None:
         return "Dependency"
     ahead = job.eligible_s is not None and job.eligible_s > now
-    return "BeginTime" if ahead and not is_deferred(job) else None
+    return "BeginTime" if ahead and not gated.deferred else None
 
 
 @dataclass
 class Candidates:
     """The parked jobs of one round, sorted out."""
 
-    site: Site
+    context: AdmissionContext
     backoff: Backoff
     licences: Licences
-    shelf: Shelf
+    pool: HoldingPool
     found: dict[str, Candidate] = field(default_factory=dict)
     """Jobs to plan, in Slurm's order."""
-    leave: list[tuple[SlurmJob, str]] = field(default_factory=list)
+    leave: list[tuple[GatedJob, str]] = field(default_factory=list)
     """Jobs to leave to Slurm, and why."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     held: int = 0
     """Jobs that something other than the gate holds."""
     _order: TaskOrder = field(default_factory=TaskOrder)
 
-    def sort_out(
-        self,
-        parked: Sequence[SlurmJob],
-        jobs: Sequence[SlurmJob],
-        between: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Look at every parked job. Raises SourceError if Slurm does not answer.
-
-        ``between``: called before each job; there may be thousands.
-        """
-        limited = limits(parked)
-        for job in sorted(parked, key=queue_order):
-            between()
-            original = parse(job.admin_comment)
-            assert original is not None  # noqa: S101 - is_parked said so
+    def sort_out(self, parked: Sequence[GatedJob], jobs: Sequence[SlurmJob]) -> None:
+        """Look at every parked job. Raises SourceError if Slurm does not answer."""
+        limited = limits(job.job for job in parked)
+        for gated in sorted(parked, key=lambda found: queue_order(found.job)):
+            job = gated.job
             kind = alike(job)
-            unseen = self.shelf.holds(job) or only_deferred(job)
+            unseen = self.pool.holds(job) or gated.only_deferred
             shown = limited.get(kind) if unseen else None
-            if shown is not None and not self.shelf.may_try(kind):
+            if shown is not None and not self.pool.may_try(kind):
                 self.held += 1
                 why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
                 self.waiting.append(waiting_entry(job.id, why))
                 continue
-            holds = held_by(job, self.site.now)
+            holds = held_by(gated, self.context.now)
             if holds is not None:
                 self.held += 1
                 self.backoff.shown(job.id)
@@ -101,48 +92,48 @@ class Candidates:
                 self._wait(job, job.id, "an earlier task of its array goes first")
                 continue
             for job_id in _ids(job, jobs):
-                if not self._take(job, original, job_id):
+                if not self._take(gated, job_id):
                     break
 
-    def _take(self, job: SlurmJob, original: OriginalRequest, job_id: str) -> bool:
+    def _take(self, record: GatedJob, job_id: str) -> bool:
         """Look at a job or one task of it; False: the rest of its record is left to Slurm."""
-        # On the shelf nothing else shows; Slurm looks at it before it is placed.
-        unseen = self.shelf.holds(job) or self.shelf.awaits(replace(job, id=job_id))
-        reason = "Licenses" if unseen or only_deferred(job) else job.reason
+        gated = record.task(job_id)
+        job, original = gated.job, gated.original
+        # In the pool nothing else shows; Slurm looks at it before it is placed.
+        unseen = self.pool.holds(job) or self.pool.awaits(job)
+        reason = "Licenses" if unseen or gated.only_deferred else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
         if wait_s is not None:
             self.held += 1
-            self._wait(job, job_id, f"it could not start; tried again in {wait_s:.0f} s")
+            self._wait(record.job, job_id, f"it could not start; tried again in {wait_s:.0f} s")
             return True
-        own = own_licences(job, self.site.reservations)
+        own = own_licences(job, self.context.reservations)
         lacking = self.licences.lacking(original.licenses, own)
         if lacking is not None:
-            self._wait(job, job_id, f"licence {lacking} is in use")
+            self._wait(record.job, job_id, f"licence {lacking} is in use")
             return True
-        record = job if job_id == job.id else task_of(job, job_id)
         try:
-            request = to_request(record, original, self.site, job_id=job_id)
+            request = to_request(gated, self.context)
         except CannotPlanError as exc:
             if exc.leave:
-                self.leave.append((job, exc.reason))
+                self.leave.append((record, exc.reason))
                 return False
-            self._wait(job, job_id, exc.reason)
+            self._wait(record.job, job_id, exc.reason)
             return True
         except Exception as exc:
-            # One job that we cannot understand must not keep all others from being placed.
+            # One job that cannot be understood must not keep all others from being placed.
             log.exception("job %s is left to Slurm: it cannot be understood", job_id)
-            self.leave.append((job, f"its request cannot be understood: {exc}"))
+            self.leave.append((record, f"its request cannot be understood: {exc}"))
             return False
         if request.bound and self.backoff.misplaced(job_id):
-            # Only Slurm itself knows all of what it looks at; nobody waits longer for our sake.
+            # Only Slurm itself knows all of what it looks at; no job waits longer for our sake.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
-            self.leave.append((job, why))
+            self.leave.append((record, why))
             return False
         self.licences.take(original.licenses)
-        unsplit = job.array_tasks is not None
-        self.found[job_id] = Candidate(
-            job_id, record, original, request, unsplit, default_cpus(record, request, self.site)
-        )
+        unsplit = record.job.array_tasks is not None
+        cpus = default_cpus(job, request, self.context)
+        self.found[job_id] = Candidate(gated, request, unsplit, cpus)
         return True
 
     def _wait(self, job: SlurmJob, job_id: str, reason: str) -> None:
@@ -159,7 +150,7 @@ def _ids(job: SlurmJob, jobs: Sequence[SlurmJob]) -> list[str]:
     except ValueError as exc:
         log.warning("job %s: %s", job.id, exc)
         return []
-    most = _MOST_TASKS
+    most = _MAX_TASKS
     if job.array_limit:
         active = sum(
             1

@@ -13,7 +13,7 @@ from stat import S_ISREG
 from typing import Any, TypeGuard
 from zlib import crc32
 
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 
 __all__ = ["ClockSpool"]
 
@@ -57,7 +57,7 @@ class ClockSpool:
         self._note = note
         self._offsets = self._read_note()
 
-    def collect(self, books: Books, id_of: Callable[[int], str]) -> int:
+    def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str]) -> int:
         """Write new records to the ledger; return how many. ``id_of``: raw number to job id."""
         written = 0
         moved = False
@@ -69,7 +69,7 @@ class ClockSpool:
                     continue
                 job_id = id_of(int(record.pop("job_id")))
                 kind, at = record.pop("event"), record.pop("at")
-                books.event(job_id, kind, record, at)
+                ledger.event(job_id, kind, record, at)
                 written += 1
             moved = moved or self._offsets[name] != before
         if moved:

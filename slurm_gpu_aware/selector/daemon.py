@@ -11,23 +11,23 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import math
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from slurm_gpu_aware.clocks.config import read_config as read_clock_config
-from slurm_gpu_aware.config.settings import Config, load_config
+from slurm_gpu_aware.clock_conf import read_clock_conf
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.instance_lock import hold_selector_lock
 from slurm_gpu_aware.selector.clock_spool import ClockSpool
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
-from slurm_gpu_aware.selector.holding_pool import Shelf
-from slurm_gpu_aware.selector.instance_lock import LOCK, alone
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 
@@ -44,8 +44,6 @@ _FREED_S = 5.0
 that the limit is free when its scheduler has run."""
 _HELD_S = 1.0
 """Between two of these looks."""
-_STARTING_S = 0.5
-"""Between two rounds while placed jobs have not started; longer if these take long."""
 _PUBLISH_S = 0.5
 """What is due is published behind a round; none is started only for that sooner than this."""
 _SHORT_S = 0.25
@@ -77,7 +75,7 @@ def run(config: Config | Path | str | None = None, once: bool = False) -> int:
     settings = config if isinstance(config, Config) else load_config(config)
     try:
         client = open_client(settings.selector.command_timeout_s)
-        with alone(settings.store.path.parent / LOCK):
+        with hold_selector_lock(settings.store.path):
             selector = Selector(settings, client)
             try:
                 return selector.once() if once else selector.loop()
@@ -93,26 +91,27 @@ class Selector:
 
     def __init__(self, config: Config, client: SlurmClient) -> None:
         self._config = config
-        self._books = Books(config.store.path)
-        self._shelf = Shelf(client)
-        self._heartbeat = Heartbeat(client, config, self._shelf)
-        self._rounds = Rounds(
-            client,
-            config,
-            self._books,
-            gate_held_until=lambda: self._heartbeat.held_until,
-            shelf=self._shelf,
-        )
+        self._ledger = LedgerWriter(config.store.path)
+        pool = HoldingPool(client)
+        self._heartbeat = Heartbeat(client, config, pool)
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:
             files["end"] = config.events.jobcomp_file
         self._ends_are_told = "end" in files
         self._events = Events(files)
-        clocks, complaint = read_clock_config()
+        self._rounds = Rounds(
+            client,
+            config,
+            self._ledger,
+            gate_held_until=lambda: self._heartbeat.held_until,
+            wake=self._events.wake,
+            pool=pool,
+        )
+        clocks, complaint = read_clock_conf()
         if complaint is not None:
             log.warning("%s", complaint)
         self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")
-        self._stopping = False
+        self._stop = threading.Event()
         self._echoes: tuple[float, ...] = ()
         """When to look again for a job of which the filter has told."""
         self._slept_badly = False
@@ -130,16 +129,17 @@ class Selector:
         _touch(self._config.events.submit_file)
         if not self._await_slurm():
             return 0
-        self._rounds.watch.load()
+        self._rounds.tracker.load()
         log.info("selector started, policy %s", self._config.placement.policy)
         trigger = "start"
-        while not self._stopping:
+        self._rounds.start_monitor.start()
+        while not self._stop.is_set():
             self._round(trigger)
-            trigger = self._pause(self._wait_s(), self._events.wait)
-            if trigger in ("submit", "end"):
+            trigger = self._events.wait(self._wait_s())
+            if trigger != "timer":
                 # Slurm starts the next job on a GPU at once if it is ready while the epilog runs.
                 settle_s = _SETTLE_S if trigger == "submit" else 0.0
-                self._pause(max(settle_s, self._rest_s()), _sleep)
+                self._stop.wait(max(settle_s, self._rest_s()))
                 self._events.drain()
         log.info(
             "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
@@ -149,24 +149,26 @@ class Selector:
     def once(self) -> int:
         """One heartbeat and one round."""
         self._heartbeat.beat()
-        self._rounds.watch.load()
+        self._rounds.tracker.load()
         self._round("once")
+        self._rounds.start_monitor.poll()
         return 1 if self._slept_badly else 0
 
     def close(self) -> None:
         """Stop the heartbeat, close the store."""
+        self._rounds.start_monitor.stop()
         self._heartbeat.stop()
-        self._books.close()
+        self._ledger.close()
         self._events.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
+        self._stop.set()
         self._events.wake()
 
     def _await_slurm(self) -> bool:
         """Take hold of the gate; wait for slurmctld as long as it takes. False: told to stop."""
         said = False
-        while not self._stopping:
+        while not self._stop.is_set():
             try:
                 self._heartbeat.start()
                 return True
@@ -177,27 +179,10 @@ class Selector:
                 self._events.wait(2.0)
         return False
 
-    def _pause(self, wait_s: float, wait: Callable[[float], str]) -> str:
-        """Wait for what starts the next round; look at placed jobs meanwhile."""
-        until = time.monotonic() + wait_s
-        while not self._stopping:
-            left_s = until - time.monotonic()
-            looks = self._rounds.looks
-            look_in_s = math.inf if self._slept_badly else looks.due_in_s()
-            happened = wait(min(left_s, look_in_s))
-            if happened != "timer" or look_in_s >= left_s or looks.try_look():
-                return happened
-        return "signal"
-
     def _wait_s(self) -> float:
         if self._slept_badly:
             return _FAILED_S
-        if self._rounds.looks.freed:
-            return 0.0
         wait_s = self._config.selector.round_s
-        if self._outcome.released or self._outcome.placed:
-            # A round costs slurmctld something: never more than a quarter of the time.
-            wait_s = min(wait_s, max(_STARTING_S, 3 * self._outcome.took_s))
         if self._outcome.waiting and not self._ends_are_told:
             wait_s = min(wait_s, max(_POLL_S, 9 * self._outcome.took_s))
         if self._outcome.taken:
@@ -206,7 +191,7 @@ class Selector:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._echoes:
             wait_s = min(wait_s, max(self._echoes[0], self._outcome.took_s))
-        due_s = self._books.publish_in_s
+        due_s = self._ledger.publish_in_s
         return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
 
     def _rest_s(self) -> float:
@@ -251,20 +236,18 @@ class Selector:
         while not self._heartbeat.created.empty():
             at = self._heartbeat.created.get()
             name = self._config.gate.reservation
-            self._books.event("", "gate_created", {"reservation": name}, at)
-        self._clocks.collect(self._books, lambda raw: self._rounds.ids.get(raw, str(raw)))
+            self._ledger.event("", "gate_created", {"reservation": name}, at)
+        self._clocks.collect(self._ledger, lambda raw: self._rounds.ids.get(raw, str(raw)))
         outcome = self._outcome
         due = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
-        if outcome.placed or outcome.parked_again or (due and shown != self._last_waiting):
+        if outcome.placed or (due and shown != self._last_waiting):
             from slurm_gpu_aware.store.ledger import RoundRecord
 
             self._recorded = time.monotonic()
             self._last_waiting = shown
             detail = {"waiting": outcome.waiting[:_SHOWN_WAITING]}
-            if outcome.parked_again:
-                detail["parked_again"] = [{"count": outcome.parked_again}]
-            self._books.round(
+            self._ledger.round(
                 RoundRecord(
                     started_at=started,
                     took_ms=1000.0 * outcome.took_s,
@@ -276,20 +259,14 @@ class Selector:
                 )
             )
         if outcome.planned is not None:
-            self._rounds.looks.if_due()
-            self._books.snapshot(started, outcome.planned)
+            self._ledger.snapshot(started, outcome.planned)
         days = self._config.store.ledger_days
         if time.monotonic() - self._pruned > _PRUNE_S:
             self._pruned = time.monotonic()
-            self._books.forget_waiting(time.time() - _PRUNE_S)
+            self._ledger.forget_waiting(time.time() - _PRUNE_S)
             if days:
-                self._books.prune(time.time() - 86400.0 * days)
-        self._books.publish(beside=True)
-
-
-def _sleep(wait_s: float) -> str:
-    time.sleep(max(0.0, wait_s))
-    return "timer"
+                self._ledger.prune(time.time() - 86400.0 * days)
+        self._ledger.publish(beside=True)
 
 
 def _touch(path: Path) -> None:

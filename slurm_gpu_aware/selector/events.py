@@ -25,7 +25,7 @@ _GONE = _FLAGS.MOVE_SELF | _FLAGS.DELETE_SELF
 
 
 class Events:
-    """Waits for one of some files to change, a signal, or a time.
+    """Waits for one of some files to change, a call of `wake`, or a time.
 
     ``files`` maps what happened (``submit``, ``end``) to the file that then changes.
     """
@@ -38,22 +38,22 @@ class Events:
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wait(self, timeout_s: float) -> str:
-        """Wait; return ``submit``, ``end``, ``signal`` or ``timer``."""
+        """Wait; return ``submit``, ``end``, ``woken`` or ``timer``."""
         self._watch()
         readable, _, _ = select.select(
             [self._inotify.fileno(), self._wake_r], [], [], max(0.0, timeout_s)
         )
         if self._wake_r in readable:
             os.read(self._wake_r, 4096)
-            return "signal"
+            return "woken"
         if not readable:
             return "timer"
         happened = self._drain()
         return happened if happened is not None else "timer"
 
     def wake(self) -> None:
-        """End a wait at once; may be called from a signal handler."""
-        with contextlib.suppress(BlockingIOError):
+        """End a wait at once; for signal handlers and other threads."""
+        with contextlib.suppress(OSError):
             os.write(self._wake_w, b".")
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.deferral import defer_until
 from slurm_gpu_aware.gate.licence_gate import hold_gate
-from slurm_gpu_aware.selector.holding_pool import Shelf
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.slurm.client import SlurmClient
 
 __all__ = ["Heartbeat"]
@@ -37,7 +37,7 @@ class Heartbeat:
         self,
         client: SlurmClient,
         config: Config,
-        shelf: Shelf | None = None,
+        pool: HoldingPool | None = None,
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
@@ -45,7 +45,7 @@ class Heartbeat:
     ) -> None:
         self._client = client
         self._config = config
-        self._shelf = shelf
+        self._pool = pool
         self._clock = clock
         self._timer = timer
         self._stall_s = stall_s
@@ -98,16 +98,16 @@ class Heartbeat:
         end_s, created = hold_gate(self._client, self._config.gate, now, check=check)
         self._beats += 1
         self._held_until = end_s
-        if self._shelf is not None:
-            self._put_off(self._shelf, end_s)
-            if self._shelf.in_use:
+        if self._pool is not None:
+            self._put_off(self._pool, end_s)
+            if self._pool.in_use:
                 self._defer(end_s)
         if created:
             log.info("gate reservation %s created", self._config.gate.reservation)
             self.created.put(now)
 
     def _defer(self, until_s: float) -> None:
-        """Have the filter give new jobs a begin time while there is a shelf for them."""
+        """Have the filter give new jobs a begin time while there is a pool for them."""
         submit_file = self._config.events.submit_file
         if submit_file is None:
             return
@@ -116,16 +116,16 @@ class Heartbeat:
             self._deferring = True
         except OSError as exc:
             if self._deferring:
-                log.warning("Slurm tries new jobs before they lie on the shelf: %s", exc)
+                log.warning("Slurm tries new jobs before they lie in the holding pool: %s", exc)
             self._deferring = False
 
     @staticmethod
-    def _put_off(shelf: Shelf, gate_ends_s: float) -> None:
-        """Whatever becomes of the shelf, the gate comes first: it holds all parked jobs."""
+    def _put_off(pool: HoldingPool, gate_ends_s: float) -> None:
+        """Whatever becomes of the pool, the gate comes first: it holds all parked jobs."""
         try:
-            shelf.keep_closed(gate_ends_s)
+            pool.keep_closed(gate_ends_s)
         except SourceError as exc:
-            log.warning("the shelf could not be put off: %s", exc)
+            log.warning("the pool could not be put off: %s", exc)
 
     def _run(self) -> None:
         wait_s = self._config.selector.heartbeat_s

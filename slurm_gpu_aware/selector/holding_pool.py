@@ -1,6 +1,6 @@
-"""The shelf's reservation: kept closed by the heartbeat, filled and emptied by rounds.
+"""The holding pool: kept closed by the heartbeat, filled and emptied by rounds.
 
-Who is put there is `shelving`'s; what the reservation does in Slurm is `gate.holding_pool`'s.
+Which jobs are put there: `pool_choice`; what the reservation does in Slurm: `gate.holding_pool`.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from itertools import islice
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.deferral import begin_fields
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.holding_pool import (
     LAST_S,
     LICENCE,
-    create_shelf,
+    create_pool,
+    holding_pools,
     left_fields,
     lost_reservation,
-    shelves,
 )
-from slurm_gpu_aware.selector.recovery import in_parts
+from slurm_gpu_aware.gate.release import begin_fields
 from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 
-__all__ = ["Shelf", "ages_there", "stranded"]
+__all__ = ["HoldingPool", "ages_there", "stranded"]
 
 log = logging.getLogger(__name__)
 
 _GAP_S = 30.0
-"""The shelf opens so long behind the end of the gate: who is next in line starts first."""
+"""The pool opens so long behind the end of the gate: who is next in line starts first."""
 _LOOKED_S = 4.0
-"""Within this time Slurm's scheduler looks at a job that was taken from the shelf. If it does not,
-as while another job blocks the partition, the job is placed without: the look at placed jobs sees
-what holds it."""
+"""Within this time Slurm's scheduler looks at a job that was taken from the pool.
+
+If it does not, as while another job blocks the partition, the job is placed without: the start
+monitor sees what holds it."""
 _TRY_AGAIN_S = 600.0
-"""After Slurm has refused to make a shelf, or to let a job in."""
+"""After Slurm has refused to make a pool, or to let a job in."""
 _KIND_S = 60.0
 """So often one more of the jobs like one that a limit holds is tried."""
 _UNUSED_S = 60.0
-"""A shelf on which nothing lies is removed after this time."""
+"""A pool in which no job waits is removed after this time."""
 _SAVED_S = 15.0
 """Slurm has saved a new reservation after this time; before jobs, which name it, it must have."""
 _STRANDED = 100
-"""Jobs that one round takes from the shelf because they do not grow older there."""
+"""Jobs that one round takes from the holding pool because they do not grow older there."""
 _LOCK_S = 1.0
-"""A heartbeat waits no longer for a round that makes or removes a shelf."""
+"""A heartbeat waits no longer for a round that makes or removes a pool."""
 
 
 def ages_there(job: SlurmJob) -> bool:
@@ -61,14 +61,14 @@ def ages_there(job: SlurmJob) -> bool:
 
 
 def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
-    """Jobs that were held and released on a shelf and do not grow older there, some each round.
+    """Jobs that were held and released in a pool and do not grow older there, some each round.
 
     What is left of an array of which tasks stand in other records can be taken only one by one.
     """
     found = (
         job
         for job in jobs
-        if job.shelf is not None
+        if job.holding_pool is not None
         and job.reason == "Reservation"
         and not ages_there(job)
         and not (job.array_tasks is not None and job.array_id in split)
@@ -76,7 +76,7 @@ def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
     return list(islice(found, _STRANDED))
 
 
-class Shelf:
+class HoldingPool:
     """One reservation at a time that is closed; shared by the rounds and the heartbeat."""
 
     def __init__(
@@ -101,20 +101,20 @@ class Shelf:
         self._unfit: dict[str, float] = {}
         """Jobs that Slurm did not let in, and when."""
         self._lain: set[str] = set()
-        """Jobs that were seen on a shelf."""
+        """Jobs that were seen in a holding pool."""
         self._tried: dict[Hashable, float] = {}
 
     @property
     def in_use(self) -> bool:
-        """Whether there is a closed shelf that takes jobs."""
+        """Whether there is a closed pool that takes jobs."""
         return self._name is not None and self._timer() - self._made_at >= self._saved_s
 
     def holds(self, job: SlurmJob) -> bool:
-        """Whether a job lies on the closed shelf."""
-        return job.shelf is not None and job.shelf == self._name
+        """Whether a job lies in the closed pool."""
+        return job.holding_pool is not None and job.holding_pool == self._name
 
     def awaits(self, job: SlurmJob) -> bool:
-        """Whether Slurm has yet to say what holds a job that was taken from the shelf.
+        """Whether Slurm has yet to say what holds a job that was taken from the holding pool.
 
         An update of a job leaves it without a reason until the next pass of Slurm's scheduler.
         """
@@ -134,7 +134,7 @@ class Shelf:
     # -- the reservation ---------------------------------------------------------------------------
 
     def keep_closed(self, gate_ends_s: float) -> None:
-        """Put the shelf off until behind the gate's end. Raises SourceError."""
+        """Put the pool off until behind the gate's end. Raises SourceError."""
         if not self._lock.acquire(timeout=_LOCK_S):
             return
         try:
@@ -145,27 +145,27 @@ class Shelf:
                 self._name, opens_s + LAST_S, start_s=opens_s
             ):
                 return
-            log.warning("shelf %s has opened: its jobs wait at the gate", self._name)
+            log.warning("pool %s has opened: its jobs wait at the gate", self._name)
             self._name = None
         finally:
             self._lock.release()
 
     def _look(self) -> None:
-        """Go on with a shelf that an earlier selector has left, if it is still closed."""
+        """Go on with a pool that an earlier selector has left, if it is still closed."""
         now = self._clock()
-        found = shelves(self._client.reservations())
+        found = holding_pools(self._client.reservations())
         self._known = True
         if found and found[-1].start_s > now:
             self._name = found[-1].name
             self._used_at = self._timer()
 
     def _ready(self, gate_ends_s: float) -> str | None:
-        """Name of the closed shelf; made if there is none. None: there is none to use yet."""
+        """Name of the closed pool; made if there is none. None: there is none to use yet."""
         with self._lock:
             now = self._timer()
             if self._name is None and now - self._refused_at > _TRY_AGAIN_S:
                 try:
-                    self._name = create_shelf(self._client, self._clock(), gate_ends_s + _GAP_S)
+                    self._name = create_pool(self._client, self._clock(), gate_ends_s + _GAP_S)
                 except SourceError as exc:
                     self._refused_at = now
                     log.warning(
@@ -180,8 +180,8 @@ class Shelf:
             return self._name if self.in_use else None
 
     def tidy(self, jobs: Iterable[SlurmJob]) -> None:
-        """``jobs``: all pending ones. Remove a shelf that has not been used for a while."""
-        lying = [job for job in jobs if job.shelf is not None]
+        """``jobs``: all pending ones. Remove a pool that has not been used for a while."""
+        lying = [job for job in jobs if job.holding_pool is not None]
         self._lain |= {job.id for job in lying}
         now = self._timer()
         if self._name is None:
@@ -196,17 +196,12 @@ class Shelf:
                 self._name = None
             except SourceError as exc:
                 self._used_at = now  # not in every round
-                log.info("shelf %s stays: %s", self._name, exc)
+                log.info("pool %s stays: %s", self._name, exc)
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def put(
-        self,
-        jobs: Sequence[SlurmJob],
-        gate_ends_s: float,
-        between: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Put parked jobs on the shelf. Raises SourceError if Slurm does not answer."""
+    def put(self, jobs: Sequence[SlurmJob], gate_ends_s: float) -> None:
+        """Put parked jobs in the holding pool. Raises SourceError if Slurm does not answer."""
         now = self._timer()
         self._unfit = {i: at for i, at in self._unfit.items() if now - at < _TRY_AGAIN_S}
         wanted = [job for job in jobs if job.id not in self._unfit]
@@ -214,14 +209,12 @@ class Shelf:
         if name is None:
             return
         self._used_at = now
-        refused: dict[str, str] = {}
-        updates = [JobUpdate(job.id, (("ReservationName", name),)) for job in wanted]
-        for part in in_parts(updates):
-            between()
-            refused |= self._client.update_jobs(part)
+        refused = self._client.update_jobs(
+            [JobUpdate(job.id, (("ReservationName", name),)) for job in wanted]
+        )
         self._lain |= {job.id for job in wanted} - refused.keys()
         if any("reservation is invalid" in why for why in refused.values()):
-            log.warning("shelf %s is gone: another one is made", name)
+            log.warning("pool %s is gone: another one is made", name)
             with self._lock:
                 self._name = None
             return
@@ -229,59 +222,53 @@ class Shelf:
             log.info("job %s stays in Slurm's queue: %s", job_id, why)
         self._unfit |= dict.fromkeys(refused, now)
 
-    def take(self, jobs: Sequence[SlurmJob], between: Callable[[], object] = lambda: None) -> None:
-        """Take jobs from the shelf, so that Slurm looks at them. Raises SourceError."""
+    def take(self, jobs: Sequence[GatedJob]) -> None:
+        """Take jobs from the pool, so that Slurm looks at them. Raises SourceError."""
         now = self._timer()
         self._taken = {i: at for i, at in self._taken.items() if now - at < 2 * _LOOKED_S}
-        updates = []
-        for job in jobs:
-            self._taken[job.id] = now
-            original = parse(job.admin_comment)
-            begin = begin_fields(job, original, self._clock()) if original is not None else ()
-            updates.append(JobUpdate(job.id, left_fields(job) + begin))
-        self._send(updates, between)
+        self._taken |= {job.id: now for job in jobs}
+        begun = self._clock()
+        self._send([JobUpdate(j.id, left_fields(j.job) + begin_fields(j, begun)) for j in jobs])
 
     def free(self, jobs: Iterable[SlurmJob], split: Set[int]) -> None:
-        """Take from any shelf who must not lie there, and nobody would take from there.
+        """Take from any holding pool who must not lie there, and nobody would take from there.
 
         An operator opened its gate while a round put it there, or changed its licences; or it is
         `stranded`. ``split``: see `update_ids`. Raises SourceError if Slurm does not answer.
         """
         updates = []
         for job in jobs:
-            if job.shelf is None:
+            if job.holding_pool is None:
                 continue
             try:
                 updates += [JobUpdate(i, left_fields(job)) for i in update_ids(job, split)]
-                log.info("job %s is taken from the shelf", job.id)
+                log.info("job %s is taken from the holding pool", job.id)
             except ValueError as exc:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)
-        self._send(updates, lambda: None)
+        self._send(updates)
 
     def rescue(self, jobs: Iterable[SlurmJob], asked_for_none: Callable[[SlurmJob], bool]) -> None:
-        """Give back to Slurm's queue who is held because Slurm lost the shelf that it lay on.
+        """Give back to Slurm's queue who is held because Slurm lost the pool that it lay on.
 
         ``jobs``: parked ones. Slurm holds them if it starts and the reservation is not valid any
         more (its licence has gone) or was not saved. A job whose user named a reservation that is
         gone is held by plain Slurm as well, and stays so. ``asked_for_none``: whether a job came
-        without one, of jobs that this selector has not seen on a shelf.
+        without one, of jobs that this selector has not seen in a holding pool.
         """
         lost = [
             job.id
             for job in jobs
-            if job.shelf is None
+            if job.holding_pool is None
             and lost_reservation(job)
             and (job.id in self._lain or asked_for_none(job))
         ]
         if lost:
-            log.warning("Slurm has lost the shelf: %d jobs are let go from there", len(lost))
+            log.warning("Slurm has lost the pool: %d jobs are let go from there", len(lost))
             self._client.release_jobs(lost)
 
-    def _send(self, updates: Sequence[JobUpdate], between: Callable[[], object]) -> None:
-        for part in in_parts(updates):
-            between()
-            for job_id, why in self._client.update_jobs(part).items():
-                log.warning("job %s could not be taken from the shelf: %s", job_id, why)
+    def _send(self, updates: Sequence[JobUpdate]) -> None:
+        for job_id, why in self._client.update_jobs(updates).items():
+            log.warning("job %s could not be taken from the holding pool: %s", job_id, why)
 
     def forget(self, known: Set[str]) -> None:
         """Drop what is known of jobs that are gone."""

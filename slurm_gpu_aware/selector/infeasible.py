@@ -1,4 +1,4 @@
-"""Jobs that no exact placement will ever fit, although Slurm itself could start them.
+"""Infeasible jobs: no exact placement will ever fit them, although Slurm itself could start them.
 
 Drained GPUs may leave two nodes without a common set of indices, or 4 + 2 GPUs where a job asks for
 6. At our gate such a job would wait until somebody mends the nodes; plain Slurm would start it.
@@ -10,17 +10,17 @@ the reason, which the policy states itself, names the option.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.selector.placer import Candidate
-from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["fits_by_counts", "left_to_slurm"]
 
@@ -28,23 +28,18 @@ __all__ = ["fits_by_counts", "left_to_slurm"]
 def left_to_slurm(
     waiting: Iterable[Waiting],
     candidates: Mapping[str, Candidate],
-    parked: Iterable[SlurmJob],
+    parked: Iterable[GatedJob],
     cluster: Cluster,
-    between: Callable[[], object] = lambda: None,
-) -> list[tuple[SlurmJob, str]]:
-    """Parked records, each with the reason, that never fit our way but fit by numbers.
-
-    ``between``: called before each job; there may be thousands.
-    """
-    records = {job.raw_id: job for job in parked}
-    found: dict[int, tuple[SlurmJob, str]] = {}
+) -> list[tuple[GatedJob, str]]:
+    """Parked records, each with the reason, that never fit our way but fit by numbers."""
+    records = {job.job.raw_id: job for job in parked}
+    found: dict[int, tuple[GatedJob, str]] = {}
     fit: dict[object, bool] = {}
     for entry in waiting:
-        between()
         candidate = candidates.get(entry.job_id)
         if not entry.never or entry.by_policy or candidate is None:
             continue
-        number = candidate.job.raw_id
+        number = candidate.gated.job.raw_id
         if number in found:  # another task of its array
             continue
         shape = shape_of(candidate.request)
@@ -60,13 +55,13 @@ def fits_by_counts(request: Request, cluster: Cluster) -> bool:
 
     Where the request does not fix the count per node the GPUs may be spread unevenly.
     """
-    if (kept := request.together) is not None:
+    if (kept := request.node_groups) is not None:
         # What Slurm would not start either stays with us.
         inside = request.eligible
         parts = [kept.of == group for group in np.unique(kept.of[kept.of >= 0])]
         return any(
             fits_by_counts(
-                replace(request, together=None, eligible=p if inside is None else p & inside),
+                replace(request, node_groups=None, eligible=p if inside is None else p & inside),
                 cluster,
             )
             for p in parts

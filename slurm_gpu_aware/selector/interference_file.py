@@ -14,7 +14,7 @@ from typing import Any
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
-from slurm_gpu_aware.text_file import parse_json, read_text
+from slurm_gpu_aware.text_file import read_object
 
 __all__ = ["read_interference"]
 
@@ -28,9 +28,9 @@ def read_interference(path: Path | str) -> tuple[InterferenceProfile, tuple[str,
         The file cannot be read, is no JSON, lacks ``solo`` or ``collocation``, or has no run time
         of a job beside another.
     """
-    content = parse_json(read_text(path), path)
+    content = read_object(path)
     for part in ("solo", "collocation"):
-        if not isinstance(content, dict) or not isinstance(content.get(part), dict):
+        if not isinstance(content.get(part), dict):
             raise SourceError(f"{path}: no object {part!r}; is it a profile file?")
     bad: list[str] = []
     solo: dict[Workload, float] = {}

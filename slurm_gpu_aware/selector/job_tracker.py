@@ -1,4 +1,4 @@
-"""What became of the jobs that we placed: started, ended, requeued. Writes it to the ledger."""
+"""Job tracker: what became of the jobs that were placed, written into the ledger."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.admin_comment import parse
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.holding_pool import lost_reservation
-from slurm_gpu_aware.gate.index_types import index_type
-from slurm_gpu_aware.gate.job_marker import HAND, mark_of
-from slurm_gpu_aware.gate.licence_gate import is_parked
-from slurm_gpu_aware.selector.ledger_writer import Books, Entry
+from slurm_gpu_aware.gate.job_marker import BOUND
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.names import index_type
+from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
-__all__ = ["Tracked", "Watch"]
+__all__ = ["JobTracker", "Tracked"]
 
 log = logging.getLogger(__name__)
 
-_ALONE = frozenset({"opened_by_hand", "started", "ended"})
+_TOLD = frozenset({"opened_by_hand", "started", "ended"})
+"""Last events of a job without a decision after which nothing has to be told of its opening."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Tracked:
 
     decision: Entry | None
     """In the ledger; None: it is not there."""
-    state: str
+    phase: JobPhase
     nodes: tuple[str, ...]
     slots: tuple[int, ...] | None
     """None: Slurm picks the GPUs."""
@@ -39,17 +39,19 @@ class Tracked:
     opened_at: float | None = None
     """The same, Unix seconds."""
     raw_id: int | None = None
-    """Slurm's number of its record, once we have seen it placed."""
+    """Slurm's number of its record, once it was seen placed."""
     victims: frozenset[str] = frozenset()
     """Jobs that have to go first; Slurm may give them time for that."""
 
 
 @dataclass
-class Watch:
-    """Placed jobs by id, from the ledger and from what Slurm shows."""
+class JobTracker:
+    """Placed jobs by id, from the ledger and from what Slurm shows.
 
-    books: Books
-    config: Config
+    The start monitor, in a thread of its own, withdraws decisions; all else is the main thread's.
+    """
+
+    ledger: LedgerWriter
     placed: dict[str, Tracked] = field(default_factory=dict)
     _seen_parked: set[str] = field(default_factory=set)
     _seen_alone: dict[str, str] = field(default_factory=dict)
@@ -57,26 +59,44 @@ class Watch:
 
     def load(self) -> None:
         """Take up the decisions that a previous selector left open."""
-        for decision in self.books.open_decisions():
+        for decision in self.ledger.open_decisions():
             slots = tuple(decision.slots[0]) if decision.exact and decision.slots else None
-            tracked = Tracked(
-                Entry(decision.id), decision.state, tuple(decision.nodes), slots, decision.restarts
+            self.placed[decision.job_id] = Tracked(
+                Entry(decision.id),
+                JobPhase(decision.state),
+                tuple(decision.nodes),
+                slots,
+                decision.restarts,
+                victims=frozenset(decision.victims),
             )
-            tracked.victims = frozenset(decision.victims)
-            self.placed[decision.job_id] = tracked
 
-    def observe(self, jobs: Iterable[SlurmJob], now: float, unread: Set[int] = frozenset()) -> None:
+    def withdraw(self, job_id: str, detail: Mapping[str, Any], now: float) -> None:
+        """The job's binding is gone: its open decision, if it has one, comes to nothing."""
+        tracked = self.placed.pop(job_id, None)
+        if tracked is not None:
+            self.ledger.outcome(tracked.decision, JobPhase.WAITING, now, detail)
+
+    def observe(
+        self,
+        jobs: Iterable[SlurmJob],
+        gated: Iterable[GatedJob],
+        now: float,
+        unread: Set[int] = frozenset(),
+    ) -> None:
         """Compare with what Slurm shows and write down what changed.
 
-        ``unread``: records that are there but could not be read; their jobs are not gone.
+        ``jobs``: all; ``gated``: ours among them. ``unread``: records that are there but could
+        not be read; their jobs are not gone.
         """
         known = {job.id: job for job in jobs}
-        for job in known.values():
-            if is_parked(job, self.config.gate):
-                self._parked(job, now)
-            elif job.id not in self.placed and self._seen_alone.get(job.id) != job.state:
-                self._seen_alone[job.id] = job.state
-                self._alone(job, now)
+        closed: set[str] = set()
+        for ours in gated:
+            if ours.closed:
+                closed.add(ours.id)
+                self._parked(ours.job, now)
+            elif ours.id not in self.placed and self._seen_alone.get(ours.id) != ours.job.state:
+                self._seen_alone[ours.id] = ours.job.state
+                self._alone(ours, now)
         self._seen_parked.intersection_update(known)
         for job_id in self._seen_alone.keys() - known.keys():
             del self._seen_alone[job_id]
@@ -91,57 +111,56 @@ class Watch:
             elif found.state in HOLDING:
                 self._started(found, tracked, now)
             elif found.state != "PENDING":
-                if tracked.state != "started":
+                if tracked.phase is not JobPhase.STARTED:
                     self._started(found, tracked, now)
                 self._ended(job_id, tracked, {"state": found.state}, now)
-            else:
+            elif (
+                job_id not in closed
+            ):  # prepared or parked again: round and start monitor see to it
                 self._pending(found, tracked, now)
 
-    def _alone(self, job: SlurmJob, now: float) -> None:
+    def _alone(self, gated: GatedJob, now: float) -> None:
         """Tell of a job of ours whose gate an operator opened, or that started without us."""
-        if parse(job.admin_comment) is None:
+        job, marker = gated.job, gated.marker
+        runs = gated.phase is JobPhase.STARTED and bool(job.nodes)
+        by_hand = marker is not None and marker.phase is JobPhase.OPENED
+        if not runs and not by_hand:
             return
-        mark = mark_of(job.admin_comment)
-        runs = job.state in HOLDING and bool(job.nodes)
-        opened = mark if mark is not None and mark.state == HAND else None
-        if not runs and opened is None:
-            return
-        last = self.books.last_event(job.id)
-        left = last is not None and "left_to_slurm" in last.detail
-        if opened is not None and not left and (last is None or last.kind not in _ALONE):
-            self.books.event(job.id, "opened_by_hand", {}, opened.at)
+        last = self.ledger.last_event(job.id)
+        if by_hand and marker is not None and (last is None or last.kind not in _TOLD):
+            self.ledger.event(job.id, "opened_by_hand", {}, marker.at)
         if runs:
-            tracked = Tracked(None, "started", tuple(job.nodes), None, job.restarts)
+            tracked = Tracked(None, JobPhase.STARTED, tuple(job.nodes), None, job.restarts)
             tracked.raw_id = job.raw_id
             self.placed[job.id] = tracked
             if last is None or last.kind != "started":
                 detail: dict[str, Any] = {"start_s": job.start_s, "gpus": _gpus_of(job)}
-                if mark is None or opened is not None:
+                if marker is None or marker.phase not in BOUND:
                     detail["without_us"] = True
-                self.books.event(job.id, "started", detail, job.start_s or now)
+                self.ledger.event(job.id, "started", detail, job.start_s or now)
 
     def _parked(self, job: SlurmJob, now: float) -> None:
         self._seen_alone.pop(job.id, None)
         if job.id in self._seen_parked:
             return
         self._seen_parked.add(job.id)
-        if not self.books.has_event(job.id, "parked"):
+        if not self.ledger.has_event(job.id, "parked"):
             detail: dict[str, Any] = {"user": job.user, "reason": job.reason}
             if not lost_reservation(job):
                 detail["reservation"] = job.reservation
-            self.books.event(job.id, "parked", detail, now)
+            self.ledger.event(job.id, "parked", detail, now)
 
     def asked_for_none(self, job: SlurmJob) -> bool:
         """Whether a job came without a reservation of its user's, as far as is written."""
-        first = self.books.first_event(job.id, "parked")
+        first = self.ledger.first_event(job.id, "parked")
         return first is not None and first.detail.get("reservation", "") is None
 
     def _started(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
-        if tracked.state == "started" and job.restarts == tracked.restarts:
+        if tracked.phase is JobPhase.STARTED and job.restarts == tracked.restarts:
             return
         if not job.nodes:
             return  # it ended without having run
-        if tracked.state == "started" and job.state == "COMPLETING":
+        if tracked.phase is JobPhase.STARTED and job.state == "COMPLETING":
             return  # on its way back to the queue
         detail: dict[str, Any] = {"start_s": job.start_s, "restarts": job.restarts}
         got = _gpus_of(job)
@@ -158,11 +177,11 @@ class Watch:
                 ",".join(tracked.nodes),
                 list(tracked.slots or ()),
             )
-        tracked.state = "started"
+        tracked.phase = JobPhase.STARTED
         tracked.restarts = job.restarts
         log.info("job %s started on %s", job.id, got or ",".join(job.nodes))
-        self.books.outcome(tracked.decision, "started", job.start_s or now, detail)
-        self.books.event(job.id, "started", detail, job.start_s or now)
+        self.ledger.outcome(tracked.decision, JobPhase.STARTED, job.start_s or now, detail)
+        self.ledger.event(job.id, "started", detail, job.start_s or now)
 
     @staticmethod
     def _as_planned(job: SlurmJob, got: Mapping[str, list[int]], tracked: Tracked) -> bool:
@@ -178,23 +197,21 @@ class Watch:
 
     def _ended(self, job_id: str, tracked: Tracked, detail: Mapping[str, Any], now: float) -> None:
         log.info("job %s ended: %s", job_id, detail["state"])
-        self.books.outcome(tracked.decision, "ended", now, detail)
-        self.books.event(job_id, "ended", detail, now)
-        del self.placed[job_id]
+        self.ledger.outcome(tracked.decision, JobPhase.ENDED, now, detail)
+        self.ledger.event(job_id, "ended", detail, now)
+        self.placed.pop(job_id, None)
 
     def _pending(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
-        if is_parked(job, self.config.gate):
-            return  # prepared, or parked again: rounds and recovery see to it
-        if tracked.state == "started" or job.restarts > tracked.restarts:
-            if tracked.state != "requeued":
+        if tracked.phase is JobPhase.STARTED or job.restarts > tracked.restarts:
+            if tracked.phase is not JobPhase.REQUEUED:
                 log.info("job %s was requeued", job.id)
-                self.books.event(job.id, "requeued", {"restarts": job.restarts}, now)
-            tracked.state = "requeued"
-        elif tracked.state in ("planned", "prepared"):
+                self.ledger.event(job.id, "requeued", {"restarts": job.restarts}, now)
+            tracked.phase = JobPhase.REQUEUED
+        elif tracked.phase in (JobPhase.PLANNED, JobPhase.PREPARED):
             # A selector that died after opening the gate could not write it down.
-            tracked.state = "released"
-            self.books.outcome(tracked.decision, "released", now, {"seen_later": True})
-            self.books.event(job.id, "released", {"seen_later": True}, now)
+            tracked.phase = JobPhase.RELEASED
+            self.ledger.outcome(tracked.decision, JobPhase.RELEASED, now, {"seen_later": True})
+            self.ledger.event(job.id, "released", {"seen_later": True}, now)
 
 
 def _gpus_of(job: SlurmJob) -> dict[str, list[int]]:

@@ -1,4 +1,4 @@
-"""The ledger as the daemon keeps it: a store that is damaged, missing or busy stops nothing.
+"""Ledger writer: a store that is damaged, missing or busy stops nothing.
 
 Every call here either writes or, if the store cannot be used, logs that once and goes on. Opening
 is tried again from time to time. While another process writes to it (a sweep, an import) what is
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
 
 if TYPE_CHECKING:
+    from slurm_gpu_aware.model.profile import Profile
     from slurm_gpu_aware.store.database import Store
     from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
-    from slurm_gpu_aware.store.profiles import Profile
 
-__all__ = ["Books", "Entry"]
+__all__ = ["Entry", "LedgerWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Entry:
     """Its number there; None: it is not written, or not yet."""
 
 
-class Books:
+class LedgerWriter:
     """Ledger and profile of one store, by whatever state the store is in."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,6 +69,8 @@ class Books:
         self._busy_until = -float("inf")
         self._later = 0
         self._publisher: threading.Thread | None = None
+        self._owner = threading.current_thread()
+        """The thread that opens the store; others only hand over what is to be written."""
         self.private = True
         """Only the owner and the group may read what is published; so until Slurm has told that
         users may see each other's jobs."""
@@ -267,6 +269,8 @@ class Books:
 
     def _write(self, call: Callable[[Ledger], object]) -> None:
         self._kept.append(call)
+        if threading.current_thread() is not self._owner:
+            return  # the main thread writes it at its next call
         if len(self._kept) > _MOST_KEPT and self._clock() < self._busy_until:
             self._kept.popleft()
             self._lost += 1

@@ -1,143 +1,76 @@
-"""Jobs of ours whose AdminComment somebody overwrote, so that Slurm no longer tells what they are.
-
-They cannot be placed any more: Slurm handles them alone from then on, with what their users asked
-for. That they are ours, and what that was, the ledger knows.
-"""
+"""Orphans of the site: found, and left to Slurm with what their users asked for."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Set
 
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.holding_pool import left_fields
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.index_types import placed_slots
-from slurm_gpu_aware.gate.release import Pinned, reopen
+from slurm_gpu_aware.gate.orphans import bound_orphan, unbound_orphan
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.job_tracker import Watch
-from slurm_gpu_aware.selector.ledger_writer import Books
-from slurm_gpu_aware.selector.release import Leaver
-from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
-from slurm_gpu_aware.store.ledger import Decision
+from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.leaver import Leaver
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = ["RECORD", "Strays", "pinned_stray"]
+__all__ = ["Orphans"]
 
 log = logging.getLogger(__name__)
 
-RECORD = "record"
-"""Key in a decision's outcome of the AdminComment that the job was parked with."""
 _WHY = "its AdminComment was overwritten"
-_MOST_TASKS = 500
-"""Tasks of one array that one round leaves to Slurm one by one."""
 
 
-def pinned_stray(job: SlurmJob, decisions: Callable[[str], Sequence[Decision]]) -> Pinned | None:
-    """A job that is bound to what the ledger's last decision about it says; None: it is not.
-
-    A number may have been given anew, so user and pins must be those of the decision.
-    """
-    found = decisions(job.id)
-    if not found or found[-1].user != job.user:
-        return None
-    last = found[-1]
-    slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job)
-    decided = tuple(sorted(last.slots[0])) if last.exact and last.slots else None
-    there = bool(job.req_nodes) and set(job.req_nodes) == set(last.nodes)
-    if slots != decided if slots is not None else not there:
-        return None
-    record = last.outcome.get(RECORD)
-    return Pinned.of(job, record) if isinstance(record, str) else None
-
-
-class Strays:
-    """Finds them and opens their gate."""
+class Orphans:
+    """Finds orphans and opens their gate."""
 
     def __init__(
         self,
-        client: SlurmClient,
-        config: Config,
-        books: Books,
-        watch: Watch,
+        gate: GateConfig,
+        ledger: LedgerWriter,
+        tracker: JobTracker,
         backoff: Backoff,
         leaver: Leaver,
     ) -> None:
-        self._client = client
-        self._gate = config.gate
-        self._books = books
-        self._watch = watch
+        self._gate = gate
+        self._ledger = ledger
+        self._tracker = tracker
         self._backoff = backoff
         self._leaver = leaver
 
-    def open(
-        self, jobs: Iterable[SlurmJob], now: float, split: Set[int], *, gate_held: bool
+    def leave(
+        self, pending: Iterable[SlurmJob], now: float, split: Set[int], *, gate_held: bool
     ) -> None:
-        """Give them to Slurm; those that are pinned only while the gate is held.
+        """Leave orphans to Slurm; bound ones only while the gate is held.
 
-        A job that the ledger does not know is left alone: its owner may ask for our licence, an
+        A job that the ledger does not know stays as it is: its owner may ask for our licence, an
         operator for GPUs by their index.
         """
-        plain: dict[str, list[JobUpdate]] = {}
-        pinned: list[Pinned] = []
-        for job in jobs:
-            if not self.looks_ours(job) or self._backoff.wait_s(job.id, "Licenses") is not None:
+        found: list[tuple[GatedJob, str]] = []
+        for job in pending:
+            if not self._looks_ours(job) or self._backoff.wait_s(job.id, "Licenses") is not None:
                 continue
-            bound = pinned_stray(job, self._books.decisions)
+            decisions = self._ledger.decisions(job.id)
+            bound = bound_orphan(job, self._gate, decisions[-1] if decisions else None)
             if bound is not None:
-                pinned.append(bound)
+                if gate_held:
+                    found.append((bound, _WHY))
             elif job.licence_count(self._gate.licence) and self._known(job):
-                plain |= self._opened(job, split)
-        self._leaver.send(plain, dict.fromkeys(plain, _WHY), now)
-        if gate_held and pinned:
-            self._reopen(pinned, now)
+                found.append((unbound_orphan(job, self._gate), _WHY))
+        self._leaver.leave(found, now, split)
 
-    def looks_ours(self, job: SlurmJob) -> bool:
-        """Pending without a record of ours, but with our licence or pins, or placed by us."""
-        return (
-            job.state == "PENDING"
-            and parse(job.admin_comment) is None
-            and (
-                job.licence_count(self._gate.licence) > 0
-                or job.id in self._watch.placed
-                or placed_slots(job.tres_per_node) is not None
-                or placed_slots(job.tres_per_job) is not None
-            )
+    def _looks_ours(self, job: SlurmJob) -> bool:
+        """Whether a job without a record has our licence or a binding, or was placed by us."""
+        return parse(job.admin_comment) is None and (
+            job.licence_count(self._gate.licence) > 0
+            or job.id in self._tracker.placed
+            or placed_slots(job.tres_per_node) is not None
+            or placed_slots(job.tres_per_job) is not None
         )
 
     def _known(self, job: SlurmJob) -> bool:
         """Whether it was seen at the gate, itself or before it was split off its array."""
         names = dict.fromkeys([job.id, str(job.array_id or job.id)])
-        return any(self._books.has_event(name, "parked") for name in names)
-
-    def _opened(self, job: SlurmJob, split: Set[int]) -> dict[str, list[JobUpdate]]:
-        own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != self._gate.licence)
-        try:
-            ids = update_ids(job, split, _MOST_TASKS)
-            fields = (("Licenses", own), *left_fields(job))
-            return {job.id: [JobUpdate(job_id, fields) for job_id in ids]}
-        except ValueError as exc:
-            log.error("release job %s by hand, its gate cannot be opened: %s", job.id, exc)
-            self._backoff.punish(job.id)
-            return {}
-
-    def _reopen(self, pinned: Sequence[Pinned], now: float) -> None:
-        wrong = reopen(self._client, self._gate, pinned, now)
-        for entry in pinned:
-            job_id = entry.job.id
-            if job_id in wrong:
-                wait_s = self._backoff.punish(job_id)
-                log.warning(
-                    "job %s: %s, and it could not be given back its request: %s; tried again in"
-                    " %.0f s",
-                    job_id,
-                    _WHY,
-                    wrong[job_id],
-                    wait_s,
-                )
-                continue
-            log.info("job %s is left to Slurm with its original request: %s", job_id, _WHY)
-            tracked = self._watch.placed.pop(job_id, None)
-            if tracked is not None:
-                self._books.outcome(tracked.decision, "reparked", now, {"why": _WHY})
-            self._books.event(job_id, "released", {"left_to_slurm": _WHY}, now)
+        return any(self._ledger.has_event(name, "parked") for name in names)

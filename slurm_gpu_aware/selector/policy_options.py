@@ -8,15 +8,12 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
-from slurm_gpu_aware.placement.policy import make_policy, option_names, policy_names
+from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
 from slurm_gpu_aware.selector.interference_file import read_interference
 
 __all__ = ["policy_options"]
 
 log = logging.getLogger(__name__)
-
-_PER_JOB = frozenset({"application", "waited_s"})
-"""Options that differ from job to job: the planner gives them."""
 
 
 def policy_options(config: Config) -> dict[str, dict[str, Any]]:
@@ -40,7 +37,7 @@ def _options(config: Config, policy: str, given: Mapping[str, Any]) -> dict[str,
 
     if policy not in policy_names():
         raise wrong(policy, f"unknown policy; known: {', '.join(policy_names())}")
-    valid = option_names(policy) - _PER_JOB
+    valid = option_names(policy)
     found: dict[str, Any] = {}
     for name, value in given.items():
         key = f"{policy}.{name}"

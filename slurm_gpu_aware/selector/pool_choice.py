@@ -1,7 +1,7 @@
-"""Which parked jobs wait on the shelf, and which of a plan's jobs must leave it first.
+"""Pool choice: which parked jobs wait in the holding pool, and which must leave it first.
 
 Few jobs are left in Slurm's own queue, so that a pass of its scheduler stays cheap whatever is
-parked: those that are next in line. A job for which a plan has free GPUs is taken from the shelf
+parked: those that are next in line. A job for which a plan has free GPUs is taken from the pool
 first, and placed once Slurm has looked at it: only then does Slurm show whether a limit holds it.
 Of jobs alike that a limit holds one is left in the queue, and shows when the limit no longer does.
 """
@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from slurm_gpu_aware.gate.deferral import only_deferred
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.selector.holding_pool import Shelf, ages_there
+from slurm_gpu_aware.selector.holding_pool import HoldingPool, ages_there
 from slurm_gpu_aware.selector.placer import Candidate, task_number
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["TAKEN", "Alike", "alike", "is_limit", "limits", "placeable", "spare"]
 
 TAKEN = "GPUs are free for it; it is placed as soon as Slurm has looked at its limits"
-"""Why a job waits that has been taken from the shelf."""
-_MOST = 500
+"""Why a job waits that has been taken from the pool."""
+_MAX_JOBS = 500
 """Jobs that one round puts there; 2 ms each."""
 _NO_TASK = 1 << 62
 
@@ -40,31 +40,31 @@ def alike(job: SlurmJob) -> Alike:
 
 
 def limits(jobs: Iterable[SlurmJob]) -> dict[Alike, SlurmJob]:
-    """For each kind of jobs one, not on a shelf, that Slurm shows as held by a limit."""
+    """For each kind of jobs one, not in a pool, that Slurm shows as held by a limit."""
     found: dict[Alike, SlurmJob] = {}
     for job in jobs:
-        if job.shelf is None and is_limit(job.reason):
+        if job.holding_pool is None and is_limit(job.reason):
             found.setdefault(alike(job), job)
     return found
 
 
 def spare(
-    jobs: Sequence[SlurmJob], plannable: Set[str], room: int, split: Set[int]
+    jobs: Sequence[GatedJob], plannable: Set[str], room: int, split: Set[int]
 ) -> list[SlurmJob]:
     """Of parked jobs in Slurm's order those that need not stand in Slurm's own queue.
 
     Parameters
     ----------
-    jobs : parked jobs, none of them on a closed shelf.
+    jobs : parked jobs, none of them in a closed pool.
     plannable : reasons that say that nothing but the gate holds a job.
     room : how many stay there.
-    split : arrays of several records; an update of what is left of one would touch them all.
+    split : arrays of several records; an update of what is left of one would change them all.
     """
     tried = [
-        job
-        for job in jobs
-        if job.reservation is None
-        and (job.reason in plannable or is_limit(job.reason) or only_deferred(job))
+        gated.job
+        for gated in jobs
+        if gated.job.reservation is None
+        and (gated.job.reason in plannable or is_limit(gated.job.reason) or gated.only_deferred)
     ]
     if len(tried) <= room:
         return []
@@ -75,29 +75,24 @@ def spare(
         if ages_there(job)
         and job.id not in shown
         and not (job.array_tasks is not None and job.array_id in split)
-    ][:_MOST]
+    ][:_MAX_JOBS]
 
 
 def placeable(
-    assignments: Sequence[Assignment], candidates: Mapping[str, Candidate], shelf: Shelf
-) -> tuple[list[Assignment], list[str]]:
-    """(What can be placed now, ids of jobs at which Slurm looks first).
+    assignments: Sequence[Assignment], candidates: Mapping[str, Candidate], pool: HoldingPool
+) -> tuple[list[Assignment], list[GatedJob]]:
+    """(What can be placed now, the jobs at which Slurm looks first).
 
     Slurm rejects the later tasks of an array in a pass in which it has rejected one.
     """
-    waits = [
-        a.job_id
-        for a in assignments
-        if shelf.holds(candidates[a.job_id].job) or shelf.awaits(candidates[a.job_id].job)
-    ]
+    chosen = {a.job_id: candidates[a.job_id].gated for a in assignments}
+    waits = [g for g in chosen.values() if pool.holds(g.job) or pool.awaits(g.job)]
     first: dict[int, int] = {}
-    for job in (candidates[job_id].job for job_id in waits):
+    for job in (gated.job for gated in waits):
         if job.array_id is not None:
             first[job.array_id] = min(task_number(job.id), first.get(job.array_id, _NO_TASK))
-    later = [
-        a.job_id
-        for a in assignments
-        if task_number(a.job_id) > first.get(candidates[a.job_id].job.array_id or 0, _NO_TASK)
-    ]
-    stay = {*waits, *later}
-    return [a for a in assignments if a.job_id not in stay], list(dict.fromkeys(waits + later))
+    stay = {gated.id: gated for gated in waits}
+    for job_id, gated in chosen.items():
+        if task_number(job_id) > first.get(gated.job.array_id or 0, _NO_TASK):
+            stay.setdefault(job_id, gated)
+    return [a for a in assignments if a.job_id not in stay], list(stay.values())

@@ -1,145 +1,267 @@
-"""Looks at placed jobs that have not started: between rounds, and inside long ones.
+"""Start monitor: polls released jobs until they run, and parks again those that cannot start.
 
-One that cannot start keeps its GPUs and its node from others. On a large site a round takes
-seconds, so it does not wait for the next one: a round asks here between its phases, between two
-jobs that it plans, and between the updates that it sends, whether a second has passed.
-
-What a round read before a look is stale for the jobs that the look has parked again: for that
-round their GPUs stay taken, which is safe, and the next round follows at once.
+A released job that cannot start keeps its GPUs, and its node, from others. On a large site a round
+takes seconds, so the monitor has a thread of its own. It is the only part of the selector that
+parks jobs again. A round that has read a job before the monitor closed its gate leaves the job
+alone (`StartMonitor.taken`): for that round its GPUs stay taken, and the next one follows at once.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.selector.recovery import FEW, Recovery, is_released
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
+from slurm_gpu_aware.gate.release import FEW, release
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.selector.backoff import STALE_S, Backoff
+from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob
 
-__all__ = ["Looks"]
+__all__ = ["StartMonitor"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
-"""Between two looks, however long they take."""
+_POLL_S = 1.0
+"""Between two polls, however long they take."""
 _SOON_S = 0.5
-"""Between two quick looks while nothing else is done."""
+"""Between two quick polls."""
 _QUICK_S = 0.5
-"""If all jobs were last read within this time, a look at more than a few reads them all: one by
-one a few take as long."""
+"""If reading all jobs takes less, a poll of more than a few reads them all: one by one a few take
+as long."""
+_STARTING = frozenset(
+    {
+        "None",
+        "Priority",
+        "Resources",
+        "Cleaning",
+        NODE_TAKEN,  # by another job that is placed there and goes first
+    }
+)
+"""Reasons of a placed job that is about to start."""
+_NEVER_THERE = "held by BadConstraints"
+"""Slurm finds that it can never start on the nodes that it was given."""
 
 
-class Looks:
-    """Who is placed and has not started, and when to look there again."""
+class StartMonitor:
+    """Which jobs are released and have not started; parks again those that cannot start."""
 
     def __init__(
         self,
         client: SlurmClient,
         config: Config,
-        recovery: Recovery,
+        ledger: LedgerWriter,
+        tracker: JobTracker,
+        backoff: Backoff,
         gate_held: Callable[[float], bool],
         *,
+        wake: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.time,
-        timer: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``wake`` starts a round: jobs were parked again, which frees GPUs, or have started."""
         self._client = client
         self._config = config
-        self._recovery = recovery
+        self._ledger = ledger
+        self._tracker = tracker
+        self._backoff = backoff
         self._gate_held = gate_held
+        self._wake = wake
         self._clock = clock
-        self._timer = timer
-        self._begun = self._ended = -math.inf
+        self._timer = backoff.timer  # a clock that is set must not keep a job bound
+        self._lock = threading.Lock()
+        self._due = threading.Event()
+        self._stopping = False
+        self._starting: dict[str, float] = {}
+        """Released job -> steady time at which it was first seen so, those polled last behind."""
+        self._lost_nodes: frozenset[str] = frozenset()
+        self._grace_s = 0.0
+        self._in_hand: frozenset[str] = frozenset()
+        self._taken: set[str] = set()
         self._all_took_s = math.inf
-        self.starting: list[str] = []
-        """Jobs whose gate is open and that have not started, as of the last round or look."""
-        self.parked: set[str] = set()
-        """Jobs that looks meant to park again since a round read all."""
-        self.freed = 0
-        """How many of them were: their GPUs can be planned with as soon as all is read anew."""
+        self._thread = threading.Thread(target=self._run, name="start monitor", daemon=True)
 
-    def read_all(self) -> list[SlurmJob]:
-        """All jobs; how long that takes is remembered. Raises SourceError."""
-        began = self._timer()
-        jobs = self._client.jobs()
-        self._all_took_s = self._timer() - began
-        return jobs
+    # -- what rounds tell and ask ------------------------------------------------------------------
 
-    def seen(self, starting: Iterable[str]) -> None:
-        """A round has read all jobs; these are the placed ones that have not started."""
-        self.starting = list(starting)
-        self.parked, self.freed = set(), 0
-        self._begun = self._ended = self._timer()
+    def round_begins(self) -> None:
+        """A round is about to read all jobs."""
+        with self._lock:
+            self._taken = set(self._in_hand)
+
+    def taken(self) -> frozenset[str]:
+        """Jobs that were taken back since the round began: what it has read of them is old."""
+        with self._lock:
+            return frozenset(self._taken)
+
+    def watch(
+        self, released: Sequence[GatedJob], lost_nodes: frozenset[str], *, grace_s: float = 0.0
+    ) -> None:
+        """A round has read all jobs; these are the released ones that have not started.
+
+        ``lost_nodes``: nodes on which nothing starts. ``grace_s``: how much longer a job that
+        preempts others may take, as its victims may go on so long.
+        """
+        now = self._timer()
+        with self._lock:
+            self._lost_nodes, self._grace_s = lost_nodes, grace_s
+            self._starting = {
+                job.id: self._starting.get(job.id, now)
+                for job in released
+                if job.id not in self._taken
+            }
+            urgent = any(
+                self._why_not(job, since) is not None
+                for job in released
+                if (since := self._starting.get(job.id)) is not None
+            )
+        if urgent:
+            self._due.set()
 
     def opened(self, job_ids: Iterable[str]) -> None:
         """The gate of these jobs has just been opened."""
-        self.starting += job_ids
+        with self._lock:
+            self._starting |= dict.fromkeys(job_ids, self._timer())
 
-    def due_in_s(self) -> float:
-        """Seconds until the next look while nothing else is done; inf: there is nobody to look at.
+    @property
+    def starting(self) -> list[str]:
+        """Released jobs that have not started, as far as is known."""
+        with self._lock:
+            return list(self._starting)
 
-        Looks are a second apart at most; quick ones take a quarter of the time at most.
-        """
-        if not self.starting:
-            return math.inf
-        pause_s = min(_LOOK_S, max(_SOON_S, 3 * (self._ended - self._begun)))
-        return max(0.0, self._ended + pause_s - self._timer())
+    # -- the thread --------------------------------------------------------------------------------
 
-    def if_due(self) -> None:
-        """Inside a round: look if the last one began a second ago; half of the time at most."""
-        pause_s = max(_LOOK_S, 2 * (self._ended - self._begun))
-        if self.starting and self._timer() - self._begun >= pause_s:
-            self.try_look()
+    def start(self) -> None:
+        """Poll from a thread of its own until `stop`."""
+        self._thread.start()
 
-    def try_look(self) -> bool:
-        """Look, whatever happens; whether somebody was parked again, so that GPUs are free."""
-        try:
-            return self.look() > 0
-        except SourceError as exc:
-            log.warning("placed jobs are looked at in the next round: %s", exc)
-        except Exception:
-            log.exception("placed jobs are looked at in the next round")
-        self.starting = []
-        return False
+    def stop(self) -> None:
+        """End the thread behind the poll that it is in."""
+        self._stopping = True
+        self._due.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=self._config.selector.command_timeout_s + 1)
 
-    def look(self) -> int:
-        """Look at placed jobs that have not started, and at nothing else.
+    def _run(self) -> None:
+        pause_s = _SOON_S
+        while not self._stopping:
+            self._due.wait(pause_s)
+            self._due.clear()
+            if self._stopping:
+                return
+            began = time.monotonic()
+            try:
+                if self.poll():
+                    self._wake()
+            except SourceError as exc:
+                log.warning("released jobs are polled again later: %s", exc)
+            except Exception:
+                log.exception("released jobs are polled again later")
+            # Quick polls take a quarter of the time at most.
+            pause_s = min(_POLL_S, max(_SOON_S, 3 * (time.monotonic() - began)))
+
+    def poll(self) -> int:
+        """Look at released jobs, and at nothing else; park again those that cannot start.
 
         If there are more than `FEW` and reading all jobs takes long, those that were looked at
-        longest ago. Returns how many were parked again. Raises SourceError.
+        longest ago. Returns how many of them a round should look at: those that were parked again,
+        have started or are gone. Raises SourceError.
         """
-        self._begun = self._timer()
-        try:
-            return self._look()
-        finally:
-            self._ended = self._timer()
-
-    def _look(self) -> int:
         now = self._clock()
-        if not self._gate_held(now):
+        ids = self.starting
+        if not ids or not self._gate_held(now):
             return 0
-        ids, others = self.starting, []
-        if len(ids) <= FEW:
-            read = self._client.jobs_of(ids)
-        elif self._all_took_s <= _QUICK_S:
-            read = self.read_all()
+        if len(ids) > FEW and self._all_took_s <= _QUICK_S:
+            began = self._timer()
+            read = self._client.jobs()
+            self._all_took_s = self._timer() - began
         else:
-            ids, others = ids[:FEW], ids[FEW:]
+            ids = ids[:FEW]
             read = self._client.jobs_of(ids)
-        known = {job.id: job for job in read}
-        self.starting = others
-        waiting = [
-            known[job_id]
-            for job_id in ids
-            if job_id in known and is_released(known[job_id], self._config)
-        ]
-        due = self._recovery.due(waiting, frozenset(), some=True)
-        self.starting += [job.id for job in waiting if job.id not in due]
-        self.parked.update(due)
-        freed = self._recovery.park_again(known, due, now)
-        self.freed += freed
-        return freed
+        by_id = {job.id: job for job in gated_jobs(read, self._config.gate) if job.released}
+        with self._lock:
+            polled = {i: self._starting.pop(i) for i in ids if i in self._starting}
+            due = {
+                job_id: (job, why)
+                for job_id, since in polled.items()
+                if (job := by_id.get(job_id)) is not None
+                and (why := self._why_not(job, since)) is not None
+            }
+            self._starting |= {i: at for i, at in polled.items() if i in by_id and i not in due}
+            self._in_hand = frozenset(due)
+            self._taken |= due.keys()
+        changed = sum(job_id not in by_id for job_id in polled)
+        try:
+            return changed + (self._park_again(due, now) if due else 0)
+        except SourceError:
+            with self._lock:
+                self._starting |= {job_id: polled[job_id] for job_id in due}
+            raise
+        finally:
+            with self._lock:
+                self._in_hand = frozenset()
+
+    def read_took(self, seconds: float) -> None:
+        """Reading all jobs took a round so long."""
+        self._all_took_s = seconds
+
+    # -- which, and what then ----------------------------------------------------------------------
+
+    def _why_not(self, job: GatedJob, since: float) -> str | None:
+        """Why a released job must be parked again; None: it may still start."""
+        if job.phase is JobPhase.REQUEUED:
+            return "requeued"
+        tracked = self._tracker.placed.get(job.id)
+        if tracked is not None and tracked.opened is not None:
+            since = tracked.opened
+        open_s = self._timer() - since
+        lost = sorted(self._lost_nodes.intersection(job.job.req_nodes))
+        if lost:
+            return f"node {lost[0]} cannot be used"
+        if job.job.reason not in _STARTING and not _is_stale(job, tracked, open_s):
+            return f"held by {job.job.reason}"
+        limit_s = self._config.selector.start_timeout_s
+        limit_s += self._grace_s if tracked is not None and tracked.victims else 0.0
+        return f"not started within {limit_s:g} s" if open_s > limit_s else None
+
+    def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> int:
+        done = release(self._client, self._config.gate, [job for job, _ in due.values()], now)
+        for job in done.parked:
+            self._write(job, due[job.id][1], now)
+        for job_id, why in done.wrong.items():
+            log.warning("job %s (%s) could not be parked again: %s", job_id, due[job_id][1], why)
+        return len(done.parked)
+
+    def _write(self, job: GatedJob, why: str, now: float) -> None:
+        detail = {"why": why, "restarts": job.job.restarts}
+        self._tracker.withdraw(job.id, detail, now)
+        self._ledger.event(job.id, "reparked", detail, now)
+        if why == "requeued" or why.startswith("node "):
+            log.info("job %s parked again: %s", job.id, why)
+            return
+        held = why.startswith("held by ")
+        misplaced = not held or why == _NEVER_THERE
+        wait_s = self._backoff.punish(job.id, held=held, misplaced=misplaced)
+        log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
+
+
+def _is_stale(job: GatedJob, tracked: Tracked | None, open_s: float) -> bool:
+    """Whether the reason may be the gate's, or the filter's begin time: Slurm has not looked since.
+
+    ``open_s``: how long the gate has been open. Of a job that Slurm has tried later than in the
+    second in which it was opened, ``Licenses`` means another licence.
+    """
+    if open_s >= STALE_S:
+        return False
+    if job.only_deferred:
+        return True
+    if job.job.reason != "Licenses":
+        return False
+    opened_at, tried_at = tracked.opened_at if tracked is not None else None, job.job.looked_at_s
+    tried = opened_at is not None and tried_at is not None and tried_at > opened_at
+    return not tried

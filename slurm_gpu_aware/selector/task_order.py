@@ -1,4 +1,4 @@
-"""In which order parked jobs are looked at, and which tasks of an array may go before others."""
+"""Task order: the order of parked jobs, and which tasks of an array may go before others."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def in_task_order(plan: Plan, candidates: Mapping[str, Candidate]) -> Plan:
     chosen = {assignment.job_id for assignment in plan.assignments}
     order, blocked = TaskOrder(), set()
     for job_id, candidate in candidates.items():  # in queue order
-        if order.blocks(candidate.job):
+        if order.blocks(candidate.gated.job):
             blocked.add(job_id)
         elif job_id not in chosen and not candidate.unsplit:
-            order.waits(candidate.job)
+            order.waits(candidate.gated.job)
     kept = tuple(a for a in plan.assignments if a.job_id not in blocked)
     later = tuple(
         Waiting(job_id, "an earlier task of its array goes first")
         for job_id in blocked
         if job_id in chosen
     )
-    return Plan(kept, plan.waiting + later, plan.took_s)
+    return Plan(kept, plan.waiting + later)

@@ -27,18 +27,18 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy, option_names
-from slurm_gpu_aware.placement.reasons import reason_for
+from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.background_jobs import BackgroundJobs
 from slurm_gpu_aware.simulator.clock import EventClock
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.physics import Physics
-from slurm_gpu_aware.simulator.postponing import ages, next_due, undemanding
+from slurm_gpu_aware.simulator.postponing import next_due
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -80,7 +80,6 @@ class Simulator:
         self.policy = make_policy(settings.policy, settings.policy_options)
         self.known_options = option_names(settings.policy)
         self.profiled = settings.policy_options.get("interference") is not None
-        self.ages = ages(settings.policy)
         scores = dict(truth if truth is not None else cluster.scores)
         physics = Physics(replace(cluster, scores=scores), settings)
         self.clock = EventClock(settings.round_s)
@@ -151,12 +150,12 @@ class Simulator:
                 self.rounds.wait(active)
                 self.changed = True
             else:
-                reason = reason_for(self.policy, active.request, self.state.idle)
+                reason = self.policy.why_not(active.request, self.state.idle)
                 self.never.append((job.job_id, reason.text))
 
     def _fits(self, request: Request) -> bool:
         """Whether the policy can place the request on the idle cluster, sooner or later."""
-        request = undemanding(request, self.settings.policy)
+        request = self.policy.relaxed(request)
         key = shape_of(request)
         if key not in self.fitting:
             self.fitting[key] = self.policy.place(request, self.state.idle) is not None
@@ -176,15 +175,13 @@ class Simulator:
             pattern=job.pattern,
             time_limit_s=limit,
             submit_s=job.submit_s,
+            application=job.model if self.profiled else None,
             options=self._options(job),
         )
 
     def _options(self, job: TraceJob) -> dict[str, object]:
-        """What the trace gives the policy; a job is known to a profile by its model."""
-        own = {k: v for k, v in job.options.items() if k in self.known_options}
-        if self.profiled and job.model:
-            own.setdefault("application", job.model)
-        return own
+        """What the trace gives the policy."""
+        return {k: v for k, v in job.options.items() if k in self.known_options}
 
     def _end_jobs(self) -> None:
         ended = 0
@@ -211,11 +208,10 @@ class Simulator:
         self._apply(due)
         self.rounds.note_head()
         self.used.append((self.clock.now, self.state.used))
-        if self.ages:
+        if self.policy.may_postpone:
             waiting = [a.request for a in due.queue if a.placed is None]
             view = self.state.view(None, with_holders=self.profiled)
-            given = self.settings.policy_options
-            self.clock.due_s = next_due(waiting, self.policy, given, view, self.clock.now)
+            self.clock.due_s = next_due(waiting, self.policy, view, self.clock.now)
 
     def _apply(self, due: Round) -> None:
         by_id = {a.job.job_id: a for a in due.queue}

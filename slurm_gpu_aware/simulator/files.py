@@ -15,9 +15,9 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
-from slurm_gpu_aware.text_file import csv_table, parse_json, read_text
+from slurm_gpu_aware.text_file import parse_json, read_table, read_text
 
 __all__ = ["DAMAGE", "SUMMARY", "SavedRun", "damaged", "load_results", "save_results"]
 
@@ -137,9 +137,9 @@ def damaged(folder: Path, exc: Exception) -> SourceError:
 
 def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
     files = [folder / Path(entry["files"][name]).name for name in ("jobs", "gpus")]
-    tables = [csv_table(read_text(file), file)[1] for file in files]
-    rows = [row for _, row in tables[0] if row["compared"] == "1"]
-    used = [(_finite(row["time_s"]), _finite(row["gpus_in_use"])) for _, row in tables[1]]
+    jobs, gpus = (_rows_of(file) for file in files)
+    rows = [row for row in jobs if row["compared"] == "1"]
+    used = [(_finite(row["time_s"]), _finite(row["gpus_in_use"])) for row in gpus]
     columns = {name: np.array([_finite(row[name]) for row in rows]) for name in _NUMBERS}
     return SavedRun(
         label=str(entry["policy"]),
@@ -149,6 +149,13 @@ def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
         used_s=np.array([time for time, _ in used]),
         used_gpus=np.array([gpus for _, gpus in used]),
     )
+
+
+def _rows_of(file: Path) -> list[Mapping[str, str]]:
+    table = read_table(file)
+    if table.bad_rows:
+        raise ValueError(table.bad_rows[0])
+    return [row.cells for row in table.rows]
 
 
 def _finite(text: str) -> float:

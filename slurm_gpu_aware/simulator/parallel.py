@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import AwareError
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings

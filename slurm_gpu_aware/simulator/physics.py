@@ -15,8 +15,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.evaluate import level_of, predicted_slowdown
 from slurm_gpu_aware.simulator.settings import SimSettings

@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.placement.registry import SLURM
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Mask, Result
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -25,7 +27,7 @@ __all__ = [
 ]
 
 RECORDED = "as recorded"
-BASELINE = "lowest-index"
+BASELINE = SLURM
 """The policy that places as Slurm does. Gains are told against it: the difference between it and
 the record is the model's."""
 LIMITS = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 

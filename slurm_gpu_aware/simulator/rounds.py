@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.registry import policy_class
 from slurm_gpu_aware.planning import Plan, PlanSettings
 from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
-from slurm_gpu_aware.simulator.postponing import ages
 from slurm_gpu_aware.simulator.settings import SimSettings
 
 __all__ = ["Round", "Rounds"]
@@ -57,7 +57,7 @@ class Rounds:
         """Places of the waiting jobs, in order; unused where they change with time."""
         self._profiled = settings.policy_options.get("interference") is not None
         """The policy looks at the neighbours of jobs."""
-        self._patient = settings.backfill or ages(settings.policy)
+        self._patient = settings.backfill or policy_class(settings.policy).may_postpone
         """Jobs may overtake, or be content with less in time."""
 
     def wait(self, active: ActiveJob) -> None:

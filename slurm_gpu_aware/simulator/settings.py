@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.registry import DEFAULT
 
 __all__ = ["MEASURED_SHARE", "ORDERS", "SimSettings", "parse_policy"]
 
@@ -30,7 +31,7 @@ PREEMPTIVE = frozenset({"las", "srtf"})
 class SimSettings:
     """Settings of one run, beside those of placement and planning."""
 
-    policy: str = "pal"
+    policy: str = DEFAULT
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     order: str = "fifo"
     """A key of :data:`ORDERS`."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, FloatArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.simulator.timings import Draw
 from slurm_gpu_aware.topology.locality import with_levels

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.bounds import check_time_ms, quoted
+from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray, IntArray
-from slurm_gpu_aware.simulator.trace import BadRow
-from slurm_gpu_aware.text_file import csv_table, read_text
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.variability.scores import combine_runs, pm_scores
 
 __all__ = ["DRAWS", "Draw", "Timings", "draw_scores", "read_timings"]
@@ -65,34 +64,18 @@ def read_timings(path: Path | str) -> Timings:
     SourceError
         The file cannot be read, lacks a column or has no usable row.
     """
-    file = Path(path)
-    rows: list[tuple[str, str, float]] = []
-    bad: list[BadRow] = []
-    columns, table = csv_table(read_text(file), file)
-    for column in ("gpu", "value_ms"):
-        if column not in columns:
-            raise SourceError(f"{file}: no column {column!r}; expected gpu,node,value_ms")
-    for line, row in table:
-        try:
-            rows.append(_row(row))
-        except ValueError as exc:
-            bad.append(BadRow(line, str(exc)))
+    table = read_table(path)
+    table.require("gpu", "value_ms", hint=" and node")
+    rows, bad = table.parse(_timing)
     if not rows:
-        raise SourceError(f"{file}: no usable row; expected gpu,node,value_ms")
+        raise SourceError(f"{table.name}: no usable row; expected gpu,node,value_ms")
     gpus, nodes, values = zip(*rows, strict=True)
-    return Timings(file.name, gpus, nodes, np.array(values), tuple(bad))
+    return Timings(Path(path).name, gpus, nodes, np.array(values), tuple(bad))
 
 
-def _row(row: Mapping[str, str]) -> tuple[str, str, float]:
-    gpu, node = row["gpu"].strip(), row.get("node", "").strip()
-    text = row["value_ms"]
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"value_ms is {quoted(text)}: not a number") from None
-    if not gpu:
-        raise ValueError("gpu is empty")
-    check_time_ms(value)
+def _timing(row: Row) -> tuple[str, str, float]:
+    gpu, node = row.text("gpu"), row.cells.get("node", "")
+    value = check_time_ms(row.number("value_ms"))
     return (f"{node}:{gpu}" if gpu.isdigit() else gpu), node, value
 
 

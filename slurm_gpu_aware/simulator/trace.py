@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.text_file import csv_table, read_text
+from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
 __all__ = ["BadRow", "Trace", "TraceJob", "checked", "read_csv"]
@@ -52,16 +52,6 @@ class TraceJob:
     """GPU indices that it held on each of them; empty: not recorded."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row that could not be used."""
-
-    line: int
-    reason: str
-    unit: str = "line"
-    """The thing that ``line`` counts: ``record`` in JSON."""
 
 
 @dataclass(frozen=True)
@@ -129,46 +119,29 @@ def checked(job: TraceJob) -> TraceJob:
     return job
 
 
-def _number(value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError("not a number") from None
-    if not math.isfinite(number):
-        raise ValueError("not a finite number")
-    return number
-
-
-def _count(value: str) -> int:
-    number = _number(value)
-    if not number.is_integer():
-        raise ValueError("not a whole number")
-    return int(number)
-
-
-def _flag(value: str) -> bool:
+def _flag(row: Row, column: str) -> bool:
     flags = {"1": True, "true": True, "high": True, "0": False, "false": False, "low": False}
-    if value.lower() not in flags:
-        raise ValueError("expected high or low")
-    return flags[value.lower()]
+    if row.cells[column].lower() not in flags:
+        raise ValueError(f"{column} is {quoted(row.cells[column])}: expected high or low")
+    return flags[row.cells[column].lower()]
 
 
-_REQUIRED: Mapping[str, Callable[[str], object]] = {
-    "job_id": str,
-    "submit_s": _number,
-    "gpus": _count,
-    "duration_s": _number,
+_REQUIRED: Mapping[str, Callable[[Row, str], object]] = {
+    "job_id": Row.text,
+    "submit_s": Row.number,
+    "gpus": Row.count,
+    "duration_s": Row.number,
 }
-_OPTIONAL: Mapping[str, tuple[str, Callable[[str], object]]] = {
-    "class": ("app_class", str),
-    "model": ("model", str),
-    "nodes": ("nodes", _count),
-    "time_limit_s": ("time_limit_s", _number),
-    "deadline_s": ("deadline_s", _number),
+_OPTIONAL: Mapping[str, tuple[str, Callable[[Row, str], object]]] = {
+    "class": ("app_class", Row.text),
+    "model": ("model", Row.text),
+    "nodes": ("nodes", Row.count),
+    "time_limit_s": ("time_limit_s", Row.number),
+    "deadline_s": ("deadline_s", Row.number),
     "bw": ("bandwidth_sensitive", _flag),
-    "pattern": ("pattern", str),
-    "priority": ("priority", _number),
-    "user": ("user", str),
+    "pattern": ("pattern", Row.text),
+    "priority": ("priority", Row.number),
+    "user": ("user", Row.text),
 }
 
 
@@ -190,62 +163,36 @@ def read_csv(
     SourceError
         The file cannot be read, is not CSV, or lacks a required column.
     """
-    name = Path(source).stem
-    columns, rows = csv_table(read_text(source) if text is None else text, source)
-    missing = [c for c in _REQUIRED if c not in columns]
-    if missing == ["duration_s"]:
-        raise SourceError(
-            f"{name}: no column 'duration_s', and without run times jobs cannot be simulated; "
-            "Sia's own traces leave them to throughput profiles: use those prepared for PAL; "
-            f"columns: {', '.join(columns)}"
+    table = read_table(source, text)
+    hint = ""
+    if {*_REQUIRED} - {*table.columns} == {"duration_s"}:
+        hint = (
+            "; without run times jobs cannot be simulated. Sia's own traces leave them to"
+            " throughput profiles: use those prepared for PAL"
         )
-    if missing:
-        raise SourceError(f"{name}: no column {missing[0]!r}; columns: {', '.join(columns)}")
-    if class_column != "class" and class_column not in columns:
-        raise SourceError(f"{name}: no column {class_column!r}; columns: {', '.join(columns)}")
+    table.require(*_REQUIRED, hint=hint)
+    if class_column != "class":
+        table.require(class_column)
     optional = {
-        (class_column if column == "class" else column): target
-        for column, target in _OPTIONAL.items()
+        column: target
+        for name, target in _OPTIONAL.items()
+        if (column := class_column if name == "class" else name) in table.columns
     }
-    last: dict[str, tuple[int, TraceJob]] = {}
-    earlier: list[tuple[int, str]] = []
-    bad: list[BadRow] = []
-    for line, row in rows:
-        try:
-            job = _job(row, optional, default_class)
-        except ValueError as exc:
-            bad.append(BadRow(line, str(exc)))
-            continue
-        if job.job_id in last:
-            earlier.append((last.pop(job.job_id)[0], job.job_id))
-        last[job.job_id] = (line, job)
+
+    def job(row: Row) -> tuple[int, TraceJob]:
+        values: dict[str, object] = {"app_class": default_class}
+        values |= {column: read(row, column) for column, read in _REQUIRED.items()}
+        for column, (target, read) in optional.items():
+            if row.cells[column]:
+                values[target] = read(row, column)
+        return row.line, checked(TraceJob(**values))  # type: ignore[arg-type]
+
+    found, bad = table.parse(job)
+    last = {job.job_id: line for line, job in found}
     bad += [
-        BadRow(line, f"job {job_id} occurs again in line {last[job_id][0]}; the last record counts")
-        for line, job_id in earlier
+        BadRow(line, f"job {job.job_id} occurs again in line {again}; the last record counts")
+        for line, job in found
+        if (again := last[job.job_id]) != line
     ]
-    jobs = (job for _, job in last.values())
-    return Trace.of(name, jobs, sorted(bad, key=lambda row: row.line))
-
-
-def _job(
-    row: Mapping[str, str],
-    optional: Mapping[str, tuple[str, Callable[[str], object]]],
-    default_class: str,
-) -> TraceJob:
-    values: dict[str, object] = {"app_class": default_class}
-    for column, convert in _REQUIRED.items():
-        values[column] = _cell(column, row[column], convert)
-    if not values["job_id"]:
-        raise ValueError("job_id is empty")
-    for column, (target, convert) in optional.items():
-        text = row.get(column)
-        if text:
-            values[target] = _cell(column, text, convert)
-    return checked(TraceJob(**values))  # type: ignore[arg-type]
-
-
-def _cell(column: str, text: str, convert: Callable[[str], object]) -> object:
-    try:
-        return convert(text.strip())
-    except ValueError as exc:
-        raise ValueError(f"{column} is {quoted(text)}: {exc}") from None
+    jobs = (job for line, job in found if last[job.job_id] == line)
+    return Trace.of(Path(source).stem, jobs, sorted(bad))

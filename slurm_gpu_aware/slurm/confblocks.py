@@ -42,6 +42,10 @@ class Entry:
         """The site's record as Slurm reads it: one line without comment."""
         return " ".join(_bare(line) for line in self.origin).strip()
 
+    def effective(self) -> tuple[str, ...]:
+        """The lines that Slurm reads, without comments."""
+        return (self.text,) if self.ours is None else tuple(map(_bare, self.ours))
+
     def lines(self) -> list[str]:
         """As it stands in the file."""
         if self.ours is None:
@@ -50,13 +54,16 @@ class Entry:
         return [_BEGIN, *kept, *self.ours, f"{_END_START} {_checksum(self.ours)}"]
 
 
-def entries(text: str, file: Path | str) -> list[Entry]:
-    """Split a file into records. Raises SourceError for a block that a person has changed."""
+def entries(text: str, file: Path | str, *, checked: bool = True) -> list[Entry]:
+    """Split a file into records. Raises SourceError for a block that a person has changed.
+
+    ``checked`` False: such a block holds as it stands.
+    """
     found: list[Entry] = []
     lines = iter(text.split("\n"))
     for line in lines:
         if line.startswith(_BEGIN_START):
-            found.append(_block(lines, file))
+            found.append(_block(lines, file, checked))
             continue
         record = [line]
         while _continues(record[-1]):
@@ -68,12 +75,12 @@ def entries(text: str, file: Path | str) -> list[Entry]:
     return found
 
 
-def _block(lines: Iterator[str], file: Path | str) -> Entry:
+def _block(lines: Iterator[str], file: Path | str, checked: bool) -> Entry:
     origin: list[str] = []
     ours: list[str] = []
     for line in lines:
         if line.startswith(_END_START):
-            if line.removeprefix(_END_START).strip() != _checksum(ours):
+            if checked and line.removeprefix(_END_START).strip() != _checksum(ours):
                 raise SourceError(
                     f"{file}: lines between '{_BEGIN_START}' and '{_END_START}' were changed by"
                     f" hand, near {ours[0] if ours else line!r}; undo that, or change the site's"
@@ -116,8 +123,9 @@ class ConfFiles:
     Raises SourceError if one cannot be read.
     """
 
-    def __init__(self, path: Path, *, missing_ok: bool = False) -> None:
+    def __init__(self, path: Path, *, missing_ok: bool = False, checked: bool = True) -> None:
         self.path = path
+        self._checked = checked
         self.texts: dict[Path, str] = {}
         if path.exists() or not missing_ok:
             self._read(path, 0)
@@ -129,7 +137,7 @@ class ConfFiles:
             self.texts[path] = path.read_bytes().decode("utf-8", "surrogateescape")
         except OSError as exc:
             raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
-        for entry in entries(self.texts[path], path):
+        for entry in entries(self.texts[path], path, checked=self._checked):
             included = _included(entry, self.path.parent)
             if included is not None and included not in self.texts and depth < _MAX_DEPTH:
                 self._read(included, depth + 1)
@@ -141,7 +149,7 @@ class ConfFiles:
 
     def _walk(self, path: Path, seen: set[Path]) -> Iterator[tuple[Path, Entry]]:
         seen.add(path)
-        for entry in entries(self.texts[path], path):
+        for entry in entries(self.texts[path], path, checked=self._checked):
             included = _included(entry, self.path.parent)
             if included in self.texts and included not in seen:
                 yield from self._walk(included, seen)

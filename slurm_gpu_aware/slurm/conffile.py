@@ -6,21 +6,19 @@ Only what ``gpu-aware setup`` needs. Comments, order and spelling of the site's 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.confblocks import ConfFiles, Entry, entries, pairs_of
 
 __all__ = ["SlurmConf", "edit_settings", "parse_conf", "read_conf", "replace_block"]
 
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
 END = "# END gpu-aware"
 
-_PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*\+?=\s*("[^"]*"|\S*)')
 _SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*)\s*=\s*(.*?)\s*\Z")
 _RECORDS = frozenset({"nodename", "partitionname", "downnodes", "nodeset", "frontendname"})
-_MAX_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -39,29 +37,22 @@ class SlurmConf:
 
 def read_conf(path: Path) -> SlurmConf:
     """Read a slurm.conf with its ``Include`` files. Raises SourceError if one cannot be read."""
-
-    def load(name: str) -> str:
-        file = Path(name) if name.startswith("/") else path.parent / name
-        try:
-            return file.read_text(encoding="utf-8", errors="replace")
-        except OSError as exc:
-            raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
-
-    return parse_conf(load(str(path.absolute())), load)
+    return _parsed(ConfFiles(path, checked=False).records())
 
 
-def parse_conf(text: str, include: Callable[[str], str] | None = None) -> SlurmConf:
-    """Parse the text of a slurm.conf; ``include`` returns the text of an included file."""
+def parse_conf(text: str) -> SlurmConf:
+    """Parse the text of a slurm.conf, without what it includes."""
+    return _parsed(entries(text, "", checked=False))
+
+
+def _parsed(records: Iterable[Entry]) -> SlurmConf:
     settings: dict[str, str] = {}
     nodes: list[Mapping[str, str]] = []
     defaults: dict[str, str] = {}
-    for line in _logical_lines(text, include, 0):
-        pairs = [(k.lower(), v.strip('"')) for k, v in _PAIR.findall(line)]
-        if not pairs:
-            continue
-        first = pairs[0][0]
+    for line in (line for record in records for line in record.effective()):
+        record = {key.lower(): value.strip('"') for key, value in pairs_of(line)}
+        first = next(iter(record), None)
         if first == "nodename":
-            record = dict(pairs)
             if record["nodename"].upper() == "DEFAULT":
                 defaults.update({k: v for k, v in record.items() if k != "nodename"})
             else:
@@ -69,28 +60,8 @@ def parse_conf(text: str, include: Callable[[str], str] | None = None) -> SlurmC
         elif first not in _RECORDS:
             match = _SETTING.match(line)
             if match:
-                settings[match.group(1).lower()] = match.group(2).strip('"')
+                settings[match[1].lower()] = match[2].strip('"')
     return SlurmConf(settings, tuple(nodes))
-
-
-def _logical_lines(text: str, include: Callable[[str], str] | None, depth: int) -> list[str]:
-    """Lines without comments, continuations joined, includes in place."""
-    out: list[str] = []
-    pending = ""
-    for raw in text.splitlines():
-        line = raw.split("#", 1)[0].rstrip()
-        if line.endswith("\\"):
-            pending += line[:-1] + " "
-            continue
-        line = (pending + line).strip()
-        pending = ""
-        words = line.split(None, 1)
-        if len(words) == 2 and words[0].lower() == "include":
-            if include is not None and depth < _MAX_DEPTH:
-                out.extend(_logical_lines(include(words[1]), include, depth + 1))
-        elif line:
-            out.append(line)
-    return out
 
 
 def edit_settings(text: str, wanted: Mapping[str, str]) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.values import UNSET, parse_indices
 
-__all__ = ["GresItem", "is_slice", "parse_gres", "slot_of"]
+__all__ = ["GresItem", "is_slice", "parse_gres"]
 
 SHARING = frozenset({"mps", "shard"})
 """GRES by which several jobs share one GPU."""
@@ -25,7 +26,6 @@ _GPU = re.compile(
     r"(?::no_consume)?(?::([0-9]+))?"
     r"(?:\((?:IDX:([0-9,-]*|N/A)|S:([0-9,-]+)|CNT:([0-9]+))\))?\Z"
 )
-_INDEX_TYPE = re.compile(r"g(0|[1-9][0-9]{0,3})\Z")
 _SLICE = re.compile(
     r"(?:(?<![0-9a-z])|(?<=mig))[1-9][0-9]?g[._]?[0-9]+gb(?![0-9a-z])|(?<![a-z])mig(?![a-z])",
     re.IGNORECASE,
@@ -54,12 +54,6 @@ def is_slice(kind: str | None) -> bool:
     ``1g10gb`` or ``mig-...``; slurmd's AutoDetect appends NVIDIA's profile to the model.
     """
     return kind is not None and _SLICE.search(kind) is not None
-
-
-def slot_of(kind: str | None) -> int | None:
-    """GPU index K of the GRES type ``gK``; None for any other type."""
-    match = _INDEX_TYPE.match(kind or "")
-    return int(match[1]) if match is not None else None
 
 
 def parse_gres(text: str) -> tuple[GresItem, ...]:

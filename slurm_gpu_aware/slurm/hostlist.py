@@ -9,11 +9,9 @@ from functools import lru_cache
 from itertools import product
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.names import is_node_name
 
-__all__ = ["NODE_NAME", "by_number", "check_node_names", "expand_hostlist", "hostlist"]
-
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
-"""What may be handed to a command as the name of a node."""
+__all__ = ["by_number", "check_node_names", "expand_hostlist", "hostlist"]
 
 _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+\Z")
 _PART = re.compile(r"\[([0-9,-]+)\]|([A-Za-z0-9._-]+)")
@@ -44,7 +42,7 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     """
     if not text:
         return ()
-    if NODE_NAME.match(text):  # what most jobs that run have
+    if is_node_name(text):  # what most jobs that run have
         return (text,)
     names: dict[str, None] = {}
     total = count = 0
@@ -70,7 +68,7 @@ def check_node_names(names: Iterable[str]) -> list[str]:
     """The names as a list. Raises ValueError if one could not be a node's name."""
     checked = list(names)
     for name in checked:
-        if not NODE_NAME.match(name):
+        if not is_node_name(name):
             raise ValueError(f"{name!r} is not a node name")
     return checked
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import PreemptionOrder
-from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres, slot_of
+from slurm_gpu_aware.names import slot_of
+from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import (
     GpuDefaults,

@@ -13,8 +13,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from slurm_gpu_aware.config.settings import is_shelf
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import UNSUPPORTED_BOUNDS, in_holding_pool
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
@@ -34,16 +34,7 @@ _THREADS = 0x8000
 """CORE_SPEC_THREAD: the number counts threads, not cores."""
 _GRES_ENFORCE_BIND = 1 << 4
 _GRES_DISABLE_BIND = 1 << 19
-_BOUNDS = {
-    "contiguous": "--contiguous",
-    "req_switch": "--switches",
-    "pn_min_tmp_disk": "--tmp",
-    "prefer": "--prefer",
-    "batch_features": "--batch",
-    "burst_buffer": "--bb",
-    "segment_size": "--segment",
-}
-"""Field -> option that bounds a job's nodes in a way that the planner does not check."""
+_SPECIAL = ("core_spec", "thread_spec")
 
 
 def job_of(raw: Mapping[str, Any]) -> SlurmJob:
@@ -77,7 +68,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     if not counted:
         unchecked += ("an amount that Slurm cannot write",)
     reservation = raw["resv_name"] or None
-    shelf = reservation if is_shelf(reservation) else None
+    pool = reservation if in_holding_pool(reservation) else None
     return SlurmJob(
         id=f"{array_id}_{task}" if single else str(raw["job_id"]),
         raw_id=raw["job_id"],
@@ -123,8 +114,8 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         memory_mb_per_cpu=memory[1],
         req_tres=tres,
         features=raw["features"] or None,
-        reservation=None if shelf is not None else reservation,
-        shelf=shelf,
+        reservation=None if pool is not None else reservation,
+        holding_pool=pool,
         exclusive=raw["exclusive"] > 0,
         licenses=parse_licenses(raw["licenses"]),
         admin_comment=raw["admin_comment"] or None,
@@ -187,19 +178,17 @@ def _unchecked(raw: Mapping[str, Any]) -> tuple[str, ...]:
     """
     found = [
         option
-        for key, option in _BOUNDS.items()
-        if (value := raw[key]) and (isinstance(value, str) or value > 0)
+        for field, option, _ in UNSUPPORTED_BOUNDS
+        if field not in _SPECIAL and (value := raw[field]) and (isinstance(value, str) or value > 0)
     ]
     special = raw["core_spec"]
     if special >= 0:  # 0 is a choice, too: it takes the cores that the site keeps for the system
         found.append("--thread-spec" if special & _THREADS else "--core-spec")
-    if raw["sockets_per_node"] > 0 or raw["cores_per_socket"] > 0:
-        found.append("--sockets-per-node or --cores-per-socket (-B)")
     if raw["oversized"]:
         found.append("an option of more than 4,096 characters")
     if raw["job_size_str"]:
         found.append("--nodes with several sizes")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _binding(flags: int) -> bool | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 
 __all__ = [
+    "ENDED",
     "HOLDING",
     "HOLDING_CPUS",
     "GpuDefaults",
@@ -32,6 +33,21 @@ __all__ = [
     "update_ids",
 ]
 
+ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+"""Job states in which Slurm is done with a job."""
 HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"})
 """Job states in which resources are held."""
 HOLDING_CPUS = HOLDING - {"SUSPENDED"}
@@ -138,8 +154,8 @@ class SlurmJob:
     features: str | None = None
     reservation: str | None = None
     """What its user named with ``--reservation``."""
-    shelf: str | None = None
-    """Our own reservation that it waits in; see `shelf`."""
+    holding_pool: str | None = None
+    """Our own reservation that it waits in (`gate.holding_pool`)."""
     exclusive: bool = False
     licenses: tuple[tuple[str, int], ...] = ()
     """(name, count)."""

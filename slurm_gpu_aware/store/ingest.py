@@ -1,4 +1,4 @@
-"""Probe reports into the store: one report, one transaction."""
+"""Ingest of probe reports: one report, one transaction."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 
-__all__ = ["merge_report"]
+__all__ = ["ingest_report"]
 
 
-def merge_report(store: Store, report: Mapping[str, Any]) -> None:
-    """Merge one probe report; all of it or nothing, and merging it again changes nothing.
+def ingest_report(store: Store, report: Mapping[str, Any]) -> None:
+    """Store one probe report; all of it or nothing, and storing it again changes nothing.
 
-    Scores are not touched: call :func:`recompute_scores` after the last report of a sweep. A slot
+    Scores are not touched; they have to be computed after the last report of a sweep. A slot
     whose UUID changed holds another board now, so the old board's timings are dropped. A GPU that
     the report does not mention is forgotten, unless the report says that reading it (or the
     node) failed. A report older than what is stored adds its timings and changes nothing else.

@@ -1,50 +1,44 @@
-"""Which GPUs a probe has seen, and forgetting what is not there.
+"""Inventory: which GPUs a probe has seen, and removal of GPUs from the store.
 
-Times can be imported for GPUs that no probe has seen; a wrong line in such a file must not become
-hardware. A row of a probe has its list of clocks, be it empty; that of an import has none.
-A GPU that the newest probe of its node failed to read counts as seen: it is there.
+Times can be imported for GPUs that no probe has seen, and a wrong line in such a file must not
+become hardware. A row of a probe has a list of clocks, which may be empty; a row of an import has
+none. A GPU that the newest probe of its node failed to read counts as seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.levels import level_times
-from slurm_gpu_aware.store.profiles import Profile
-from slurm_gpu_aware.store.timings import listed
 
-__all__ = ["forget_gpus", "forget_levels", "gpu_names", "seen_only"]
-
-Gpu = tuple[str, int]
+__all__ = ["forget_gpus", "forget_levels", "listed", "seen_gpus", "unseen_gpus"]
 
 
-def seen_only(profile: Profile) -> tuple[Profile, tuple[Gpu, ...]]:
-    """The profile without the GPUs that no probe has seen, and these.
-
-    Where no GPU was probed at all the profile is what somebody imported on purpose: it stays.
-    """
-    left_out = profile.unseen
-    if not left_out:
-        return profile, ()
-    gpus = {gpu: record for gpu, record in profile.gpus.items() if gpu not in left_out}
-    return replace(profile, gpus=gpus), tuple(sorted(left_out))
+def unseen_gpus(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:
+    """Those of ``gpus`` that no probe has seen; none if no GPU was probed at all."""
+    seen = seen_gpus(store)
+    return frozenset((node, slot) for node, slot in gpus if seen and slot not in seen.get(node, ()))
 
 
-def gpu_names(gpus: Iterable[Gpu], most: int = 8) -> str:
-    """``n1:9, n9:0``; what is over ``most`` is counted."""
-    names = [f"{node}:{slot}" for node, slot in gpus]
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def seen_gpus(store: Store) -> dict[str, set[int]]:
+    """Probed node -> GPUs that a probe has read, or failed to read; empty: no GPU was probed."""
+    seen: dict[str, set[int]] = {}
+    for row in store.query(
+        "SELECT node, slot FROM gpus WHERE clocks_mhz IS NOT NULL"
+        " UNION SELECT node, slot FROM probe_errors WHERE slot IS NOT NULL"
+    ):
+        seen.setdefault(row["node"], set()).add(int(row["slot"]))
+    return seen
 
 
 def forget_gpus(store: Store, node: str, slot: int | None = None) -> int:
     """Delete a GPU, or a node with all of its GPUs, and whatever was measured of them.
 
-    Returns the number of GPUs. Scores of the others are not touched: call ``recompute_scores``.
-    A later sweep brings back what it sees. Raises StoreError naming what is known.
+    Returns the number of GPUs. Scores of the others are not touched; the caller computes them
+    again. A later sweep brings back what it sees. Raises StoreError naming what is known.
     """
     with store.write():
         rows = store.query("SELECT slot FROM gpus WHERE node = ? ORDER BY slot", (node,))
@@ -79,3 +73,9 @@ def forget_levels(store: Store, app_class: str) -> int:
         if app_class not in known:
             raise StoreError(f"no level times of class {app_class!r}; known: {listed(known)}")
         return store.execute("DELETE FROM level_times WHERE class = ?", (app_class,)).rowcount
+
+
+def listed(names: Sequence[object], most: int = 10) -> str:
+    """Names for a sentence, some of them if there are many."""
+    shown = ", ".join(str(name) for name in names[:most])
+    return (shown + (", ..." if len(names) > most else "")) or "none"

@@ -9,15 +9,22 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
 
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.store.database import Store
 
-__all__ = ["EVENT_KINDS", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
+__all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
 
-STATES = ("planned", "prepared", "released", "started", "reparked", "failed", "ended")
+RECORD = "record"
+"""Key in a decision's outcome of the AdminComment that the job was parked with."""
+
+STATES = tuple(
+    JobPhase(name) for name in ("planned", "prepared", "released", "started", "waiting", "ended")
+)
+"""Phases of a decision's job; ``waiting``: the decision came to nothing, its outcome says why."""
 EVENT_KINDS = (
     "parked",
     "planned",
@@ -35,7 +42,8 @@ EVENT_KINDS = (
     "gate_lost",
     "error",
 )
-_OPEN_STATES = ("planned", "prepared", "released", "started")
+_OPEN = "state IN ('planned', 'prepared', 'released', 'started')"
+"""Decisions whose job may still run."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,17 @@ class Decision:
     id: int | None = None
     """Number in the ledger; None: not stored yet."""
 
+    @property
+    def gpus(self) -> tuple[int, ...] | None:
+        """GPU indices on each of its nodes; None: Slurm picks them."""
+        return tuple(sorted(self.slots[0])) if self.exact and self.slots else None
+
+    @property
+    def record(self) -> str | None:
+        """AdminComment that the job was parked with; None: not known."""
+        found = self.outcome.get(RECORD)
+        return found if isinstance(found, str) else None
+
 
 @dataclass(frozen=True)
 class Event:
@@ -102,6 +121,47 @@ class RoundRecord:
     id: int | None = None
 
 
+_JSON = frozenset({"asked", "victims", "why", "outcome", "detail"})
+T = TypeVar("T", bound="Decision | Event | RoundRecord")
+
+
+class _Table(Generic[T]):
+    """A table whose columns are the fields of a dataclass; times have ``_unix`` behind the name.
+
+    ``apart``: fields that are stored elsewhere.
+    """
+
+    def __init__(self, name: str, kind: type[T], apart: Sequence[str] = ()) -> None:
+        self._kind: Callable[..., T] = kind
+        self._column_of = {
+            f.name: f"{f.name}_unix" if f.name == "at" or f.name.endswith("_at") else f.name
+            for f in fields(kind)
+            if f.name not in apart
+        }
+        new = [field for field in self._column_of if field != "id"]
+        columns, marks = ", ".join(self._column_of[f] for f in new), ", ".join("?" * len(new))
+        self._fields = new
+        self._insert = f"INSERT INTO {name} ({columns}) VALUES ({marks})"  # noqa: S608
+
+    def add(self, store: Store, record: T) -> int:
+        """Store a record; return its number."""
+        values = [_encoded(field, getattr(record, field)) for field in self._fields]
+        number = store.execute(self._insert, values).lastrowid
+        if number is None:  # pragma: no cover - SQLite always numbers an inserted row
+            raise RuntimeError("SQLite gave no row number")
+        return number
+
+    def record(self, row: sqlite3.Row, **apart: Any) -> T:
+        """The record of a row."""
+        values = {f: _decoded(f, row[column]) for f, column in self._column_of.items()}
+        return self._kind(**values, **apart)
+
+
+_DECISIONS = _Table("decisions", Decision, apart=("nodes", "slots"))
+_EVENTS = _Table("events", Event)
+_ROUNDS = _Table("rounds", RoundRecord)
+
+
 class Ledger:
     """Reads and writes the ledger's tables of an open store. Methods raise StoreError."""
 
@@ -114,54 +174,19 @@ class Ledger:
         if len(decision.nodes) != len(decision.slots):
             raise ValueError(f"job {decision.job_id}: nodes and slots differ in length")
         with self._store.write():
-            cursor = self._store.execute(
-                "INSERT INTO decisions (job_id, user, submitted_at_unix, decided_at_unix, policy,"
-                " score, level, slowdown, clock_mhz, exact, took_ms, state, restarts, asked,"
-                " victims, why, outcome_at_unix, outcome)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    decision.job_id,
-                    decision.user,
-                    float(decision.submitted_at),
-                    float(decision.decided_at),
-                    decision.policy,
-                    float(decision.score),
-                    decision.level,
-                    float(decision.slowdown),
-                    None if decision.clock_mhz is None else int(decision.clock_mhz),
-                    int(decision.exact),
-                    float(decision.took_ms),
-                    decision.state,
-                    int(decision.restarts),
-                    _dump(decision.asked),
-                    _dump(list(decision.victims)),
-                    _dump(decision.why),
-                    decision.outcome_at,
-                    _dump(decision.outcome),
-                ),
-            )
-            number = cursor.lastrowid
-            if number is None:  # pragma: no cover - SQLite always numbers an inserted row
-                raise RuntimeError("SQLite gave no row number")
+            number = _DECISIONS.add(self._store, decision)
+            places = zip(decision.nodes, decision.slots, strict=True)
             self._store.executemany(
                 "INSERT INTO decision_nodes (decision_id, position, node, slots)"
                 " VALUES (?, ?, ?, ?)",
-                [
-                    (number, i, node, _dump([int(s) for s in slots]))
-                    for i, (node, slots) in enumerate(
-                        zip(decision.nodes, decision.slots, strict=True)
-                    )
-                ],
+                [(number, i, node, _dump(list(slots))) for i, (node, slots) in enumerate(places)],
             )
         return number
 
     def add_event(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
         """Store an event. Raises ValueError for a kind not in EVENT_KINDS."""
         _check(kind, EVENT_KINDS, "event kind")
-        self._store.execute(
-            "INSERT INTO events (job_id, kind, at_unix, detail) VALUES (?, ?, ?, ?)",
-            (job_id, kind, float(at), _dump(detail)),
-        )
+        _EVENTS.add(self._store, Event(job_id, kind, detail, float(at)))
 
     def set_outcome(
         self,
@@ -188,45 +213,19 @@ class Ledger:
 
     def add_round(self, record: RoundRecord) -> None:
         """Store a round."""
-        self._store.execute(
-            "INSERT INTO rounds (started_at_unix, took_ms, trigger, queued, placed, waiting,"
-            " detail) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                float(record.started_at),
-                float(record.took_ms),
-                record.trigger,
-                int(record.queued),
-                int(record.placed),
-                int(record.waiting),
-                _dump(record.detail),
-            ),
-        )
+        _ROUNDS.add(self._store, record)
 
     def decisions(self, job_id: str) -> list[Decision]:
         """All decisions about a job, oldest first."""
         return self._decisions("WHERE job_id = ? ORDER BY id", (job_id,))
 
-    def decision(self, decision_id: int) -> Decision | None:
-        """One decision by its number."""
-        found = self._decisions("WHERE id = ?", (decision_id,))
-        return found[0] if found else None
-
     def open_decisions(self) -> list[Decision]:
         """Decisions whose job has neither ended nor gone back to the queue, oldest first."""
-        marks = ", ".join("?" for _ in _OPEN_STATES)
-        return self._decisions(f"WHERE state IN ({marks}) ORDER BY id", _OPEN_STATES)
+        return self._decisions(f"WHERE {_OPEN} ORDER BY id")
 
     def last_decisions(self, limit: int = 20) -> list[Decision]:
         """The newest decisions, newest first."""
         return self._decisions("ORDER BY id DESC LIMIT ?", (limit,))
-
-    def decisions_on(self, node: str, limit: int = 100) -> list[Decision]:
-        """The newest decisions that used a node, newest first."""
-        return self._decisions(
-            "WHERE id IN (SELECT decision_id FROM decision_nodes WHERE node = ?)"
-            " ORDER BY id DESC LIMIT ?",
-            (node, limit),
-        )
 
     def events(self, job_id: str, *, last: int | None = None) -> list[Event]:
         """Events of a job, all or the ``last`` ones, oldest first; ``""`` gives those of the gate.
@@ -239,7 +238,7 @@ class Ledger:
             " ORDER BY CAST(at_unix AS INTEGER) DESC, id DESC LIMIT ?",
             (job_id, -1 if last is None else last),
         )
-        return [_event(row) for row in reversed(rows)]
+        return [_EVENTS.record(row) for row in reversed(rows)]
 
     def gpus_given(self) -> dict[str, dict[str, list[int]]]:
         """Job id -> node -> GPU indices, of every job whose start was seen; the last one counts."""
@@ -249,33 +248,10 @@ class Ledger:
         found = {str(row["job_id"]): json.loads(row["detail"]).get("gpus") for row in rows}
         return {job_id: gpus for job_id, gpus in found.items() if gpus}
 
-    def last_events(self, limit: int = 20, kinds: Sequence[str] = ()) -> list[Event]:
-        """The newest events of all jobs, newest first; only of ``kinds`` if any are named."""
-        chosen = tuple(kinds) or EVENT_KINDS
-        marks = ", ".join("?" for _ in chosen)
-        return [
-            _event(row)
-            for row in self._store.query(
-                f"SELECT * FROM events WHERE kind IN ({marks}) ORDER BY id DESC LIMIT ?",  # noqa: S608
-                (*chosen, limit),
-            )
-        ]
-
     def last_rounds(self, limit: int = 20) -> list[RoundRecord]:
         """The newest rounds, newest first."""
-        return [
-            RoundRecord(
-                started_at=row["started_at_unix"],
-                took_ms=row["took_ms"],
-                queued=row["queued"],
-                placed=row["placed"],
-                waiting=row["waiting"],
-                trigger=row["trigger"],
-                detail=json.loads(row["detail"]),
-                id=row["id"],
-            )
-            for row in self._store.query("SELECT * FROM rounds ORDER BY id DESC LIMIT ?", (limit,))
-        ]
+        rows = self._store.query("SELECT * FROM rounds ORDER BY id DESC LIMIT ?", (limit,))
+        return [_ROUNDS.record(row) for row in rows]
 
     def forget_waiting(self, before_unix: float) -> None:
         """Drop the details of rounds before ``before_unix``, all but their numbers.
@@ -293,27 +269,16 @@ class Ledger:
         A decision stays while its job may still run (states planned to started), and so do the
         events of such a job.
         """
-        marks = ", ".join("?" for _ in _OPEN_STATES)
-        kept = f"SELECT job_id FROM decisions WHERE state IN ({marks})"  # noqa: S608
+        queries = (
+            f"DELETE FROM decisions WHERE decided_at_unix < ? AND NOT {_OPEN}",  # noqa: S608
+            "DELETE FROM events WHERE at_unix < ?"  # noqa: S608
+            f" AND job_id NOT IN (SELECT job_id FROM decisions WHERE {_OPEN})",
+            "DELETE FROM rounds WHERE started_at_unix < ?",
+        )
         with self._store.write():
-            deleted = [
-                self._store.execute(sql, params).rowcount
-                for sql, params in (
-                    (
-                        "DELETE FROM decisions WHERE decided_at_unix < ?"  # noqa: S608
-                        f" AND state NOT IN ({marks})",
-                        (before_unix, *_OPEN_STATES),
-                    ),
-                    (
-                        f"DELETE FROM events WHERE at_unix < ? AND job_id NOT IN ({kept})",  # noqa: S608
-                        (before_unix, *_OPEN_STATES),
-                    ),
-                    ("DELETE FROM rounds WHERE started_at_unix < ?", (before_unix,)),
-                )
-            ]
-        return sum(deleted)
+            return sum(self._store.execute(query, (before_unix,)).rowcount for query in queries)
 
-    def _decisions(self, tail: str, params: Sequence[Any]) -> list[Decision]:
+    def _decisions(self, tail: str, params: Sequence[Any] = ()) -> list[Decision]:
         rows = self._store.query(f"SELECT * FROM decisions {tail}", params)  # noqa: S608
         places: dict[int, list[sqlite3.Row]] = {}
         for chunk in range(0, len(rows), 500):
@@ -325,37 +290,29 @@ class Ledger:
                 ids,
             ):
                 places.setdefault(place["decision_id"], []).append(place)
-        return [_decision(row, places.get(row["id"], [])) for row in rows]
+        return [
+            _DECISIONS.record(
+                row,
+                nodes=[place["node"] for place in places.get(row["id"], [])],
+                slots=[json.loads(place["slots"]) for place in places.get(row["id"], [])],
+            )
+            for row in rows
+        ]
 
 
-def _decision(row: sqlite3.Row, places: Sequence[sqlite3.Row]) -> Decision:
-    return Decision(
-        job_id=row["job_id"],
-        user=row["user"],
-        submitted_at=row["submitted_at_unix"],
-        decided_at=row["decided_at_unix"],
-        asked=json.loads(row["asked"]),
-        policy=row["policy"],
-        nodes=[place["node"] for place in places],
-        slots=[json.loads(place["slots"]) for place in places],
-        score=row["score"],
-        level=row["level"],
-        slowdown=row["slowdown"],
-        clock_mhz=row["clock_mhz"],
-        exact=bool(row["exact"]),
-        victims=json.loads(row["victims"]),
-        why=json.loads(row["why"]),
-        took_ms=row["took_ms"],
-        state=row["state"],
-        restarts=row["restarts"],
-        outcome_at=row["outcome_at_unix"],
-        outcome=json.loads(row["outcome"]),
-        id=row["id"],
-    )
+def _encoded(field: str, value: Any) -> Any:
+    """For SQLite, also a NumPy scalar."""
+    if field in _JSON:
+        return _dump(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.item()
 
 
-def _event(row: sqlite3.Row) -> Event:
-    return Event(row["job_id"], row["kind"], json.loads(row["detail"]), row["at_unix"], row["id"])
+def _decoded(field: str, value: Any) -> Any:
+    if field in _JSON:
+        return json.loads(value)
+    return bool(value) if field == "exact" else value
 
 
 def _dump(value: Any) -> str:

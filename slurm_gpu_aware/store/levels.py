@@ -14,6 +14,7 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.report import check_name
+from slurm_gpu_aware.text_file import BadRow
 
 __all__ = ["LevelRow", "check_levels", "import_levels", "level_times"]
 
@@ -28,19 +29,19 @@ class LevelRow(NamedTuple):
 
 def check_levels(
     rows: Iterable[LevelRow], classes: Sequence[str] = ()
-) -> tuple[list[LevelRow], list[tuple[int, str]]]:
-    """Sort rows into good and bad ones; bad ones as (line, what is wrong).
+) -> tuple[list[LevelRow], list[BadRow]]:
+    """Sort rows into good and bad ones.
 
     ``classes`` are the site's; empty: any well-formed name. A class whose good rows cannot be
     compared with each other is bad as a whole, told at the first of them.
     """
     by_class: dict[str, list[LevelRow]] = {}
-    bad: list[tuple[int, str]] = []
+    bad: list[BadRow] = []
     for row in rows:
         try:
             _check(row.time, classes)
         except ValueError as exc:
-            bad.append((row.line, str(exc)))
+            bad.append(BadRow(row.line, str(exc)))
         else:
             by_class.setdefault(row.time.app_class, []).append(row)
     good: list[LevelRow] = []
@@ -48,7 +49,7 @@ def check_levels(
         try:
             _check_class(app_class, [row.time for row in own])
         except ValueError as exc:
-            bad.append((own[0].line, str(exc)))
+            bad.append(BadRow(own[0].line, str(exc)))
         else:
             good += own
     return good, bad
@@ -63,7 +64,7 @@ def import_levels(
     """
     good, bad = check_levels(rows, classes)
     if bad:
-        line, reason = bad[0]
+        line, reason, _ = bad[0]
         raise StoreError(f"line {line}: {reason}" if line else reason)
     runs: dict[tuple[str, str, str], int] = {}
     values = []

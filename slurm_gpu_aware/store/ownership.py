@@ -19,7 +19,7 @@ __all__ = ["give_folder", "live_files", "make_file", "of_selector"]
 
 LIVE_MODE = 0o640
 _ENDS = ("", "-wal", "-shm")
-_STAYS = frozenset({"roll.json", "roll.json.lock", "clock-locks", "clocks"})
+_STAYS = frozenset({"rollout.json", "rollout.json.lock", "clock-locks", "clocks"})
 """What root writes in these folders: the state of ``setup --roll``, and on a host that is a compute
 node, too, notes and records of the prolog."""
 

@@ -1,143 +1,24 @@
-"""What was measured, as placement wants it: PM scores, link graphs, GPU records.
-
-The way in is beside it, in ``merging`` (probe reports) and ``timings`` (imports); their functions
-can be had from here, too.
-"""
+"""The profile that placement loads, and the scores in the store."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from operator import attrgetter
 
+from slurm_gpu_aware.model.hardware_graph import Link
 from slurm_gpu_aware.model.penalties import level_ratios
+from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Profile
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.ingest import merge_report
+from slurm_gpu_aware.store.inventory import unseen_gpus
 from slurm_gpu_aware.store.levels import level_times
-from slurm_gpu_aware.store.report import Fault, GpuRecord, Link
-from slurm_gpu_aware.store.timings import (
-    NewestTiming,
-    TimingRow,
-    check_timings,
-    import_timings,
-    newest_timings,
-    prune_timings,
-    unseen_gpus,
-    warn_of_bad_timings,
+
+__all__ = ["load_profile", "put_scores", "score_reference", "score_rows"]
+
+_SCORE_COLUMNS = attrgetter(
+    *("node", "slot", "app_class", "value_ms", "raw", "binned", "bin", "outlier", "taken_at")
 )
-
-__all__ = [
-    "Fault",
-    "GpuRecord",
-    "Link",
-    "NewestTiming",
-    "Profile",
-    "ScoreRow",
-    "TimingRow",
-    "check_timings",
-    "import_timings",
-    "load_profile",
-    "merge_report",
-    "newest_timings",
-    "prune_timings",
-    "recompute_scores",
-    "score_rows",
-]
-
-Gpu = tuple[str, int]
-REFERENCES = ("model", "cluster")
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What placement knows about the cluster. GPUs are (node, Slurm's index)."""
-
-    scores: Mapping[str, Mapping[Gpu, float]]
-    """Class -> GPU -> binned PM score (lower is better); what policies use."""
-    raw_scores: Mapping[str, Mapping[Gpu, float]]
-    """Class -> GPU -> PM score before binning."""
-    gpus: Mapping[Gpu, GpuRecord]
-    links: Mapping[str, tuple[Link, ...]]
-    """Node -> links; a node without any is absent."""
-    taken_at: Mapping[str, float]
-    """Node -> Unix time of its newest measurement."""
-    faults: Mapping[str, tuple[Fault, ...]]
-    """Node -> what failed in its newest probe; a node without faults is absent."""
-    level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Class -> locality level -> time over that of the innermost level (`penalties`)."""
-    unseen: frozenset[Gpu] = frozenset()
-    """GPUs of ``gpus`` that no probe has seen, in a store where one has seen others. One that a
-    probe failed to read is there: it was seen."""
-
-
-@dataclass(frozen=True)
-class ScoreRow:
-    """One GPU's score for one class, as tables show it."""
-
-    node: str
-    slot: int
-    app_class: str
-    value_ms: float
-    raw: float
-    binned: float
-    bin: int
-    """Bin number of its class and model, counted from the best (0)."""
-    outlier: int
-    """0 no, 1 binned among outliers, 2 keeps its own score."""
-    taken_at: float
-    model: str | None
-    uuid: str | None
-
-
-def recompute_scores(
-    store: Store, classes: Sequence[str] | None = None, *, reference: str | None = None
-) -> None:
-    """Compute PM scores and bins of ``classes`` (None: all measured ones) from the newest timings.
-
-    For each GPU and class the newest measurement counts (the median if it has several runs); older
-    ones stay stored as history. Bins are made per class and GPU model.
-
-    Parameters
-    ----------
-    classes : the site's classes; scores of other classes are deleted. None: every class that has
-        timings.
-    reference : ``model`` (the default): score against the median GPU of the same model, so 1.0
-        means "as good as this model gets". ``cluster``: against the median over all models, so
-        that scores rank the models too. Remembered in the store; None keeps what was said last.
-
-    Notes
-    -----
-    GPUs that no probe has seen, where one has seen others, are scored against the median of those
-    that were seen and have bins of their own: they change no score of another GPU.
-
-    The computation holds no lock, unless the caller has begun to write; only the final writing
-    does. Timings that cannot be times are left out, with a warning.
-    """
-    chosen = _reference(store, reference)
-    warn_of_bad_timings(store)
-    rows = newest_timings(store)
-    unseen = unseen_gpus(store, ((row.node, row.slot) for row in rows))
-    wanted = sorted({r.app_class for r in rows} if classes is None else set(classes))
-    results: list[tuple[Any, ...]] = []
-    for name in wanted:
-        results.extend(_scored(name, [r for r in rows if r.app_class == name], chosen, unseen))
-    with store.write():
-        store.execute("DELETE FROM scores")
-        # A GPU may have been forgotten while this was computed, so take those that still exist.
-        store.executemany(
-            "INSERT INTO scores (node, slot, class, value_ms, raw, binned, bin, outlier,"
-            " taken_at_unix) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9"
-            " WHERE EXISTS (SELECT 1 FROM gpus WHERE node = ?1 AND slot = ?2)",
-            results,
-        )
-        if reference is not None:
-            store.execute(
-                "INSERT INTO settings (key, value) VALUES ('score_reference', ?)"
-                " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                (reference,),
-            )
 
 
 def load_profile(store: Store) -> Profile:
@@ -175,74 +56,38 @@ def load_profile(store: Store) -> Profile:
     )
 
 
-def score_rows(store: Store) -> list[ScoreRow]:
+def score_rows(store: Store) -> list[GpuScore]:
     """All scores with what identifies the GPU, by class, then best first, then node and slot."""
-    return [
-        ScoreRow(
-            node=row["node"],
-            slot=row["slot"],
-            app_class=row["class"],
-            value_ms=row["value_ms"],
-            raw=row["raw"],
-            binned=row["binned"],
-            bin=row["bin"],
-            outlier=row["outlier"],
-            taken_at=row["taken_at_unix"],
-            model=row["model"],
-            uuid=row["uuid"],
+    rows = store.query(
+        "SELECT node, slot, class, value_ms, raw, binned, bin, outlier, taken_at_unix, model, uuid"
+        " FROM scores JOIN gpus USING (node, slot) ORDER BY class, raw, node, slot"
+    )
+    return [GpuScore(*row) for row in rows]
+
+
+def put_scores(store: Store, scores: Sequence[GpuScore], reference: str | None = None) -> None:
+    """Replace all scores in one transaction. ``reference``: remembered, unless None."""
+    with store.write():
+        store.execute("DELETE FROM scores")
+        # A GPU may have been forgotten while the scores were computed, so take those that exist.
+        store.executemany(
+            "INSERT INTO scores (node, slot, class, value_ms, raw, binned, bin, outlier,"
+            " taken_at_unix) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9"
+            " WHERE EXISTS (SELECT 1 FROM gpus WHERE node = ?1 AND slot = ?2)",
+            [_SCORE_COLUMNS(score) for score in scores],
         )
-        for row in store.query(
-            "SELECT s.*, g.model, g.uuid FROM scores s JOIN gpus g USING (node, slot)"
-            " ORDER BY s.class, s.raw, s.node, s.slot"
-        )
-    ]
-
-
-def _scored(
-    app_class: str, rows: Sequence[NewestTiming], reference: str, unseen: Set[Gpu]
-) -> list[tuple[Any, ...]]:
-    """Rows for the table ``scores``."""
-    import numpy as np
-
-    from slurm_gpu_aware.variability.bins import bin_scores
-    from slurm_gpu_aware.variability.scores import pm_scores
-
-    if not rows:
-        return []
-    models = [row.model for row in rows]
-    seen = [(row.node, row.slot) not in unseen for row in rows]
-    groups = models if reference == "model" else None
-    raw = pm_scores([row.value_ms for row in rows], groups, seen)
-    kinds = list(zip(models, seen, strict=True))
-    results: list[tuple[Any, ...]] = []
-    for kind in sorted(set(kinds)):
-        members = np.flatnonzero([k == kind for k in kinds])
-        binning = bin_scores(raw[members])
-        for position, i in enumerate(members.tolist()):
-            row = rows[i]
-            results.append(
-                (
-                    row.node,
-                    row.slot,
-                    app_class,
-                    row.value_ms,
-                    float(raw[i]),
-                    float(binning.scores[position]),
-                    int(binning.labels[position]),
-                    int(binning.outlier[position]),
-                    row.taken_at,
-                )
+        if reference is not None:
+            store.execute(
+                "INSERT INTO settings (key, value) VALUES ('score_reference', ?)"
+                " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                (reference,),
             )
-    return results
 
 
-def _reference(store: Store, reference: str | None) -> str:
-    if reference is None:
-        rows = store.query("SELECT value FROM settings WHERE key = 'score_reference'")
-        return str(rows[0]["value"]) if rows else REFERENCES[0]
-    if reference not in REFERENCES:
-        raise ValueError(f"unknown reference {reference!r}; known: {', '.join(REFERENCES)}")
-    return reference
+def score_reference(store: Store) -> str | None:
+    """The reference that :func:`put_scores` was given last."""
+    rows = store.query("SELECT value FROM settings WHERE key = 'score_reference'")
+    return str(rows[0]["value"]) if rows else None
 
 
 def _record(row: sqlite3.Row) -> GpuRecord:

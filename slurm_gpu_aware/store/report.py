@@ -21,52 +21,18 @@ from slurm_gpu_aware.bounds import (
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.hardware_graph import Link
+from slurm_gpu_aware.model.profile import Fault, GpuRecord
+from slurm_gpu_aware.names import is_name, is_node_name
 
-__all__ = ["Fault", "GpuRecord", "Link", "ProbeReport", "Timing", "check_name", "parse_report"]
+__all__ = ["ProbeReport", "Timing", "check_name", "parse_report"]
 
 SCHEMA = "gpu-aware-probe/1"
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
-_CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
 MAX_SLOT = MAX_GPUS_PER_NODE - 1
 _MOST = 1e9
 """Of watts, degrees and shares."""
-
-
-@dataclass(frozen=True)
-class GpuRecord:
-    """One GPU as the probe saw it. None: not known (imported, or NVML would not say)."""
-
-    uuid: str | None = None
-    name: str | None = None
-    """NVML's product name."""
-    model: str | None = None
-    """The user's word for it, ``v100``."""
-    pci: str | None = None
-    numa: int | None = None
-    cpus: str | None = None
-    """CPU list near the GPU, ``0-3``."""
-    memory_mb: int | None = None
-    clocks_mhz: tuple[int, ...] = ()
-    """Supported SM clocks, descending."""
-    max_clock_mhz: int | None = None
-    default_clock_mhz: int | None = None
-    power_limit_w: float | None = None
-    temperature_c: float | None = None
-    """When it was probed."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """The best link between two GPUs of a node, ``a < b`` (Slurm's indices)."""
-
-    a: int
-    b: int
-    link_class: str
-    """nvidia-smi's word: NVn, PIX, PXB, PHB, NODE, SYS."""
-    gbps: float
-    """Bandwidth. Units: GB/s."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +45,6 @@ class Timing:
     repeats: int | None = None
     spread: float | None = None
     """Relative spread over the repeats."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A call that failed; ``slot`` None: it concerned the node."""
-
-    slot: int | None
-    call: str
-    error: str
 
 
 @dataclass(frozen=True)
@@ -107,8 +64,7 @@ class ProbeReport:
 
 def check_name(kind: str, value: str) -> str:
     """Return a node, class or model name (``kind``: one of these words) or raise ValueError."""
-    grammar = _CLASS if kind == "class" else _NODE
-    if not grammar.match(value):
+    if not (is_name(value) if kind == "class" else is_node_name(value)):
         raise ValueError(f"{quoted(value)} is not a {kind} name")
     return value
 

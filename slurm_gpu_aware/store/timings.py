@@ -1,33 +1,22 @@
-"""Timings: imported ones in, the newest of each GPU and class out."""
+"""Timings: imported ones in, the newest runs of each GPU and class out."""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.bounds import MAX_TIME_MS, MIN_TIME_MS, check_time_ms
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.profile import Gpu, GpuTiming
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.inventory import listed, seen_gpus
 from slurm_gpu_aware.store.report import MAX_SLOT, check_name
+from slurm_gpu_aware.text_file import BadRow
 
-__all__ = [
-    "NewestTiming",
-    "TimingRow",
-    "check_timings",
-    "import_timings",
-    "listed",
-    "newest_timings",
-    "prune_timings",
-    "seen_gpus",
-    "unseen_gpus",
-    "warn_of_bad_timings",
-]
+__all__ = ["TimingRow", "check_timings", "import_timings", "newest_runs", "warn_of_bad_timings"]
 
 log = logging.getLogger(__name__)
-
-Gpu = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -43,28 +32,14 @@ class TimingRow:
     """Where it stands in the file; 0: unknown."""
 
 
-@dataclass(frozen=True)
-class NewestTiming:
-    """The newest measurement of one GPU for one class."""
-
-    node: str
-    slot: int
-    app_class: str
-    value_ms: float
-    """Median over its runs."""
-    taken_at: float
-    model: str
-    """Empty if unknown."""
-
-
 def check_timings(
     store: Store,
     rows: Iterable[TimingRow],
     classes: Sequence[str] = (),
     *,
     new_gpus: bool = False,
-) -> tuple[list[tuple[TimingRow, int]], list[tuple[int, str]]]:
-    """Sort rows into good ones, each with its slot, and bad ones as (line, what is wrong).
+) -> tuple[list[tuple[TimingRow, int]], list[BadRow]]:
+    """Sort rows into good ones, each with its slot, and bad ones.
 
     ``classes`` are the site's; empty: any well-formed name. Once a GPU was probed, rows of GPUs
     that no probe has seen are bad unless ``new_gpus``. Reads the store, writes nothing.
@@ -75,7 +50,7 @@ def check_timings(
         for row in store.query("SELECT node, slot, uuid FROM gpus WHERE uuid IS NOT NULL")
     }
     good: list[tuple[TimingRow, int]] = []
-    bad: list[tuple[int, str]] = []
+    bad: list[BadRow] = []
     for row in rows:
         try:
             slot = _checked_slot(row, by_uuid, classes)
@@ -83,7 +58,7 @@ def check_timings(
                 _check_seen(row.node, slot, seen)
             good.append((row, slot))
         except ValueError as exc:
-            bad.append((row.line, str(exc)))
+            bad.append(BadRow(row.line, str(exc)))
     return good, bad
 
 
@@ -108,7 +83,7 @@ def import_timings(
     with store.write():
         good, bad = check_timings(store, rows, classes, new_gpus=new_gpus)
         if bad:
-            line, reason = bad[0]
+            line, reason, _ = bad[0]
             raise StoreError(f"line {line}: {reason}" if line else reason)
         runs: dict[tuple[str, int, str], int] = {}
         for row, slot in good:
@@ -130,17 +105,13 @@ def import_timings(
     return len(good)
 
 
-def newest_timings(store: Store) -> list[NewestTiming]:
-    """The newest measurement of each GPU and class, runs combined by their median.
+def newest_runs(store: Store) -> list[GpuTiming]:
+    """All runs of the newest measurement of each GPU and class; older ones are history.
 
-    What cannot be a time is left out (``warn_of_bad_timings``).
+    Values that cannot be times are left out (``warn_of_bad_timings``).
     """
-    import numpy as np
-
-    from slurm_gpu_aware.variability.scores import combine_runs
-
     rows = store.query(
-        "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, g.model"
+        "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, ifnull(g.model, '')"
         " FROM timings t JOIN gpus g USING (node, slot)"
         " JOIN (SELECT node, slot, class, max(taken_at_unix) AS newest FROM timings"
         "       WHERE value_ms BETWEEN ?1 AND ?2 GROUP BY node, slot, class) n"
@@ -149,27 +120,7 @@ def newest_timings(store: Store) -> list[NewestTiming]:
         " ORDER BY t.node, t.slot, t.class",
         (MIN_TIME_MS, MAX_TIME_MS),
     )
-    number: dict[tuple[str, int, str], int] = {}
-    first: list[sqlite3.Row] = []
-    which = []
-    for row in rows:
-        key = (row["node"], row["slot"], row["class"])
-        if key not in number:
-            number[key] = len(first)
-            first.append(row)
-        which.append(number[key])
-    _, medians = combine_runs(np.array(which, dtype=np.int64), [row["value_ms"] for row in rows])
-    return [
-        NewestTiming(
-            row["node"],
-            row["slot"],
-            row["class"],
-            float(value),
-            row["taken_at_unix"],
-            row["model"] or "",
-        )
-        for row, value in zip(first, medians, strict=True)
-    ]
+    return [GpuTiming(*row) for row in rows]
 
 
 def warn_of_bad_timings(store: Store) -> None:
@@ -187,33 +138,6 @@ def warn_of_bad_timings(store: Store) -> None:
             *(first["node"], first["slot"], first["class"], first["value_ms"]),
             "" if len(rows) == 1 else ", ...",
         )
-
-
-def unseen_gpus(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:
-    """Those of ``gpus`` that no probe has seen; none if no GPU was probed at all."""
-    seen = seen_gpus(store)
-    return frozenset((node, slot) for node, slot in gpus if seen and slot not in seen.get(node, ()))
-
-
-def seen_gpus(store: Store) -> dict[str, set[int]]:
-    """Probed node -> GPUs that a probe has read, or failed to read; empty: no GPU was probed."""
-    seen: dict[str, set[int]] = {}
-    for row in store.query(
-        "SELECT node, slot FROM gpus WHERE clocks_mhz IS NOT NULL"
-        " UNION SELECT node, slot FROM probe_errors WHERE slot IS NOT NULL"
-    ):
-        seen.setdefault(row["node"], set()).add(int(row["slot"]))
-    return seen
-
-
-def prune_timings(store: Store, before_unix: float) -> int:
-    """Delete timings older than ``before_unix`` that a newer one replaced; return how many."""
-    return store.execute(
-        "DELETE FROM timings AS old WHERE taken_at_unix < ? AND EXISTS (SELECT 1 FROM timings AS"
-        " new WHERE new.node = old.node AND new.slot = old.slot AND new.class = old.class"
-        " AND new.taken_at_unix > old.taken_at_unix)",
-        (before_unix,),
-    ).rowcount
 
 
 def _checked_slot(row: TimingRow, by_uuid: Mapping[str, Gpu], classes: Sequence[str]) -> int:
@@ -242,12 +166,6 @@ def _check_seen(node: str, slot: int, seen: Mapping[str, set[int]]) -> None:
     if slot not in seen[node]:
         has = listed(sorted(seen[node]))
         raise ValueError(f"no sweep has seen GPU {slot} of node {node}, only {has}; {cure}")
-
-
-def listed(names: Sequence[object], most: int = 10) -> str:
-    """Names for a sentence, some of them if there are many."""
-    shown = ", ".join(str(name) for name in names[:most])
-    return (shown + (", ..." if len(names) > most else "")) or "none"
 
 
 def _touch(store: Store, node: str, slot: int, taken_at: float) -> None:

@@ -21,9 +21,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, nvlinks
-from slurm_gpu_aware.topology.patterns import Edges
 
 __all__ = [
     "BOTTLENECK",
@@ -31,11 +30,9 @@ __all__ = [
     "PAPER",
     "EffBwModel",
     "Fit",
-    "agg_bw",
     "eq2",
     "eq2_model",
     "fit_eq2",
-    "link_counts",
     "link_kinds",
     "preserved_bw",
 ]
@@ -161,17 +158,6 @@ def link_kinds(graph: HardwareGraph) -> npt.NDArray[np.int8]:
     )
     kinds.setflags(write=False)
     return kinds
-
-
-def link_counts(graph: HardwareGraph, gpus: Sequence[int], edges: Edges) -> tuple[int, int, int]:
-    """(x, y, z) of eq. 2: kinds of the links that ``edges`` use when position i is ``gpus[i]``."""
-    kinds = [min(nvlinks(graph.classes[gpus[a]][gpus[b]]), 2) for a, b in edges]
-    return kinds.count(2), kinds.count(1), kinds.count(0)
-
-
-def agg_bw(graph: HardwareGraph, gpus: Sequence[int], edges: Edges) -> float:
-    """AggBW (eq. 1) of one mapping: sum over ``edges``, position i on GPU ``gpus[i]``. GB/s."""
-    return float(sum(graph.gbps[gpus[a], gpus[b]] for a, b in edges))
 
 
 def preserved_bw(graph: HardwareGraph, free: int, chosen: npt.ArrayLike) -> FloatArray:

@@ -1,15 +1,14 @@
-"""Best mappings of any communication graph: dynamic programming over a moving frontier.
+"""Mappings of any communication graph onto GPUs: exact for narrow graphs, else approximate.
 
-The job's GPUs are placed one after the other. Of a partial placement only two things matter for
-the rest: which GPUs are used, and where those job GPUs sit that still have unplaced neighbours
-(the frontier). Partial placements that agree in both are merged and the best one is kept, so the
-work grows with the width of the graph, not with the factorial of its size. Job GPUs with the same
-neighbours are interchangeable and take GPUs in ascending order.
+The search places the job's GPUs one after the other. Only two properties of a partial placement
+matter for the rest: which GPUs are used, and where those job GPUs sit that still have unplaced
+neighbours (the frontier). Of all partial placements that agree in both, the search keeps the best
+one, so the work grows with the width of the graph and not with the factorial of its size. Job GPUs
+with the same neighbours are interchangeable and take GPUs in ascending order.
 
-Graphs of up to eight job GPUs whose frontier is too wide for that go order by order (``orders``).
-What is too wide for both is searched in part: per set of GPUs the best few partial placements are
-kept (a beam), and :func:`complete` says so. Where the best sets are enough, not the value of every
-set, ``wide`` finds them exactly.
+Graphs of up to eight job GPUs with a wider frontier are searched order by order (``orders``). Wider
+graphs are not searched exactly: the search keeps the best few partial placements of each set of
+GPUs (a beam). :func:`is_exact` tells which of both applies.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.topology.orders import MAX_ORDERED, order_values, orders_of
 from slurm_gpu_aware.topology.patterns import Edges
 from slurm_gpu_aware.topology.subsets import masks_of_size, rank_of_mask
 
-__all__ = ["best_mapping", "complete", "mapping_values"]
+__all__ = ["best_mapping", "is_exact", "mapping_values"]
 
 _MOST_ROWS = 1 << 22  # partial placements of all steps together: a second or two
 _MOST_PRODUCTS = 1 << 34  # multiplications of one product over orders: about as long
@@ -164,7 +163,7 @@ def _way(edges: Edges, k: int, n: int) -> Way:
     return "beam"
 
 
-def complete(edges: Edges, k: int, n: int) -> bool:
+def is_exact(edges: Edges, k: int, n: int) -> bool:
     """Say whether :func:`mapping_values` looks at all mappings onto ``k`` of ``n`` GPUs."""
     return _way(edges, k, n) != "beam"
 
@@ -193,7 +192,7 @@ def mapping_values(weights: FloatArray, edges: Edges, k: int) -> tuple[FloatArra
 
     Notes
     -----
-    Exact where :func:`complete` says so, else values of mappings that exist, not always of the
+    Exact where :func:`is_exact` says so, else values of mappings that exist, not always of the
     best. Partial placements are at most C(n, i) x i!/(i-width)! at step i: quick for paths, rings,
     trees, ladders and, through interchangeable GPUs, for stars and complete (bipartite) graphs.
     Wide graphs (cubes, tori, irregular ones) take a second or two, once per machine.

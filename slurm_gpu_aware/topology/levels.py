@@ -25,7 +25,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, IntArray, LocalityLevel
+from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, nvlinks
 from slurm_gpu_aware.topology.subsets import slots_of
 

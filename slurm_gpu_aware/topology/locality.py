@@ -13,7 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, Cluster, IntArray, LocalityLevel
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, nvlinks
 from slurm_gpu_aware.model.penalties import LevelPenalties, Penalty
 

@@ -2,9 +2,8 @@
 
 Vendor machines follow the vendors' public documentation, GPUs numbered as nvidia-smi does
 (from 0). The ``mapa-`` machines are those of the MAPA paper (Ranganath et al., SC'21, sections
-4 and 5, fig. 17); its own code has errors in two of them. ``mapa-torus-2d`` and
-``mapa-cubemesh-16`` are corrected, their ``-as-coded`` twins are what that code computes with,
-for reproduction only.
+4 and 5, fig. 17); ``mapa-torus-2d`` and ``mapa-cubemesh-16`` are corrected where the tables of its
+own code have errors.
 
 Paths through the host carry no documented number. They get ``host_gbps``, 12 GB/s by default
 (PCIe gen3 x16, MAPA table 1): a weight that keeps them behind every NVLink, not a claim.
@@ -28,14 +27,14 @@ def _sockets(n: int, per_socket: int) -> list[int]:
 def _with_host(n: int, per_socket: int, links: Iterable[Link], host: float) -> HardwareGraph:
     """Add a host path (``SYS``) for every pair without a link."""
     given = {(min(a, b), max(a, b)): (word, gbps) for a, b, word, gbps in links}
-    full: list[Link] = [
-        (a, b, *given.get((a, b), ("SYS", host))) for a in range(n) for b in range(a + 1, n)
+    full = [
+        Link(a, b, *given.get((a, b), ("SYS", host))) for a in range(n) for b in range(a + 1, n)
     ]
     return HardwareGraph.from_links(full, n=n, groups=_sockets(n, per_socket))
 
 
 def _nv(pairs: _Pairs, links: int, per_link: float = 25.0) -> list[Link]:
-    return [(a, b, f"NV{links}", links * per_link) for a, b in pairs]
+    return [Link(a, b, f"NV{links}", links * per_link) for a, b in pairs]
 
 
 # NVIDIA's hybrid cube mesh: two fully connected quads, and GPU i to its twin i + 4.
@@ -71,10 +70,9 @@ def _power_node(per_socket: int, links: int, per_link: float, host: float) -> Ha
     return _with_host(n, per_socket, _nv(pairs, links, per_link), host)
 
 
-def _torus_2d(host: float, *, as_coded: bool = False) -> HardwareGraph:
+def _torus_2d(host: float) -> HardwareGraph:
     """4 x 4 torus, GPU 4r + c. Steps inside a row are double, except the wrap of every row
     (single); steps inside a column are single, except the wraps of columns 0 and 3 (double).
-    The authors' tables lack the link 0-4.
     """
     double: list[tuple[int, int]] = []
     single: list[tuple[int, int]] = []
@@ -83,36 +81,23 @@ def _torus_2d(host: float, *, as_coded: bool = False) -> HardwareGraph:
             (double if step < 3 else single).append((4 * i + step, 4 * i + (step + 1) % 4))
             wrap_double = step == 3 and i in (0, 3)
             (double if wrap_double else single).append((4 * step + i, 4 * ((step + 1) % 4) + i))
-    if as_coded:
-        single.remove((0, 4))
     return _with_host(16, 4, [*_nv(double, 2), *_nv(single, 1)], host)
 
 
-# Hypothetical cube mesh of 16 (fig. 17b), from the authors' tables. Whatever the tables say twice
-# is resolved by the class: 4-5 and 12-13 are double where their fill-in loop overwrote them by
-# PCIe, four doubles were given 25 GB/s, and the second 10-9 (single) is read as 10-11.
+# Hypothetical cube mesh of 16 (fig. 17b), from the authors' tables. Where these contradict
+# themselves the class counts; the second 10-9 (single) is read as 10-11.
 _MESH16_DOUBLE = [
     *[(0, 3), (1, 2), (6, 7), (4, 15), (7, 12), (8, 10), (9, 10), (12, 15), (14, 15)],
     *[(4, 5), (12, 13), (0, 11), (1, 5), (3, 8), (9, 13)],
 ]
 _MESH16_SINGLE = [
     *[(0, 1), (0, 2), (1, 3), (2, 6), (2, 9), (4, 6), (4, 7), (5, 6), (5, 7), (6, 13), (8, 9)],
-    *[(8, 11), (9, 11), (10, 14), (12, 14), (13, 14), (13, 15)],
+    *[(8, 11), (9, 11), (10, 11), (10, 14), (12, 14), (13, 14), (13, 15)],
 ]
-_MESH16_LOST = {(4, 5), (12, 13)}
-_MESH16_HALVED = {(0, 11), (1, 5), (3, 8), (9, 13)}
 
 
-def _cubemesh_16(host: float, *, as_coded: bool = False) -> HardwareGraph:
-    if not as_coded:
-        links = [*_nv(_MESH16_DOUBLE, 2), *_nv([*_MESH16_SINGLE, (10, 11)], 1)]
-        return _with_host(16, 4, links, host)
-    links = [
-        *_nv([p for p in _MESH16_DOUBLE if p not in _MESH16_LOST | _MESH16_HALVED], 2),
-        *_nv(_MESH16_HALVED, 2, 12.5),
-        *_nv(_MESH16_SINGLE, 1),
-    ]
-    return _with_host(16, 4, links, host)
+def _cubemesh_16(host: float) -> HardwareGraph:
+    return _with_host(16, 4, [*_nv(_MESH16_DOUBLE, 2), *_nv(_MESH16_SINGLE, 1)], host)
 
 
 _MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
@@ -130,8 +115,6 @@ _MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
     "mapa-summit": lambda host: _power_node(3, 2, 25.0, host),
     "mapa-torus-2d": _torus_2d,
     "mapa-cubemesh-16": _cubemesh_16,
-    "mapa-torus-2d-as-coded": lambda host: _torus_2d(host, as_coded=True),
-    "mapa-cubemesh-16-as-coded": lambda host: _cubemesh_16(host, as_coded=True),
 }
 
 

@@ -16,10 +16,10 @@ from itertools import combinations
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, EffBwModel, eq2, link_kinds, preserved_bw
-from slurm_gpu_aware.topology.general import best_mapping, complete, mapping_values
+from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds
+from slurm_gpu_aware.topology.general import best_mapping, is_exact, mapping_values
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.rings import (
     Rings,
@@ -36,19 +36,8 @@ from slurm_gpu_aware.topology.subsets import (
     rank_of_mask,
 )
 from slurm_gpu_aware.topology.trees import Trees, best_tree, tree_values
-from slurm_gpu_aware.topology.wide import best_by_bottleneck, best_by_sum, best_layout
 
-__all__ = [
-    "BestSets",
-    "Match",
-    "agg_table",
-    "best_sets",
-    "complete_search",
-    "eff_table",
-    "fitted_ring",
-    "match",
-    "preserved_table",
-]
+__all__ = ["Match", "agg_table", "eff_table", "exact_tables", "fitted_ring", "match"]
 
 _RING, _TREE = Pattern("ring"), Pattern("tree")
 _SMALL = 8  # GPUs of a machine up to which the search behind a table is kept: some kilobytes
@@ -148,11 +137,11 @@ _STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 
 
 @lru_cache(maxsize=64)
-def _told_weights(graph: HardwareGraph) -> FloatArray:
-    """(n, n) links whose sum over a ring tells its bandwidth and then its doubles and singles."""
+def _fit_weights(graph: HardwareGraph) -> FloatArray:
+    """(n, n) weights whose sum over a ring holds its bandwidth, then its doubles and singles."""
     kinds = link_kinds(graph)
-    told = graph.gbps * (_STEPS * _COUNT**2) + np.where(kinds == 2, _COUNT, kinds)
-    return _frozen(np.asarray(told, dtype=np.float64))[0]
+    weights = graph.gbps * (_STEPS * _COUNT**2) + np.where(kinds == 2, _COUNT, kinds)
+    return _frozen(np.asarray(weights, dtype=np.float64))[0]
 
 
 @lru_cache(maxsize=512)
@@ -163,12 +152,12 @@ def _fitted_counts(graph: HardwareGraph, k: int) -> tuple[IntArray, IntArray]:
     most doubles, then with the most singles.
     """
     slowest = _link_tables(graph, _RING, k)[1]
-    told = np.zeros(slowest.size)
+    sums = np.zeros(slowest.size)
     for least in np.unique(slowest).tolist():
-        fast = np.where(graph.gbps >= least, _told_weights(graph), -np.inf)
+        fast = np.where(graph.gbps >= least, _fit_weights(graph), -np.inf)
         here = slowest == least
-        told[here] = ring_values(fast, k)[0][here]
-    singles, doubles = told % _COUNT, told // _COUNT % _COUNT
+        sums[here] = ring_values(fast, k)[0][here]
+    singles, doubles = sums % _COUNT, sums // _COUNT % _COUNT
     return doubles.astype(np.int64), singles.astype(np.int64)
 
 
@@ -218,55 +207,14 @@ def eff_table(graph: HardwareGraph, pattern: Pattern, k: int, model: EffBwModel)
     return _link_tables(graph, pattern, k)[1]
 
 
-def complete_search(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
-    """Say whether the tables hold the best of all embeddings (see ``general.complete``)."""
+def exact_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
+    """Say whether the tables hold the best of all embeddings (see ``general``).
+
+    Of a machine that is too large for tables: whether those of its parts do.
+    """
     if pattern.name != "edges" or graph.is_uniform:
         return True
-    return complete(pattern.edges_for(k), k, graph.n)
-
-
-@dataclass(frozen=True)
-class BestSets:
-    """The best sets of a machine for a pattern that is too wide for tables."""
-
-    masks: IntArray
-    """In tie order."""
-    eff_gbps: float | None
-    """Their EffBW; None: the sum alone counts."""
-    agg_gbps: float
-    complete: bool
-    """False: the search was given up, and better sets may exist (see ``wide``)."""
-
-
-@lru_cache(maxsize=512)
-def best_sets(
-    graph: HardwareGraph, pattern: Pattern, k: int, model: EffBwModel, *, by_sum: bool
-) -> BestSets:
-    """Sets of ``k`` with the largest EffBW and, among those, the largest AggBW.
-
-    ``by_sum``: with the largest AggBW. For edge lists, on machines of at most 16 GPUs, where
-    :func:`complete_search` says that tables would not do. Takes up to a few seconds, once.
-    """
-    edges, among, eff, known = pattern.edges_for(k), None, None, True
-    if not by_sum:
-        if model.coefficients is None:
-            found = best_by_bottleneck(graph.gbps, edges, k)
-            among, eff, known = found.sets, found.gbps, found.complete
-        else:
-            table = _eq2_table(graph, k, model)
-            eff = float(table.max())
-            among = table == eff
-    total = best_by_sum(graph.gbps, edges, k, among)
-    masks = masks_of_size(graph.n, k)[total.sets]
-    return BestSets(masks, eff, total.gbps, known and total.complete)
-
-
-def preserved_table(graph: HardwareGraph, free: int, k: int) -> FloatArray:
-    """(C(n, k),) PreservedBW (eq. 3) on the free GPUs for every set, tie order. GB/s.
-
-    Only sets inside ``free`` (a mask) mean anything.
-    """
-    return preserved_bw(graph, free, masks_of_size(graph.n, k))
+    return is_exact(pattern.edges_for(k), k, min(graph.n, MAX_EXACT))
 
 
 @dataclass(frozen=True)
@@ -283,8 +231,8 @@ class Match:
     """AggBW: the largest sum of any embedding on the set."""
     eff_gbps: float
     """EffBW: the largest of any embedding on the set."""
-    complete: bool = True
-    """False: the search was given up; the values are those of the embedding that is shown."""
+    exact: bool = True
+    """False: not all embeddings were compared; the values are those of the one that is shown."""
 
 
 @lru_cache(maxsize=4096)
@@ -302,7 +250,8 @@ def match(
     the bottleneck model, the largest sum among those.
     """
     k = len(gpus)
-    agg, eff, known = _values(graph, gpus, pattern)
+    exact = pattern.name != "edges" or exact_tables(graph.subgraph(gpus), pattern, k)
+    agg, eff = _values(graph, gpus, pattern)
     by_eq2 = model.coefficients is not None and not by_sum
     if model.coefficients is not None:
         eff = float(_eq2_table(graph.subgraph(gpus), k, model)[0])
@@ -316,80 +265,58 @@ def match(
             order = tuple(gpus[i] for i in ring)
         else:
             slowest = 0.0 if by_sum else _values(graph, gpus, piece)[1]
-            told = by_eq2 and piece.name == "ring"
-            order, found = _layout(graph, gpus, piece, slowest, told, agg if known else None)
-            known &= found
+            of_fit = by_eq2 and piece.name == "ring"
+            order = _layout(graph, gpus, piece, slowest, of_fit)
         orders.append(order)
         links += [graph.gbps.item(order[a], order[b]) for a, b in edges]
-    if links and not known:
-        agg, eff = sum(links), (eff if by_eq2 else min(links))  # of the one that is shown
-    return Match(gpus, tuple(orders), tuple(links), agg, eff, known)
+    if links and not exact:
+        agg, eff = sum(links), (eff if by_eq2 else min(links))
+    return Match(gpus, tuple(orders), tuple(links), agg, eff, exact)
 
 
 def _pieces(pattern: Pattern) -> tuple[Pattern, ...]:
     return (_RING, _TREE) if pattern.name == "ring+tree" else (pattern,)
 
 
-def _values(
-    graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern
-) -> tuple[float, float, bool]:
-    """AggBW and bottleneck of one set: looked up if the machine has a table, else computed.
-
-    Last: all embeddings were searched.
-    """
+def _values(graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern) -> tuple[float, float]:
+    """AggBW and bottleneck of one set: looked up if the machine has a table, else computed."""
     k, at = len(gpus), 0
     if not pattern.has_edges(k):
-        return 0.0, 0.0, True
-    if not complete_search(graph, pattern, k):
-        part = graph.subgraph(gpus)
-        found = best_sets(part, pattern, k, BOTTLENECK, by_sum=False)
-        if found.complete or not complete_search(part, pattern, k):
-            return found.agg_gbps, found.eff_gbps or 0.0, found.complete
-        total, slowest = _link_tables(part, pattern, k)
-    elif (graph, pattern, k) in _link_tables:
+        return 0.0, 0.0
+    if (graph, pattern, k) in _link_tables and exact_tables(graph, pattern, k):
         at = rank_of_mask(graph.n, k).item(mask_of(gpus))
         total, slowest = _link_tables(graph, pattern, k)
     else:
         total, slowest = _link_tables(graph.subgraph(gpus), pattern, k)
-    return total.item(at), slowest.item(at), True
+    return total.item(at), slowest.item(at)
 
 
 def _layout(
-    graph: HardwareGraph,
-    gpus: tuple[int, ...],
-    piece: Pattern,
-    slowest: float,
-    told: bool,
-    most: float | None = None,
-) -> tuple[tuple[int, ...], bool]:
+    graph: HardwareGraph, gpus: tuple[int, ...], piece: Pattern, slowest: float, of_fit: bool
+) -> tuple[int, ...]:
     """GPU of each position of the embedding with the largest sum and no link below ``slowest``.
 
-    ``told``: with the largest sum of :func:`_told_weights`. ``most``: the largest sum of any one,
-    if known. Returns also whether the embedding is known to be what it is to be.
+    ``of_fit``: with the largest sum of :func:`_fit_weights`.
     """
     k, edges = len(gpus), piece.edges_for(len(gpus))
     if not edges or piece.name == "all-to-all":
-        return gpus, True
+        return gpus
     index = np.ix_(gpus, gpus)
     gbps = graph.gbps[index]
-    weights = _told_weights(graph)[index] if told else gbps
+    weights = _fit_weights(graph)[index] if of_fit else gbps
     links = weights[_pairs(k)]
     if links.min() == links.max():
-        return gpus, True
+        return gpus
     # The table's search has mostly found it: its own answer is ours if no link of it is too slow.
-    if not told and graph.n <= _SMALL and piece.name in ("ring", "tree"):
+    if not of_fit and graph.n <= _SMALL and piece.name in ("ring", "tree"):
         order = _search(graph, piece, k).best(mask_of(gpus))
         if min(graph.gbps.item(order[a], order[b]) for a, b in edges) >= slowest:
-            return order, True
+            return order
     allowed = np.where(gbps >= slowest, weights, -np.inf)
-    found = True
     if piece.name == "tree":
         order = best_tree(allowed)
     elif piece.name == "ring":
         order = best_ring(allowed)
-    elif complete_search(graph, piece, k):
-        order = best_mapping(allowed, edges)
     else:
-        layout = best_layout(allowed, edges, most)
-        order, found = layout.order, layout.complete
-    return tuple(gpus[i] for i in order), found
+        order = best_mapping(allowed, edges)
+    return tuple(gpus[i] for i in order)

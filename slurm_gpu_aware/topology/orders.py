@@ -14,7 +14,7 @@ from itertools import combinations, permutations
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.topology.extend import exact_type
 from slurm_gpu_aware.topology.patterns import Edges
 from slurm_gpu_aware.topology.subsets import members_of_size

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.topology.extend import Rows, exact_type, extended
 from slurm_gpu_aware.topology.subsets import members_of_size, rank_of_mask, slots_of, without_each
 

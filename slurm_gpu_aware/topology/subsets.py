@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import IntArray
+from slurm_gpu_aware.model.arrays import IntArray
 
 __all__ = [
     "MAX_EXACT",

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.topology.extend import Rows, exact_type, extended
 from slurm_gpu_aware.topology.patterns import heap_children
 from slurm_gpu_aware.topology.subsets import (

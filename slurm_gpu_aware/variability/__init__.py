@@ -1,13 +1,12 @@
-"""From timings to what placement uses: PM scores, bins, application classes.
+"""From times to what placement uses: PM scores, bins, application classes.
 
-``scores``
-    PM score = time / median time of a class.
-``kmeans``
-    Exact K-means in one dimension, and its silhouettes.
-``bins``
-    PAL's binning: how many bins, outliers, the score of a bin.
-``classes``
-    Which class an application belongs to, from its utilisation counters.
-``counters``
-    Those counters from Nsight Compute and DCGM.
+============== ================================================================
+scores         PM score = time / median time of a class
+ckmeans        exact K-means in one dimension, silhouettes of its clusters
+bins           PAL's binning: how many bins, outliers, the score of a bin
+gpu_scores     scores and bins of all GPUs of a cluster
+outliers       GPUs whose times are far from the median of their model
+classes        the class of an application, from its utilisation counters
+counters       these counters from Nsight Compute and DCGM
+============== ================================================================
 """

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray, IntArray
-from slurm_gpu_aware.variability.kmeans import (
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.variability.ckmeans import (
     Intervals,
     Weighted,
     best_intervals,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray, IntArray
+from slurm_gpu_aware.errors import SourceError, not_installed
+from slurm_gpu_aware.model.arrays import FloatArray
 
 __all__ = ["Classifier", "Utilisation", "fit_classes"]
 
-MAX_ROUNDS = 300
-"""Lloyd's iterations per start; a few suffice, the limit only guards against rounding cycles."""
+STARTS = 50
+"""Starts of K-means; the best result counts."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,15 @@ def fit_classes(
     ------
     ValueError
         If there are fewer distinct points than classes, or names occur twice.
+    SourceError
+        scikit-learn is not installed.
 
     Notes
     -----
     Classes are ordered by (functional unit - DRAM) utilisation of the centroid, largest first:
-    the more compute bound, the more an application feels a slow clock. Lloyd's algorithm from
-    one start per point (that point, then farthest points), best result kept: no randomness, and
-    the order in which applications are given does not matter. A local optimum in principle; in
-    practice the global one for the dozen applications that a site measures.
+    the more compute bound, the more an application feels a slow clock. The order in which
+    applications are given does not matter, and the same points give the same classes. A local
+    optimum in principle; in practice the global one for the dozen applications of a site.
 
     References
     ----------
@@ -91,44 +93,14 @@ def fit_classes(
         raise ValueError(
             f"{len(names)} classes need as many different applications, got {len(distinct)}"
         )
-    best = min(
-        (_lloyd(points, _spread(distinct, first, len(names))) for first in range(len(distinct))),
-        key=lambda found: round(found[0], 9),
-    )
-    _, labels, centroids = best
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError:
+        raise SourceError(not_installed("scikit-learn", "classify")) from None
+    found = KMeans(len(names), n_init=STARTS, random_state=0).fit(points)
+    centroids: FloatArray = found.cluster_centers_
     rank = np.lexsort((-centroids[:, 1], centroids[:, 0] - centroids[:, 1]))
     position = np.empty(len(names), dtype=np.int64)
     position[rank] = np.arange(len(names))
-    classifier = Classifier(tuple(names), centroids[rank])
-    return classifier, {
-        app: names[int(position[label])] for app, label in zip(ordered, labels, strict=True)
-    }
-
-
-def _spread(distinct: FloatArray, first: int, count: int) -> FloatArray:
-    """``count`` starting centroids: one point, then always the farthest from those chosen."""
-    chosen = [first]
-    gap = ((distinct - distinct[first]) ** 2).sum(axis=1)
-    while len(chosen) < count:
-        chosen.append(int(np.argmax(gap)))
-        gap = np.minimum(gap, ((distinct - distinct[chosen[-1]]) ** 2).sum(axis=1))
-    return distinct[chosen].copy()
-
-
-def _lloyd(points: FloatArray, centroids: FloatArray) -> tuple[float, IntArray, FloatArray]:
-    """Sum of squares, labels and centroids of the local optimum near ``centroids``."""
-    labels = np.full(len(points), -1, dtype=np.int64)
-    for _ in range(MAX_ROUNDS):
-        squares = ((points[:, None, :] - centroids[None, :, :]) ** 2).sum(axis=2)
-        nearest = squares.argmin(axis=1)
-        for k in range(len(centroids)):
-            if not (nearest == k).any():  # give an empty cluster the point that fits worst
-                crowded = np.bincount(nearest, minlength=len(centroids))[nearest] > 1
-                own = squares[np.arange(len(points)), nearest]
-                nearest[int(np.argmax(np.where(crowded, own, -1.0)))] = k
-        if (nearest == labels).all():
-            break
-        labels = nearest
-        centroids = np.array([points[labels == k].mean(axis=0) for k in range(len(centroids))])
-    cost = float(((points - centroids[labels]) ** 2).sum())
-    return cost, labels, centroids
+    members = {a: names[int(position[k])] for a, k in zip(ordered, found.labels_, strict=True)}
+    return Classifier(tuple(names), centroids[rank]), members

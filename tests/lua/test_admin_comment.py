@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from luafilter import CONF, Filter, install
 
-from slurm_gpu_aware.gate.admin_comment import PREFIX, OriginalRequest, encode, is_ours, parse
+from slurm_gpu_aware.filter_rules import RECORD_VERSION
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, encode, is_ours, parse
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=20)
 names = st.text(string.ascii_letters + string.digits + "_[]-,", min_size=1, max_size=20)
@@ -42,7 +43,7 @@ def test_python_round_trip(request: OriginalRequest) -> None:
 @given(st.text())
 def test_parse_never_raises(line: str) -> None:
     parse(line)
-    parse(PREFIX + line)
+    parse(RECORD_VERSION + line)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from luafilter import CLASSES, CONF, POLICIES, Filter, install
 
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.model.job_hints import BANDWIDTHS, KEYS, PATTERNS, parse_comment
+from slurm_gpu_aware.filter_rules import BANDWIDTHS, COMMENT_KEYS, PATTERNS
+from slurm_gpu_aware.model.job_hints import parse_comment
 
 VALUES = [*CLASSES, "auto", *BANDWIDTHS, *PATTERNS, *POLICIES, "off", "max", "4", "2-8", "900"]
 ODD_VALUES = ["", " ", "D", "a", "0", "-1", "1-", "8-2", "99999", "100000", "05", "99", "10001"]
@@ -22,7 +23,7 @@ blank = st.sampled_from(["", "", "", " ", "\t", "  "])
 entry = st.builds(
     lambda a, k, b, e, c, v, d: a + k + b + e + c + v + d,
     blank,
-    st.sampled_from([*KEYS, *KEYS, *ODD_KEYS]),
+    st.sampled_from([*COMMENT_KEYS, *COMMENT_KEYS, *ODD_KEYS]),
     blank,
     st.sampled_from(["=", "=", "=", "=", "==", ""]),
     blank,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from luafilter import ERROR, POLICIES, REPO, SUCCESS, Filter, MakeFilter
 
-from slurm_gpu_aware.config.settings import Config, load_config
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config
 
 TEXT = (REPO / "docs" / "comment.md").read_text()
 INTERACTIVE = {"script": None}

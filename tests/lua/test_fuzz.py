@@ -7,7 +7,7 @@ import random
 import pytest
 from luafilter import ERROR, SUCCESS, MakeFilter
 
-from slurm_gpu_aware.model.job_hints import KEYS
+from slurm_gpu_aware.filter_rules import COMMENT_KEYS
 
 COMMENTS = 100_000
 PIECES = [
@@ -38,7 +38,7 @@ def comments(rng: random.Random) -> bytes:
     if kind < 0.3:
         return rng.randbytes(rng.randrange(60))
     if kind < 0.5:
-        key = rng.choice(KEYS).encode()
+        key = rng.choice(COMMENT_KEYS).encode()
         return key + b"=" + rng.choice(PIECES) + rng.randbytes(rng.randrange(4))
     return b"".join(rng.choices(PIECES, k=rng.randrange(1, 9)))
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.topology.bandwidth import eq2, link_counts
+from slurm_gpu_aware.topology.bandwidth import eq2, link_kinds
 from slurm_gpu_aware.topology.patterns import Pattern
 
 WORDS = {50.0: "NV2", 25.0: "NV1", 12.0: "SYS"}
@@ -36,6 +36,12 @@ def patterns(draw):
     pairs = list(combinations(range(6), 2))
     chosen = draw(st.sets(st.sampled_from(pairs), min_size=1, max_size=8))
     return Pattern("edges", tuple(sorted(chosen)))
+
+
+def link_counts(graph, gpus, edges):
+    """(x, y, z) of eq. 2: kinds of the links of ``edges`` when position i is ``gpus[i]``."""
+    kinds = [int(link_kinds(graph)[gpus[a], gpus[b]]) for a, b in edges]
+    return kinds.count(2), kinds.count(1), kinds.count(0)
 
 
 def orders(gpus):

@@ -56,7 +56,7 @@ def test_every_class_has_an_ascending_penalty_at_every_level_in_use(configured, 
         assert {n: row[n] for n in configured} == {
             n: (v, "configured") for n, v in configured.items()
         }
-    general = PlacementConfig(locality_penalty=across, levels=configured).penalties
+    general = PlacementConfig(levels={"cluster": across, **configured}).penalties
     assert {n: p.value for n, p in found.of("C").items() if n in general} == general
 
 

@@ -15,7 +15,7 @@ from small_machines import brute_agg, brute_bottleneck, brute_preserved, machine
 from small_oracle import assert_best, chosen_of, relabelled
 
 from slurm_gpu_aware.placement.link_kinds import graph_of
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.patterns import NAMED_PATTERNS, parse_pattern
 
 POLICIES = ("pal+mapa", "mapa-preserve", "mapa-greedy", "mapa-baseline", "mapa-topo-aware")

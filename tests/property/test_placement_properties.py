@@ -15,7 +15,7 @@ from small_oracle import assert_best, chosen_of, relabelled
 
 from slurm_gpu_aware.placement.evaluate import predicted_slowdown
 from slurm_gpu_aware.placement.policies.pal import best_cell
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 
 POLICIES = ("pal", "pm-first", "packed", "best-fit", "lowest-index", "random")
 MANY = settings(max_examples=600, deadline=None)

@@ -12,7 +12,7 @@ from small_clusters import clusters, requests
 
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 
 NOW = 100.0

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import Store, open_store
-from slurm_gpu_aware.store.profiles import load_profile, merge_report
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.report import parse_report
 
 VALID: dict[str, Any] = {
@@ -95,7 +96,7 @@ def test_one_changed_field_is_merged_or_refused(
     inner[place[-1]] = value
     store.execute("DELETE FROM nodes")
     try:
-        merge_report(store, changed)
+        ingest_report(store, changed)
         merged = len(changed["gpus"])
     except SourceError:
         merged = 0

@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, machine_cost
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.drb.utility import Scale, Weights, extremes
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
 MINSKY = machine("ibm-minsky-4xp100")
@@ -126,8 +126,9 @@ def test_postponing_never_places_below_the_threshold(case, threshold):
         assert (found is None) == (always.why["utility"] < threshold - 1e-4) or (
             abs(always.why["utility"] - threshold) < 2e-4  # told to four digits
         )
-        aged = make_policy("topo-aware-p", {**options, "waited_s": 3600.0})
-        assert chosen_of(aged.place(request, cluster)) == chosen_of(always)
+        aged = make_policy("topo-aware-p", options)
+        waited = replace(request, waited_s=3600.0)
+        assert chosen_of(aged.place(waited, cluster)) == chosen_of(always)
 
 
 @st.composite
@@ -192,9 +193,8 @@ def test_utility_stays_within_bounds_with_any_profile(times, gpus):
         RunningJob("1", ((0, (0,)),), 1.0, application="b"),
         RunningJob("2", ((0, (2,)), (1, (0,))), 1.0, application="b"),
     )
-    options = {"interference": profile, "application": "a"}
-    found = make_policy("topo-aware", options).place(
-        Request("1", gpus), replace(cluster, running=running)
+    found = make_policy("topo-aware", {"interference": profile}).place(
+        Request("1", gpus, application="a"), replace(cluster, running=running)
     )
     assert 0.0 <= found.why["utility"] <= 1.0
     assert found.why["terms"]["interference"]["I"] >= 1.0

@@ -16,7 +16,7 @@ from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
 
 __all__ = ["limit"]  # a fixture of test_limits
 
-SHELF = "gpuaware_shelf"
+HOLDING_POOL = "gpuaware_shelf"
 DEFER = "/var/spool/slurm-gpu-aware/submitted.defer"
 
 
@@ -38,13 +38,15 @@ def no_room(cluster: Cluster) -> Iterator[None]:
 
 
 def on_shelf(cluster: Cluster, *job_ids: str) -> bool:
-    return all(SHELF in cluster.job(job_id).get("Reservation", "") for job_id in job_ids)
+    return all(HOLDING_POOL in cluster.job(job_id).get("Reservation", "") for job_id in job_ids)
 
 
 def shelves(cluster: Cluster) -> dict[str, int]:
     """Name -> Unix time of its start."""
     show = "SLURM_TIME_FORMAT=%s scontrol -o show reservation"
-    found = re.findall(rf"ReservationName=({SHELF}\S*) StartTime=(\d+)", cluster.sh("ctl", show))
+    found = re.findall(
+        rf"ReservationName=({HOLDING_POOL}\S*) StartTime=(\d+)", cluster.sh("ctl", show)
+    )
     return {name: int(start) for name, start in found}
 
 
@@ -135,7 +137,7 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
         cluster.wait(job_id, "RUNNING", 180)
     waiting = (*jobs[2:], array)
     cluster.wait_until(
-        lambda: not any(SHELF in cluster.job(j).get("Reservation", "") for j in waiting),
+        lambda: not any(HOLDING_POOL in cluster.job(j).get("Reservation", "") for j in waiting),
         15,
         "ResvProlog takes them from the shelf",
     )
@@ -186,7 +188,7 @@ def test_slurm_that_loses_the_shelf_loses_no_job(cluster: Cluster) -> None:
             let_go(cluster, "bob", first[place])
             started(cluster, job_id)
     finally:
-        licences = f"{GATE_LICENCE}:100000,{SHELF}:8"
+        licences = f"{GATE_LICENCE}:100000,{HOLDING_POOL}:8"
         cluster.sh("ctl", f"sed -i 's/^Licenses=.*/Licenses={licences}/' {SLURM_CONF}")
         cluster.sh("ctl", ["scontrol", "reconfigure"])
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.selector.holding_pool import Shelf
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm.client import JobUpdate
 
@@ -34,14 +34,16 @@ class RoundsBench:
             return send(updates)
 
         client.update_jobs = update_jobs  # type: ignore[method-assign]
-        self.books = Books(slurm.store)
-        self.shelf = Shelf(client, clock=lambda: self.wall, timer=lambda: self.steady, saved_s=0.0)
+        self.ledger = LedgerWriter(slurm.store)
+        self.pool = HoldingPool(
+            client, clock=lambda: self.wall, timer=lambda: self.steady, saved_s=0.0
+        )
         self.rounds = Rounds(
             client,
             config or Config(),
-            self.books,
+            self.ledger,
             gate_held_until=lambda: self.wall + 60.0,
-            shelf=self.shelf,
+            pool=self.pool,
             clock=lambda: self.wall,
             timer=lambda: self.steady,
         )

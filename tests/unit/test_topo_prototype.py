@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
 SHARED = (
@@ -71,9 +71,13 @@ def run_prototype(policy, scripts, published, **options):
             own = {}
             if policy.startswith("topo"):
                 own = {**job.options, "interference": published.profile, **options}
-            if policy == "topo-aware-p":
-                own["waited_s"] = now - job.submit_s
-            request = Request(job.job_id, job.gpus, max_nodes=1)
+            request = Request(
+                job.job_id,
+                job.gpus,
+                max_nodes=1,
+                application=job.model,
+                waited_s=now - job.submit_s,
+            )
             found = make_policy(policy, own).place(
                 request, replace(cluster, running=tuple(running))
             )

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.drb.fm import cut_weight, fm_bipartition
 from slurm_gpu_aware.placement.drb.utility import Scale, Weights, free_shares

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import BoolArray, FloatArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
 
 __all__ = ["cut_weight", "fm_bipartition", "fm_improve"]
 

@@ -14,7 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.placement.identity_cache import by_identity
 
 __all__ = ["InterferenceProfile", "Workload", "interference"]
 
@@ -66,7 +68,7 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
     A pair that was not measured, or a job whose application is not known, counts as undisturbed.
     """
     n = cluster.shape[0]
-    holders = _holders(cluster)
+    holders = _holders(cluster.running)
     held = ~cluster.free[holders.node, holders.slot]
     code = holders.job[held] * n + holders.node[held]  # ascending
     code = code[np.flatnonzero(np.diff(code, prepend=-1))]
@@ -83,7 +85,6 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
 class _Holders:
     """Every GPU that a running job holds, by job and node; and the workloads of the jobs."""
 
-    of: object
     job: IntArray
     node: IntArray
     slot: IntArray
@@ -92,15 +93,9 @@ class _Holders:
     known: tuple[Workload, ...]
 
 
-_last: _Holders | None = None
-
-
-def _holders(cluster: Cluster) -> _Holders:
-    """Remembered by identity: all decisions of a round share one tuple of running jobs."""
-    global _last
-    running = cluster.running
-    if _last is not None and _last.of is running:
-        return _last
+@by_identity
+def _holders(running: tuple[RunningJob, ...]) -> _Holders:
+    """All decisions of a round share one tuple of running jobs."""
     flat = [
         (number, node, slot)
         for number, job in enumerate(running)
@@ -115,12 +110,6 @@ def _holders(cluster: Cluster) -> _Holders:
         else known.setdefault((job.application, sum(len(s) for _, s in job.gpus)), len(known))
         for job in running
     ]
-    _last = _Holders(
-        running,
-        table[:, 0],
-        table[:, 1],
-        table[:, 2],
-        np.array(workload, dtype=np.int64),
-        tuple(known),
+    return _Holders(
+        table[:, 0], table[:, 1], table[:, 2], np.array(workload, dtype=np.int64), tuple(known)
     )
-    return _last

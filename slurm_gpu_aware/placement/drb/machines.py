@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell
@@ -21,7 +22,7 @@ from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares, terms_of
 from slurm_gpu_aware.placement.feasible import Split, allowed_nodes
 from slurm_gpu_aware.placement.link_kinds import graph_of
-from slurm_gpu_aware.placement.tables import MaskArray, pack
+from slurm_gpu_aware.placement.masks import MaskArray, pack
 from slurm_gpu_aware.topology.levels import network_of, path_sum
 
 __all__ = ["Machines", "kind_mask", "scale_for"]
@@ -77,7 +78,7 @@ def scale_for(
         found = [extremes(g, e, k) for g, e in kinds for k in {*counts} if e.bit_count() >= k]
     distance = idle.network.distance
     pairs = (sum(counts) ** 2 - sum(c * c for c in counts)) // 2
-    profile = options.interference if options.application is not None else None
+    profile = options.interference if request.application is not None else None
     return Scale(
         t_best=nodes * min((t for t, _, _ in found), default=0) + pairs * distance[0],
         t_worst=nodes * max((t for _, t, _ in found), default=0) + pairs * distance[-1],
@@ -103,7 +104,7 @@ class Machines:
         self.cell = cell
         self.scale = scale
         self.cluster: Cluster = cell.supply.cluster
-        profile, name = options.interference, options.application
+        profile, name = options.interference, cell.supply.request.application
         self.knows_interference = profile is not None and name is not None
         weights = options.weights
         self.weights = weights if self.knows_interference else weights.without_interference()

@@ -8,7 +8,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.search import search
-from slurm_gpu_aware.placement.feasible import splits, why_not
+from slurm_gpu_aware.placement.feasible import common_reason, splits
 
 __all__ = ["constraint_reason"]
 
@@ -19,7 +19,7 @@ def constraint_reason(
     """Say which constraint keeps the job from a place, in one sentence.
 
     The search has found nothing. None: the constraints take nothing from this job, so the common
-    reason (``feasible.why_not``) is the whole one.
+    reason (``feasible.common_reason``) is the whole one.
     """
     need = options.min_bandwidth_gbps
     if need > 0.0:
@@ -50,7 +50,7 @@ def _on_one(request: Request, cluster: Cluster) -> str:
     width = cluster.shape[1]
     if request.gpus > width:
         return f"nodes have at most {width} GPUs"
-    return why_not(replace(request, max_nodes=1), cluster)
+    return common_reason(replace(request, max_nodes=1), cluster)
 
 
 def _apart(request: Request, cluster: Cluster) -> str:
@@ -59,4 +59,4 @@ def _apart(request: Request, cluster: Cluster) -> str:
         return f"it asks for {request.gpus_per_node} GPUs per node"
     if request.max_nodes is not None and request.max_nodes < request.gpus:
         return f"it asks for {request.max_nodes} nodes at most"
-    return why_not(replace(request, gpus_per_node=1), cluster)
+    return common_reason(replace(request, gpus_per_node=1), cluster)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of, uneven_groups
 from slurm_gpu_aware.placement.drb.bipartition import linked_enough, narrow_pairs
@@ -23,8 +24,9 @@ from slurm_gpu_aware.placement.drb.uneven import uneven_rows
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.feasible import Split, Supply, splits
 from slurm_gpu_aware.placement.index_sets import words_of_cut
+from slurm_gpu_aware.placement.level_views import LevelView, anywhere, level_views
 from slurm_gpu_aware.placement.link_kinds import groups_to_compare
-from slurm_gpu_aware.placement.tables import LevelView, anywhere, flat_table, level_views
+from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.topology.levels import path_sum
 
 __all__ = ["Found", "search"]

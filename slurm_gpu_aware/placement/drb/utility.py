@@ -31,7 +31,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.levels import distances, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of

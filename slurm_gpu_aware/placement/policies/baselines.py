@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment
 from slurm_gpu_aware.placement.cells import first_cell
 from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.level_views import LevelView, level_views, two_levels
 from slurm_gpu_aware.placement.policies.pm_first import best_anywhere
+from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
+from slurm_gpu_aware.placement.score_table import ScoreTable, flat_table
 from slurm_gpu_aware.placement.selection import choose
-from slurm_gpu_aware.placement.tables import (
-    LevelView,
-    ScoreTable,
-    flat_table,
-    level_views,
-    two_levels,
-)
 
 __all__ = ["BestFit", "FirstFit", "Packed", "Random"]
 
 
-class Packed:
+class Packed(Policy):
     """Consolidated placement of Tiresias and Gandiva: the tightest level that holds the job.
 
     Fewest nodes, then best fit (the node, or the group of nodes, with the fewest GPUs left), then
@@ -42,7 +38,7 @@ class Packed:
         return _place_flat(self.name, request, cluster, levels, True, rule)
 
 
-class BestFit:
+class BestFit(Policy):
     """Best fit by node: fewest nodes, then the nodes with the fewest GPUs left (BF in Amaral et
     al., SC'17). Unlike ``packed`` it looks at no level but the node."""
 
@@ -54,7 +50,7 @@ class BestFit:
         return _place_flat(self.name, request, cluster, two_levels(cluster), True, rule)
 
 
-class FirstFit:
+class FirstFit(Policy):
     """First fit: fewest nodes, the first nodes in order that have room, their lowest free slots.
 
     Slurm's own habit, MAPA's baseline ("lowest ids") and, job by job, FCFS in Amaral et al.
@@ -68,7 +64,18 @@ class FirstFit:
         return _place_flat(self.name, request, cluster, two_levels(cluster), False, rule)
 
 
-class Random:
+@dataclass(frozen=True)
+class RandomOptions(PolicyOptions):
+    """Options of `Random`."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
+            raise ValueError(f"seed must be a whole number >= 0, not {self.seed!r}")
+
+
+class Random(Policy):
     """GPUs in an order drawn at random, wherever they are.
 
     The draw depends on ``seed`` and the job's id alone, so the same input gives the same answer.
@@ -77,16 +84,13 @@ class Random:
     """
 
     name = "random"
-
-    def __init__(self, seed: int = 0) -> None:
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise PolicyError(f"policy 'random': seed must be a whole number >= 0, not {seed!r}")
-        self.seed = seed
+    options_type = RandomOptions
+    options: RandomOptions
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
         job = int.from_bytes(hashlib.sha256(request.job_id.encode()).digest()[:8], "big")
-        order = np.random.default_rng([self.seed, job]).permutation(cluster.exists.size)
+        order = np.random.default_rng([self.options.seed, job]).permutation(cluster.exists.size)
         drawn = 1.0 + order.reshape(cluster.exists.shape).astype(np.float64) * (
             50.0 / max(order.size, 1)
         )
@@ -95,8 +99,9 @@ class Random:
         if found is None:
             return None
         cell, choice = found
+        seed = self.options.seed
         return assignment(
-            self.name, cell, choice, why={"seed": self.seed}, rule=f"drawn with seed {self.seed}"
+            self.name, cell, choice, why={"seed": seed}, rule=f"drawn with seed {seed}"
         )
 
 

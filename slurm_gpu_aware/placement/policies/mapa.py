@@ -15,12 +15,12 @@ best fit, then the lowest index; jobs larger than a node take the fewest nodes (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
@@ -29,10 +29,12 @@ from slurm_gpu_aware.placement.account import MOST_NODES, assignment
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.split import choose_by_sockets
 from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.level_views import two_levels
 from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
 from slurm_gpu_aware.placement.links import choose_by_links, compared_in_part, promised_set
+from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
+from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.placement.selection import Choice, choose
-from slurm_gpu_aware.placement.tables import flat_table, two_levels
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
     PAPER,
@@ -45,6 +47,7 @@ from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
 __all__ = [
     "COMPARED_BY",
+    "LinkPolicy",
     "MapaBaseline",
     "MapaGreedy",
     "MapaPreserve",
@@ -52,10 +55,8 @@ __all__ = [
     "goal_for",
     "links_account",
     "links_rule",
-    "read_model",
 ]
 
-EffBwOption = str | Sequence[float]
 _RULES: dict[Objective, str] = {
     "effbw": "the largest EffBW",
     "aggbw": "the largest AggBW",
@@ -63,24 +64,34 @@ _RULES: dict[Objective, str] = {
 }
 
 
-def read_model(policy: str, effbw: EffBwOption) -> EffBwModel:
-    """Return the EffBW model of option ``effbw``.
+@dataclass(frozen=True)
+class LinkOptions(PolicyOptions):
+    """Options of policies that compare sets by EffBW."""
 
-    ``bottleneck``, ``paper``, or the 14 coefficients of a site's refit of eq. 2.
+    effbw: str | Sequence[float] = "bottleneck"
+    """Model of EffBW: ``bottleneck``, ``paper``, or the 14 coefficients of a refit of eq. 2."""
 
-    Raises
-    ------
-    PolicyError
-        Anything else; names what is valid.
-    """
-    named = {"bottleneck": BOTTLENECK, "paper": PAPER}
-    try:
-        return named[effbw] if isinstance(effbw, str) else eq2_model(effbw)
-    except (KeyError, TypeError, ValueError):
-        raise PolicyError(
-            f"policy {policy!r}: effbw must be bottleneck, paper or the 14 coefficients "
-            f"of eq. 2, not {effbw!r}"
-        ) from None
+    def __post_init__(self) -> None:
+        try:
+            _ = self.model
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                "effbw must be bottleneck, paper or the 14 coefficients of eq. 2, "
+                f"not {self.effbw!r}"
+            ) from None
+
+    @cached_property
+    def model(self) -> EffBwModel:
+        """The model that ``effbw`` names."""
+        named = {"bottleneck": BOTTLENECK, "paper": PAPER}
+        return named[self.effbw] if isinstance(self.effbw, str) else eq2_model(self.effbw)
+
+
+class LinkPolicy(Policy):
+    """A policy that compares sets by EffBW."""
+
+    options_type = LinkOptions
+    options: LinkOptions
 
 
 _pattern = lru_cache(maxsize=256)(parse_pattern)
@@ -145,7 +156,7 @@ def links_account(
                 "order": [list(order) for order in found.order],
                 "links_gbps": [round(link, 3) for link in found.links_gbps],
             }
-            in_part |= not found.complete
+            in_part |= not found.exact
         nodes.append(entry)
     account: dict[str, Any] = {
         "objective": goal.objective,
@@ -186,16 +197,12 @@ def one_node_first(request: Request, cluster: Cluster) -> Cell | None:
     return first_cell(supply, two_levels(cluster), splits(request, cluster))
 
 
-class _ByLinks:
-    name = ""
-    objective: Objective | None = None
-
-    def __init__(self, effbw: EffBwOption = "bottleneck") -> None:
-        self.model = read_model(self.name, effbw)
+class _ByLinks(LinkPolicy):
+    objective: ClassVar[Objective | None] = None
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
-        goal = goal_for(request, self.model, self.objective)
+        goal = goal_for(request, self.options.model, self.objective)
         cell = one_node_first(request, cluster)
         if cell is None:
             return None
@@ -209,19 +216,16 @@ class MapaGreedy(_ByLinks):
     """The set of GPUs, and the embedding of the pattern, with the largest AggBW."""
 
     name = "mapa-greedy"
-    objective: Objective | None = "aggbw"
+    objective = "aggbw"
 
 
 class MapaPreserve(_ByLinks):
-    """Sensitive jobs get the best links, others those that hurt the jobs to come the least.
-
-    Option ``effbw``: see :func:`read_model`.
-    """
+    """Sensitive jobs get the best links, others those that hurt the jobs to come the least."""
 
     name = "mapa-preserve"
 
 
-class MapaBaseline:
+class MapaBaseline(Policy):
     """MAPA's baseline: lowest GPU ids, on the first node that has room."""
 
     name = "mapa-baseline"
@@ -233,7 +237,7 @@ class MapaBaseline:
         )
 
 
-class MapaTopoAware:
+class MapaTopoAware(Policy):
     """MAPA's topology-aware comparison: recursive bipartition, the same socket first."""
 
     name = "mapa-topo-aware"

@@ -8,8 +8,10 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.level_views import level_views
+from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.placement.score_table import score_table
 from slurm_gpu_aware.placement.selection import choose
-from slurm_gpu_aware.placement.tables import level_views, score_table
 
 __all__ = ["Pal", "best_cell", "traversal"]
 
@@ -47,7 +49,7 @@ def best_cell(request: Request, cluster: Cluster) -> Cell | None:
     return first_cell(supply, levels, splits(request, cluster))
 
 
-class Pal:
+class Pal(Policy):
     """Walk the L x V matrix from the smallest product; take the first cell with a packed set.
 
     Jobs of one GPU get the best GPU (PM-First). Jobs larger than a node get the best GPUs over the

@@ -15,33 +15,28 @@ from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.links import choose_by_links
 from slurm_gpu_aware.placement.policies.mapa import (
     COMPARED_BY,
-    EffBwOption,
+    LinkPolicy,
     goal_for,
     links_account,
     links_rule,
-    read_model,
 )
 from slurm_gpu_aware.placement.policies.pal import best_cell
 
 __all__ = ["PalMapa"]
 
 
-class PalMapa:
+class PalMapa(LinkPolicy):
     """The composition of PAL and MAPA; the selector's default.
 
-    Option ``effbw``: model of EffBW, see :func:`mapa.read_model`. Nodes without measured links
-    count as having equal links everywhere.
+    Nodes without measured links count as having equal links everywhere.
     """
 
     name = "pal+mapa"
     by_levels = True
 
-    def __init__(self, effbw: EffBwOption = "bottleneck") -> None:
-        self.model = read_model(self.name, effbw)
-
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
-        goal = goal_for(request, self.model)
+        goal = goal_for(request, self.options.model)
         cell = best_cell(request, cluster)
         if cell is None:
             return None

@@ -10,8 +10,10 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment
 from slurm_gpu_aware.placement.cells import Cell, holds, smallest_bound
 from slurm_gpu_aware.placement.feasible import Split, Supply, splits
+from slurm_gpu_aware.placement.level_views import anywhere
+from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.placement.score_table import score_table
 from slurm_gpu_aware.placement.selection import Choice, choose
-from slurm_gpu_aware.placement.tables import anywhere, score_table
 
 __all__ = ["PmFirst", "best_anywhere"]
 
@@ -22,13 +24,10 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
     Locality does not count; of equally good sets the one on fewer nodes is taken.
     """
     level = anywhere(supply.cluster)
-
-    def feasible(index: int) -> bool:
-        return any(holds(supply, level, split, index) for split in choices)
-
-    bound = smallest_bound(feasible, len(supply.table.values))
-    if bound is None:
+    found = smallest_bound(supply, level, choices, len(supply.table.values))
+    if found is None:
         return None
+    bound, _ = found
     best: tuple[Cell, Choice] | None = None
     for split in choices:
         if holds(supply, level, split, bound):
@@ -39,7 +38,7 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
     return best
 
 
-class PmFirst:
+class PmFirst(Policy):
     """The GPUs with the best scores for the job's class, locality ignored.
 
     With free choice per node these are the G best GPUs, split over nodes as they come. Under

@@ -6,69 +6,71 @@ workloads in cloud environments", SC'17. Utility: ``utility``; bipartition: ``dr
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
-from slurm_gpu_aware.placement.drb.options import TopoOptions, read_options
+from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.reason import constraint_reason
 from slurm_gpu_aware.placement.drb.search import Found, search
 from slurm_gpu_aware.placement.drb.utility import Terms
+from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection import Choice
 from slurm_gpu_aware.topology.levels import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["TopoAware", "TopoAwareP"]
 
+_STEP = 1e-4  # a postponed job is due so much of its utility later, never earlier
 
-class TopoAware:
+
+class TopoAware(Policy):
     """The set of the highest utility, whatever it is (TOPO-AWARE).
 
-    Options: see ``topo_options``; those of a request go before the policy's. The ones that only
-    ``topo-aware-p`` uses are accepted, so that one job list serves both.
+    Options of a request go before the policy's.
     """
 
     name = "topo-aware"
-    postpones = False
-
-    def __init__(self, **options: Any) -> None:
-        self._given = options
-        self._read = read_options(self.name, options)
+    options_type = TopoOptions
+    options: TopoOptions
+    has_rules = True
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
-        options = self._options(request)
-        found = search(request, with_known_sockets(cluster), options)
-        if found is None:
+        found = search(request, with_known_sockets(cluster), self._options_of(request))
+        if found is None or found.terms.utility < self._threshold(request) - 1e-9:
             return None
-        if self.postpones and found.terms.utility < options.threshold(request.gpus) - 1e-9:
-            return None
-        return self._assignment(found, options)
+        return self._assignment(found)
 
-    def why_not(self, request: Request, cluster: Cluster) -> str | None:
+    def own_reason(self, request: Request, cluster: Cluster) -> str | None:
         """Say which option kept :meth:`place` from an answer; None: no option did."""
-        options = self._options(request)
-        known = with_known_sockets(cluster)
+        options, known = self._options_of(request), with_known_sockets(cluster)
         found = search(request, known, options)
         if found is None:
             return constraint_reason(self.name, request, known, options)
-        wanted = options.threshold(request.gpus)
-        if not self.postpones or found.terms.utility >= wanted - 1e-9:
+        wanted = self._threshold(request)
+        if found.terms.utility >= wanted - 1e-9:
             return None
         return (
-            "free GPUs would do; the policy keeps the job waiting for better ones"
+            "the policy waits for better GPUs than the free ones"
             f" (utility {found.terms.utility:.2f}, it asks for {wanted:.2f} now)"
         )
 
-    def _options(self, request: Request) -> TopoOptions:
-        if not request.options and request.application is None:
-            return self._read
-        named = {} if request.application is None else {"application": request.application}
-        return read_options(self.name, {**named, **self._given, **request.options})
+    def _options_of(self, request: Request) -> TopoOptions:
+        return replace(self.options, **request.options) if request.options else self.options
 
-    def _assignment(self, found: Found, options: TopoOptions) -> Assignment:
+    def _threshold(self, request: Request) -> float:
+        """Least utility that is taken."""
+        if request.relaxed or not self.may_postpone:
+            return 0.0
+        return self._options_of(request).threshold(request.gpus, request.waited_s)
+
+    def _assignment(self, found: Found) -> Assignment:
         machines = found.machines
         cell = machines.cell
         nodes, slots = _places(found, found.rows, found.masks)
@@ -78,10 +80,10 @@ class TopoAware:
                 for kind, own in zip(machines.of_row[found.rows].tolist(), slots, strict=True)
             )
         choice = Choice(nodes, slots, 0, len(cell.units), found.sets, found.ties, cut=found.cut)
-        why = self._account(found, options)
+        why = self._account(found)
         return assignment(self.name, cell, choice, why=why, rule=_rule(found))
 
-    def _account(self, found: Found, options: TopoOptions) -> dict[str, Any]:
+    def _account(self, found: Found) -> dict[str, Any]:
         machines = found.machines
         weights = machines.weights
         account: dict[str, Any] = {
@@ -102,20 +104,33 @@ class TopoAware:
                 for rows, masks, terms in found.alternatives
             ],
         }
-        if self.postpones:
-            account["threshold"] = round(options.threshold(machines.cell.supply.request.gpus), 4)
-            account["waited_s"] = options.waited_s
+        if self.may_postpone:
+            request = machines.cell.supply.request
+            account["threshold"] = round(self._threshold(request), 4)
+            account["waited_s"] = request.waited_s
         return account
 
 
 class TopoAwareP(TopoAware):
     """The same, but a job waits while its best set is below its threshold (TOPO-AWARE-P).
 
-    The threshold falls to 0 while the job waits (``waited_s``, ``patience_s``), so none starves.
+    The threshold falls to 0 while the job waits (option ``patience_s``), so none starves.
     """
 
     name = "topo-aware-p"
-    postpones = True
+    may_postpone = True
+
+    def due_after_s(self, request: Request, cluster: Cluster) -> float | None:
+        """Wait after which the threshold meets the best utility: patience (1 - u / threshold)."""
+        options = self._options_of(request)
+        threshold = options.threshold(request.gpus)
+        if math.isinf(options.patience_s) or threshold <= 0:
+            return None
+        found = search(request, with_known_sockets(cluster), options)
+        if found is None:
+            return None
+        utility = max(round(found.terms.utility, 4) - _STEP, 0.0)
+        return options.patience_s * (1.0 - utility / threshold)
 
 
 def _places(

@@ -14,8 +14,8 @@ from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.job_tracker import Tracked, Watch
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.recovery import Recovery
 from slurm_gpu_aware.slurm.read_cluster import parse_qos, partition_of
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
@@ -76,13 +76,13 @@ def test_preemption_within_a_qos(cluster_mode: str, mode: str, expected: tuple[s
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Watch:
-    return Watch(Books(tmp_path / "store.db"), Config())
+def watch(tmp_path: Path) -> JobTracker:
+    return JobTracker(LedgerWriter(tmp_path / "store.db"), Config())
 
 
-def due(watch: Watch, after_s: float, grace_s: float) -> dict[str, str]:
+def due(watch: JobTracker, after_s: float, grace_s: float) -> dict[str, str]:
     backoff = Backoff(60.0, lambda: RELEASED_AT + after_s)
-    recovery = Recovery(MemorySlurm(Path("unused")), Config(), watch.books, watch, backoff)
+    recovery = Recovery(MemorySlurm(Path("unused")), Config(), watch.ledger, watch, backoff)
     recovery.grace_s = grace_s
     return recovery.due([JOB], frozenset())
 
@@ -92,7 +92,7 @@ def due(watch: Watch, after_s: float, grace_s: float) -> dict[str, str]:
     [(False, 29.0, False), (False, 31.0, True), (True, 119.0, False), (True, 121.0, True)],
 )
 def test_only_a_job_with_victims_is_given_the_time(
-    watch: Watch, preempts: bool, after_s: float, parked_again: bool
+    watch: JobTracker, preempts: bool, after_s: float, parked_again: bool
 ):
     victims = frozenset({"5"} if preempts else ())
     watch.placed["7"] = Tracked(
@@ -102,7 +102,7 @@ def test_only_a_job_with_victims_is_given_the_time(
 
 
 @pytest.mark.parametrize("victims", [[], ["5"]])
-def test_a_selector_that_starts_anew_knows_who_has_victims(watch: Watch, victims: list[str]):
-    watch.books.decide(decision("7", victims=victims, state="released"))
+def test_a_selector_that_starts_anew_knows_who_has_victims(watch: JobTracker, victims: list[str]):
+    watch.ledger.decide(decision("7", victims=victims, state="released"))
     watch.load()
     assert watch.placed["7"].victims == set(victims)

@@ -50,7 +50,7 @@ def where(text: str, *used: tuple[str, int], nodes: int = 4, **more: object) -> 
 
 
 def groups(request_site: Site, original: OriginalRequest) -> list[int] | None:
-    kept = to_request(job(), original, request_site).together
+    kept = to_request(job(), original, request_site).node_groups
     return None if kept is None else kept.of.tolist()
 
 
@@ -119,7 +119,7 @@ def test_up_to_the_base_block_size_a_job_stays_in_one():
     total = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 2))
     assert groups(at, total) == [0, 1, 0, 1]
     assert groups(at, asked()) is None
-    one, other = (to_request(job(), TWO, at).together for _ in range(2))
+    one, other = (to_request(job(), TWO, at).node_groups for _ in range(2))
     assert one is other, "jobs of one round share it, by which they are of one shape"
 
 

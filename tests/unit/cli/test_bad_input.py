@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from hypothesis import strategies as st
 from store_samples import report
 
 from gpu_aware_profile.cli import cli as profile_cli
+from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.bounds import MAX_GPUS, quoted
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import merge_report, recompute_scores
+from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.topology import patterns
 
 GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
@@ -45,7 +47,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     with open_store(tmp_path / "store.db") as store:
         for node in ("n1", "n2"):
-            merge_report(store, report(node, times={0: 100.0, 1: 105.0}))
+            ingest_report(store, report(node, times={0: 100.0, 1: 105.0}))
         recompute_scores(store)
     return tmp_path
 
@@ -261,7 +263,7 @@ CONFIG_NUMBERS = ["nan", "inf", "-inf", "1e308", "-1e308", "9" * 30, "9" * 5000,
 @pytest.mark.parametrize(
     "key",
     [
-        *("placement.locality_penalty", "placement.levels.switch", "gate.lease_s"),
+        *("placement.levels.cluster", "placement.levels.switch", "gate.lease_s"),
         *("gate.licence_count", "gate.queue_tests", "selector.round_s", "selector.heartbeat_s"),
         *("selector.command_timeout_s", "setup.register_timeout_s", "classes.A.clock_mhz"),
         *("policies.topo-aware-p.patience_s", "policies.topo-aware.network_gbps"),
@@ -315,15 +317,13 @@ def test_a_probe_report_is_refused_or_stored_without_harm(tmp_path: Path, data: 
     raw = report("n1", times={0: 100.0, 1: 101.0})
     for place in data.draw(st.lists(st.sampled_from(list(places(raw))), max_size=2)):
         target: Any = raw
-        for key in place[:-1]:
-            target = target[key] if isinstance(target, dict | list) else {}
-        if isinstance(target, dict | list) and (
-            isinstance(target, dict) or place[-1] < len(target)
-        ):
+        with suppress(KeyError, IndexError, TypeError):  # lies in what the first replaced
+            for key in place[:-1]:
+                target = target[key]
             target[place[-1]] = data.draw(HOSTILE)
     with open_store(tmp_path / "fuzz.db") as store:
         try:
-            merge_report(store, raw)
+            ingest_report(store, raw)
         except SourceError as exc:
             said = str(exc)
         else:

@@ -55,7 +55,7 @@ def site(tmp_path: Path) -> Path:
     with open_store(store_path) as store:
         ledger = Ledger(store)
         ledger.add_event("7", "parked", {"by": "filter"}, NOW)
-        ledger.add_decision(decision("7", state="reparked", nodes=["n4"], slots=[[0, 1]]))
+        ledger.add_decision(decision("7", state="waiting", nodes=["n4"], slots=[[0, 1]]))
         ledger.add_decision(decision("7"))
         ledger.add_event("7", "started", {"node": "n1"}, NOW + 2)
         ledger.add_decision(decision("20_1", user="bob", exact=False, victims=["3"]))
@@ -114,7 +114,7 @@ def test_a_placed_job_tells_everything(site: Path):
         "no set",
         "Earlier placements",
         "n4: 0,1",
-        "reparked",
+        "waiting",
         "by=filter",
         "... and 8 more",
     ):
@@ -152,7 +152,9 @@ def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
             number = ledger.add_decision(
                 decision(job_id, state="prepared", decided_at=at - 60 * earlier)
             )
-            ledger.set_outcome(number, "failed", NOW + 5, {"why": "Slurm refused TresPerNode"})
+            ledger.set_outcome(
+                number, "waiting", NOW + 5, {"step": "prepare", "why": "Slurm refused TresPerNode"}
+            )
     waits = json.loads(run(site, "explain", "8", "--json").stdout)
     assert waits["state"] == "parked"
     assert waits["waiting"]["reason"] == "no 4 free GPUs"
@@ -296,9 +298,9 @@ def test_an_ordinary_user_reads_the_published_copy(site: Path):
 
 _AS_NOBODY = """
 import os, sys
-from slurm_gpu_aware.cli.output import age
-from slurm_gpu_aware.cli.ledger_reader import open_reader
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.time_text import age
+from slurm_gpu_aware.selector.ledger_reader import open_reader
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.store import database, ledger
 os.setgid(65534); os.setuid(65534)
 with open_reader(load_config(sys.argv[1])) as reader:

@@ -10,11 +10,11 @@ from memory_slurm import reservation_record
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.cli.live import gate_state, live_jobs
-from slurm_gpu_aware.cli.liveness import Away, away
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.job_view import live_jobs
+from slurm_gpu_aware.gate.liveness import Silence, gate_state, selector_silence
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
 
@@ -155,12 +155,12 @@ def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder)
 def test_a_job_that_came_back_shows_no_choice_as_current(site: SlurmFolder):
     gate(site, -60)
     with open_store(site.store) as store:
-        Ledger(store).add_decision(decision("7", state="reparked"))
+        Ledger(store).add_decision(decision("7", state="waiting"))
     told = run(site, "explain", "7")[0]
     assert "asked gpus=4, class=A" in told
     assert "chosen" not in told
     assert "Earlier placements time place slowdown became" in told
-    assert "1.590 reparked" in told
+    assert "1.590 waiting" in told
 
 
 def test_tasks_as_queue_shows_them(site: SlurmFolder):
@@ -174,7 +174,7 @@ def test_tasks_as_queue_shows_them(site: SlurmFolder):
 
 
 def test_an_open_gate_has_no_time():
-    assert Away(None, None).sentences() == (
+    assert Silence(None, None).sentences() == (
         "The selector has not answered for a while, and the gate is open: Slurm starts this job"
         " by itself."
     )
@@ -192,7 +192,7 @@ def test_a_reservation_that_is_hidden_is_no_open_gate(
     config = load_config(str(site.config))
     found = gate_state(config)
     assert (found is None) == hidden
-    assert (away(found, config) is None) == hidden
+    assert (selector_silence(found, config) is None) == hidden
 
 
 def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.cli.output import age, clean, stamp, table
+from slurm_gpu_aware.cli.output import clean, table
+from slurm_gpu_aware.time_text import age, stamp
 
 
 def test_the_last_column_wraps_under_itself():

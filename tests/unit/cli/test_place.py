@@ -7,14 +7,11 @@ import pytest
 from click.testing import CliRunner, Result
 from store_samples import report
 
+from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import (
-    TimingRow,
-    import_timings,
-    merge_report,
-    recompute_scores,
-)
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.timings import TimingRow, import_timings
 
 DGX = ["--machine", "dgx-1-v100"]
 
@@ -28,7 +25,7 @@ def config(tmp_path: Path) -> Path:
     }
     with open_store(tmp_path / "store.db") as store:
         for node, values in times.items():
-            merge_report(store, report(node, 1000.0, values))
+            ingest_report(store, report(node, 1000.0, values))
         recompute_scores(store)
     file = tmp_path / "config.toml"
     file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
@@ -103,12 +100,12 @@ def test_a_postponed_job_is_not_called_impossible(config: Path):
     assert "Nothing fits" not in done.stderr
     assert "nothing fits" not in done.stdout
     assert "Postponed: 4 GPUs on 2 nodes with 8 GPUs, 4 of them free. topo-aware-p" in done.stderr
-    told = "topo-aware-p: free GPUs would do; the policy keeps the job waiting for better ones"
+    told = "topo-aware-p: the policy waits for better GPUs than the free ones"
     assert f"{told} (utility 0.00, it asks for 0.50 now)" in flat(done.stdout)
     assert "n1: 2,3; n2: 2,3" in done.stdout
     waits, packed = json.loads(place(config, *asked, "--json").stdout)["answers"]
     assert (waits["place"], waits["postponed"]) == (None, True)
-    assert waits["reason"].startswith("free GPUs would do")
+    assert waits["reason"].startswith("the policy waits for better GPUs")
     assert packed["place"] == {"n1": [2, 3], "n2": [2, 3]}
 
 

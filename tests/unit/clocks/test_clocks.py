@@ -12,7 +12,7 @@ from fake_nvml import ROOT, FakeNode, build_library, machines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.clocks.config import read_config
+from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.clocks.driver import nearest_clock
 from slurm_gpu_aware.clocks.job import Asked, parse_extra, parse_gpus
 from slurm_gpu_aware.clocks.notes import NOBODY, Note, Notes
@@ -630,7 +630,7 @@ def test_of_two_equally_near_clocks_the_lower():
 
 def test_config_defaults_and_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("GPU_AWARE_CLOCK_SPOOL", "/elsewhere")
-    config, complaint = read_config(str(tmp_path / "absent"))
+    config, complaint = read_clock_conf(str(tmp_path / "absent"))
     assert (config.spool, config.locks, complaint) == (
         "/elsewhere",
         "/var/lib/slurm-gpu-aware/clock-locks",

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu_aware.config.settings import Config, load_config
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError
 
 
@@ -21,17 +22,17 @@ def test_an_empty_file_gives_the_defaults(tmp_path):
 
 
 def test_the_environment_names_the_file(tmp_path, monkeypatch):
-    file = write(tmp_path, "[placement]\nlocality_penalty = 1.7\n")
+    file = write(tmp_path, "[placement]\nlevels.cluster = 1.7\n")
     monkeypatch.setenv("GPU_AWARE_CONFIG", str(file))
-    assert load_config().placement.locality_penalty == 1.7
+    assert load_config().placement.penalties["cluster"] == 1.7
     assert load_config().source == file
 
 
 def test_an_integer_is_a_number_but_true_is_not(tmp_path):
-    config = load_config(write(tmp_path, "[placement]\nlocality_penalty = 2\n"))
-    assert config.placement.locality_penalty == 2.0
+    config = load_config(write(tmp_path, "[selector]\nround_s = 2\n"))
+    assert isinstance(config.selector.round_s, float)
     with pytest.raises(ConfigError, match=r"expected a number, not True"):
-        load_config(write(tmp_path, "[placement]\nlocality_penalty = true\n"))
+        load_config(write(tmp_path, "[selector]\nround_s = true\n"))
 
 
 def test_classes_and_their_settings(tmp_path):
@@ -67,8 +68,8 @@ BAD = {
     "[classes.A]\nclock_mhz = 0": "between 1 and 10000",
     "classes = 3": "expected sections",
     "site = 3": "site: expected a section",
-    "[placement]\nlocality_penalty = 0.9": "placement.locality_penalty: must be from 1.0 to 1e+06",
-    "[placement]\nlocality_penalty = inf": "placement.locality_penalty: inf is out of range",
+    "[placement.levels]\ncluster = 0.9": "placement.levels.cluster: must be from 1.0 to 1e+06",
+    "[placement.levels]\ncluster = inf": "placement.levels.cluster: inf is out of range",
     "[placement]\nlevels = 2": "placement.levels: expected a table",
     "[placement.levels]\nswitch = 'far'": "placement.levels.switch: expected a number",
     "[placement.levels]\nspine = 2": "levels.spine: unknown level; known: nvlink, socket, node",
@@ -77,8 +78,7 @@ BAD = {
     "[placement.levels]\nnode = 1.1": "levels.node: must be 1.0: node is the tightest level",
     "[placement.levels]\nsocket = 1.1": "levels.socket: must be 1.0: socket is the tightest",
     "[placement.levels]\nswitch = 1.3\nrack = 1.2": "levels.rack: must be at least 1.3, the pen",
-    "[placement.levels]\nrack = 1.6": "placement.locality_penalty: must be at least 1.6, the pena",
-    "[placement]\nlocality_penalty = 2\nlevels = {cluster = 3}": "its short form; give one of them",
+    "[placement.levels]\nrack = 1.6": "placement.levels.cluster: must be at least 1.6, the pen",
     "[placement]\npolicy = 'pal2'": "unknown policy 'pal2'; known: pal, packed",
     "[placement]\nallowed = ['x']": "placement.allowed: unknown policy 'x'",
     "[gate]\nlicence = 'a b'": "gate.licence: must be a plain",
@@ -105,14 +105,13 @@ def test_a_named_file_must_exist_but_the_default_place_may_be_empty(tmp_path, mo
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "none.toml")
     monkeypatch.delenv("GPU_AWARE_CONFIG", raising=False)
-    monkeypatch.setattr("slurm_gpu_aware.config.settings.DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr("slurm_gpu_aware.config.load.DEFAULT_PATH", tmp_path / "none.toml")
     assert load_config().source is None
 
 
 def test_levels_stand_from_tight_to_loose(tmp_path):
     text = "[placement.levels]\nrack = 1.3\ncluster = 1.7\nsocket = 1\nnode = 1.05\nswitch = 1.2\n"
     placement = load_config(write(tmp_path, text)).placement
-    assert placement.locality_penalty == 1.7
     assert list(placement.penalties.items()) == [
         ("socket", 1.0),
         ("node", 1.05),
@@ -123,15 +122,14 @@ def test_levels_stand_from_tight_to_loose(tmp_path):
 
 
 def test_without_levels_there_are_node_and_cluster(tmp_path):
-    placement = load_config(write(tmp_path, "[placement]\nlocality_penalty = 1.4\n")).placement
+    placement = load_config(write(tmp_path, "[placement.levels]\ncluster = 1.4\n")).placement
     assert placement.penalties == {"node": 1.0, "cluster": 1.4}
 
 
-@pytest.mark.parametrize("text", ["locality_penalty = 1.5", "levels = {cluster = 1.5}"])
-def test_a_penalty_in_the_file_wins_over_a_measured_one_and_a_default_does_not(tmp_path, text):
+def test_a_penalty_in_the_file_wins_over_a_measured_one_and_a_default_does_not(tmp_path):
     """Also where it is the number that would be the default."""
     measured = {"A": {"node": 1.0, "cluster": 1.6}}
-    given = load_config(write(tmp_path, f"[placement]\n{text}\n")).placement
+    given = load_config(write(tmp_path, "[placement.levels]\ncluster = 1.5\n")).placement
     assert given.penalties_with(measured).of("A")["cluster"] == (1.5, "configured")
     silent = load_config(write(tmp_path, "[placement]\n")).placement
     assert silent.penalties_with(measured).of("A")["cluster"] == (1.6, "measured")

@@ -4,7 +4,8 @@ import dataclasses
 import re
 from pathlib import Path
 
-from slurm_gpu_aware.config.settings import LEVELS, ClassConfig, Config, load_config
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import LEVELS, ClassConfig, Config
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "etc" / "config.toml"
@@ -27,7 +28,7 @@ def test_every_key_is_there_and_explained():
     wanted -= {"partition_class", "levels"}  # sections of their own
     assert "[site.partition_class]" in text
     assert "[placement.levels]" in text
-    wanted |= set(LEVELS) - {"cluster"}  # that one has its short form
+    wanted |= set(LEVELS)
     assert wanted - set(_KEY.findall(text)) == set()
 
 

@@ -18,19 +18,16 @@ from click.testing import CliRunner, Result
 from memory_slurm import MemorySlurm, node_record, opened, reservation_record
 from store_samples import report
 
+from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import load_config
-from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import filter_files
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish
-from slurm_gpu_aware.store.profiles import (
-    TimingRow,
-    import_timings,
-    merge_report,
-    recompute_scores,
-)
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.timings import TimingRow, import_timings
 
 SETTINGS = {
     "JobCompLoc": "{root}/jobcomp",
@@ -118,7 +115,7 @@ class Cluster:
                 copied.chmod(0o755)
         config = load_config(self.config)
         (target / "gpu_aware_conf.lua").write_text(
-            render.lua_conf(
+            lua_conf(
                 config,
                 policies=config.placement.allowed,
                 models=["v100"],
@@ -132,7 +129,7 @@ class Cluster:
             for node in ("n1", "n2"):
                 probe = report(node, time.time(), {0: 100.0, 1: 110.0})
                 timings = [{**t, "class": c} for t in probe["timings"] for c in ("A", "B", "C")]
-                merge_report(store, {**probe, "timings": timings})
+                ingest_report(store, {**probe, "timings": timings})
             recompute_scores(store)
             publish(store)
 

@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, SiteConfig
+from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
     feature_of,
     gate_command,
     gres_lines,
-    lua_conf,
     node_lines,
-    selectd_unit,
     slurm_settings,
 )
 from slurm_gpu_aware.slurm.conffile import SlurmConf, parse_conf
@@ -207,16 +206,3 @@ def test_gate_command_is_an_argv_for_the_whole_licence():
     assert argv[:3] == ["scontrol", "create", "reservation"]
     assert "licenses=gpuaware:100000" in argv
     assert "duration=2" in argv
-
-
-def test_unit_runs_selectd_as_slurm_user_and_can_write_its_store():
-    unit = selectd_unit(
-        Path("/opt/x/bin/gpu-aware"),
-        user="slurm",
-        config_file=Path("/etc/c.toml"),
-        store=Path("/var/lib/x/store.db"),
-    )
-    assert "ExecStart=/opt/x/bin/gpu-aware selectd" in unit
-    assert "User=slurm" in unit
-    assert "UMask=0027" in unit
-    assert "ReadWritePaths=/var/lib/x\n" in unit

@@ -12,18 +12,19 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli import rollout as roll
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import Config, StoreConfig, load_config
-from slurm_gpu_aware.deploy.restore_all import HandedBack, hand_back
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config, StoreConfig
+from slurm_gpu_aware.deploy.restore_all import Restored, restore_all
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.selector.instance_lock import LOCK, alone
+from slurm_gpu_aware.instance_lock import hold_selector_lock
 from slurm_gpu_aware.slurm.client import JobUpdate
 
 PINS = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 
 
-def back(slurm: SlurmFolder) -> HandedBack:
-    return hand_back(slurm.client(), Config(store=StoreConfig(path=slurm.store)))
+def back(slurm: SlurmFolder) -> Restored:
+    return restore_all(slurm.client(), Config(store=StoreConfig(path=slurm.store)))
 
 
 def placed(job_id: str = "7", mark: str = "released", **fields: Any) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def test_a_placed_job_that_waits_gets_its_request_back(
     assert is_plain(job)
     assert job["licenses"] == ("matlab:2" if "matlab" in fields.get("licenses", "") else "")
     assert ";sel=hand:" in job["admin_comment"]
-    assert back(slurm) == HandedBack()
+    assert back(slurm) == Restored()
 
 
 def test_others_are_not_touched(slurm: SlurmFolder) -> None:
@@ -64,14 +65,14 @@ def test_others_are_not_touched(slurm: SlurmFolder) -> None:
     running = placed("9", state="RUNNING", nodes="n1", slots=[0, 1])
     slurm.write([foreign, running, parked("10")], ["n1"])
     before = slurm.jobs
-    assert back(slurm) == HandedBack()
+    assert back(slurm) == Restored()
     assert slurm.jobs == before
 
 
 def test_what_the_selector_looks_after_is_left_to_it(slurm: SlurmFolder) -> None:
     slurm.write([placed()], ["n1"])
     before = slurm.jobs
-    with alone(slurm.store.parent / LOCK):
+    with hold_selector_lock(slurm.store):
         found = back(slurm)
     assert (found.kept, found.opened) == (["7"], [])
     assert "another selector runs" in found.kept_why
@@ -135,7 +136,7 @@ def test_undo_stops_before_it_takes_types_from_a_job(slurm: SlurmFolder) -> None
     slurm.write([placed()], ["n1"])
     slurm.set(refuse=["7"])
     with pytest.raises(SourceError, match="job 7 is bound to GPU types"):
-        roll._hand_back(load_config(slurm.config))
+        roll._restore_all(load_config(slurm.config))
     slurm.set(refuse=[])
-    roll._hand_back(load_config(slurm.config))
+    roll._restore_all(load_config(slurm.config))
     assert is_plain(slurm.jobs["7"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.rollout import Rolling
+from slurm_gpu_aware.deploy.rollout import Rollout
 from slurm_gpu_aware.deploy.rollout_node import REASON
-from slurm_gpu_aware.deploy.rollout_state import RollState, StateFile, Summary
+from slurm_gpu_aware.deploy.rollout_state import RolloutState, StateFile, Summary
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.gres_line import parse_gres
@@ -199,10 +199,10 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     said: list[str] | None = None,
 ) -> Summary:
-    work = Rolling(
+    work = Rollout(
         world,
         world,
-        StateFile(world.folder / "roll.json"),
+        StateFile(world.folder / "rollout.json"),
         undo=undo,
         say=(said if said is not None else []).append,
         stopping=stopping,
@@ -232,7 +232,7 @@ def test_there_and_back(world: World):
     assert results(run(world, undo=True)) == dict.fromkeys(NODES, "changed")
     assert world.registered == dict.fromkeys(NODES, PLAIN)
     assert world.texts() == {"slurm.conf": CONF, "gres.conf": GRES}
-    assert not (world.folder / "roll.json").exists()
+    assert not (world.folder / "rollout.json").exists()
 
 
 def test_idle_nodes_come_first(world: World):
@@ -380,8 +380,8 @@ def test_interrupted_while_waiting_gives_the_node_back(world: World):
     assert world.drained == {}
     assert world.registered["n1"] == PLAIN
     assert any("waiting for 2 jobs" in line for line in said)
-    last = StateFile(world.folder / "roll.json").load()
-    assert last == RollState("roll", ("n1",), "n1")
+    last = StateFile(world.folder / "rollout.json").load()
+    assert last == RolloutState("rollout", ("n1",), "n1")
 
 
 @pytest.mark.parametrize("hangs_at", range(1, 5))
@@ -463,19 +463,13 @@ def test_a_node_of_another_scope_is_resumed_while_slurmctld_hangs(world: World):
 
 
 def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
-    state = StateFile(tmp_path / "roll.json")
+    state = StateFile(tmp_path / "rollout.json")
     for text in (
         "",
         "{",
         "[]",
         '{"direction": "up", "scope": [], "in_hand": null}',
-        '{"direction": "roll", "scope": ["a;b"], "in_hand": null}',
+        '{"direction": "rollout", "scope": ["a;b"], "in_hand": null}',
     ):
         state.path.write_text(text)
         assert state.load() is None
-
-
-def test_only_one_at_a_time(tmp_path: Path):
-    state = StateFile(tmp_path / "roll.json")
-    with state.locked(), pytest.raises(SourceError, match="another"), state.locked():
-        pass

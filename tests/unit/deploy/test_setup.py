@@ -16,7 +16,8 @@ from slurm_gpu_aware.deploy.install import node_states
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import TimingRow, import_timings, merge_report
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.timings import TimingRow, import_timings
 
 INDEXED = "Gres=gpu:g0:1,gpu:g1:1"
 HEAD = "ClusterName=test\nSlurmUser=root\n"
@@ -34,7 +35,7 @@ class Site:
             (self.slurm / "slurm.conf").write_text(slurm_conf)
         with open_store(root / "lib" / "store.db") as store:
             for node in ("n1", "n2"):
-                merge_report(store, report(node, times={0: 100.0, 1: 100.0}))
+                ingest_report(store, report(node, times={0: 100.0, 1: 100.0}))
         self.config = root / "etc" / "config.toml"
         self.config.parent.mkdir()
         self.config.write_text(
@@ -107,7 +108,7 @@ def test_install_writes_everything_and_keeps_the_first_version(site: Site):
     assert conf.get("ResvProlog") == str(site.slurm / "resv.d" / "50-gpu-aware-shelf")
     assert "NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1" in files["gres.conf"]
     assert "gpu_aware.lua" in files
-    assert 'models = {"v100"}' in files["gpu_aware_conf.lua"]
+    assert 'models = { "v100" }' in files["gpu_aware_conf.lua"]
     assert (site.units / "gpu-aware-selectd.service").exists()
     clock_conf = site.config.parent / "clock.conf"
     assert clock_conf.exists()
@@ -217,6 +218,11 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
         "# NodeName=n[1-2] Gres=gpu:g0:1,gpu:g1:1 Features=gpu_v100"
         in (out / "slurm.conf.lines").read_text()
     )
+    unit = (out / "systemd" / "gpu-aware-selectd.service").read_text()
+    assert f"ExecStart={sys.prefix}/bin/gpu-aware selectd\n" in unit
+    assert f"Environment=GPU_AWARE_CONFIG={site.config}\n" in unit
+    assert f"ReadWritePaths={site.config.parent.parent / 'lib'}\n" in unit
+    assert "UMask=0027\n" in unit
 
 
 def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):
@@ -245,7 +251,7 @@ def test_operators_come_from_the_configuration(site: Site):
     text = site.config.read_text()
     site.config.write_text(text + '[site]\noperators = ["nobody", "4711"]\n')
     assert site.setup("--install", "--yes").returncode == 0
-    assert "operators = {0, 4711, 65534}," in site.files()["gpu_aware_conf.lua"]
+    assert "operators = { 0, 4711, 65534 }," in site.files()["gpu_aware_conf.lua"]
     site.config.write_text(text + '[site]\noperators = ["no-such-user-here"]\n')
     done = site.setup("--install", "--yes")
     assert done.returncode == 1
@@ -305,12 +311,12 @@ def test_write_follows_a_link(tmp_path: Path):
     assert real.read_text() == "b"
 
 
-@pytest.mark.parametrize("kind", ["lua", "prolog.d", "epilog.d", "resv.d"])
+@pytest.mark.parametrize("kind", ["lua", "prolog.d", "epilog.d", "resv.d", "systemd"])
 def test_shipped_files_are_found(kind: str):
     assert shipped(kind)
 
 
-@pytest.mark.parametrize(("features", "expected"), [("", "{}"), ("Feature=gpu_v100", '{"v100"}')])
+@pytest.mark.parametrize(("features", "expected"), [("", "{}"), ("Feature=gpu_v100", '{ "v100" }')])
 def test_a_model_is_told_to_the_filter_only_where_nodes_have_its_feature(
     tmp_path: Path, features: str, expected: str
 ):

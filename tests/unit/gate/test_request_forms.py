@@ -10,7 +10,7 @@ from memory_slurm import job_record
 from slurm_gpu_aware.admission.features import matches, understood
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, encode, parse
 from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots, same_tres, typed_gres
-from slurm_gpu_aware.gate.job_marker import HAND, RELEASED, mark_of, marked, unmarked
+from slurm_gpu_aware.gate.job_marker import HAND, RELEASED, marked, marker_of, unmarked
 from slurm_gpu_aware.gate.request_forms import (
     Pins,
     differences,
@@ -216,13 +216,13 @@ def test_reading_back() -> None:
 def test_marks_come_and_go() -> None:
     plain = encode(OriginalRequest(tres_per_node="gres/gpu:2", licenses="matlab:1"))
     text = marked(plain, RELEASED, 2, 1790000000.5)
-    mark = mark_of(text)
+    mark = marker_of(text)
     assert mark is not None
     assert (mark.state, mark.restarts, mark.at) == (RELEASED, 2, 1790000000)
     assert unmarked(text) == plain
     assert parse(text) == parse(plain)
     assert unmarked(marked(text, HAND, 0, 1)) == plain
-    assert mark_of(plain) is None
+    assert marker_of(plain) is None
     assert marked("gpuaware/1;" + "x" * 1010, HAND, 0, 1) == "gpuaware/1;" + "x" * 1010
 
 

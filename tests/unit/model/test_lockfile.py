@@ -13,10 +13,9 @@ import pytest
 
 from slurm_gpu_aware.clocks.notes import Note, Notes
 from slurm_gpu_aware.clocks.records import spool
-from slurm_gpu_aware.deploy.rollout_state import StateFile
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.instance_lock import hold_lock, hold_selector_lock
 from slurm_gpu_aware.lockfile import open_lock
-from slurm_gpu_aware.selector.instance_lock import alone
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as two users, which needs root")
@@ -40,12 +39,12 @@ def mode(path: Path) -> int:
 
 
 def start_selector(lib: Path) -> None:
-    with alone(lib / "selectd.lock"):
+    with hold_selector_lock(lib / "store.db"):
         pass
 
 
 def roll(lib: Path) -> None:
-    with StateFile(lib / "roll.json").locked():
+    with hold_lock(lib / "rollout.json.lock", "rollout"):
         pass
 
 
@@ -56,7 +55,7 @@ def hook(lib: Path) -> None:
 
 LOCKS: dict[str, Callable[[Path], None]] = {
     "selectd.lock": start_selector,
-    "roll.json.lock": roll,
+    "rollout.json.lock": roll,
     "clock-locks/.lock": hook,
 }
 
@@ -135,7 +134,7 @@ def test_root_makes_the_selectors_lock_for_the_owner_of_the_folder(folder: Path)
     start_selector(folder)
     roll(folder)
     assert (folder / "selectd.lock").stat().st_uid == NOBODY
-    assert (folder / "roll.json.lock").stat().st_uid == 0
+    assert (folder / "rollout.json.lock").stat().st_uid == 0
 
 
 @pytest.mark.parametrize("trick", ["link", "dangling link", "second name", "fifo", "folder"])
@@ -161,8 +160,8 @@ def test_only_a_plain_file_is_a_lock(folder: Path, trick: str) -> None:
 
 def test_a_second_selector_is_told_of_the_first(folder: Path) -> None:
     with (
-        alone(folder / "selectd.lock"),
+        hold_selector_lock(folder / "store.db"),
         pytest.raises(SourceError, match=rf"process {os.getpid()}.*fuser"),
-        alone(folder / "selectd.lock"),
+        hold_selector_lock(folder / "store.db"),
     ):
         pass

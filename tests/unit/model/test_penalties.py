@@ -19,7 +19,7 @@ from slurm_gpu_aware.model.penalties import (
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.evaluate import predicted_slowdown
 from slurm_gpu_aware.placement.policies.pal import traversal
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round
 from slurm_gpu_aware.simulator.physics import Physics

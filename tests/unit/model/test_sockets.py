@@ -15,9 +15,10 @@ import pytest
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.sockets import Sockets, views
-from slurm_gpu_aware.placement.binding import place_bound
-from slurm_gpu_aware.placement.policy import make_policy, policy_names
+from slurm_gpu_aware.model.socket_views import views
+from slurm_gpu_aware.model.sockets import Sockets
+from slurm_gpu_aware.placement.constraints import SocketBinding
+from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round
 
@@ -345,7 +346,7 @@ def test_small_clusters_by_hand(policy: str) -> None:
     for _ in range(300):
         here = random_cluster(random)
         gpus, cpus = random.randint(1, 4), random.randint(1, 10)
-        found: Assignment | None = place_bound(chosen, bound(1, gpus, cpus), here)
+        found: Assignment | None = SocketBinding(chosen).place(bound(1, gpus, cpus), here)
         named = by_name(here, gpus, cpus)
         others = by_slurm(here, gpus, cpus) if gpus > 1 else set()
         if found is None:
@@ -365,7 +366,7 @@ def test_small_clusters_by_hand(policy: str) -> None:
 def test_every_policy_keeps_to_the_socket() -> None:
     for policy in policy_names():
         here = busy(cluster(), "run", 0, (), (6, 0))
-        found = place_bound(make_policy(policy), bound(1, 2, 4), here)
+        found = SocketBinding(make_policy(policy)).place(bound(1, 2, 4), here)
         assert found is not None, policy
         assert (found.slots, found.exact) == ((S1,), True), policy
 

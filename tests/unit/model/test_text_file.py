@@ -12,7 +12,7 @@ import pytest
 
 from slurm_gpu_aware import text_file
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import csv_records, csv_table, parse_json, read_lines, read_text
+from slurm_gpu_aware.text_file import BadRow, csv_records, parse_json, read_table, read_text
 
 
 def test_a_gzip_file_is_read_like_a_plain_one(tmp_path: Path) -> None:
@@ -20,10 +20,6 @@ def test_a_gzip_file_is_read_like_a_plain_one(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress("é,1\n".encode("utf-8-sig")))
     assert read_text(file) == "é,1\n"
     assert read_text(io.BytesIO(file.read_bytes())) == "é,1\n"
-
-
-def test_lines_end_where_those_of_a_text_file_do() -> None:
-    assert read_lines(io.BytesIO("a\r\nb\u2028c\nd".encode())) == ["a\r\n", "b\u2028c\n", "d"]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -73,11 +69,34 @@ def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
         read_text(tmp_path / "none")
 
 
-def test_rows_have_all_columns_and_their_lines() -> None:
-    columns, rows = csv_table('a,b\n\n1\n"x\ny",2,3\n', "t")
-    assert columns == ["a", "b"]
-    assert list(rows) == [(3, {"a": "1", "b": ""}), (5, {"a": "x\ny", "b": "2"})]
-    assert list(csv_table("", "t")[1]) == []
+def test_rows_have_their_cells_and_lines_as_an_editor_counts_them() -> None:
+    table = read_table("t", '# times\n a ,b\r\n\n1,2\n"x\ny", 2.5\u2028\n#3,4\n5\n,,\n1,2,3\n')
+    assert table.columns == ("a", "b")
+    assert [(row.line, row.cells) for row in table.rows] == [
+        (4, {"a": "1", "b": "2"}),
+        (6, {"a": "x\ny", "b": "2.5"}),
+    ]
+    assert table.bad_rows == (
+        BadRow(8, "1 cells, expected 2"),
+        BadRow(10, "3 cells, expected 2"),
+    )
+    assert read_table("t", "").columns == ()
+
+
+def test_what_a_row_is_made_of_is_checked_cell_by_cell() -> None:
+    table = read_table("t", "a,b\n1,x\n,2\n3,1.5\n4,nan\n5,6\n")
+    good, bad = table.parse(lambda row: (row.text("a"), row.count("b")))
+    assert good == [("5", 6)]
+    assert bad == [
+        (2, "b is 'x': not a number", "line"),
+        (3, "a is empty", "line"),
+        (4, "b is '1.5': not a whole number", "line"),
+        (5, "b is 'nan': not a finite number", "line"),
+    ]
+    with pytest.raises(SourceError, match=r"^t: no column 'c', 'd'; expected a,c,d or so$"):
+        table.require("a", "c", "d", hint=" or so")
+    with pytest.raises(SourceError, match=r"^t: column 'a' occurs twice$"):
+        read_table("t", "a,b,a\n").require("a")
 
 
 @pytest.mark.parametrize("bad", [f"1,{'x' * 200_000}\n", '1,"never closed\n' + "2,3\n" * 9])

@@ -8,7 +8,8 @@ import pytest
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import Policy, make_policy
+from slurm_gpu_aware.placement.policy import Policy
+from slurm_gpu_aware.placement.registry import make_policy
 
 POLICIES = ("best-fit", "lowest-index", "packed", "pal", "pm-first", "random")
 

@@ -7,9 +7,9 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.feasible import node_demand, splits, why_not
-from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.placement.tables import pack, popcount, sets_of, unpack
+from slurm_gpu_aware.placement.feasible import common_reason, node_demand, splits
+from slurm_gpu_aware.placement.masks import pack, popcount, sets_of, unpack
+from slurm_gpu_aware.placement.registry import make_policy
 
 
 def busy(cluster, *gpus):
@@ -74,7 +74,7 @@ def test_why_not(name):
     request, cluster, sentence = CASES[name]
     cluster = busy(cluster.copy(), *TAKEN.get(name, []))
     assert make_policy("pal").place(request, cluster) is None
-    assert why_not(request, cluster) == sentence
+    assert common_reason(request, cluster) == sentence
 
 
 def test_splits_stand_fewest_nodes_first():

@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement import links_same, same_slots, wide_sets
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.wide_sets import common_sets, lowest_common
 from slurm_gpu_aware.topology.subsets import slots_of
 

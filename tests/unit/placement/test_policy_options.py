@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.config.settings import load_config
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request

@@ -11,8 +11,7 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import WithReasons, make_policy, policy_names
-from slurm_gpu_aware.placement.reasons import reason_for
+from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import PlanSettings, Waiting
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.simulator.engine import simulate
@@ -115,12 +114,12 @@ def test_where_no_option_matters_the_common_reason_stands() -> None:
 @pytest.mark.parametrize("name", policy_names())
 def test_only_policies_with_rules_have_reasons_of_their_own(name: str) -> None:
     policy = make_policy(name)
-    assert isinstance(policy, WithReasons) == name.startswith("topo-aware")
+    assert policy.has_rules == name.startswith("topo-aware")
     cluster = Cluster.uniform(2, 2)
     cluster.free[0, 0] = cluster.free[1, 1] = False
     request = Request("1", 2, gpus_per_node=1)
     assert policy.place(request, cluster) is None
-    found = reason_for(policy, request, cluster)
+    found = policy.why_not(request, cluster)
     assert found.text.startswith("no 2 nodes have the same 1 GPU indices free")
     assert not found.own
 

@@ -14,7 +14,7 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.topology.machines import machine
@@ -182,9 +182,9 @@ def test_a_job_keeps_away_from_loud_neighbours():
         RunningJob("2", ((1, (0,)),), 1e9, application="quiet"),
     )
     cluster = replace(minsky(2, [(0, [0]), (1, [0])]), running=running)
-    options = {"interference": PROFILE, "application": "job"}
+    options = {"interference": PROFILE}
     assert chosen(place(cluster, 1)) == ((0,), ((1,),))
-    found = place(cluster, 1, options=options)
+    found = place(cluster, 1, options=options, application="job")
     assert chosen(found) == ((1,), ((1,),))
     assert found.why["terms"]["interference"] == {"I": 1.0, "worst": 2.0, "cost": 0.0}
     assert found.why["alternatives"][0]["I"] == 2.0
@@ -196,12 +196,12 @@ def test_postponing_waits_for_links_and_ages():
     assert calm.why["utility"] == pytest.approx(0.25)
     late = {**COMMUNICATION, "patience_s": 1000.0}
     assert place(across, 2, "topo-aware-p", late) is None
-    assert place(across, 2, "topo-aware-p", {**late, "waited_s": 499.0}) is None
-    aged = place(across, 2, "topo-aware-p", {**late, "waited_s": 501.0})
+    assert place(across, 2, "topo-aware-p", late, waited_s=499.0) is None
+    aged = place(across, 2, "topo-aware-p", late, waited_s=501.0)
     assert aged.slots == ((1, 3),)
     assert aged.why["threshold"] == pytest.approx(0.2495)
-    never = {**COMMUNICATION, "patience_s": float("inf"), "waited_s": 1e9}
-    assert place(across, 2, "topo-aware-p", never) is None
+    never = {**COMMUNICATION, "patience_s": float("inf")}
+    assert place(across, 2, "topo-aware-p", never, waited_s=1e9) is None
     assert place(across, 1, "topo-aware-p", late) is not None  # 0.3 for one GPU
 
 
@@ -222,7 +222,7 @@ def test_the_planner_tells_how_long_a_job_has_waited():
         plan = plan_round(queue, across, settings, now, policy_options=options)
         assert len(plan.assignments) == placed
         if not placed:
-            assert "waiting for better ones" in plan.waiting[0].reason
+            assert "waits for better GPUs" in plan.waiting[0].reason
 
 
 def test_an_idle_machine_may_be_below_the_threshold_but_is_never_impossible():
@@ -232,7 +232,7 @@ def test_an_idle_machine_may_be_below_the_threshold_but_is_never_impossible():
     plan = plan_round([picky, Request("2", 2, submit_s=1.0)], minsky(), settings, 0.0)
     assert [a.job_id for a in plan.assignments] == ["2"], "it keeps nobody from starting"
     (waits,) = plan.waiting
-    assert waits.reason.startswith("postponed: free GPUs would do; the policy keeps the job wait")
+    assert waits.reason.startswith("postponed: the policy waits for better GPUs")
     assert waits.shadow_start_s is None
 
 
@@ -299,18 +299,16 @@ def test_the_account():
         ({"weights": [1, 1, 1]}, "weights must be three numbers"),
         ({"weights": "equal"}, "weights must be three numbers"),
         ({"minimal_utility": 1.5}, "minimal_utility must be a number from 0 to 1, not 1.5"),
-        ({"waited_s": -1}, "waited_s must be a number of at least 0"),
         ({"patience_s": 0}, "patience_s must be a number of more than 0"),
         ({"single_node": "yes"}, "single_node must be True or False, not 'yes'"),
         ({"interference": {}}, "interference must be an InterferenceProfile"),
-        ({"application": 3}, "application must be a name"),
         ({"min_bandwidth_gbps": float("nan")}, "min_bandwidth_gbps must be a number"),
         ({"single_node": True, "anti_collocation": True}, "exclude each other"),
         (
             {"anti_collocation": True, "min_bandwidth_gbps": 9, "network_gbps": 8},
             "anti_collocation excludes a min_bandwidth_gbps of more than network_gbps .8.",
         ),
-        ({"seed": 1}, "has no option 'seed'; its options: anti_collocation, application"),
+        ({"seed": 1}, "has no option 'seed'; its options: anti_collocation, interference"),
     ],
 )
 def test_bad_options_are_refused_with_the_valid_ones(options, message):
@@ -361,6 +359,5 @@ def test_the_tables_of_the_page(row):
 
 
 def test_the_page_names_every_option():
-    from slurm_gpu_aware.placement.drb.options import OPTION_NAMES
 
-    assert [name for name in sorted(OPTION_NAMES) if f"`{name}`" not in PAGE] == []
+    assert [name for name in sorted(option_names("topo-aware-p")) if f"`{name}`" not in PAGE] == []

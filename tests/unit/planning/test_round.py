@@ -309,11 +309,3 @@ def test_the_snapshot_is_not_changed():
     cluster = Cluster.uniform(1, 2)
     plan([job(1, 2)], cluster)
     assert cluster.free.all()
-
-
-def test_times_are_measured_by_the_given_timer():
-    ticks = iter(range(100))
-    result = plan_round(
-        [job(1, 1)], Cluster.uniform(1, 1), PlanSettings(), NOW, timer=lambda: float(next(ticks))
-    )
-    assert result.took_s == {"1": 1.0}

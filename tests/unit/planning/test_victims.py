@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import make_policy
+from slurm_gpu_aware.planning import PlanSettings
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.preempt import Preemption, plan_preemption
 from slurm_gpu_aware.planning.timeline import take
 from slurm_gpu_aware.planning.victims import Lack, VictimQueue
 
 USUAL = PreemptionOrder()
-PLACE = make_policy("packed").place
+DISPATCHER = Dispatcher(PlanSettings(policy="packed"))
 
 
 def job(
@@ -144,7 +145,7 @@ def plan(
             cluster.take(node, slots)
         for node, count in held.cpus.items():
             cluster.free_cpus[node] -= count
-    return cluster, plan_preemption(request, cluster, running, PLACE)
+    return cluster, plan_preemption(request, cluster, running, DISPATCHER)
 
 
 def victims(running: Sequence[RunningJob], request: Request, **given_: int) -> list[int]:
@@ -207,7 +208,7 @@ def test_a_missing_gpu_of_a_whole_node_is_not_waited_for() -> None:
     running = [
         replace(job(i, cpus=cpus), gpus=((0, slots),), start_s=float(i)) for i, slots, cpus in sizes
     ]
-    found = plan_preemption(asking(1, whole_node=True), cluster, running, PLACE)
+    found = plan_preemption(asking(1, whole_node=True), cluster, running, DISPATCHER)
     assert found is not None
     assert sorted(names(found.victims)) == [1, 2, 3]
     take(found.after, asking(1, whole_node=True), found.assignment)
@@ -335,7 +336,7 @@ def test_the_plan_names_whom_slurm_preempts(
 ) -> None:
     running = running_jobs(shapes)
     cluster, found = plan(running, request, nodes=3, cpus=12, order=order)
-    assume(found is not None and PLACE(request, cluster) is None)
+    assume(found is not None and DISPATCHER.place(request, cluster) is None)
     assert found is not None
     chosen = found.assignment
     assert cluster.cpus is not None

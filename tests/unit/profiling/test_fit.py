@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_aware_profile.cli import cli
-from slurm_gpu_aware.placement.policy import make_policy
-from slurm_gpu_aware.topology.bandwidth import eq2, eq2_model, link_counts
+from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.topology.bandwidth import eq2, eq2_model
 from slurm_gpu_aware.topology.machines import machine
+from slurm_gpu_aware.topology.matching import fitted_ring
 
 KNOWN = """\
 application,dram,peak_fu
@@ -86,11 +87,16 @@ def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
     [
         (("gemm.csv",), "", 2, "give one of --applications and --centres"),
         (("--centres", "known.csv"), "", 2, "name a FILE"),
-        (("--centres", "known.csv", "gemm.csv"), "", 1, "known.csv: line 1: no column 'class'"),
+        (("--centres", "known.csv", "gemm.csv"), "", 1, "known.csv: no column 'class'"),
         (("--applications", "-"), "application,dram,peak_fu\na,1,2\n", 1, "3 classes need"),
-        (("--applications", "-"), "application,dram,peak_fu\na,1,200\n", 1, "line 2: '200' is"),
+        (
+            ("--applications", "-"),
+            "application,dram,peak_fu\na,1,200\n",
+            1,
+            "line 2: utilisation must be 0..100 percent, not 200.0",
+        ),
         (("--applications", "-"), "application,dram,peak_fu\na,1,2\na,2,3\n", 1, "stands twice"),
-        (("--applications", "-"), "", 1, "no row"),
+        (("--applications", "-"), "application,dram,peak_fu\n", 1, "stdin: no row"),
         (("--applications", "known.csv", "known.csv"), "", 1, "no Nsight Compute table"),
     ],
 )
@@ -126,13 +132,12 @@ def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
     sections = tomllib.loads(done.stdout[done.stdout.index("[policies") :])["policies"]
     assert set(sections) == {"pal+mapa", "mapa-preserve"}
     for policy, options in sections.items():
-        assert make_policy(policy, options).model.name == "refit"
+        assert make_policy(policy, options).options.model.name == "refit"
     assert "terms are independent in these samples" in done.stderr
 
 
 def test_links_are_counted_on_a_known_machine(files: Path) -> None:
-    graph = machine("dgx-1-v100")
-    pair = link_counts(graph, (0, 3), ((0, 1), (1, 0)))
+    pair = fitted_ring(machine("dgx-1-v100"), (0, 3))
     rows = "gpus,gbps\n0 3,40\n0 1,20\n0 1 4,11\n0 2 3,22\n"
     by_gpus = run("fit-effbw", "-", "--machine", "dgx-1-v100", "--json", text=rows)
     assert by_gpus.exit_code == 0, by_gpus.output
@@ -146,10 +151,10 @@ def test_links_are_counted_on_a_known_machine(files: Path) -> None:
     [
         ((), "x,y,z,gbps\n1,0,0,10\n", "at least two"),
         ((), "x,y,z\n1,0,0\n", "no column 'gbps'"),
-        ((), "x,y,z,gbps\n1,0,0,fast\n", "line 2: 'fast' is not a bandwidth"),
-        ((), "x,y,z,gbps\n-1,0,0,4\n", "line 2: '-1' is not a whole number of links"),
-        ((), "x,y,z,gbps\n1,0,0,nan\n", "line 2: 'nan'"),
-        ((), "x,y,z,gbps\n1,0\n", "line 2: 2 values, the header has 4"),
+        ((), "x,y,z,gbps\n1,0,0,fast\n", "line 2: gbps is 'fast': not a number"),
+        ((), "x,y,z,gbps\n-1,0,0,4\n", "line 2: x is -1: not a number of links"),
+        ((), "x,y,z,gbps\n1,0,0,nan\n", "line 2: gbps is 'nan'"),
+        ((), "x,y,z,gbps\n1,0\n", "line 2: 2 cells, expected 4"),
         (("--machine", "toaster"), "gpus,gbps\n0 1,2\n", "'toaster' is not known; known: dgx-1"),
         (("--machine", "dgx-1-v100"), "gpus,gbps\n0 9,2\n", "line 2: '0 9' is not two or more"),
     ],

@@ -15,14 +15,16 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import report
 
 from gpu_aware_profile.cli import cli as profile_cli
+from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.selector.daemon import run
 from slurm_gpu_aware.store import migrations
 from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.levels import LevelRow, import_levels, level_times
-from slurm_gpu_aware.store.profiles import load_profile, merge_report, recompute_scores
+from slurm_gpu_aware.store.profiles import load_profile
 
 HEAD = "class,level,value_ms\n"
 GOOD = HEAD + "A,socket,100\nA,socket,104\nA,node,132.6\nA,cluster,204\nB,node,10\nB,cluster,10.5\n"
@@ -42,7 +44,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fill(path: Path) -> None:
     with open_store(path) as store:
         for node in ("n1", "n2"):
-            merge_report(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
+            ingest_report(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
         recompute_scores(store)
 
 
@@ -124,9 +126,9 @@ BAD = {
     "Q,node,1": "class 'Q' is not one of A, B, C",
     "A,node,0": "value_ms must be a time of 1e-06 to 1e+12 ms, not 0.0",
     "A,node,-1": "value_ms must be a time of 1e-06 to 1e+12 ms, not -1.0",
-    "A,node,inf": "value_ms must be a time of 1e-06 to 1e+12 ms, not inf",
-    "A,node,nan": "value_ms must be a time of 1e-06 to 1e+12 ms, not nan",
-    "A,node,fast": "value_ms is not a number: 'fast'",
+    "A,node,inf": "value_ms is 'inf': not a finite number",
+    "A,node,nan": "value_ms is 'nan': not a finite number",
+    "A,node,fast": "value_ms is 'fast': not a number",
     "A,,1": "level is empty",
     "A,switch,1\nA,cluster,2": "class A was timed at switch, cluster only; time it inside a node, "
     "too (nvlink, socket, node), on as many GPUs: the others are compared with that",
@@ -159,7 +161,7 @@ def test_models_of_a_class_begin_at_the_same_level(site: Path) -> None:
 def test_skip_bad_leaves_out_rows_and_classes_that_cannot_be_compared(site: Path) -> None:
     result = profile("import", "-", "--skip-bad", text=GOOD + "A,node,x\nC,row,3\n")
     assert result.exit_code == 3
-    assert "line 8: value_ms is not a number" in result.stderr
+    assert "line 8: value_ms is 'x': not a number" in result.stderr
     assert "line 9: class C was timed at row only" in result.stderr
     with open_store(site / "store.db") as store:
         assert load_profile(store).level_ratios.keys() == {"A", "B"}
@@ -192,7 +194,7 @@ def test_a_file_that_is_neither_names_both_kinds(site: Path) -> None:
 
 
 def test_import_tells_where_the_configuration_wins(site: Path) -> None:
-    configure(site, "[placement]\nlocality_penalty = 1.5\n")
+    configure(site, "[placement.levels]\ncluster = 1.5\n")
     said = done("import", "-", text=GOOD + "C,node,5\nC,switch,4\nC,cluster,6\n").stderr
     assert "class A, level cluster: 2 was measured, 1.5 counts (configured)" in said
     assert "class C, level switch: 0.8 was measured, 1 counts (measured, not below node)" in said

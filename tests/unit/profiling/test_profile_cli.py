@@ -17,13 +17,10 @@ import pytest
 from store_samples import report
 
 from gpu_aware_profile.cli import cli
+from gpu_aware_profile.scoring import newest_timings, recompute_scores
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import (
-    load_profile,
-    merge_report,
-    newest_timings,
-    recompute_scores,
-)
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.profiles import load_profile
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -81,7 +78,7 @@ def test_import_then_show(run: Run, tmp_path: Path) -> None:
 
 def test_show_json_and_csv_agree_with_the_store(run: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
-        merge_report(
+        ingest_report(
             store,
             report(
                 "n1",
@@ -140,7 +137,7 @@ def test_skip_bad_imports_the_rest_and_says_so(run: Run, tmp_path: Path) -> None
     done = run("import", "bad.csv", "--skip-bad")
     assert done.returncode == 3
     assert "imported 4 timings" in done.stderr
-    assert "line 8: value_ms is not a number: 'fast'" in done.stderr
+    assert "line 8: value_ms is 'fast': not a number" in done.stderr
     with open_store(tmp_path / "store.db") as store:
         assert set(load_profile(store).scores) == {"A", "C"}
 
@@ -148,9 +145,9 @@ def test_skip_bad_imports_the_rest_and_says_so(run: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "line 1: column gpu, node, class, value_ms is missing"),
-        ("gpu,node,value_ms\n0,n1,1\n", "column class is missing.*--class NAME"),
-        ("gpu,gpu,node,class,value_ms\n", "column gpu occurs twice"),
+        ("", "stdin: no column 'gpu', 'node', 'class', 'value_ms'"),
+        ("gpu,node,value_ms\n0,n1,1\n", "no column 'class'.*--class NAME"),
+        ("gpu,gpu,node,class,value_ms\n", "column 'gpu' occurs twice"),
         ("gpu,node,class,value_ms\n", "no row to import"),
         ('gpu,node,class,value_ms\n"0,n1,A,1\n', "not CSV"),
         ("gpu,node,class,value_ms\n0,n1,A,\0\n", "NUL"),
@@ -196,7 +193,7 @@ def test_export_and_import_are_inverse(run: Run, tmp_path: Path) -> None:
 
 def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
-        merge_report(store, report())
+        ingest_report(store, report())
         recompute_scores(store)
     answer = json.loads(run("export", "--json").stdout)
     assert {key: len(answer[key]) for key in ("nodes", "gpus", "links", "timings", "scores")} == {
@@ -210,10 +207,10 @@ def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
 
 def test_rescore_with_one_median_for_all_models(run: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
-        merge_report(store, report("n1", times={0: 100.0}))
+        ingest_report(store, report("n1", times={0: 100.0}))
         fast = report("n2", times={0: 50.0})
         fast["gpus"][0]["model"] = "a100"
-        merge_report(store, fast)
+        ingest_report(store, fast)
         recompute_scores(store)
     assert run("rescore", "--reference", "cluster").returncode == 0
     answer = json.loads(run("show", "--json").stdout)
@@ -263,7 +260,7 @@ SWEPT = "gpu,node,class,value_ms\n0,n1,A,100\n9,n1,A,100\n0,n9,A,100\n"
 def sweep(path: Path) -> None:
     with open_store(path) as store:
         for node in ("n1", "n2"):
-            merge_report(store, report(node, times={0: 100.0, 1: 100.0}))
+            ingest_report(store, report(node, times={0: 100.0, 1: 100.0}))
         recompute_scores(store)
 
 
@@ -301,7 +298,7 @@ def test_a_wrong_line_of_an_import_becomes_no_hardware(run: Run, tmp_path: Path)
 def test_times_of_a_gpu_that_a_sweep_failed_to_read_are_taken(run: Run, tmp_path: Path) -> None:
     lost = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "lost"}
     with open_store(tmp_path / "store.db") as store:
-        merge_report(store, report("n1", errors=[lost], times={0: 100.0}))
+        ingest_report(store, report("n1", errors=[lost], times={0: 100.0}))
     assert run("import", "-", text="gpu,node,class,value_ms\n3,n1,A,100\n").returncode == 0
 
 

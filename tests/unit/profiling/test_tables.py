@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_aware_profile.tables import read_csv, score_table, summarise, summary_table
+from gpu_aware_profile.scoring import recompute_scores
+from gpu_aware_profile.tables import score_table, summarise, summary_table
+from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import (
-    ScoreRow,
-    TimingRow,
-    import_timings,
-    recompute_scores,
-    score_rows,
-)
+from slurm_gpu_aware.store.profiles import score_rows
+from slurm_gpu_aware.store.timings import TimingRow, import_timings
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
@@ -60,17 +57,10 @@ def test_measured_clusters_through_import_and_store(
 def test_a_usual_cluster_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     rows = [
-        ScoreRow("c196-041", 3, "A", 66046.2, 1.0045, 1.0028, 1, o, 0.0, "rtx5000", "GPU-1")
+        GpuScore("c196-041", 3, "A", 66046.2, 1.0045, 1.0028, 1, o, 0.0, "rtx5000", "GPU-1")
         for o in (0, 1, 2)
     ]
     now = 12 * 86400 + 7200.0
     for text in (score_table(rows, now), summary_table(summarise(rows), now)):
         assert max(map(len, text.splitlines())) <= 80
     assert "own score" in score_table(rows, now)
-
-
-def test_lines_are_counted_as_an_editor_counts_them() -> None:
-    text = 'gpu,node,class,value_ms\n0,n1,A,1\n\n"0\n",n1,A,x\n1,n1,A,2\n'
-    rows, bad = read_csv(text.splitlines(keepends=True))
-    assert [row.line for row in rows] == [2, 6]
-    assert bad == [(5, "value_ms is not a number: 'x'")]

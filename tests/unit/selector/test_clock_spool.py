@@ -15,7 +15,7 @@ from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import Notes
 from slurm_gpu_aware.selector import clock_spool
 from slurm_gpu_aware.selector.clock_spool import ClockSpool
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -45,7 +45,7 @@ def append(
 
 def collect(spool: Path) -> list[dict[str, object]]:
     """Read what is new with a fresh reader; return all that the ledger has of job 7."""
-    books = Books(spool.parent / "store.db")
+    books = LedgerWriter(spool.parent / "store.db")
     ClockSpool(spool, spool.parent / "offsets").collect(books, str)
     books.close()
     with open_store(spool.parent / "store.db", readonly=True) as store:

@@ -16,7 +16,7 @@ from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.restore import undo_fields
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
 from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.read_jobs import job_of
@@ -146,7 +146,7 @@ def test_nothing_is_pinned_if_the_gate_may_open_during_a_command(tmp_path: Path)
     rounds = Rounds(
         MemorySlurm(tmp_path),
         config,
-        Books(tmp_path / "store.db"),
+        LedgerWriter(tmp_path / "store.db"),
         gate_held_until=lambda: 1000.0,
     )
     assert rounds._gate_held(1000.0 - config.gate.lease_s * 2 / 3)

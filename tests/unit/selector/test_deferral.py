@@ -12,12 +12,12 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 from test_holding_pool import NO_ROOM, bench_of, end, full_node, shelved
 
-from slurm_gpu_aware.cli.live import live_job
 from slurm_gpu_aware.config.settings import Config, EventsConfig
 from slurm_gpu_aware.gate.deferral import only_deferred
+from slurm_gpu_aware.gate.job_view import live_job
 from slurm_gpu_aware.gate.licence_gate import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
-from slurm_gpu_aware.selector.holding_pool import Shelf
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
 
 BEGIN = int(time.time()) + 86400
 
@@ -142,16 +142,16 @@ def test_the_heartbeat_tells_the_filter_while_there_is_a_shelf(
 ) -> None:
     config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "submitted"))
     bench = bench_of(slurm, parked("7", eligible_time=900))
-    heartbeat = Heartbeat(bench.client, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat = Heartbeat(bench.client, config, bench.pool, clock=lambda: bench.wall)
     heartbeat.beat()
     assert not list(tmp_path.glob("submitted*"))
     bench = full_node(slurm, parked("9", eligible_time=900))
-    heartbeat = Heartbeat(bench.client, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat = Heartbeat(bench.client, config, bench.pool, clock=lambda: bench.wall)
     heartbeat.beat()
     assert [path.name for path in tmp_path.glob("submitted*")] == ["submitted.defer"]
     told = float((tmp_path / "submitted.defer").read_text())
     assert told == int(heartbeat.held_until)
-    Heartbeat(bench.client, Config(), bench.shelf, clock=lambda: bench.wall).beat()  # no file
+    Heartbeat(bench.client, Config(), bench.pool, clock=lambda: bench.wall).beat()  # no file
 
 
 def test_a_file_that_cannot_be_written_is_told_once(
@@ -159,7 +159,7 @@ def test_a_file_that_cannot_be_written_is_told_once(
 ) -> None:
     config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "gone" / "submitted"))
     bench = full_node(slurm, parked("9", eligible_time=900))
-    heartbeat = Heartbeat(bench.client, config, bench.shelf, clock=lambda: bench.wall)
+    heartbeat = Heartbeat(bench.client, config, bench.pool, clock=lambda: bench.wall)
     for _ in range(3):
         heartbeat.beat()
     assert heartbeat.held_until == bench.wall + 90.0
@@ -169,10 +169,10 @@ def test_a_file_that_cannot_be_written_is_told_once(
 def test_not_before_the_shelf_takes_jobs(slurm: SlurmFolder) -> None:
     """Slurm saves a new reservation some seconds later."""
     bench = bench_of(slurm, parked("9", eligible_time=900))
-    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
-    assert not shelf.in_use
+    pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    assert not pool.in_use
     (job,) = bench.client.jobs()
-    shelf.put([job], bench.wall + 60.0)
-    assert not shelf.in_use
+    pool.put([job], bench.wall + 60.0)
+    assert not pool.in_use
     bench.steady += 15.0
-    assert shelf.in_use
+    assert pool.in_use

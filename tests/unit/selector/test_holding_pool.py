@@ -14,12 +14,13 @@ from rounds_bench import RoundsBench
 from sample_jobs import slurm_job
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import Config, is_shelf
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.gate.licence_gate import release_by_hand
 from slurm_gpu_aware.selector.candidates import PLANNABLE
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
-from slurm_gpu_aware.selector.holding_pool import Shelf, stranded
+from slurm_gpu_aware.selector.holding_pool import HoldingPool, stranded
 from slurm_gpu_aware.selector.pool_choice import alike, placeable, spare
 from slurm_gpu_aware.slurm.records import SlurmJob
 
@@ -39,11 +40,11 @@ def bench_of(slurm: SlurmFolder, *jobs: dict[str, Any], config: Config = NO_ROOM
 
 
 def shelves(slurm: SlurmFolder) -> list[str]:
-    return [found["name"] for found in slurm.get("reservations") if is_shelf(found["name"])]
+    return [found["name"] for found in slurm.get("reservations") if in_holding_pool(found["name"])]
 
 
 def shelved(slurm: SlurmFolder) -> list[str]:
-    return sorted(i for i, job in slurm.jobs.items() if is_shelf(job["resv_name"]))
+    return sorted(i for i, job in slurm.jobs.items() if in_holding_pool(job["resv_name"]))
 
 
 def releases(slurm: SlurmFolder) -> list[str]:
@@ -74,14 +75,14 @@ def end(slurm: SlurmFolder, job_id: str) -> None:
     ],
 )
 def test_names(name: str | None, *, ours: bool) -> None:
-    assert is_shelf(name) is ours
+    assert in_holding_pool(name) is ours
 
 
 def test_a_shelf_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
     slurm.write([aged("7", resv_name="gpuaware_shelf_1"), aged("8", resv_name="class")], ["n1"])
     jobs = {job.id: job for job in slurm.client().jobs()}
-    assert (jobs["7"].reservation, jobs["7"].shelf) == (None, "gpuaware_shelf_1")
-    assert (jobs["8"].reservation, jobs["8"].shelf) == ("class", None)
+    assert (jobs["7"].reservation, jobs["7"].pool) == (None, "gpuaware_shelf_1")
+    assert (jobs["8"].reservation, jobs["8"].pool) == ("class", None)
     assert jobs["7"].eligible_s == 900.0
 
 
@@ -210,9 +211,9 @@ def test_an_array_whose_throttle_held_it_stays_on_the_shelf(slurm: SlurmFolder) 
 
 
 def test_who_is_stranded() -> None:
-    shelf = "gpuaware_shelf_9"
-    lost = {"shelf": shelf, "reason": "Reservation", "eligible_s": None}
-    jobs = [slurm_job(7, **lost), slurm_job(8, shelf=shelf, reason="Reservation")]
+    pool = "gpuaware_shelf_9"
+    lost = {"shelf": pool, "reason": "Reservation", "eligible_s": None}
+    jobs = [slurm_job(7, **lost), slurm_job(8, pool=pool, reason="Reservation")]
     jobs.append(slurm_job(98, array_id=98, array_tasks="2-9", **lost))
     assert stranded(jobs, frozenset()) == [jobs[0], jobs[2]]
     assert stranded(jobs, frozenset({98})) == [jobs[0]]
@@ -228,15 +229,15 @@ def test_what_is_left_of_a_split_array_stays() -> None:
 
 
 def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
-    def task(number: int, shelf: str | None = None) -> SlurmJob:
-        return replace(slurm_job(100 + number, array_id=98, shelf=shelf), id=f"98_{number}")
+    def task(number: int, pool: str | None = None) -> SlurmJob:
+        return replace(slurm_job(100 + number, array_id=98, pool=pool), id=f"98_{number}")
 
     jobs = [task(3, "s"), task(2), task(4), slurm_job(7)]
-    shelf = SimpleNamespace(holds=lambda job: job.shelf == "s", awaits=lambda job: False)
+    pool = SimpleNamespace(holds=lambda job: job.pool == "s", awaits=lambda job: False)
     found, waits = placeable(
         [SimpleNamespace(job_id=job.id) for job in jobs],  # type: ignore[misc]
         {job.id: SimpleNamespace(job=job) for job in jobs},  # type: ignore[misc]
-        shelf,  # type: ignore[arg-type]
+        pool,  # type: ignore[arg-type]
     )
     assert [a.job_id for a in found] == ["98_2", "7"]
     assert waits == ["98_3", "98_4"]
@@ -337,27 +338,27 @@ def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
     monkeypatch.setattr(bench.client, "delete_reservation", refuse)
     bench.steady += 61.0
     bench.rounds.run()
-    assert bench.shelf.holds(slurm_job(9, shelf=shelves(slurm)[0]))
+    assert bench.pool.holds(slurm_job(9, pool=shelves(slurm)[0]))
 
 
 def test_slurm_has_saved_a_shelf_before_jobs_name_it(slurm: SlurmFolder) -> None:
     bench = bench_of(slurm, aged("9"))
-    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
-    shelf.put([slurm_job(9)], bench.wall + 60.0)
+    pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    pool.put([slurm_job(9)], bench.wall + 60.0)
     assert (len(shelves(slurm)), shelved(slurm)) == (1, [])
     bench.steady += 15.0
-    shelf.put([slurm_job(9)], bench.wall + 60.0)
+    pool.put([slurm_job(9)], bench.wall + 60.0)
     assert shelved(slurm) == ["9"]
 
 
 def test_the_heartbeat_holds_the_gate_before_it_puts_the_shelf_off(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.forget_calls()
-    Heartbeat(bench.client, Config(), bench.shelf).beat()
-    gate, shelf = [call[1:] for call in slurm.calls if call[0] == "move_reservation"]
+    Heartbeat(bench.client, Config(), bench.pool).beat()
+    gate, pool = [call[1:] for call in slurm.calls if call[0] == "move_reservation"]
     assert gate[0] == "gpuaware_gate"
-    assert is_shelf(shelf[0])
-    (ends, _), (shelf_ends, opens) = gate[1:], shelf[1:]
+    assert in_holding_pool(pool[0])
+    (ends, _), (shelf_ends, opens) = gate[1:], pool[1:]
     assert opens == ends + 30
     assert shelf_ends == opens + 365 * 86400
 
@@ -370,12 +371,12 @@ def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
     move = bench.client.move_reservation
 
     def refuse(name: str, end_s: float, start_s: float | None = None) -> bool:
-        if is_shelf(name):
+        if in_holding_pool(name):
             raise SourceError(f"{name}: no")
         return move(name, end_s, start_s)
 
     monkeypatch.setattr(bench.client, "move_reservation", refuse)
-    heartbeat = Heartbeat(bench.client, Config(), bench.shelf, clock=lambda: bench.wall)
+    heartbeat = Heartbeat(bench.client, Config(), bench.pool, clock=lambda: bench.wall)
     heartbeat.beat()
     assert heartbeat.held_until == bench.wall + 90.0
     assert "could not be put off" in caplog.text
@@ -414,7 +415,7 @@ def test_one_that_has_opened_is_left_for_a_new_one(
         slurm.change(job_id, reason="Licenses")
     bench.wall += 100.0
     with caplog.at_level(logging.WARNING):
-        bench.shelf.keep_closed(bench.wall + 90.0)
+        bench.pool.keep_closed(bench.wall + 90.0)
     assert "has opened" in caplog.text
     end(slurm, "7")
     assert bench.rounds.run().placed == ["9"]  # at once: Slurm looks at who lies there
@@ -431,9 +432,9 @@ def test_a_selector_goes_on_with_the_shelf_that_is_there(
     name = shelves(slurm)[0]
     if not closed:
         begun(slurm)
-    shelf = Shelf(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
-    shelf.keep_closed(bench.wall + 200.0)
-    assert shelf.holds(slurm_job(9, shelf=name)) is closed
+    pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
+    pool.keep_closed(bench.wall + 200.0)
+    assert pool.holds(slurm_job(9, pool=name)) is closed
     (start,) = [r["start_time"] for r in slurm.get("reservations") if r["name"] == name]
     assert (start == int(bench.wall + 230.0)) is closed
 

@@ -53,7 +53,7 @@ def test_a_profile_with_holes_and_errors(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not JSON"), ("[]", "no object 'solo'"), ("{}", "no object 'solo'")],
+    [("{", "not JSON"), ("[]", "expected a JSON object"), ("{}", "no object 'solo'")],
 )
 def test_files_of_another_kind(tmp_path, content, message):
     with pytest.raises(SourceError, match=message):

@@ -16,7 +16,7 @@ from store_samples import decision
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, SelectorConfig, StoreConfig
 from slurm_gpu_aware.selector.daemon import Selector
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.read_cluster import config_of
@@ -46,7 +46,7 @@ def test_the_copy_is_as_private_as_slurm(tmp_path: Path, setting: str, bits: int
 
 
 def test_before_slurm_has_answered_the_copy_is_private(tmp_path: Path) -> None:
-    books = Books(tmp_path / "store.db")
+    books = LedgerWriter(tmp_path / "store.db")
     books.event("7", "parked", {}, 1.0)
     books.publish()
     assert mode(tmp_path / "store.db") == 0o640
@@ -59,7 +59,7 @@ def test_the_next_copy_is_due_when_the_last_one_has_cost_its_share(tmp_path: Pat
     def clock() -> float:
         return now[0]
 
-    books = Books(tmp_path / "store.db", clock=clock)
+    books = LedgerWriter(tmp_path / "store.db", clock=clock)
     assert books.publish_in_s is None
     books.event("7", "parked", {}, 1.0)
     assert books.publish_in_s == 0.0
@@ -99,10 +99,10 @@ def test_no_round_is_run_for_a_copy_that_is_not_due(
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[tuple[Books, list[float], sqlite3.Connection]]:
+def busy(tmp_path: Path) -> Iterator[tuple[LedgerWriter, list[float], sqlite3.Connection]]:
     """Books, their clock, and another process's connection, which holds the write lock."""
     now = [100.0]
-    books = Books(tmp_path / "store.db", clock=lambda: now[0])
+    books = LedgerWriter(tmp_path / "store.db", clock=lambda: now[0])
     books.event("7", "parked", {}, 1.0)
     assert books._store is not None
     books._store.wait_at_most(0.0)
@@ -114,7 +114,7 @@ def busy(tmp_path: Path) -> Iterator[tuple[Books, list[float], sqlite3.Connectio
 
 
 def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
-    busy: tuple[Books, list[float], sqlite3.Connection],
+    busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
 ) -> None:
     books, now, other = busy
     entry = books.decide(decision("7"))
@@ -134,7 +134,7 @@ def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
 
 
 def test_a_busy_store_is_waited_for_once_in_a_while(
-    busy: tuple[Books, list[float], sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+    busy: tuple[LedgerWriter, list[float], sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     books, now, _ = busy
     tries = []
@@ -154,7 +154,7 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
 
 
 def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -> None:
-    books = Books(tmp_path / "store.db")
+    books = LedgerWriter(tmp_path / "store.db")
     entry = books.decide(decision("7", score=float("nan")))
     assert entry.number is None
     books.event("7", "parked", {("a", "b"): 1}, 1.0)  # type: ignore[dict-item]
@@ -165,7 +165,7 @@ def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -
 
 
 def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
-    busy: tuple[Books, list[float], sqlite3.Connection],
+    busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -185,7 +185,7 @@ def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
 
 
 def test_what_was_kept_waits_for_no_other_event(
-    busy: tuple[Books, list[float], sqlite3.Connection],
+    busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
 ) -> None:
     books, now, other = busy
     books.decide(decision("7"))
@@ -196,7 +196,7 @@ def test_what_was_kept_waits_for_no_other_event(
 
 
 def test_at_the_end_a_busy_store_is_tried_once_more(
-    busy: tuple[Books, list[float], sqlite3.Connection], tmp_path: Path
+    busy: tuple[LedgerWriter, list[float], sqlite3.Connection], tmp_path: Path
 ) -> None:
     books, _, other = busy
     books.decide(decision("7"))
@@ -207,7 +207,7 @@ def test_at_the_end_a_busy_store_is_tried_once_more(
 
 
 def test_what_the_ledger_refuses_is_dropped_alone(tmp_path: Path) -> None:
-    books = Books(tmp_path / "store.db")
+    books = LedgerWriter(tmp_path / "store.db")
     books.event("7", "no such kind", {}, 1.0)
     books.event("7", "parked", {}, 1.0)
     assert books.has_event("7", "parked")
@@ -242,7 +242,7 @@ def test_nothing_is_written_between_pinning_and_opening(
     rounds = Rounds(
         slurm.client(),
         Config(),
-        Books(slurm.store),
+        LedgerWriter(slurm.store),
         gate_held_until=lambda: math.inf,
     )
     rounds.run()
@@ -262,7 +262,7 @@ def test_a_copy_beside_is_made_once_at_a_time(
         assert go_on.wait(10)
 
     monkeypatch.setattr("slurm_gpu_aware.store.database.publish", slow)
-    books = Books(tmp_path / "store.db")
+    books = LedgerWriter(tmp_path / "store.db")
     books.event("7", "parked", {}, 1.0)
     books.publish(beside=True)
     assert started.wait(10)

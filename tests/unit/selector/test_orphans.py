@@ -10,7 +10,7 @@ from memory_slurm import MemorySlurm
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.selector.ledger_writer import Books
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.store.database import open_store
@@ -29,12 +29,12 @@ class Bench:
         self.rounds = Rounds(
             slurm.client(),
             Config(),
-            Books(slurm.store),
+            LedgerWriter(slurm.store),
             gate_held_until=lambda: self.now + gate_left_s,
             clock=lambda: self.now,
             timer=lambda: self.steady,
         )
-        self.rounds.watch.load()
+        self.rounds.tracker.load()
 
 
 def place(slurm: SlurmFolder, *jobs: dict[str, Any]) -> Bench:

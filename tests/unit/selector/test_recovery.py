@@ -78,7 +78,7 @@ def test_a_licence_that_another_job_took_first(
     assert bench.rounds.run().placed == ["7"]
     slurm.change("7", reason="Licenses", last_sched_eval=int(bench.wall) + seconds)
     bench.steady += 1.0
-    assert bench.rounds.looks.look() == parked_again
+    assert bench.rounds.start_monitor.look() == parked_again
     if not parked_again:
         bench.steady += 4.5
-        assert bench.rounds.looks.look() == 1
+        assert bench.rounds.start_monitor.look() == 1

@@ -27,11 +27,11 @@ def test_a_look_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     slurm.change("8", reason="Resources")
-    assert bench.rounds.looks.look() == 1
+    assert bench.rounds.start_monitor.look() == 1
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
     assert slurm.jobs["8"]["licenses"] == ""
-    assert bench.rounds.looks.starting == ["8"]
+    assert bench.rounds.start_monitor.starting == ["8"]
     assert "jobs" not in reads(slurm)  # never all jobs for two
 
 
@@ -39,15 +39,15 @@ def test_a_look_forgets_who_has_started_or_is_gone(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
     slurm.change("8", job_id=9)
-    assert bench.rounds.looks.look() == 0
-    assert bench.rounds.looks.starting == []
+    assert bench.rounds.start_monitor.look() == 0
+    assert bench.rounds.start_monitor.starting == []
 
 
 def test_victims_of_a_placed_job_go_with_what_it_holds(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = placed_and_stuck(slurm)
-    bench.rounds.watch.placed["7"].victims = frozenset({"5"})
+    bench.rounds.tracker.placed["7"].victims = frozenset({"5"})
     seen: dict[str, frozenset[str]] = {}
 
     def build(*args: Any, holds: Sequence[Hold], **more: Any) -> Cluster:
@@ -69,9 +69,9 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_by_one")
 def test_a_look_takes_a_few_and_the_others_next(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
-    first, second = bench.rounds.looks.starting
+    first, second = bench.rounds.start_monitor.starting
     for job_id in (first, second, first):
-        bench.rounds.looks.look()
+        bench.rounds.start_monitor.look()
         assert reads(slurm)[-1] == f"job {job_id}"
 
 
@@ -82,7 +82,7 @@ def test_a_look_at_many_reads_all_where_that_is_quick(
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     slurm.change("8", reason=HELD)
-    assert bench.rounds.looks.look() == 2
+    assert bench.rounds.start_monitor.look() == 2
     assert reads(slurm)[0] == "jobs"
 
 
@@ -93,12 +93,12 @@ def test_a_start_timeout_counts_from_the_opening_whoever_else_is_looked_at(
     bench = placed_and_stuck(slurm)
     for job_id in ("7", "8"):
         slurm.change(job_id, reason="Resources")
-        bench.rounds.watch.placed[job_id].opened = None  # as after a restart
-    bench.rounds.looks.look()
-    bench.rounds.looks.look()
+        bench.rounds.tracker.placed[job_id].opened = None  # as after a restart
+    bench.rounds.start_monitor.look()
+    bench.rounds.start_monitor.look()
     bench.steady += 31.0
-    assert bench.rounds.looks.look() == 1
-    assert bench.rounds.looks.look() == 1
+    assert bench.rounds.start_monitor.look() == 1
+    assert bench.rounds.start_monitor.look() == 1
 
 
 def test_looks_do_nothing_while_the_gate_is_not_held(slurm: SlurmFolder) -> None:
@@ -106,7 +106,7 @@ def test_looks_do_nothing_while_the_gate_is_not_held(slurm: SlurmFolder) -> None
     slurm.change("7", reason=HELD)
     bench.wall += 61.0
     bench.rounds._gate_held_until = lambda: bench.wall
-    assert bench.rounds.looks.look() == 0
+    assert bench.rounds.start_monitor.look() == 0
     assert slurm.jobs["7"]["licenses"] == ""
 
 
@@ -114,8 +114,8 @@ def test_what_a_user_types_into_a_comment_is_no_record(slurm: SlurmFolder) -> No
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason="Resources", comment=f"x\nJobId=8 Reason={HELD} JobName=y")
     slurm.change("8", reason="Resources")
-    assert bench.rounds.looks.look() == 0
-    assert bench.rounds.looks.starting == ["7", "8"]
+    assert bench.rounds.start_monitor.look() == 0
+    assert bench.rounds.start_monitor.starting == ["7", "8"]
     assert slurm.jobs["8"]["licenses"] == ""
 
 
@@ -159,7 +159,7 @@ def test_a_long_planning_is_interrupted_by_a_look_each_second(
     mine = state[0]["tres_per_node"]
     assert not [p for p in pins if (p.get("ReqNodeList"), p.get("TresPerNode")) == ("n1", mine)]
     assert len(outcome.placed) == 3
-    assert bench.rounds.looks.freed == 1
+    assert bench.rounds.start_monitor.freed == 1
     assert len(bench.rounds.run().placed) == 1
 
 
@@ -173,7 +173,7 @@ def test_nobody_is_parked_again_twice_by_what_a_round_read_before_a_look(
 
     def slow(client: MemorySlurm) -> Any:
         bench.steady += 1.1
-        bench.rounds.looks.if_due()
+        bench.rounds.start_monitor.if_due()
         return nodes(client)
 
     monkeypatch.setattr(MemorySlurm, "nodes", slow)
@@ -188,22 +188,22 @@ def test_what_was_just_opened_is_looked_at_while_others_are_opened(
     slurm.write([parked("7", stuck=True, priority=900), *map(parked, "1234")], ["n1", "n2", "n3"])
     bench = RoundsBench(slurm)
     bench.update_s = 0.6
-    opened = bench.rounds.looks.opened
+    opened = bench.rounds.start_monitor.opened
 
     def told(job_ids: list[str]) -> None:
         opened(job_ids)
         if "7" in job_ids:
             slurm.change("7", reason=HELD)
 
-    monkeypatch.setattr(bench.rounds.looks, "opened", told)
+    monkeypatch.setattr(bench.rounds.start_monitor, "opened", told)
     outcome = bench.rounds.run()
     assert sorted(outcome.placed) == ["1", "2", "3", "4", "7"]
     times = {u.job_id: at for at, u in bench.told if dict(u.fields).get("Licenses") == ""}
     (closed,) = bench.closed("7")
     assert times["7"] < closed <= times["7"] + 1.0 + 2 * 0.6
     assert closed < max(times.values())
-    bench.books.flush()
-    ledger = bench.books._open()
+    bench.ledger.flush()
+    ledger = bench.ledger._open()
     assert isinstance(ledger, Ledger)
     kinds = [event.kind for event in ledger.events("7")]
     assert kinds == ["parked", "prepared", "released", "reparked"]
@@ -261,7 +261,7 @@ def selector(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         events=EventsConfig(submit_file=tmp_path / "submitted"),
     )
     found = Selector(config, MemorySlurm(tmp_path))
-    found._rounds.looks._timer = clock.monotonic
+    found._rounds.start_monitor._timer = clock.monotonic
     yield found
     found.close()
 
@@ -271,7 +271,7 @@ def test_placed_jobs_are_looked_at_every_second_between_rounds(
     selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch, took_s: float, apart_s: float
 ) -> None:
     looks = []
-    found = selector._rounds.looks
+    found = selector._rounds.start_monitor
 
     def look() -> int:
         looks.append(clock.now)
@@ -290,8 +290,10 @@ def test_a_look_is_due_at_once_after_a_long_round(
     selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    monkeypatch.setattr(selector._rounds.looks, "_look", lambda: looks.append(clock.now) or 0)
-    selector._rounds.looks.seen(["7"])
+    monkeypatch.setattr(
+        selector._rounds.start_monitor, "_look", lambda: looks.append(clock.now) or 0
+    )
+    selector._rounds.start_monitor.seen(["7"])
     clock.sleep(4.0)  # writing it all down
     selector._pause(0.1, clock.wait)
     assert looks == [104.0]
@@ -300,8 +302,8 @@ def test_a_look_is_due_at_once_after_a_long_round(
 def test_what_a_look_parks_again_starts_a_round(
     selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selector._rounds.looks, "_look", lambda: 1)
-    selector._rounds.looks.seen(["7"])
+    monkeypatch.setattr(selector._rounds.start_monitor, "_look", lambda: 1)
+    selector._rounds.start_monitor.seen(["7"])
     assert selector._pause(4.5, clock.wait) == "timer"
     assert clock.now == 100.5
 
@@ -310,13 +312,13 @@ def test_what_a_look_inside_a_round_parked_again_starts_a_round_at_once(
     selector: Selector,
 ) -> None:
     assert selector._wait_s() > 1.0
-    selector._rounds.looks.freed = 1
+    selector._rounds.start_monitor.freed = 1
     assert selector._wait_s() == 0.0
 
 
 def test_without_placed_jobs_nobody_is_looked_at(
     selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selector._rounds.looks, "_look", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(selector._rounds.start_monitor, "_look", lambda: pytest.fail("looked"))
     assert selector._pause(5.0, clock.wait) == "timer"
     assert clock.now == 105.0

@@ -53,7 +53,7 @@ def test_optional_columns_and_another_class_column():
         ("x,0,1,nan", "duration_s is 'nan': not a finite number"),
         ("x,0,1,0", "duration_s is 0"),
         ("x,-1,1,1", "submit_s is -1"),
-        ("x,0,1", "duration_s is ''"),
+        ("x,0,1", "3 cells, expected 4"),
         (",0,1,1", "job_id is empty"),
     ],
 )

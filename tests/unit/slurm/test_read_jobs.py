@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from memory_slurm import job_record
 
-from slurm_gpu_aware.config.settings import is_shelf
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, array_tasks
@@ -114,7 +114,7 @@ def test_nothing_is_set() -> None:
     assert math.isinf(job.time_limit_s)
     assert math.isinf(job.end_s)
     assert (job.array_id, job.array_tasks, job.array_limit, job.het) == (None, None, None, False)
-    assert (job.account, job.qos, job.dependency, job.reservation, job.shelf) == (None,) * 5
+    assert (job.account, job.qos, job.dependency, job.reservation, job.holding_pool) == (None,) * 5
     assert (job.admin_comment, job.comment, job.extra, job.features) == (None,) * 4
     assert (job.licenses, job.req_nodes, job.shares, job.unchecked) == ((),) * 4
     assert (job.req_tres, job.gpu_types, job.enforce_binding) == ({}, frozenset(), None)
@@ -235,8 +235,10 @@ def test_users_without_a_name() -> None:
 @pytest.mark.parametrize(("reservation", "ours"), [("gpuaware_shelf", True), ("maint", False)])
 def test_our_own_reservation_is_none_of_the_users(reservation: str, ours: bool) -> None:
     job = read(resv_name=reservation)
-    assert is_shelf(reservation) is ours
-    assert (job.shelf, job.reservation) == ((reservation, None) if ours else (None, reservation))
+    assert in_holding_pool(reservation) is ours
+    assert (job.holding_pool, job.reservation) == (
+        (reservation, None) if ours else (None, reservation)
+    )
 
 
 def test_requested_tres() -> None:

@@ -15,6 +15,7 @@ import pytest
 import sqlite_utils
 from store_samples import decision, report
 
+from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import database, migrations
 from slurm_gpu_aware.store.database import (
@@ -24,8 +25,9 @@ from slurm_gpu_aware.store.database import (
     publish,
     published_path,
 )
+from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.profiles import load_profile, merge_report, recompute_scores
+from slurm_gpu_aware.store.profiles import load_profile
 
 
 def schema_of(path: Path) -> list[tuple[Any, ...]]:
@@ -53,7 +55,7 @@ def test_a_new_store_is_wal_strict_and_checks_foreign_keys(tmp_path: Path) -> No
 def test_opening_again_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        merge_report(store, report())
+        ingest_report(store, report())
     before = schema_of(path)
     with open_store(path) as store:
         assert len(load_profile(store).gpus) == 4
@@ -133,7 +135,7 @@ def test_damage_inside_the_file_is_a_store_error(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
         for i in range(40):
-            merge_report(store, report(f"n{i}"))
+            ingest_report(store, report(f"n{i}"))
         store.query("PRAGMA wal_checkpoint(TRUNCATE)")
     content = bytearray(path.read_bytes())
     content[4096 * 3 :] = os.urandom(len(content) - 4096 * 3)
@@ -193,9 +195,9 @@ def test_a_reader_sees_what_was_committed_while_it_is_open(tmp_path: Path) -> No
 def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        merge_report(store, report())
+        ingest_report(store, report())
         with store.write():  # publishing neither waits for a writer nor shows half of its work
-            merge_report(store, report("half"))
+            ingest_report(store, report("half"))
             publish(store)
             store.execute("DELETE FROM nodes WHERE node = 'half'")
         copy = published_path(path)
@@ -204,7 +206,7 @@ def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) ->
         with open_store(copy, readonly=True) as reader:
             assert reader.query("PRAGMA journal_mode")[0][0] == "delete"
             assert len(load_profile(reader).gpus) == 4
-            merge_report(store, report("n2"))
+            ingest_report(store, report("n2"))
             publish(store, mode=0o600)
             assert len(load_profile(reader).gpus) == 4  # still the old file
         with open_store(copy, readonly=True) as reader:
@@ -216,7 +218,7 @@ def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) ->
 def test_where_the_live_file_is_gone_or_closed_the_copy_is_read(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        merge_report(store, report())
+        ingest_report(store, report())
         publish(store)
     path.unlink()
     with open_store(path, readonly=True) as reader:
@@ -245,7 +247,7 @@ def test_another_user_reads_the_copy_and_not_the_live_file(tmp_path: Path) -> No
     tmp_path.chmod(0o755)
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        merge_report(store, report())
+        ingest_report(store, report())
         publish(store)
     path.chmod(0o600)
     done = subprocess.run(
@@ -264,7 +266,7 @@ def test_a_store_made_by_root_belongs_to_the_owner_of_its_directory(tmp_path: Pa
     folder.mkdir()
     os.chown(folder, 12345, 12346)
     with open_store(folder / "store.db") as store:
-        merge_report(store, report())
+        ingest_report(store, report())
         owners = {(p.name, p.stat().st_uid, p.stat().st_gid) for p in folder.iterdir()}
     assert owners == {(name, 12345, 12346) for name in ("store.db", "store.db-wal", "store.db-shm")}
 
@@ -317,7 +319,7 @@ def test_selector_and_merge_write_at_once_and_neither_fails(tmp_path: Path) -> N
         open_store(path) as store,
     ):
         for i in range(60):
-            merge_report(store, report(f"n{i}", taken_at=float(i)))
+            ingest_report(store, report(f"n{i}", taken_at=float(i)))
             if i % 20 == 0:
                 recompute_scores(store, ("A",))
         _, complaints = selector.communicate(timeout=120)

@@ -31,8 +31,6 @@ def test_a_decision_comes_back_as_it_was(ledger: Ledger) -> None:
     number = ledger.add_decision(given)
     (stored,) = ledger.decisions("98")
     assert stored == replace(given, id=number)
-    assert ledger.decision(number) == stored
-    assert ledger.decision(number + 1) is None
     assert ledger.decisions("99") == []
 
 
@@ -72,7 +70,6 @@ def test_many_decisions_keep_their_own_nodes(ledger: Ledger) -> None:
     newest = ledger.last_decisions(2000)
     assert [d.job_id for d in newest] == [str(i) for i in reversed(range(1203))]
     assert all(d.nodes == [f"n{d.job_id}"] for d in newest)
-    assert [d.job_id for d in ledger.decisions_on("n7")] == ["7"]
 
 
 def test_outcomes_are_merged_and_may_be_repeated(ledger: Ledger) -> None:
@@ -110,8 +107,6 @@ def test_events_come_in_order_of_time(ledger: Ledger) -> None:
     ledger.add_event("5", "parked", {}, 10.0)
     ledger.add_event("6", "parked", {}, 20.0)
     assert [(e.kind, e.at) for e in ledger.events("5")] == [("parked", 10.0), ("started", 30.0)]
-    assert [e.job_id for e in ledger.last_events(2)] == ["6", "5"]
-    assert [e.job_id for e in ledger.last_events(9, kinds=("started",))] == ["5"]
 
 
 def test_events_of_one_second_come_as_they_were_told(ledger: Ledger) -> None:

@@ -8,20 +8,15 @@ from pathlib import Path
 import pytest
 from store_samples import report
 
+from gpu_aware_profile.scoring import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.hardware_graph import Link
+from slurm_gpu_aware.model.profile import Fault, GpuRecord
 from slurm_gpu_aware.store.database import Store, open_store
-from slurm_gpu_aware.store.profiles import (
-    TimingRow,
-    check_timings,
-    import_timings,
-    load_profile,
-    merge_report,
-    newest_timings,
-    prune_timings,
-    recompute_scores,
-    score_rows,
-)
-from slurm_gpu_aware.store.report import Fault, GpuRecord, Link
+from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.timings import TimingRow, check_timings, import_timings
+from slurm_gpu_aware.text_file import BadRow
 
 LOST = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
 
@@ -38,7 +33,7 @@ def dump(store: Store) -> dict[str, list[tuple[object, ...]]]:
 
 
 def test_a_report_comes_back_as_a_profile(store: Store) -> None:
-    merge_report(store, report("n1", times={0: 100.0, 1: 110.0}))
+    ingest_report(store, report("n1", times={0: 100.0, 1: 110.0}))
     recompute_scores(store, ("A", "B"))
     profile = load_profile(store)
     assert profile.gpus["n1", 1] == GpuRecord(
@@ -70,10 +65,10 @@ def test_an_empty_store_gives_an_empty_profile(store: Store) -> None:
 
 
 def test_merging_again_changes_nothing(store: Store) -> None:
-    merge_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
+    ingest_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
     recompute_scores(store)
     before = dump(store)
-    merge_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
+    ingest_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
     recompute_scores(store)
     after = dump(store)
     assert after.pop("probe_errors")[0][1:] == before.pop("probe_errors")[0][1:]
@@ -81,19 +76,16 @@ def test_merging_again_changes_nothing(store: Store) -> None:
 
 
 def test_the_newest_sweep_counts_and_the_older_stays_as_history(store: Store) -> None:
-    merge_report(store, report(taken_at=1000.0, times={0: 100.0, 1: 100.0, 2: 100.0}))
-    merge_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 250.0}))
+    ingest_report(store, report(taken_at=1000.0, times={0: 100.0, 1: 100.0, 2: 100.0}))
+    ingest_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 250.0}))
     recompute_scores(store)
     assert load_profile(store).scores["A"]["n1", 2] == 2.5
     assert len(store.query("SELECT * FROM timings")) == 6
-    assert prune_timings(store, 5000.0) == 3
-    recompute_scores(store)
-    assert load_profile(store).scores["A"]["n1", 2] == 2.5
 
 
 def test_an_older_report_that_arrives_late_changes_no_score(store: Store) -> None:
-    merge_report(store, report(taken_at=2000.0))
-    merge_report(store, report(taken_at=1000.0, times={0: 900.0}))
+    ingest_report(store, report(taken_at=2000.0))
+    ingest_report(store, report(taken_at=1000.0, times={0: 900.0}))
     recompute_scores(store)
     profile = load_profile(store)
     assert len(profile.gpus) == 4
@@ -102,11 +94,11 @@ def test_an_older_report_that_arrives_late_changes_no_score(store: Store) -> Non
 
 
 def test_a_replaced_board_loses_the_old_boards_timings(store: Store) -> None:
-    merge_report(store, report(taken_at=1000.0))
+    ingest_report(store, report(taken_at=1000.0))
     newer = report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 100.0, 3: 100.0})
     newer["gpus"][3]["uuid"] = "GPU-new"
     newer["timings"] = newer["timings"][:3]
-    merge_report(store, newer)
+    ingest_report(store, newer)
     recompute_scores(store)
     profile = load_profile(store)
     assert profile.gpus["n1", 3].uuid == "GPU-new"
@@ -114,8 +106,8 @@ def test_a_replaced_board_loses_the_old_boards_timings(store: Store) -> None:
 
 
 def test_a_lost_gpu_keeps_its_record_links_and_score(store: Store) -> None:
-    merge_report(store, report(taken_at=1000.0, times={0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}))
-    merge_report(store, report(taken_at=2000.0, times={0: 1.0, 1: 1.0, 2: 1.0}, errors=[LOST]))
+    ingest_report(store, report(taken_at=1000.0, times={0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}))
+    ingest_report(store, report(taken_at=2000.0, times={0: 1.0, 1: 1.0, 2: 1.0}, errors=[LOST]))
     recompute_scores(store)
     profile = load_profile(store)
     assert profile.scores["A"]["n1", 3] == 2.0
@@ -124,9 +116,9 @@ def test_a_lost_gpu_keeps_its_record_links_and_score(store: Store) -> None:
 
 
 def test_a_gpu_that_was_taken_out_is_forgotten(store: Store) -> None:
-    merge_report(store, report(taken_at=1000.0))
+    ingest_report(store, report(taken_at=1000.0))
     recompute_scores(store)
-    merge_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0}))
+    ingest_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0}))
     profile = load_profile(store)
     assert set(profile.gpus) == {("n1", 0), ("n1", 1)}
     assert profile.links == {"n1": (Link(0, 1, "NV2", 50.0),)}
@@ -137,16 +129,16 @@ def test_a_wrong_report_leaves_nothing_behind(store: Store) -> None:
     wrong = report()
     wrong["timings"][2]["value_ms"] = float("nan")
     with pytest.raises(SourceError, match=r"report of n1: timings\[2\]"):
-        merge_report(store, wrong)
+        ingest_report(store, wrong)
     assert all(rows == [] for rows in dump(store).values())
 
 
 def test_each_model_has_its_own_median_unless_told_otherwise(store: Store) -> None:
-    merge_report(store, report("n1", times={0: 100.0, 1: 100.0}))
+    ingest_report(store, report("n1", times={0: 100.0, 1: 100.0}))
     fast = report("n2", times={0: 50.0, 1: 50.0})
     for gpu in fast["gpus"]:
         gpu["model"] = "a100"
-    merge_report(store, fast)
+    ingest_report(store, fast)
     recompute_scores(store)
     assert set(load_profile(store).scores["A"].values()) == {1.0}
     recompute_scores(store, reference="cluster")
@@ -160,7 +152,7 @@ def test_each_model_has_its_own_median_unless_told_otherwise(store: Store) -> No
 
 def test_times_of_gpus_that_no_sweep_has_seen_move_no_other_score(store: Store) -> None:
     """They moved the cluster's median, though place and simulation leave these GPUs out."""
-    merge_report(store, report("n1", times={0: 100.0, 1: 100.0, 2: 120.0}))
+    ingest_report(store, report("n1", times={0: 100.0, 1: 100.0, 2: 120.0}))
     for reference in ("cluster", "model"):
         recompute_scores(store, reference=reference)
         before = load_profile(store).scores["A"]
@@ -176,7 +168,7 @@ def test_times_of_gpus_that_no_sweep_has_seen_move_no_other_score(store: Store) 
 
 def test_a_gpu_that_a_probe_failed_to_read_counts_as_seen(store: Store) -> None:
     """An import took its times, then setup left it out for want of a sweep."""
-    merge_report(store, report("n1", errors=[LOST | {"index": 7}]))
+    ingest_report(store, report("n1", errors=[LOST | {"index": 7}]))
     rows = [TimingRow("7", "n1", "A", 100.0), TimingRow("8", "n1", "A", 100.0)]
     assert [row.gpu for row, _ in check_timings(store, rows)[0]] == ["7"]
     import_timings(store, rows, taken_at=2000.0, new_gpus=True)
@@ -206,7 +198,7 @@ def test_repeated_rows_are_runs_and_importing_again_replaces(store: Store) -> No
 
 
 def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
-    merge_report(store, report("n1"))
+    ingest_report(store, report("n1"))
     import_timings(store, [TimingRow("GPU-n1-2", "n1", "A", 300.0)], taken_at=5000.0)
     recompute_scores(store)
     assert load_profile(store).scores["A"]["n1", 2] == 3.0
@@ -216,8 +208,10 @@ def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
     )
     assert good == []
     assert bad == [
-        (4, "gpu GPU-n1-2 was last seen on node n1, not n7"),
-        (5, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"),
+        BadRow(4, "gpu GPU-n1-2 was last seen on node n1, not n7"),
+        BadRow(
+            5, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"
+        ),
     ]
 
 
@@ -245,8 +239,8 @@ def test_one_bad_row_imports_nothing(store: Store, row: TimingRow, reason: str) 
 
 
 def test_score_rows_are_sorted_by_class_and_score(store: Store) -> None:
-    merge_report(store, report("n2", times={0: 130.0, 1: 100.0}))
-    merge_report(store, report("n1", times={0: 100.0, 5: 120.0}))
+    ingest_report(store, report("n2", times={0: 130.0, 1: 100.0}))
+    ingest_report(store, report("n1", times={0: 100.0, 5: 120.0}))
     recompute_scores(store)
     rows = score_rows(store)
     assert [(r.node, r.slot) for r in rows] == [("n1", 0), ("n2", 1), ("n1", 5), ("n2", 0)]

@@ -9,14 +9,13 @@ import pytest
 
 from slurm_gpu_aware.topology.bandwidth import (
     PAPER,
-    agg_bw,
     eq2,
     eq2_model,
     fit_eq2,
-    link_counts,
     preserved_bw,
 )
 from slurm_gpu_aware.topology.machines import machine
+from slurm_gpu_aware.topology.matching import agg_table, fitted_ring
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.subsets import mask_of
 
@@ -36,8 +35,8 @@ def by_hand(x, y, z):
 
 def test_aggregate_bandwidths_of_the_paper():
     """Section 2.2, GPUs from 1: {1,2,5} has 12 + 25 + 50 = 87 GB/s, {1,3,4} has 125."""
-    assert agg_bw(DGX, (0, 1, 4), RING.edges_for(3)) == 87.0
-    assert agg_bw(DGX, (0, 2, 3), RING.edges_for(3)) == 125.0
+    assert agg_table(DGX.subgraph((0, 1, 4)), RING, 3)[0] == 87.0
+    assert agg_table(DGX.subgraph((0, 2, 3)), RING, 3)[0] == 125.0
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_eq2_on_every_ring_set_of_dgx1v_counts_the_ring_not_the_set():
     """Every pair of the machine: a 2-GPU ring counts its link twice."""
     seen = {}
     for pair in combinations(range(8), 2):
-        counts = link_counts(DGX, pair, RING.edges_for(2))
+        counts = fitted_ring(DGX, pair)
         seen.setdefault(counts, []).append(pair)
     assert {counts: len(pairs) for counts, pairs in seen.items()} == {
         (2, 0, 0): 8,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.topology.machines import machine, machine_names
+from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import agg_table
 from slurm_gpu_aware.topology.patterns import Pattern
 
@@ -61,12 +61,12 @@ def of_code(graph):
     [
         *("dgx-1-p100", "dgx-1-v100", "dgx-2", "dgx-a100", "dgx-h100", "hgx-a100-4"),
         *("ibm-ac922-4xv100", "ibm-ac922-6xv100", "ibm-minsky-4xp100"),
-        *("mapa-dgx-p", "mapa-dgx-v", "mapa-summit", "mapa-torus-2d", "mapa-cubeMesh-16"),
+        *("mapa-dgx-p", "mapa-dgx-v", "mapa-summit"),
     ],
 )
 def test_machine_agrees_with_the_data(name):
     _, links, groups, host = data(name)
-    graph = machine(name if name not in CORRECTED else f"{name}-as-coded", host)
+    graph = machine(name, host)
     assert graph.n == len(groups)
     assert of_code(graph) == links
     assert {gpu: graph.groups[gpu] for gpu in groups} == groups
@@ -82,12 +82,10 @@ def test_corrected_machine_differs_only_where_the_tables_are_wrong(name):
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(
-    "name", ["mapa-dgx-p", "mapa-dgx-v", "mapa-summit", "mapa-torus-2d", "mapa-cubeMesh-16"]
-)
+@pytest.mark.parametrize("name", ["mapa-dgx-p", "mapa-dgx-v", "mapa-summit"])
 def test_best_ring_aggregate_is_the_published_optimum(name):
     described, _, _, host = data(name)
-    graph = machine(name if name not in CORRECTED else f"{name}-as-coded", host)
+    graph = machine(name, host)
     optimum = {int(k): v for k, v in described["ring_aggbw_true_optimum"].items()}
     assert {k: agg_table(graph, Pattern("ring"), k).max() for k in optimum} == optimum
 
@@ -118,4 +116,3 @@ def test_torus_is_the_same_from_both_ends():
 def test_host_weight_is_a_parameter():
     assert machine("dgx-1-v100").gbps.min(where=~np.eye(8, dtype=bool), initial=99) == 12.0
     assert machine("dgx-1-v100", 10.0).gbps.min(where=~np.eye(8, dtype=bool), initial=99) == 10.0
-    assert "mapa-torus-2d-as-coded" in machine_names()

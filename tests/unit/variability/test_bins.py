@@ -11,7 +11,7 @@ import pytest
 
 from slurm_gpu_aware.variability import bins
 from slurm_gpu_aware.variability.bins import MAX_OWN, bin_scores, choose_bins
-from slurm_gpu_aware.variability.kmeans import best_intervals, weighted
+from slurm_gpu_aware.variability.ckmeans import best_intervals, weighted
 from slurm_gpu_aware.variability.scores import pm_scores
 
 SHARED = Path(

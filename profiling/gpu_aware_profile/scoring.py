@@ -1,0 +1,54 @@
+"""Scores of the store's timings: read, computed, written back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_gpu_aware.model.profile import GpuTiming
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.inventory import unseen_gpus
+from slurm_gpu_aware.store.profiles import put_scores, score_reference
+from slurm_gpu_aware.store.timings import newest_runs, warn_of_bad_timings
+from slurm_gpu_aware.variability.gpu_scores import REFERENCES, median_runs, scores_of_gpus
+from slurm_gpu_aware.variability.outliers import Outlier, outliers
+
+__all__ = ["newest_timings", "recompute_scores", "stored_outliers"]
+
+
+def newest_timings(store: Store) -> list[GpuTiming]:
+    """The newest measurement of each GPU and class: the median of its runs."""
+    return median_runs(newest_runs(store))
+
+
+def recompute_scores(
+    store: Store, classes: Sequence[str] | None = None, *, reference: str | None = None
+) -> int:
+    """Compute PM scores and bins again from the newest timings; return how many there are.
+
+    Parameters
+    ----------
+    classes : the site's classes; scores of other classes are deleted. None: every class that has
+        timings.
+    reference : ``model`` (the default) or ``cluster``, see ``variability.gpu_scores``. Remembered
+        in the store; None keeps what was said last. Raises ValueError for another word.
+
+    Notes
+    -----
+    The computation holds no lock, unless the caller has begun to write. Timings that cannot be
+    times are left out, with a warning.
+    """
+    if reference is not None and reference not in REFERENCES:
+        raise ValueError(f"unknown reference {reference!r}; known: {', '.join(REFERENCES)}")
+    warn_of_bad_timings(store)
+    timings = newest_timings(store)
+    chosen = reference or score_reference(store) or REFERENCES[0]
+    unseen = unseen_gpus(store, (timing[:2] for timing in timings))
+    scores = scores_of_gpus(timings, classes, unseen=unseen, reference=chosen)
+    put_scores(store, scores, reference)
+    return len(scores)
+
+
+def stored_outliers(store: Store) -> list[Outlier]:
+    """All GPUs of the store whose newest time is an outlier. Raises StoreError."""
+    timings = newest_timings(store)
+    return outliers(timings, unseen_gpus(store, (timing[:2] for timing in timings)))

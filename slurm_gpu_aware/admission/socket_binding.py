@@ -1,0 +1,77 @@
+"""``--gres-flags=enforce-binding``: whom it holds for, what it asks for, what is left to Slurm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.fitting import fits_idle
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.gate.request_forms import Form
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob
+
+__all__ = ["bind", "check_binding", "fills_sockets", "is_bound"]
+
+
+def is_bound(job: SlurmJob, slurm: SlurmConfig) -> bool:
+    """Whether a job gets only cores of its GPUs' sockets: it says so, or the cluster does."""
+    return slurm.enforce_binding if job.enforce_binding is None else job.enforce_binding
+
+
+def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
+    """Whether Slurm gives a bound job on ``nodes`` nodes every free core beside its GPUs.
+
+    It does unless the job says how many tasks a node has: then it counts with as many tasks as
+    there are CPUs (``eval_nodes_select_cores`` in Slurm's eval_nodes.c). Seen: 8 CPUs of a socket
+    of 8 for ``--gres=gpu:2``, which gets one CPU otherwise (``docs/requests.md``).
+    """
+    tasks = original.num_tasks
+    return not original.ntasks_per_node and (
+        tasks is None or (tasks > 1 and nodes not in (1, tasks))
+    )
+
+
+def bind(request: Request, original: OriginalRequest, form: Form) -> Request:
+    """The request of a job that is bound. ``--exclusive`` gives it all cores in any case."""
+    if request.whole_node:
+        return request
+    most = max(request.min_nodes, request.max_nodes or request.gpus)
+    fills = any(fills_sockets(original, n) for n in {request.min_nodes, most})
+    # With --gpus and one CPU per node Slurm looks at one socket only (_socks_per_node).
+    several = 2 if form.kind == "job" else 0
+    return replace(request, bound=True, fills_sockets=fills, several_sockets=several)
+
+
+def check_binding(request: Request, context: AdmissionContext) -> None:
+    """Leave to Slurm what cannot be told by sockets, so that it never waits longer for our sake.
+
+    Raises CannotPlanError.
+    """
+    if not request.bound:
+        return
+    sockets = context.cluster.sockets
+    if sockets is None or not context.slurm.counts_cores:
+        raise CannotPlanError(
+            "--gres-flags=enforce-binding is left to Slurm, which counts no single cores here",
+            leave=True,
+        )
+    unknown = (context.cluster.exists & (sockets.gpu < 0)).any(axis=1)
+    if request.eligible is not None:
+        unknown &= request.eligible
+    if unknown.any():
+        name = context.cluster.nodes[int(np.flatnonzero(unknown)[0])]
+        raise CannotPlanError(
+            f"--gres-flags=enforce-binding is left to Slurm: the GPUs of node {name} are not"
+            " each bound to one socket",
+            leave=True,
+        )
+    anywhere = replace(request, bound=False)
+    if fits_idle(anywhere, context) and not fits_idle(request, context):
+        raise CannotPlanError(
+            "--gres-flags=enforce-binding is left to Slurm: no socket has its GPUs and CPUs"
+            " together",
+            leave=True,
+        )

@@ -1,0 +1,115 @@
+"""Rules that the Lua filter and Python share.
+
+``docs/generate.py`` writes all constants to ``etc/lua/gpu_aware_rules.lua`` (`deploy.lua_files`).
+A pattern means the same as a Python regular expression and as a Lua pattern; both sides add the
+ends.
+"""
+
+from __future__ import annotations
+
+from slurm_gpu_aware import bounds, names
+
+MAX_GPUS = bounds.MAX_GPUS
+INDEX_TYPES = names.INDEX_TYPES
+MAX_TEXT = 1024
+"""Bytes of a text that is parsed, and of an AdminComment; Slurm refuses longer ones."""
+NAME = "[A-Za-z][A-Za-z0-9_-]*"
+"""Classes, licences, reservations."""
+POLICY = "[a-z][a-z0-9+_-]*"
+MODEL = "[A-Za-z0-9][A-Za-z0-9._-]*"
+"""Performance models."""
+FEATURE = "[a-z0-9][a-z0-9_.-]*"
+"""GPU models, in lower case."""
+MAX_NAME = 64
+
+# What belongs to us in Slurm.
+LICENCE = "gpuaware"
+RESERVATION = "gpuaware_gate"
+"""Default names of the gate's licence and reservation."""
+HOLDING_POOL = "gpuaware_shelf"
+"""Licence of the reservations in which parked jobs wait; their names begin with it."""
+EXTRA_CLOCK = "freq="
+"""How the entry of Extra begins that sets a job's clock."""
+
+# --comment=class=A,bw=high (docs/comment.md)
+COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "place")
+"""In the order in which messages list them."""
+BANDWIDTHS = ("high", "low")
+PATTERNS = ("ring", "tree", "ring+tree", "all-to-all", "none")
+CLOCK_WORDS = ("auto", "max")
+MIN_MHZ, MAX_MHZ = 100, 10_000
+MAX_SHOWN = 40
+"""Characters of a user's text in a sentence."""
+VALID = {
+    "gpus": "a number such as 4, or a range such as 2-8",
+    "freq": f"{', '.join(CLOCK_WORDS)}, or MHz from {MIN_MHZ} to {MAX_MHZ}",
+    "model": f"a name of letters, digits, '.', '_' and '-', at most {MAX_NAME}",
+}
+"""Key -> its valid values in words; the other keys list theirs."""
+_LISTED = f"valid keys: {', '.join(COMMENT_KEYS)}"
+SENTENCES = {
+    "too_long": f"gpu-aware: the comment is longer than {MAX_TEXT} characters; shorten it",
+    "no_value": f"gpu-aware: comment entry '%s' is not key=value; {_LISTED}",
+    "unknown": f"gpu-aware: comment key '%s' is not known; {_LISTED}",
+    "twice": "gpu-aware: comment key '%s' is given twice; give it once",
+    "not_valid": "gpu-aware: %s=%s is not valid; valid: %s",
+}
+"""Refusals of a comment."""
+
+# The AdminComment of a parked job: gpuaware/1;tn=gres/gpu:2;nn=2-2
+RECORD = "gpuaware/"
+"""How each of ours begins, of whatever version."""
+RECORD_VERSION = f"{RECORD}1;"
+MAX_RECORD = 960
+"""Bytes that the filter writes: the selector adds its mark."""
+RECORD_SAFE = "A-Za-z0-9_.:/=,+*@-"
+"""Characters of a value that are not percent-encoded."""
+RECORD_KEYS = (
+    ("tn", "tres_per_node"),
+    ("tj", "tres_per_job"),
+    ("tt", "tres_per_task"),
+    ("ts", "tres_per_socket"),
+    ("tb", "tres_bind"),
+    ("cg", "cpus_per_tres"),
+    ("mg", "mem_per_tres"),
+    ("nn", "nodes"),
+    ("lic", "licenses"),
+    ("feat", "features"),
+    ("rn", "req_nodes"),
+    ("xn", "exc_nodes"),
+    ("nt", "num_tasks"),
+    ("cpt", "cpus_per_task"),
+    ("tpn", "ntasks_per_node"),
+    ("mc", "min_cpus"),
+    ("mcn", "min_cpus_node"),
+    ("mem", "memory"),
+    ("tf", "tres_freq"),
+    ("mt", "model"),
+    ("ex", "exclusive"),
+    ("ia", "interactive"),
+    ("bt", "begin_s"),
+    ("ac", "admin_comment"),
+)
+"""(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
+
+# What is left to Slurm.
+UNSUPPORTED_BOUNDS = (
+    ("contiguous", "--contiguous", 16),
+    ("req_switch", "--switches", 32),
+    ("pn_min_tmp_disk", "--tmp", 32),
+    ("sockets_per_node", "--sockets-per-node or --cores-per-socket (-B)", 16),
+    ("cores_per_socket", "--sockets-per-node or --cores-per-socket (-B)", 16),
+    ("core_spec", "--core-spec", 16),
+    ("thread_spec", "--thread-spec", 16),
+    ("segment_size", "--segment", 16),
+    ("prefer", "--prefer", 0),
+    ("batch_features", "--batch", 0),
+    ("burst_buffer", "--bb", 0),
+)
+"""(field, option that bounds a job's nodes in a way that the planner does not check, its bits or 0
+for a text)."""
+
+
+def in_holding_pool(reservation: str | None) -> bool:
+    """Whether a reservation is one of the holding pool's."""
+    return reservation is not None and f"{reservation}_".startswith(f"{HOLDING_POOL}_")

@@ -1,0 +1,86 @@
+"""Phases of a gated job's life, and which one may follow which.
+
+The marker in a job's AdminComment, the ledger's decisions and the job tracker all speak of these
+phases. The table of transitions is shown in ``docs/architecture.md``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["TRANSITIONS", "JobPhase"]
+
+
+class JobPhase(StrEnum):
+    """Where a gated job stands. The values stand in Slurm's records and in the ledger."""
+
+    WAITING = "waiting"
+    """Pending behind the closed gate, with the user's own request."""
+    HELD = "held"
+    """As waiting, in the holding pool: far from its turn, not tried by Slurm's scheduler."""
+    PLANNED = "planned"
+    """A decision is in the ledger; Slurm does not know it yet."""
+    PREPARED = "prepared"
+    """Bound to nodes, GPUs and clock; the gate is still closed."""
+    RELEASED = "released"
+    """Bound, the gate opened by the selector; Slurm has not started it yet."""
+    STARTED = "started"
+    """It holds resources: running, suspended or completing."""
+    REQUEUED = "requeued"
+    """Back in Slurm's queue after a start, the gate open, still bound."""
+    LEFT = "left"
+    """The gate opened without a binding: Slurm places the job."""
+    OPENED = "opened"
+    """As left, but by an operator."""
+    ENDED = "ended"
+    """Slurm shows an end, or no record any more."""
+
+
+_ALWAYS = {
+    JobPhase.LEFT: "its form or its record does not allow a placement",
+    JobPhase.OPENED: "`gpu-aware release`, or an operator removes the licence",
+    JobPhase.STARTED: "the gate's reservation has run out",
+    JobPhase.ENDED: "cancelled",
+}
+"""What may happen to a job behind the closed gate at any time."""
+
+TRANSITIONS: dict[JobPhase, dict[JobPhase, str]] = {
+    JobPhase.WAITING: {
+        JobPhase.HELD: "more jobs wait than Slurm's scheduler should try",
+        JobPhase.PLANNED: "a round finds a place",
+        **_ALWAYS,
+    },
+    JobPhase.HELD: {JobPhase.WAITING: "its turn comes, or the pool is removed", **_ALWAYS},
+    JobPhase.PLANNED: {
+        JobPhase.PREPARED: "Slurm shows all that was set",
+        JobPhase.RELEASED: "seen after a restart of the selector",
+        JobPhase.WAITING: "Slurm refuses the update",
+        **_ALWAYS,
+    },
+    JobPhase.PREPARED: {
+        JobPhase.RELEASED: "the gate is opened",
+        JobPhase.WAITING: "the gate cannot be opened, or the selector was restarted",
+        **_ALWAYS,
+    },
+    JobPhase.RELEASED: {
+        JobPhase.STARTED: "Slurm starts it",
+        JobPhase.WAITING: "it cannot start: a limit, a lost node, a timeout",
+        JobPhase.REQUEUED: "Slurm starts it and puts it back",
+        JobPhase.LEFT: "its AdminComment was overwritten, or the site removes us",
+        JobPhase.ENDED: "cancelled",
+    },
+    JobPhase.STARTED: {
+        JobPhase.ENDED: "Slurm shows its end",
+        JobPhase.REQUEUED: "requeued, by Slurm or by its owner",
+    },
+    JobPhase.REQUEUED: {
+        JobPhase.WAITING: "the start monitor closes the gate again",
+        JobPhase.STARTED: "Slurm starts it again before that",
+        JobPhase.LEFT: "the site removes us",
+        JobPhase.ENDED: "cancelled",
+    },
+    JobPhase.LEFT: {JobPhase.STARTED: "Slurm starts it", JobPhase.ENDED: "cancelled"},
+    JobPhase.OPENED: {JobPhase.STARTED: "Slurm starts it", JobPhase.ENDED: "cancelled"},
+    JobPhase.ENDED: {},
+}
+"""Phase -> phases that may follow, each with what brings it about."""

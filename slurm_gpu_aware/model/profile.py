@@ -1,0 +1,126 @@
+"""What was measured of a cluster: GPU records, links, times and scores. GPUs are (node, index)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from slurm_gpu_aware.model.hardware_graph import Link
+
+__all__ = [
+    "Fault",
+    "Gpu",
+    "GpuRecord",
+    "GpuScore",
+    "GpuTiming",
+    "Profile",
+    "gpu_names",
+    "seen_only",
+]
+
+Gpu = tuple[str, int]
+"""(node, Slurm's index)."""
+
+
+@dataclass(frozen=True)
+class GpuRecord:
+    """One GPU as the probe saw it. None: not known (imported, or NVML did not tell)."""
+
+    uuid: str | None = None
+    name: str | None = None
+    """NVML's product name."""
+    model: str | None = None
+    """The user's word for it, ``v100``."""
+    pci: str | None = None
+    numa: int | None = None
+    cpus: str | None = None
+    """CPU list near the GPU, ``0-3``."""
+    memory_mb: int | None = None
+    clocks_mhz: tuple[int, ...] = ()
+    """Supported SM clocks, descending."""
+    max_clock_mhz: int | None = None
+    default_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    """At the time of the probe."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A call that failed; ``slot`` None: it concerned the node."""
+
+    slot: int | None
+    call: str
+    error: str
+
+
+class GpuTiming(NamedTuple):
+    """One measured time of a GPU for a class."""
+
+    node: str
+    slot: int
+    app_class: str
+    value_ms: float
+    taken_at: float
+    """Unix time."""
+    model: str
+    """Empty: not known."""
+
+
+@dataclass(frozen=True)
+class GpuScore:
+    """Score of one GPU for one class."""
+
+    node: str
+    slot: int
+    app_class: str
+    value_ms: float
+    raw: float
+    """PM score before binning."""
+    binned: float
+    bin: int
+    """Bin number of its class and model, counted from the best (0)."""
+    outlier: int
+    """0 no, 1 binned among outliers, 2 keeps its own score."""
+    taken_at: float
+    model: str | None = None
+    uuid: str | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What placement knows about the cluster."""
+
+    scores: Mapping[str, Mapping[Gpu, float]]
+    """Class -> GPU -> binned PM score (lower is better); what policies use."""
+    raw_scores: Mapping[str, Mapping[Gpu, float]]
+    """Class -> GPU -> PM score before binning."""
+    gpus: Mapping[Gpu, GpuRecord]
+    links: Mapping[str, tuple[Link, ...]]
+    """Node -> links; a node without any is absent."""
+    taken_at: Mapping[str, float]
+    """Node -> Unix time of its newest measurement."""
+    faults: Mapping[str, tuple[Fault, ...]]
+    """Node -> what failed in its newest probe; a node without faults is absent."""
+    level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Class -> locality level -> time over that of the innermost level (`penalties`)."""
+    unseen: frozenset[Gpu] = frozenset()
+    """GPUs of ``gpus`` that no probe has seen, in a store where a probe has seen others. A GPU that
+    a probe failed to read counts as seen."""
+
+
+def seen_only(profile: Profile) -> tuple[Profile, tuple[Gpu, ...]]:
+    """The profile without the GPUs that no probe has seen, and these GPUs.
+
+    Where no GPU was probed at all, the whole profile was imported on purpose and stays.
+    """
+    gpus = {gpu: record for gpu, record in profile.gpus.items() if gpu not in profile.unseen}
+    return replace(profile, gpus=gpus), tuple(sorted(profile.unseen))
+
+
+def gpu_names(gpus: Iterable[Gpu], most: int = 8) -> str:
+    """``n1:9, n9:0``; GPUs beyond ``most`` are counted."""
+    names = [f"{node}:{slot}" for node, slot in gpus]
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

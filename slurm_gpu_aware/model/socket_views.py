@@ -1,0 +1,108 @@
+"""What a job with ``--gres-flags=enforce-binding`` may choose from.
+
+Slurm gives such a job only cores of the sockets of its GPUs. If the request names single GPUs, as
+ours do, Slurm checks each GPU on its own and removes the cores of all other sockets in between:
+the job starts only if all its GPUs of a node lie on one socket. If the request names no GPU, Slurm
+may take GPUs of several sockets. A bound request is therefore placed in *views* of the cluster. In
+each view the free GPUs of a node lie on one socket with enough cores. Where no socket has both, the
+view holds nodes on which Slurm itself chooses GPUs of several sockets, as on a plain node.
+(``_foreach_gres_filter_sock_core`` in Slurm's gres_filter.c.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.sockets import Sockets
+
+__all__ = ["views"]
+
+
+def views(
+    request: Request, cluster: Cluster, *, idle: bool = False
+) -> Iterator[tuple[Request, Cluster]]:
+    """What a bound request may choose from, by the number of nodes; fewest first.
+
+    Of as many nodes first the views in which GPUs are named, one per socket if a node gives
+    several, then the one in which Slurm chooses. Each view is a request without bounds by socket
+    and a cluster that shows it only GPUs that it may have. ``idle``: if nobody held anything; then
+    ``exists`` is what the view shows.
+    """
+    sockets = cluster.sockets
+    if sockets is None:
+        raise ValueError(f"job {request.job_id}: the sockets of the cluster are not known")
+    there = cluster.exists if idle else cluster.free
+    if idle:
+        sockets = sockets.idle()
+    for nodes in request.node_counts(cluster.shape[1]):
+        each, cpus = request.gpus // nodes, request.cpus_on_node(nodes)
+        asked = replace(
+            request,
+            min_nodes=nodes,
+            max_nodes=nodes,
+            gpus_per_node=each,
+            bound=False,
+            several_sockets=None,
+        )
+        for mask in _one_socket(sockets, there, each, cpus):
+            if _enough(mask, each, nodes):
+                yield asked, _showing(cluster, mask, idle)
+        least = request.several_sockets
+        if least is not None and request.total_cpus // nodes >= least and each > 1:
+            mask = there & _several_sockets(sockets, there, each, cpus)[:, None]
+            if _enough(mask, each, nodes):
+                by_slurm = np.zeros_like(cluster.indexed)
+                yield asked, replace(_showing(cluster, mask, idle), indexed=by_slurm)
+
+
+def _enough(mask: BoolArray, each: int, nodes: int) -> bool:
+    return int(np.count_nonzero(mask.sum(axis=1) >= each)) >= nodes
+
+
+def _showing(cluster: Cluster, mask: BoolArray, idle: bool) -> Cluster:
+    return replace(cluster, free=mask, exists=mask if idle else cluster.exists)
+
+
+def _one_socket(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Iterator[BoolArray]:
+    """(N, W) GPUs on sockets with the CPUs free: of any socket if one GPU is enough, else of one
+    socket of each node at a time."""
+    known = sockets.gpu >= 0
+    roomy = sockets.free_cpus >= max(1, cpus)
+    beside: BoolArray = known & np.take_along_axis(roomy, np.where(known, sockets.gpu, 0), axis=1)
+    beside &= there
+    if each == 1:
+        yield beside
+        return
+    for socket in range(sockets.cpus.shape[1]):
+        yield beside & (sockets.gpu == socket)
+
+
+def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> BoolArray:
+    """(N,) nodes where Slurm finds GPUs and cores for a request that names none.
+
+    It goes from the socket with the most free cores on, takes in those with GPUs until these are
+    enough, and then wants all CPUs on these sockets. Nodes that somebody else was sent to are left
+    out: Slurm might choose his GPUs.
+    """
+    n, s = sockets.cpus.shape
+    gpus = np.zeros((n, s), dtype=np.int64)
+    node, slot = np.nonzero(there & (sockets.gpu >= 0))
+    np.add.at(gpus, (node, sockets.gpu[node, slot]), 1)
+    free = np.maximum(sockets.free_cpus, 0)
+    gpus[free < 1] = 0
+    order = np.argsort(-free, axis=1, kind="stable")
+    gpus = np.take_along_axis(gpus, order, axis=1)
+    free = np.take_along_axis(free, order, axis=1)
+    before = np.cumsum(gpus, axis=1) - gpus
+    used = (gpus > 0) & (before < each)
+    able: BoolArray = gpus.sum(axis=1) >= each
+    able &= np.where(used, free, 0).sum(axis=1) >= cpus
+    # Where one GPU's socket is not known, nobody can say what Slurm will find.
+    able &= ~((sockets.gpu < 0) & there).any(axis=1) & sockets.quiet
+    return able

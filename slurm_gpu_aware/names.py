@@ -1,0 +1,41 @@
+"""Names in Slurm: nodes, classes and licences, GRES types of single GPUs. Standard library only."""
+
+from __future__ import annotations
+
+__all__ = ["INDEX_TYPES", "NODE_NAME", "index_type", "is_name", "is_node_name", "slot_of"]
+
+NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
+"""Pattern of what may be handed to a command as the name of a node."""
+INDEX_TYPES = 1024
+"""``g0`` to ``g1023`` are GRES types of GPU indices; more GPUs than any node has."""
+
+_LONGEST_NODE = 255
+_LONGEST_NAME = 32
+_NODE_MARKS = str.maketrans("", "", "._-")
+_NAME_MARKS = str.maketrans("", "", "_-")
+
+
+def is_node_name(text: str) -> bool:
+    """Whether a text has the pattern `NODE_NAME`; without regular expressions, for the hooks."""
+    plain = text.translate(_NODE_MARKS)
+    return len(text) <= _LONGEST_NODE and text[:1].isalnum() and plain.isascii() and plain.isalnum()
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be a class, licence or reservation: ``filter_rules.NAME``, not long."""
+    plain = text.translate(_NAME_MARKS)
+    return len(text) <= _LONGEST_NAME and text[:1].isalpha() and plain.isascii() and plain.isalnum()
+
+
+def index_type(slot: int) -> str:
+    """GRES type of a GPU index."""
+    return f"g{slot}"
+
+
+def slot_of(kind: str | None) -> int | None:
+    """GPU index K of the GRES type ``gK``; None for any other type."""
+    digits = (kind or "")[1:5]
+    if not digits.isascii() or not digits.isdigit():
+        return None
+    slot = int(digits)
+    return slot if kind == index_type(slot) and slot < INDEX_TYPES else None

@@ -1,0 +1,40 @@
+"""Memory of results by the identity of what they were computed from."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar, TypeVarTuple
+
+__all__ = ["by_identity"]
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+_SIZE = 24  # results of each function
+_BY_VALUE = (str, int)
+
+
+def by_identity(build: Callable[[*_Ts], _T]) -> Callable[[*_Ts], _T]:
+    """Decorate a function of arrays, or of tuples of large objects: the last results are kept.
+
+    Arguments are compared by identity, names and numbers by value. The arguments are kept alive,
+    so that no other object can take the identity of one that is remembered.
+    """
+    entries: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], _T]] = OrderedDict()
+
+    @wraps(build)
+    def remembered(*args: *_Ts) -> _T:
+        key = tuple([arg if isinstance(arg, _BY_VALUE) else id(arg) for arg in args])
+        entry = entries.get(key)
+        if entry is not None:
+            entries.move_to_end(key)
+            return entry[1]
+        result = build(*args)
+        entries[key] = (args, result)
+        if len(entries) > _SIZE:
+            entries.popitem(last=False)
+        return result
+
+    return remembered

@@ -1,0 +1,126 @@
+"""Locality levels as the search uses them: dense group numbers and masks of domains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.masks import MaskArray, every, mask_type, pack
+
+__all__ = ["LevelView", "anywhere", "inside_groups", "level_views", "two_levels"]
+
+
+@dataclass(frozen=True, eq=False)
+class LevelView:
+    """A locality level as the search uses it."""
+
+    name: str
+    penalty: float
+    group: IntArray
+    """(N,) group number of each node, 0..groups-1; -1: in no group. For one-node sets unused."""
+    groups: int
+    domains: MaskArray | None
+    """(N, J) masks of the GPUs of each domain within a node; None: the whole node."""
+    one_node: bool
+    """Sets of this level lie on one node."""
+    any_span: bool = False
+    """Neither this nor the other: sets of any span belong to it (PM-First)."""
+
+    @cached_property
+    def known(self) -> BoolArray | None:
+        """(N,) nodes that lie in a group; None: all of them."""
+        inside = self.group >= 0
+        return None if every(inside) else inside
+
+
+def level_views(cluster: Cluster, app_class: str = "") -> tuple[LevelView, ...]:
+    """Return the cluster's levels with L for a class, tightest first, remembered by identity."""
+    if not any(app_class in level.by_class for level in cluster.levels):
+        return _views(cluster.levels)
+    return _views_for(cluster.levels, app_class)
+
+
+@by_identity
+def _views(levels: tuple[LocalityLevel, ...]) -> tuple[LevelView, ...]:
+    return tuple(_view(level) for level in levels)
+
+
+@by_identity
+def _views_for(levels: tuple[LocalityLevel, ...], app_class: str) -> tuple[LevelView, ...]:
+    pairs = zip(_views(levels), levels, strict=True)
+    return tuple(replace(view, penalty=level.of(app_class).value) for view, level in pairs)
+
+
+def inside_groups(cluster: Cluster, of: IntArray) -> Cluster:
+    """The same cluster, of whose levels none holds nodes of two groups.
+
+    ``of``: (N,) group of each node, -1: in none.
+    """
+    return replace(cluster, levels=_inside_groups(cluster.levels, of))
+
+
+@by_identity
+def _inside_groups(levels: tuple[LocalityLevel, ...], of: IntArray) -> tuple[LocalityLevel, ...]:
+    return tuple(
+        level if level.group.ndim == 2 else replace(level, group=_both(level.group, of))
+        for level in levels
+    )
+
+
+def _both(group: IntArray, of: IntArray) -> IntArray:
+    """(N,) numbers of the pairs; -1 where one of the two is."""
+    pairs = np.stack([group, of], axis=1)
+    inverse = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.where((group >= 0) & (of >= 0), inverse, -1).astype(np.int64)
+
+
+def anywhere(cluster: Cluster) -> LevelView:
+    """One level that holds every set: locality does not count."""
+    return _anywhere(cluster.shape[0])
+
+
+@by_identity
+def _anywhere(nodes: int) -> LevelView:
+    group = np.zeros(nodes, dtype=np.int64)
+    return LevelView("anywhere", 1.0, group, 1, None, one_node=False, any_span=True)
+
+
+def two_levels(cluster: Cluster) -> tuple[LevelView, LevelView]:
+    """One node before several, and no other difference."""
+    group = anywhere(cluster).group
+    return (
+        LevelView("node", 1.0, group, 1, None, one_node=True),
+        LevelView("cluster", 1.0, group, 1, None, one_node=False),
+    )
+
+
+def _view(level: LocalityLevel) -> LevelView:
+    group = np.asarray(level.group)
+    if group.ndim == 2:
+        nodes = np.zeros(group.shape[0], dtype=np.int64)
+        return LevelView(level.name, level.penalty, nodes, 1, _domains(group), one_node=True)
+    known = group >= 0
+    numbers, inverse = np.unique(group[known], return_inverse=True)
+    dense = np.full(group.shape, -1, dtype=np.int64)
+    dense[known] = inverse.reshape(-1)
+    alone = level.name == "node" or len(numbers) == len(group)
+    return LevelView(level.name, level.penalty, dense, len(numbers), None, one_node=alone)
+
+
+def _domains(group: IntArray) -> MaskArray:
+    """(N, W) group numbers to (N, J) masks, J = most domains on one node."""
+    n, width = group.shape
+    masks = np.zeros((n, width), dtype=mask_type(width))
+    for s in range(width):
+        together = group == group[:, s : s + 1]
+        members = pack(together)
+        leader = (group[:, s] >= 0) & ~together[:, :s].any(axis=1)
+        masks[:, s] = np.where(leader, members, 0)
+    used = max(1, int((masks != 0).sum(axis=1).max(initial=1)))
+    order = np.argsort(masks == 0, axis=1, kind="stable")  # those that exist first, in slot order
+    return np.take_along_axis(masks, order, axis=1)[:, :used]

@@ -1,0 +1,94 @@
+"""Bit masks over slots: the (N, W) rectangles of a cluster as one integer per node.
+
+A policy asks the same questions of every node again and again: which free GPUs are at most this
+slow, how many are there, do two nodes share two of them. With bit ``s`` of a node's integer for
+slot ``s`` each question is one vector operation over N integers, at a million GPUs as at eight.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+
+__all__ = ["MaskArray", "every", "mask_type", "pack", "popcount", "sets_of", "some", "unpack"]
+
+MaskArray = npt.NDArray[Any]
+"""Unsigned integers; bit s stands for slot s."""
+
+
+def every(bits: BoolArray) -> bool:
+    """``bits.all()``, in a third of its time on few nodes: NumPy wraps that method in Python."""
+    return int(np.count_nonzero(bits)) == bits.size
+
+
+def some(bits: BoolArray) -> bool:
+    """``bits.any()``, likewise."""
+    return int(np.count_nonzero(bits)) > 0
+
+
+@cache
+def mask_type(width: int) -> np.dtype[Any]:
+    """The smallest unsigned type with a bit for each slot."""
+    for size in (8, 16, 32, 64):
+        if width <= size:
+            return np.dtype(f"u{size // 8}")
+    raise ValueError(f"a node has at most {MAX_GPUS_PER_NODE} GPUs, not {width}")
+
+
+@cache
+def _packed_type(width: int) -> np.dtype[Any]:
+    return mask_type(width).newbyteorder("<")
+
+
+def pack(bits: BoolArray) -> MaskArray:
+    """One integer per row: (N, W) truth values to (N,) masks. W <= 64."""
+    n, width = bits.shape
+    kind = mask_type(width)
+    size = kind.itemsize * 8
+    if width != size:
+        padded = np.zeros((n, size), dtype=np.bool_)
+        padded[:, :width] = bits
+        bits = padded
+    raw = np.packbits(bits.reshape(-1), bitorder="little")
+    return raw if size == 8 else raw.view(_packed_type(width)).astype(kind, copy=False)
+
+
+def unpack(masks: MaskArray, width: int) -> BoolArray:
+    """(M,) masks back to (M, W) truth values."""
+    shifts = np.arange(width, dtype=masks.dtype)
+    one = masks.dtype.type(1)
+    bits: BoolArray = ((masks[:, None] >> shifts) & one).astype(np.bool_)
+    return bits
+
+
+if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+
+    def popcount(masks: MaskArray) -> MaskArray:
+        """Number of set bits of each mask."""
+        counts: MaskArray = np.bitwise_count(masks)
+        return counts
+
+else:  # NumPy 1.26
+    _TABLE = np.array([bin(i).count("1") for i in range(1 << 16)], dtype=np.uint8)
+
+    def popcount(masks: MaskArray) -> MaskArray:
+        """Number of set bits of each mask."""
+        wide = masks.astype(np.uint64)
+        low = np.uint64(0xFFFF)
+        parts = [_TABLE[(wide >> np.uint64(shift)) & low] for shift in (0, 16, 32, 48)]
+        total: MaskArray = parts[0] + parts[1] + parts[2] + parts[3]
+        return total
+
+
+@cache
+def sets_of(width: int, size: int) -> IntArray:
+    """All sets of ``size`` of ``width`` slots as masks, lowest indices first (0,1 0,2 .. 1,2)."""
+    chosen = combinations(range(width), size)
+    return np.array([sum(1 << s for s in c) for c in chosen], dtype=np.int64)

@@ -1,0 +1,76 @@
+"""The registry of policies: name -> class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.policy import Policy
+
+__all__ = ["DEFAULT", "SLURM", "make_policy", "option_names", "policy_class", "policy_names"]
+
+DEFAULT = "pal"
+"""The policy of a round that names none."""
+SLURM = "lowest-index"
+"""The policy that places as Slurm does."""
+
+_POLICIES = {
+    "best-fit": "baselines.BestFit",
+    "lowest-index": "baselines.FirstFit",
+    "mapa-baseline": "mapa.MapaBaseline",
+    "mapa-greedy": "mapa.MapaGreedy",
+    "mapa-preserve": "mapa.MapaPreserve",
+    "mapa-topo-aware": "mapa.MapaTopoAware",
+    "packed": "baselines.Packed",
+    "pal": "pal.Pal",
+    "pal+mapa": "pal_mapa.PalMapa",
+    "pm-first": "pm_first.PmFirst",
+    "random": "baselines.Random",
+    "topo-aware": "topo_aware.TopoAware",
+    "topo-aware-p": "topo_aware.TopoAwareP",
+}
+"""Name -> module and class in ``placement.policies``, imported when it is first asked for."""
+
+
+def policy_names() -> tuple[str, ...]:
+    """All names, sorted."""
+    return tuple(sorted(_POLICIES))
+
+
+def policy_class(name: str) -> type[Policy]:
+    """Return the class of a policy. Raises PolicyError for an unknown name."""
+    if name not in _POLICIES:
+        raise PolicyError(f"unknown policy {name!r}; known: {', '.join(policy_names())}")
+    module, _, attribute = _POLICIES[name].partition(".")
+    found: type[Policy] = getattr(
+        import_module(f"slurm_gpu_aware.placement.policies.{module}"), attribute
+    )
+    return found
+
+
+def option_names(name: str) -> frozenset[str]:
+    """Names of the options that a policy takes. Raises PolicyError for an unknown policy."""
+    return policy_class(name).options_type.names()
+
+
+def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
+    """Build a policy by name.
+
+    Raises
+    ------
+    PolicyError
+        An unknown name, an option that this policy does not take, or a bad value; says what is
+        valid.
+    """
+    found, given = policy_class(name), dict(options or {})
+    known = found.options_type.names()
+    unknown = sorted(set(given) - known)
+    if unknown:
+        valid = ", ".join(sorted(known)) or "none"
+        raise PolicyError(f"policy {name!r} has no option {unknown[0]!r}; its options: {valid}")
+    try:
+        return found(found.options_type(**given))
+    except ValueError as exc:
+        raise PolicyError(f"policy {name!r}: {exc}") from None

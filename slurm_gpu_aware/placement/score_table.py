@@ -1,0 +1,84 @@
+"""The scores of one class as a policy needs them: distinct values, masks, integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.masks import MaskArray, pack
+
+__all__ = ["ScoreTable", "flat_table", "score_table"]
+
+_FIXED_POINT = 1e5  # sums of scores are compared to five decimals, as integers: no rounding ties
+_LARGEST_SCORE = 100.0  # larger ones count as this in sums (never in the worst score)
+
+
+class ScoreTable:
+    """The scores of one class, as a policy needs them.
+
+    Attributes
+    ----------
+    values : (B,) ascending distinct scores of the GPUs that exist: PAL's bins.
+    fixed : (N, W) scores as integers of 1e-5, for sums that do not depend on their order.
+    """
+
+    MOST_MASKS = 64
+
+    def __init__(self, scores: FloatArray, exists: BoolArray) -> None:
+        self._scores = np.where(np.isfinite(scores), scores, 1.0)
+        present = self._scores[exists]
+        self.values: FloatArray = np.unique(present) if present.size else np.ones(1)
+        clipped = np.minimum(self._scores, _LARGEST_SCORE)
+        self.fixed: IntArray = np.rint(clipped * _FIXED_POINT).astype(np.int64)
+        self._masks: dict[int, MaskArray] = {}
+        self._fixed_values: dict[int, int] = {}
+
+    @property
+    def scores(self) -> FloatArray:
+        """(N, W) scores; 1.0 where the given one was no finite number."""
+        return self._scores
+
+    def fixed_value(self, index: int) -> int:
+        """``values[index]`` in the unit of ``fixed``."""
+        found = self._fixed_values.get(index)
+        if found is None:
+            found = round(min(float(self.values[index]), _LARGEST_SCORE) * _FIXED_POINT)
+            self._fixed_values[index] = found
+        return found
+
+    def at_most(self, index: int) -> MaskArray:
+        """(N,) masks of the GPUs whose score is at most ``values[index]``."""
+        found = self._masks.get(index)
+        if found is None:
+            found = pack(self._scores <= self.values[index])
+            if len(self._masks) < self.MOST_MASKS:
+                self._masks[index] = found
+        return found
+
+
+def score_table(cluster: Cluster, app_class: str) -> ScoreTable:
+    """Return the table of a class, remembered by the identity of its score array.
+
+    The score array becomes read-only: a later write into it would be missed here, so it fails.
+    New scores go into a new array.
+    """
+    scores = cluster.scores.get(app_class)
+    return flat_table(cluster) if scores is None else _score_table(scores, cluster.exists)
+
+
+def flat_table(cluster: Cluster) -> ScoreTable:
+    """Return a table in which all GPUs are equal (1.0)."""
+    return _flat_table(cluster.exists)
+
+
+@by_identity
+def _score_table(scores: FloatArray, exists: BoolArray) -> ScoreTable:
+    scores.flags.writeable = False
+    return ScoreTable(scores, exists)
+
+
+@by_identity
+def _flat_table(exists: BoolArray) -> ScoreTable:
+    return ScoreTable(np.ones(exists.shape), exists)

@@ -1,0 +1,137 @@
+"""Explanation of a job: what the ledger and Slurm say about it, as one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.job_view import LiveJob, find_job, live_jobs
+from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.selector.ledger_reader import Reader, event_json, reason_for, waiting_of
+from slurm_gpu_aware.store.ledger import Decision, Event
+
+__all__ = ["OPEN", "explain_job"]
+
+OPEN = ("planned", "prepared", "released", "started")
+"""States of a decision after which something is still to come; Slurm may know more."""
+_UNPLACED = JobPhase.WAITING
+"""States of a decision whose job waits at the gate again."""
+
+
+def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
+    """The answer about a job, JSON-able but for ``away``, a text.
+
+    Where Slurm answers, ``selector_away`` says how long the selector has been silent if that is
+    longer than it should be; what became of jobs meanwhile is not recorded.
+    """
+    answer = _look_up(reader, job_id)
+    if answer["state"] in ("unknown", "parked", *OPEN):
+        answer = _ask_slurm(answer, reader, config)
+    return answer
+
+
+def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
+    """What the ledger knows of a job, JSON-able."""
+    decisions = reader.ledger.decisions(job_id)
+    events = reader.ledger.events(job_id)
+    rounds = reader.ledger.last_rounds(1)
+    waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
+    placed = decisions[-1] if decisions and decisions[-1].state != _UNPLACED else None
+    if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
+        waiting = None  # placed since
+    tasks = _tasks(reader, job_id) if not decisions else []
+    state = _state(decisions, events, waiting)
+    return {
+        "job_id": job_id,
+        "state": "array" if tasks and not waiting else state,
+        "waiting": dict(waiting) if waiting else None,
+        "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
+        "decisions": [asdict(d) for d in decisions],
+        "events": [event_json(e) for e in events],
+        "tasks": tasks,
+        "slurm": None,
+        "selector_away": None,
+    }
+
+
+def _state(
+    decisions: Sequence[Decision], events: Sequence[Event], waiting: Mapping[str, Any] | None
+) -> str:
+    """``parked``, the state of the newest decision, ``released by hand``, or ``unknown``.
+
+    A placing that failed, or that was taken back, leaves its job parked.
+    """
+    if waiting:
+        return "parked"
+    if decisions:
+        return "parked" if decisions[-1].state == _UNPLACED else decisions[-1].state
+    kinds = {e.kind for e in events}
+    if kinds & {"ended", "started"}:
+        return "ended" if "ended" in kinds else "started"
+    if "opened_by_hand" in kinds:
+        return "released by hand"
+    return "parked" if kinds & {"parked", "reparked", "requeued"} else "unknown"
+
+
+def _tasks(reader: Reader, job_id: str) -> list[str]:
+    """Array tasks that the ledger knows under the id of their array."""
+    rows = reader.store.query(
+        "SELECT DISTINCT job_id FROM decisions WHERE job_id GLOB ? ORDER BY id", (f"{job_id}_*",)
+    )
+    return [str(row["job_id"]) for row in rows]
+
+
+def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[str, Any]:
+    """The answer with what Slurm says of a job that waits, runs, or is not in the ledger."""
+    jobs = live_jobs(config)
+    if jobs is None:
+        return answer
+    silence = selector_silence(gate_state(config), config)
+    job = find_job(jobs, answer["job_id"])
+    if job is not None and job.id != answer["job_id"]:  # Slurm's own number of an array task
+        known = _look_up(reader, job.id)
+        answer = known if known["state"] != "unknown" else answer
+    if silence is not None:
+        answer["selector_away"] = silence.as_json()
+        answer["away"] = silence.sentences()
+    if job is None:
+        if silence is not None and answer["state"] != "unknown":
+            answer["slurm"] = {"state": None, "reason": None, "parked": False, "ended": True}
+        return answer
+    answer["slurm"] = {
+        "state": job.state,
+        "reason": job.reason,
+        "parked": job.parked,
+        "ended": job.ended,
+    }
+    if answer["state"] in OPEN:
+        # The selector died before it opened the gate, or the job is back since the copy was made.
+        if job.parked and (silence is not None or answer["state"] in ("released", "started")):
+            answer["state"] = "parked"
+        return answer
+    if job.parked:
+        answer["state"] = "parked"
+    elif job.placed_at is not None:
+        answer["state"] = "placed"
+        answer["slurm"]["placed_at"] = job.placed_at
+    elif job.ours or answer["state"] == "parked":
+        answer["state"] = "left to Slurm"
+        answer["slurm"]["why"] = _why_left_to_slurm(job)
+    else:
+        answer["state"] = "not ours"
+    return answer
+
+
+def _why_left_to_slurm(job: LiveJob) -> str | None:
+    """Why a job that was parked is Slurm's alone now; None: Slurm does not tell."""
+    if job.passed:
+        return (
+            "the selector was away, so the gate opened by itself and Slurm placed the job alone,"
+            " as if we were not installed"
+        )
+    if job.by_hand:
+        return "an operator released it, or the selector left it to Slurm"
+    return "it was cancelled" if job.state == "CANCELLED" else None

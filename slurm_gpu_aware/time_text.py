@@ -1,0 +1,29 @@
+"""Times and durations as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+__all__ = ["age", "stamp"]
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def stamp(unix_s: float | None) -> str:
+    """Local date and time of a Unix time; ``-`` for None."""
+    return "-" if unix_s is None else datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(seconds: float | None) -> str:
+    """A duration in the largest two units, ``2 h 5 min``; ``-`` for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f} ms" if seconds > 0 else "0 s"
+    whole = round(seconds)
+    parts = []
+    for name, size in _UNITS:
+        if whole >= size:
+            parts.append(f"{whole // size} {name}")
+            whole %= size
+    return " ".join(parts[:2])

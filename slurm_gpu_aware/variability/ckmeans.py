@@ -1,0 +1,190 @@
+"""Exact K-means in one dimension, for every K at once, and silhouettes of the result.
+
+On a line the best clusters are intervals of the sorted values, so dynamic programming finds the
+global optimum; there is no start to choose and the answer is always the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+
+__all__ = ["Intervals", "Weighted", "best_intervals", "silhouettes", "weighted"]
+
+MAX_DISTINCT = 32_768
+"""Above this many distinct values neighbours are merged first; see :func:`weighted`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Distinct values in ascending order, and how many GPUs share each."""
+
+    values: FloatArray
+    counts: FloatArray
+    index: IntArray
+    """Position in ``values`` of each original value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """An optimal clustering into K intervals."""
+
+    start: IntArray
+    """(K,) first position of each cluster, ascending; the first is 0."""
+    cost: float
+    """Sum of squared distances to the centroids."""
+
+
+def weighted(values: npt.ArrayLike, limit: int = MAX_DISTINCT) -> Weighted:
+    """Sort and count the values.
+
+    Above ``limit`` distinct values, the range is cut into ``limit`` equal cells and each cell is
+    represented by its mean, so that time and memory stay bounded for a million GPUs. The total
+    is kept exactly; no value moves by more than 1/``limit`` of the range.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    distinct, index, counts = np.unique(data, return_inverse=True, return_counts=True)
+    if distinct.size > limit:
+        low, high = float(distinct[0]), float(distinct[-1])
+        cell = np.minimum((data - low) * (limit / (high - low)), limit - 1).astype(np.int64)
+        _, index, counts = np.unique(cell, return_inverse=True, return_counts=True)
+        distinct = np.bincount(index, weights=data) / counts
+    return Weighted(distinct, counts.astype(np.float64), index.astype(np.int64))
+
+
+def best_intervals(points: Weighted, most: int) -> list[Intervals]:
+    """Optimal clusterings into 1, 2, ..., ``most`` intervals (fewer if there are fewer values).
+
+    Parameters
+    ----------
+    points : n distinct values with counts.
+    most : largest K wanted, >= 1.
+
+    Returns
+    -------
+    list whose entry K-1 has K clusters. Of equally good ones the same is found every time.
+
+    Notes
+    -----
+    The best split of the first j values into k intervals starts its last interval no earlier than
+    that of the first j-1 values, so each layer is filled by halving: O(K n log n) time, O(K n)
+    memory, all in whole-array steps. Exact up to rounding of the prefix sums. The recurrence is
+    that of Wang and Song, "Ckmeans.1d.dp", The R Journal 3/2, 2011.
+    """
+    n = points.values.size
+    sums = _Prefix(points)
+    layer = sums.cost(np.zeros(n, dtype=np.int64), np.arange(n, dtype=np.int64))
+    layers = [layer]
+    starts: list[IntArray] = [np.zeros(n, dtype=np.int64)]
+    for k in range(1, min(most, n)):
+        layer, start = _next_layer(layer, sums, k)
+        layers.append(layer)
+        starts.append(start)
+    scale = sums.scale**2
+    return [
+        Intervals(_trace(starts, k), float(layers[k][n - 1]) * scale) for k in range(len(layers))
+    ]
+
+
+def silhouettes(points: Weighted, clusters: Intervals) -> tuple[FloatArray, float]:
+    """Mean silhouette of each cluster (K,) and over all members; K >= 2.
+
+    A member's silhouette is (b - a) / max(a, b): a = mean distance to the others of its cluster,
+    b = mean distance to the nearest other cluster; 0 for a member that is alone (Rousseeuw 1987).
+    On sorted values the nearest other cluster is a neighbour, and its mean distance is the
+    distance to its centroid, so the whole takes O(n).
+    """
+    x, w = points.values, points.counts
+    size = np.add.reduceat(w, clusters.start)
+    total = np.add.reduceat(w * x, clusters.start)
+    centre = total / size
+    length = np.diff(np.append(clusters.start, x.size))
+    own = np.repeat(np.arange(size.size), length)
+    count_before = np.cumsum(w) - w
+    sum_before = np.cumsum(w * x) - w * x
+    left = count_before - np.repeat(count_before[clusters.start], length)
+    left_sum = sum_before - np.repeat(sum_before[clusters.start], length)
+    right = size[own] - left - w
+    right_sum = total[own] - left_sum - w * x
+    a = np.maximum(x * left - left_sum + right_sum - x * right, 0.0)
+    a /= np.maximum(size[own] - 1.0, 1.0)
+    padded = np.concatenate(([-np.inf], centre, [np.inf]))
+    b = np.minimum(x - padded[own], padded[own + 2] - x)
+    s = np.where(size[own] > 1.0, (b - a) / np.maximum(a, b), 0.0)
+    return np.add.reduceat(w * s, clusters.start) / size, float(np.dot(w, s) / w.sum())
+
+
+class _Prefix:
+    """Squared distances of any interval to its centroid, from prefix sums."""
+
+    def __init__(self, points: Weighted) -> None:
+        w = points.counts
+        mean = float(np.dot(points.values, w) / w.sum())
+        centred = points.values - mean  # less rounding
+        self.scale = float(np.abs(centred).max()) or 1.0
+        x = centred / self.scale
+        self._w = np.concatenate(([0.0], np.cumsum(w)))
+        self._wx = np.concatenate(([0.0], np.cumsum(w * x)))
+        self._wxx = np.concatenate(([0.0], np.cumsum(w * x * x)))
+
+    def cost(self, first: IntArray, last: IntArray) -> FloatArray:
+        """Cost of the intervals [first, last], both ends inside."""
+        end = last + 1
+        w = self._w[end] - self._w[first]
+        wx = self._wx[end] - self._wx[first]
+        wxx = self._wxx[end] - self._wxx[first]
+        cost: FloatArray = np.maximum(wxx - wx * wx / w, 0.0)
+        return cost
+
+
+def _next_layer(previous: FloatArray, sums: _Prefix, k: int) -> tuple[FloatArray, IntArray]:
+    """Best costs and last starts with k+1 intervals, for the first j+1 values, j = k .. n-1."""
+    n = previous.size
+    best = np.full(n, np.inf)
+    start = np.zeros(n, dtype=np.int64)
+    stride = 1 << (n - k).bit_length()
+    while stride >= 1:
+        # Odd multiples of the stride, counted from 1: neighbours at even ones are done.
+        j = np.arange(stride, n - k + 1, 2 * stride, dtype=np.int64) + (k - 1)
+        if j.size:
+            before, after = j - stride, j + stride
+            low = np.where(before >= k, start[np.maximum(before, 0)], k)
+            high = np.where(after < n, start[np.minimum(after, n - 1)], j)
+            _fill(best, start, previous, sums, j, np.maximum(low, k), np.minimum(high, j))
+        stride //= 2
+    return best, start
+
+
+def _fill(
+    best: FloatArray,
+    start: IntArray,
+    previous: FloatArray,
+    sums: _Prefix,
+    j: IntArray,
+    low: IntArray,
+    high: IntArray,
+) -> None:
+    """Try the starts low..high for each j; of equal ones take the first."""
+    high = np.maximum(high, low)  # rounding may cross two neighbours' bounds by a step
+    count = high - low + 1
+    offset = np.cumsum(count) - count
+    candidate = np.arange(int(count.sum()), dtype=np.int64) + np.repeat(low - offset, count)
+    value = previous[candidate - 1] + sums.cost(candidate, np.repeat(j, count))
+    least = np.minimum.reduceat(value, offset)
+    is_least = value == np.repeat(least, count)
+    best[j] = least
+    start[j] = np.minimum.reduceat(np.where(is_least, candidate, best.size), offset)
+
+
+def _trace(starts: list[IntArray], k: int) -> IntArray:
+    """Follow the starts of layer k back to the first interval."""
+    found = np.zeros(k + 1, dtype=np.int64)
+    last = starts[0].size - 1
+    for layer in range(k, 0, -1):
+        found[layer] = starts[layer][last]
+        last = int(found[layer]) - 1
+    return found

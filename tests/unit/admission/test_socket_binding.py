@@ -1,0 +1,273 @@
+"""Jobs bound to the sockets of their GPUs: what is asked of the planner, what is left to Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sample_jobs import slurm_job
+from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.admission import fitting
+from slurm_gpu_aware.admission.fitting import fits
+from slurm_gpu_aware.admission.free_cores import with_sockets
+from slurm_gpu_aware.admission.snapshot import build_cluster
+from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
+from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.socket_views import views
+from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.candidates import Candidates
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.licences import Licences
+from slurm_gpu_aware.slurm.records import (
+    NodeCores,
+    NodeShare,
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+)
+
+SLURM = SlurmConfig((24, 11), "c", counts_memory=True, counts_cpus=True, counts_cores=True)
+
+
+def node(name: str, **fields: object) -> SlurmNode:
+    usual: dict[str, object] = {
+        "states": frozenset({"IDLE"}),
+        "features": frozenset(),
+        "gpus": tuple((f"g{i}", 1) for i in range(4)),
+        "gpu_sockets": ((0,), (0,), (1,), (1,)),
+        "gpus_used": frozenset(),
+        "cpus": 16,
+        "memory_mb": 64000,
+        "cores": NodeCores(2, 8, 1, 1),
+    }
+    return SlurmNode(name=name, **{**usual, **fields})  # type: ignore[arg-type]
+
+
+def site(
+    *nodes: SlurmNode,
+    running: tuple[SlurmJob, ...] = (),
+    slurm: SlurmConfig = SLURM,
+    partitions: dict[str, list[str]] | None = None,
+) -> Site:
+    by_name = {n.name: n for n in nodes}
+    inside = partitions or {"gpu": list(by_name)}
+    cluster = build_cluster(nodes, running, None, slurm, classes=["A"], penalties={"cluster": 1.5})
+    return Site(
+        Config(),
+        slurm,
+        by_name,
+        {name: SlurmPartition(name, frozenset(names), up=True) for name, names in inside.items()},
+        (),
+        with_sockets(cluster, by_name, running, (), 1000.0),
+        1000.0,
+    )
+
+
+def job(number: int = 7, **fields: object) -> SlurmJob:
+    usual = {"cpus": 1, "memory_mb_per_cpu": 500, "enforce_binding": True}
+    return slurm_job(number, **{**usual, **fields})
+
+
+def asked(text: str = "gpu:1", **fields: object) -> OriginalRequest:
+    return replace(OriginalRequest(tres_per_node=f"gres/{text}"), **fields)  # type: ignore[arg-type]
+
+
+def left(record: SlurmJob, original: OriginalRequest, where: Site) -> str:
+    with pytest.raises(CannotPlanError) as caught:
+        to_request(record, original, where)
+    assert caught.value.leave
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "default", "bound"),
+    [
+        (None, False, False),
+        (None, True, True),
+        (True, False, True),
+        (False, True, False),
+    ],
+)
+def test_whom_it_holds_for(flag: bool | None, default: bool, bound: bool) -> None:
+    slurm = replace(SLURM, enforce_binding=default)
+    record = job(enforce_binding=flag)
+    assert is_bound(record, slurm) is bound
+    assert to_request(record, asked(), site(node("n1"), slurm=slurm)).bound is bound
+
+
+def test_exclusive_jobs_have_all_cores_in_any_case() -> None:
+    assert not to_request(job(), asked(exclusive=True), site(node("n1"))).bound
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "fills"),
+    [
+        ({}, 1, True),
+        ({}, 2, True),
+        ({"num_tasks": 1}, 1, False),
+        ({"num_tasks": 4}, 1, False),
+        ({"num_tasks": 1}, 2, False),
+        ({"num_tasks": 2}, 2, False),
+        ({"num_tasks": 4}, 2, True),
+        ({"ntasks_per_node": 2}, 2, False),
+    ],
+)
+def test_who_gets_all_cores_beside_his_gpus(
+    fields: dict[str, int], nodes: int, fills: bool
+) -> None:
+    assert fills_sockets(asked(**fields), nodes) is fills
+
+
+def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
+    """--gpus=2 where each socket has one GPU left: with one CPU a node it waits, as in Slurm."""
+    held = NodeShare("n1", 2, 500, (0, 2), {}, (0, 8))
+    running = slurm_job(3, state="RUNNING", shares=(held,))
+    here = site(node("n1", gpus_used=frozenset({0, 2}), cpus_used=2), running=(running,))
+    two = OriginalRequest(tres_per_job="gres/gpu:2")
+    assert not fits(to_request(job(), two, here), here.cluster, idle=False)
+    assert fits(to_request(job(cpus=2), two, here), here.cluster, idle=False)
+    assert fits(to_request(job(), asked("gpu:2"), here), here.cluster, idle=False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"gpu_sockets": (None, (0,), (1,), (1,))},
+        {"gpu_sockets": ((0, 1), (0,), (1,), (1,))},
+        {"gpus": (("v100", 4),), "gpu_sockets": ((0, 1),)},
+        {"cores": None},
+    ],
+)
+def test_gpus_without_one_socket_are_slurms(fields: dict[str, object]) -> None:
+    assert "node n2" in left(job(), asked(), site(node("n1"), node("n2", **fields)))
+    assert to_request(job(), asked(exc_nodes="n2"), site(node("n1"), node("n2", **fields))).bound
+    unbound = job(enforce_binding=False)
+    assert not to_request(unbound, asked(), site(node("n1"), node("n2", **fields))).bound
+
+
+def test_on_nodes_of_one_socket_nothing_has_to_be_told() -> None:
+    one = node("n1", cores=NodeCores(1, 16, 1, 1), gpu_sockets=(None,) * 4)
+    assert to_request(job(cpus=16), asked("gpu:4"), site(one)).bound
+
+
+def test_slurm_that_counts_sockets_or_nodes() -> None:
+    slurm = replace(SLURM, counts_cores=False)
+    assert "no single cores" in left(job(), asked(), site(node("n1"), slurm=slurm))
+
+
+def test_what_no_socket_can_hold_is_slurms() -> None:
+    """Plain Slurm says so at once, or knows better."""
+    assert "no socket has" in left(job(cpus=10), asked(), site(node("n1")))
+    four = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 1))
+    assert "no socket has" in left(job(), four, site(node("n1")))
+    assert to_request(job(cpus=8), asked(), site(node("n1"))).bound
+
+
+def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+
+    def counted(request: Request, *args: Any, **fields: Any) -> Iterator[tuple[Request, Cluster]]:
+        asked_for.append(request.job_id)
+        return views(request, *args, **fields)
+
+    monkeypatch.setattr(fitting, "views", counted)
+    here = site(node("n1"))
+    for number in (1, 2, 3):
+        assert to_request(job(number), asked(), here).bound
+    assert asked_for == ["1"]
+
+
+def test_the_partition_with_free_cores_on_a_socket() -> None:
+    share = NodeShare("n1", 14, 500, (), {}, (*range(7), *range(8, 15)))
+    busy = slurm_job(3, state="RUNNING", shares=(share,))
+    here = site(
+        node("n1", cpus_used=14), node("n2"), running=(busy,), partitions={"a": ["n1"], "b": ["n2"]}
+    )
+    found = to_request(job(cpus=2, partitions=("a", "b")), asked(), here)
+    assert found.eligible is not None
+    assert found.eligible.tolist() == [False, True]
+    found = to_request(job(cpus=2, partitions=("a", "b"), enforce_binding=None), asked(), here)
+    assert found.eligible is not None
+    assert found.eligible.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize(
+    "why",
+    [{"misplaced": True}, {"held": True, "misplaced": True}, {"held": True}, {}],
+    ids=["not in time", "BadConstraints", "a limit of its QOS", "a refused update"],
+)
+def test_what_could_not_start_where_it_was_placed_is_slurms(
+    bound: bool, why: dict[str, bool]
+) -> None:
+    now = [0.0]
+    backoff = Backoff(60.0, lambda: now[0])
+    no_licences = SimpleNamespace(free_licenses=dict)
+    shelf = HoldingPool(no_licences)  # type: ignore[arg-type]
+    record = job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
+    here = site(node("n1"))
+    for tried in (False, True):
+        round_ = Candidates(here, backoff, Licences(no_licences), shelf)  # type: ignore[arg-type]
+        round_.sort_out([record], [record])
+        slurms = tried and bound and why.get("misplaced", False)
+        assert bool(round_.leave) is slurms
+        assert bool(round_.found) is not slurms
+        now[0] += backoff.punish(record.id, **why)
+
+
+# a whole round, by what Slurm says ---------------------------------------------------------------
+
+ENFORCED = 1 << 4
+"""GRES_ENFORCE_BIND"""
+
+
+def running(job_id: str, node_name: str, cores: str, slots: list[int]) -> dict[str, object]:
+    fields = {
+        "state": "RUNNING",
+        "nodes": node_name,
+        "admin_comment": "",
+        "licenses": "",
+        "gres_total": ",".join(f"gpu:g{i}:1" for i in slots) or "gpu:g0:0",
+        "end_time": 99_999_999_999,
+    }
+    return {**parked(job_id, **fields), "slots": slots, "held_cores": cores}
+
+
+def waiting(gpus: int, **fields: object) -> dict[str, object]:
+    comment = f"gpuaware/1;tn=gres/gpu:{gpus};nt=1"
+    return parked("98", admin_comment=comment, tres_per_node=f"gres/gpu:{gpus}", **fields)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> SlurmFolder:
+    return SlurmFolder(tmp_path)
+
+
+def test_a_round_takes_a_gpu_beside_free_cores(slurm: SlurmFolder) -> None:
+    """A job without GPUs holds six of the eight cores of socket 0."""
+    asks = {"num_cpus": 4, "cpus_per_task": 4, "bitflags": ENFORCED}
+    slurm.write([running("3", "n1", "0-5", []), waiting(1, **asks)], ["n1"])
+    slurm.round()
+    assert slurm.jobs["98"]["state"] == "RUNNING", slurm.said
+    assert slurm.jobs["98"]["tres_per_node"] == "gres/gpu:g2:1"
+
+
+def test_a_round_lets_slurm_choose_gpus_of_several_sockets(slurm: SlurmFolder) -> None:
+    jobs = [running("3", "n1", "0", [0]), running("4", "n1", "8", [2])]
+    slurm.write([*jobs, waiting(2, bitflags=ENFORCED) | {"stuck": True}], ["n1"])
+    slurm.round()
+    placed = slurm.jobs["98"]
+    assert (placed["licenses"], placed["req_nodes"]) == ("", "n1"), slurm.said
+    assert placed["tres_per_node"] == "gres/gpu:2"
+    (decision,) = slurm.ledger("98")
+    assert not decision.exact
