@@ -1,20 +1,12 @@
 """What a request may use: one place for every constraint that all policies share.
 
-Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive``, plain
-nodes, and how the GPUs may be split over nodes. And, where nothing fits, the sentence why.
-
-On a *plain* node Slurm picks the GPU, so any free one may come: all its GPUs count with the score
-of the worst free one. A job on several nodes under Slurm's constraint takes either indexed nodes
-(same slots on each) or plain nodes (same count on each), never both: its one GRES line would name
-types that the other kind does not have. Of as many nodes the indexed ones are preferred, because
-only on these is the choice of GPUs ours.
+Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive`` and
+plain nodes. And, where nothing fits, the sentence why.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,78 +16,9 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
 from slurm_gpu_aware.placement.score_table import ScoreTable
+from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Split", "Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
-
-Pool = Literal["all", "indexed", "plain"]
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """One way to spread a request's GPUs over nodes. Compared by identity: it keys the search."""
-
-    nodes: int
-    """Number of nodes; 0: any number within the request's bounds, uneven."""
-    per_node: int
-    """GPUs on each node; 0: uneven."""
-    same_slots: bool = False
-    """Every node gives the same slots (one GRES line)."""
-    pool: Pool = "all"
-
-    @property
-    def uneven(self) -> bool:
-        """True if nodes may give different counts."""
-        return self.nodes == 0
-
-
-def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
-    """Return the splits that the request and the cluster's GRES rule allow, fewest nodes first."""
-    return _splits(
-        request.gpus,
-        request.gpus_per_node,
-        request.min_nodes,
-        request.max_nodes,
-        len(request.required),
-        cluster.shape[1],
-        request.whole_node,
-        cluster.same_indices,
-        not every(cluster.indexed),
-    )
-
-
-@lru_cache(maxsize=4096)
-def _splits(
-    gpus: int,
-    gpus_per_node: int | None,
-    min_nodes: int,
-    max_nodes: int | None,
-    required: int,
-    width: int,
-    whole_node: bool,
-    same_indices: bool,
-    plain: bool,
-) -> tuple[Split, ...]:
-    request = Request(
-        "", gpus, min_nodes, max_nodes, gpus_per_node, required=tuple(range(required))
-    )
-    counts = request.node_counts(width)
-    one = [Split(1, gpus)] if 1 in counts else []
-    many = [(n, gpus // n) for n in counts if n > 1]
-    if whole_node:
-        return (*one, *(Split(n, g) for n, g in many))
-    if not same_indices:
-        if gpus_per_node is not None:
-            return (*one, *(Split(n, g) for n, g in many))
-        most = max_nodes if max_nodes is not None else gpus
-        fewest = max(min_nodes, required)
-        spread = most > 1 and fewest <= min(most, gpus) and gpus > 1
-        return (*one, Split(0, 0)) if spread else tuple(one)
-    pairs: list[Split] = []
-    for n, g in many:
-        pairs.append(Split(n, g, same_slots=True, pool="indexed" if plain else "all"))
-        if plain:
-            pairs.append(Split(n, g, pool="plain"))
-    return (*one, *pairs)
+__all__ = ["Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
 
 
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
@@ -230,10 +153,7 @@ def common_reason(request: Request, cluster: Cluster) -> str:
     choices = splits(request, cluster)
     width = cluster.shape[1]
     if not choices:
-        return (
-            f"{_asked(request)} cannot be split evenly over the nodes it allows: "
-            f"nodes have at most {width} GPUs"
-        )
+        return f"{_asked(request)} cannot be split evenly over nodes of at most {_gpus(width)}"
     allowed = allowed_nodes(request, cluster)
     exists = cluster.exists if allowed is None else cluster.exists & allowed[:, None]
     if not exists.any():
@@ -246,8 +166,13 @@ def common_reason(request: Request, cluster: Cluster) -> str:
     return _not_beside(request, cluster, choices)
 
 
+def _gpus(count: int, what: str = "") -> str:
+    """``1 free GPU``, ``2 free GPUs``."""
+    return f"{count} {what}GPU{'' if count == 1 else 's'}"
+
+
 def _asked(request: Request) -> str:
-    text = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}"
+    text = _gpus(request.gpus)
     if request.gpus_per_node is not None and request.gpus_per_node != request.gpus:
         text += f" ({request.gpus_per_node} per node)"
     return text
@@ -274,15 +199,15 @@ def _too_few(
         only = choices[0]
         have = int((counts >= only.per_node).sum())
         return (
-            f"needs {only.nodes} {entire}nodes with {only.per_node} {what}GPUs each; "
-            f"{have} of them {'have' if have != 1 else 'has'} that many"
+            f"needs {only.nodes} {entire}nodes with {_gpus(only.per_node, what)} each; "
+            f"{have} {'nodes have' if have != 1 else 'node has'} that many"
         )
     if choices[0].nodes == 1:
         return (
-            f"needs {request.gpus} {what}GPUs on one {entire}node; "
+            f"needs {_gpus(request.gpus, what)} on one {entire}node; "
             f"the most on any node it may use is {int(counts.max())}"
         )
-    return f"needs {_asked(request)}; {int(counts.sum())} {what}GPUs are on nodes it may use"
+    return f"needs {_asked(request)}; the nodes it may use have {_gpus(int(counts.sum()), what)}"
 
 
 def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) -> str:
@@ -301,14 +226,12 @@ def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) 
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
             wanted = "all CPUs free" if request.whole_node else f"{cpus} free CPUs"
             short = wanted if int(with_cpus.sum()) < nodes else f"{memory} MB of memory"
-            return f"GPUs are free, but too few nodes have {short} beside them"
+            return f"GPUs are free, but too few nodes have {short}"
     several = [s for s in choices if s.same_slots]
     if several:
         least = several[0]
-        return (
-            f"no {least.nodes} nodes have the same {least.per_node} GPU indices free, "
-            "which Slurm needs for a job on several nodes"
-        )
+        indices = "GPU index" if least.per_node == 1 else f"{least.per_node} GPU indices"
+        return f"no {least.nodes} nodes have the same {indices} free, as Slurm needs"
     if request.required:
         return "its required nodes do not fit together with the rest of the request"
-    return "free GPUs would do; the policy keeps the job waiting for better ones"
+    return "the policy waits for better GPUs than the free ones"

@@ -8,7 +8,8 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.search import search
-from slurm_gpu_aware.placement.feasible import common_reason, splits
+from slurm_gpu_aware.placement.feasible import common_reason
+from slurm_gpu_aware.placement.shapes import splits
 
 __all__ = ["constraint_reason"]
 
@@ -58,5 +59,5 @@ def _apart(request: Request, cluster: Cluster) -> str:
     if request.gpus_per_node not in (None, 1):
         return f"it asks for {request.gpus_per_node} GPUs per node"
     if request.max_nodes is not None and request.max_nodes < request.gpus:
-        return f"it asks for {request.max_nodes} nodes at most"
+        return f"it asks for {request.max_nodes} node{'s' * (request.max_nodes > 1)} at most"
     return common_reason(replace(request, gpus_per_node=1), cluster)

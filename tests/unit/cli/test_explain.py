@@ -114,7 +114,7 @@ def test_a_placed_job_tells_everything(site: Path):
         "no set",
         "Earlier placements",
         "n4: 0,1",
-        "waiting",
+        "1.070  waiting",
         "by=filter",
         "... and 8 more",
     ):
@@ -152,9 +152,8 @@ def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
             number = ledger.add_decision(
                 decision(job_id, state="prepared", decided_at=at - 60 * earlier)
             )
-            ledger.set_outcome(
-                number, "waiting", NOW + 5, {"step": "prepare", "why": "Slurm refused TresPerNode"}
-            )
+            failed = {"step": "prepare", "why": "Slurm refused TresPerNode"}
+            ledger.set_outcome(number, "waiting", NOW + 5, failed)
     waits = json.loads(run(site, "explain", "8", "--json").stdout)
     assert waits["state"] == "parked"
     assert waits["waiting"]["reason"] == "no 4 free GPUs"

@@ -82,7 +82,7 @@ def test_nothing_fits_is_exit_1(config: Path):
     done = place(config, "-g", "99")
     assert done.exit_code == 1
     assert "Nothing fits: 99 GPUs on 2 nodes with 8 GPUs" in done.stderr
-    assert "pal+mapa: needs 99 GPUs; 8 GPUs are on nodes it may use." in flat(done.stderr)
+    assert "pal+mapa: needs 99 GPUs; the nodes it may use have 8 GPUs." in flat(done.stderr)
 
 
 MINSKY = ["--machine", "ibm-minsky-4xp100", "--machines", "2"]
@@ -114,7 +114,7 @@ def test_without_a_place_the_reason_is_told(config: Path):
     asked = ["-g", "4", *MINSKY, *busy, "--policy", "pal"]
     done = place(config, *asked)
     assert done.exit_code == 1
-    reason = "no 2 nodes have the same 2 GPU indices free, which Slurm needs for a job on several"
+    reason = "no 2 nodes have the same 2 GPU indices free, as Slurm needs"
     assert f"Nothing fits: 4 GPUs on 2 nodes with 8 GPUs, 4 of them free. pal: {reason}" in flat(
         done.stderr
     )

@@ -7,9 +7,10 @@ import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.feasible import common_reason, node_demand, splits
+from slurm_gpu_aware.placement.feasible import common_reason, node_demand
 from slurm_gpu_aware.placement.masks import pack, popcount, sets_of, unpack
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.shapes import splits
 
 
 def busy(cluster, *gpus):
@@ -22,8 +23,7 @@ CASES = {
     "uneven": (
         Request("1", 3, gpus_per_node=2),
         Cluster.uniform(2, 2),
-        "3 GPUs (2 per node) cannot be split evenly over the nodes it allows: "
-        "nodes have at most 2 GPUs",
+        "3 GPUs (2 per node) cannot be split evenly over nodes have at most 2 GPUs",
     ),
     "model": (
         Request("1", 1, gpu_model="h100"),
@@ -38,22 +38,22 @@ CASES = {
     "too few nodes": (
         Request("1", 4, gpus_per_node=2),
         Cluster.uniform(2, 2),
-        "needs 2 nodes with 2 free GPUs each; 1 of them has that many",
+        "needs 2 nodes with 2 free GPUs each; 1 node has that many",
     ),
     "cpus": (
         Request("1", 1, cpus=9),
         Cluster.uniform(2, 2, cpus_per_node=8),
-        "GPUs are free, but too few nodes have 9 free CPUs beside them",
+        "GPUs are free, but too few nodes have 9 free CPUs",
     ),
     "memory": (
         Request("1", 1, memory_mb_per_gpu=2000),
         Cluster.uniform(2, 2, memory_mb_per_node=1000),
-        "GPUs are free, but too few nodes have 2000 MB of memory beside them",
+        "GPUs are free, but too few nodes have 2000 MB of memory",
     ),
     "same slots": (
         Request("1", 2, gpus_per_node=1),
         Cluster.uniform(2, 2),
-        "no 2 nodes have the same 1 GPU indices free, which Slurm needs for a job on several nodes",
+        "no 2 nodes have the same GPU index free, as Slurm needs",
     ),
     "required": (
         Request("1", 2, required=(1,)),

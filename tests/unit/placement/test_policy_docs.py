@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pal_walk import traversal
 
 from gpu_aware_profile.import_file import read_levels
 from gpu_aware_profile.level_tables import penalty_rows
@@ -13,7 +14,6 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.policies.pal import traversal
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.text_file import read_table
 

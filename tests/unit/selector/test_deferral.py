@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from rounds_bench import RoundsBench
+from sample_jobs import as_gated
 from slurm_folder import SlurmFolder, parked
 from test_holding_pool import NO_ROOM, bench_of, end, full_node, shelved
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig
-from slurm_gpu_aware.gate.deferral import only_deferred
 from slurm_gpu_aware.gate.job_view import live_job
-from slurm_gpu_aware.gate.licence_gate import release_by_hand
+from slurm_gpu_aware.gate.manual_release import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 
@@ -89,10 +89,10 @@ def test_placed_while_slurms_clock_is_behind_ours(slurm: SlurmFolder) -> None:
     assert started(bench, "7") == []
     slurm.change("7", reason="BeginTime")
     bench.steady += 2.0
-    bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 0
     assert bench.closed("7") == []
     bench.steady += 4.0
-    bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 1
     assert len(bench.closed("7")) == 1
 
 
@@ -132,7 +132,7 @@ def test_a_time_that_has_come_is_not_sent(slurm: SlurmFolder) -> None:
     comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
     bench = bench_of(slurm, deferred("7") | {"admin_comment": comment, "eligible_time": past})
     (job,) = bench.client.jobs()
-    assert only_deferred(job)
+    assert as_gated(job).only_deferred
     assert bench.rounds.run().placed == ["7"]
     assert started(bench, "7") == []
 

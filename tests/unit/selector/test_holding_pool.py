@@ -11,19 +11,22 @@ from typing import Any
 
 import pytest
 from rounds_bench import RoundsBench
-from sample_jobs import slurm_job
+from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import in_holding_pool
-from slurm_gpu_aware.gate.licence_gate import release_by_hand
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.manual_release import release_by_hand
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.candidates import PLANNABLE
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool, stranded
+from slurm_gpu_aware.selector.placer import Candidate
 from slurm_gpu_aware.selector.pool_choice import alike, placeable, spare
-from slurm_gpu_aware.slurm.records import SlurmJob
 
+RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
 
 
@@ -81,8 +84,8 @@ def test_names(name: str | None, *, ours: bool) -> None:
 def test_a_shelf_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
     slurm.write([aged("7", resv_name="gpuaware_shelf_1"), aged("8", resv_name="class")], ["n1"])
     jobs = {job.id: job for job in slurm.client().jobs()}
-    assert (jobs["7"].reservation, jobs["7"].pool) == (None, "gpuaware_shelf_1")
-    assert (jobs["8"].reservation, jobs["8"].pool) == ("class", None)
+    assert (jobs["7"].reservation, jobs["7"].shelf) == (None, "gpuaware_shelf_1")
+    assert (jobs["8"].reservation, jobs["8"].shelf) == ("class", None)
     assert jobs["7"].eligible_s == 900.0
 
 
@@ -213,7 +216,7 @@ def test_an_array_whose_throttle_held_it_stays_on_the_shelf(slurm: SlurmFolder) 
 def test_who_is_stranded() -> None:
     pool = "gpuaware_shelf_9"
     lost = {"shelf": pool, "reason": "Reservation", "eligible_s": None}
-    jobs = [slurm_job(7, **lost), slurm_job(8, pool=pool, reason="Reservation")]
+    jobs = [slurm_job(7, **lost), slurm_job(8, shelf=pool, reason="Reservation")]
     jobs.append(slurm_job(98, array_id=98, array_tasks="2-9", **lost))
     assert stranded(jobs, frozenset()) == [jobs[0], jobs[2]]
     assert stranded(jobs, frozenset({98})) == [jobs[0]]
@@ -222,25 +225,28 @@ def test_who_is_stranded() -> None:
 
 
 def test_what_is_left_of_a_split_array_stays() -> None:
-    whole = slurm_job(98, array_id=98, array_tasks="1-9")
-    other = slurm_job(7)
-    assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole]
+    whole = as_gated(slurm_job(98, array_id=98, array_tasks="1-9", admin_comment=RECORD))
+    other = as_gated(slurm_job(7, admin_comment=RECORD))
+    assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole.job]
     assert spare([other, whole], PLANNABLE, 1, frozenset({98})) == []
 
 
 def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
-    def task(number: int, pool: str | None = None) -> SlurmJob:
-        return replace(slurm_job(100 + number, array_id=98, pool=pool), id=f"98_{number}")
+    def job(number: int, shelf: str | None = None, **fields: Any) -> GatedJob:
+        return as_gated(slurm_job(number, shelf=shelf, admin_comment=RECORD, **fields))
 
-    jobs = [task(3, "s"), task(2), task(4), slurm_job(7)]
-    pool = SimpleNamespace(holds=lambda job: job.pool == "s", awaits=lambda job: False)
+    def task(number: int, shelf: str | None = None) -> GatedJob:
+        return job(100 + number, shelf, array_id=98).task(f"98_{number}")
+
+    jobs = [task(3, "s"), task(2), task(4), job(7)]
+    pool = SimpleNamespace(holds=lambda job: job.shelf == "s", awaits=lambda job: False)
     found, waits = placeable(
         [SimpleNamespace(job_id=job.id) for job in jobs],  # type: ignore[misc]
-        {job.id: SimpleNamespace(job=job) for job in jobs},  # type: ignore[misc]
+        {job.id: Candidate(job, Request(job.id, gpus=1)) for job in jobs},
         pool,  # type: ignore[arg-type]
     )
     assert [a.job_id for a in found] == ["98_2", "7"]
-    assert waits == ["98_3", "98_4"]
+    assert [job.id for job in waits] == ["98_3", "98_4"]
 
 
 def test_released_by_hand_it_leaves_the_shelf(slurm: SlurmFolder) -> None:
@@ -254,7 +260,7 @@ def test_released_by_hand_it_leaves_the_shelf(slurm: SlurmFolder) -> None:
 def test_nobody_whose_gate_is_open_stays_there(slurm: SlurmFolder) -> None:
     """An operator released 9 while a round put it there; 10's licence was taken away."""
     bench = full_node(slurm, aged("9"), aged("10"))
-    slurm.change("9", admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=hand:0:1", licenses="")
+    slurm.change("9", admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=opened:0:1", licenses="")
     slurm.change("10", licenses="")
     bench.rounds.run()
     assert shelved(slurm) == []
@@ -338,7 +344,7 @@ def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
     monkeypatch.setattr(bench.client, "delete_reservation", refuse)
     bench.steady += 61.0
     bench.rounds.run()
-    assert bench.pool.holds(slurm_job(9, pool=shelves(slurm)[0]))
+    assert bench.pool.holds(slurm_job(9, shelf=shelves(slurm)[0]))
 
 
 def test_slurm_has_saved_a_shelf_before_jobs_name_it(slurm: SlurmFolder) -> None:
@@ -434,7 +440,7 @@ def test_a_selector_goes_on_with_the_shelf_that_is_there(
         begun(slurm)
     pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
     pool.keep_closed(bench.wall + 200.0)
-    assert pool.holds(slurm_job(9, pool=name)) is closed
+    assert pool.holds(slurm_job(9, shelf=name)) is closed
     (start,) = [r["start_time"] for r in slurm.get("reservations") if r["name"] == name]
     assert (start == int(bench.wall + 230.0)) is closed
 
