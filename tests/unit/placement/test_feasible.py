@@ -23,7 +23,7 @@ CASES = {
     "uneven": (
         Request("1", 3, gpus_per_node=2),
         Cluster.uniform(2, 2),
-        "3 GPUs (2 per node) cannot be split evenly over nodes have at most 2 GPUs",
+        "3 GPUs (2 per node) cannot be split evenly over nodes of at most 2 GPUs",
     ),
     "model": (
         Request("1", 1, gpu_model="h100"),
