@@ -1,4 +1,4 @@
-"""Lock files that only their owner can open: whoever can open a file can hold a lock on it.
+"""Lock files that only their owner can open, because a user who can open one can hold its lock.
 
 Standard library only, and little of it: the clock hooks import this (`clocks`).
 """

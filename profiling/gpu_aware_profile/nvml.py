@@ -36,7 +36,7 @@ class NvmlError(SourceError):
     """A call to NVML failed.
 
     ``call`` is NVML's function, ``reason`` NVML's own words, ``code`` its number (None: the Python
-    package is missing). ``unsupported`` tells "this GPU cannot do that" from real failures.
+    package is missing). ``unsupported`` separates "this GPU cannot do that" from real failures.
     """
 
     NOT_SUPPORTED = frozenset({3, 13, 26})
@@ -151,7 +151,7 @@ def _words(error: Any) -> str:
 class Device:
     """One GPU. Every method asks the driver again and raises NvmlError if it refuses.
 
-    Methods that return None mean: this GPU or driver cannot tell.
+    Methods that return None mean: this GPU or driver does not say.
     """
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:

@@ -243,7 +243,7 @@ class Sweep:
         return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
     def _cancel(self, node: str, process: subprocess.Popen[bytes]) -> None:
-        """Cancel the job by its name, then end ``srun`` whatever that did."""
+        """Cancel the job by its name, then end ``srun`` in any case."""
         try:
             run_command(["scancel", "--me", f"--name={self.settings.job_name(node)}"], 20.0)
         except SourceError:

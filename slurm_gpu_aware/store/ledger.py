@@ -228,7 +228,7 @@ class Ledger:
     def events(self, job_id: str, *, last: int | None = None) -> list[Event]:
         """Events of a job, all or the ``last`` ones, oldest first; ``""`` gives those of the gate.
 
-        Those of one second come in the order in which they were told: Slurm's own times are whole
+        Those of one second come in the order in which they were stored: Slurm's own times are whole
         seconds.
         """
         rows = self._store.query(

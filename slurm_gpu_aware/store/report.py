@@ -21,8 +21,7 @@ from slurm_gpu_aware.bounds import (
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.hardware_graph import Link
-from slurm_gpu_aware.model.profile import Fault, GpuRecord
+from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.names import is_name, is_node_name
 
 __all__ = ["ProbeReport", "Timing", "check_name", "parse_report"]

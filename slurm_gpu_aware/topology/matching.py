@@ -1,9 +1,9 @@
-"""Exact pattern matching: the best GPUs of a machine for a communication pattern.
+"""Pattern matching: the best GPUs of a machine for a communication pattern.
 
 For every set of k GPUs the best embedding of the pattern is found (``rings``, ``trees``,
-``general``), so choosing among all sets and all embeddings is one pass over a table of C(n, k)
-numbers. Tables depend on the machine, the pattern and k only, not on who is free: they are kept
-per hardware graph, and a decision on a known machine is a look-up.
+``general``), so the choice among all sets and all embeddings is one pass over a table of C(n, k)
+numbers. A table depends on the machine, the pattern and k only, not on which GPUs are free. Tables
+are kept per hardware graph, and a decision on a known machine is a look-up.
 """
 
 from __future__ import annotations

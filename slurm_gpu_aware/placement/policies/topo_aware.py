@@ -21,7 +21,7 @@ from slurm_gpu_aware.placement.drb.search import Found, search
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection import Choice
-from slurm_gpu_aware.topology.levels import with_known_sockets
+from slurm_gpu_aware.topology.distances import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["TopoAware", "TopoAwareP"]

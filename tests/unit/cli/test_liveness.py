@@ -109,11 +109,11 @@ def test_status_counts_what_slurm_shows(site: SlurmFolder):
     assert "no heartbeat for " in told
     assert "parked 2" in told
     assert "placed 1 started" in told
-    assert "shelf" not in told
-    site.change("8", resv_name="gpuaware_shelf_1790000000", reason="Reservation")
-    assert "parked 2, 1 of them on the shelf" in run(site, "status")[0]
+    assert "pool" not in told
+    site.change("8", resv_name="gpuaware_pool_1790000000", reason="Reservation")
+    assert "parked 2, 1 of them in the holding pool" in run(site, "status")[0]
     answer = json.loads(run(site, "status", "--json")[0])
-    assert (answer["parked"], answer["on_the_shelf"]) == (2, 1)
+    assert (answer["parked"], answer["in_holding_pool"]) == (2, 1)
 
 
 def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: SlurmFolder):
