@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,12 @@ __all__ = [
     "LocalityLevel",
     "PreemptionOrder",
     "RunningJob",
+    "node_levels",
 ]
+
+PLENTY_CPUS = 1 << 20
+PLENTY_MB = 1 << 40
+"""CPUs and memory (MB) of a node on which they are not counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,39 +199,63 @@ class Cluster:
         self.free_memory_mb[node] += memory_mb
 
     @classmethod
+    def build(cls, nodes: Sequence[str], exists: BoolArray, **fields: Any) -> Cluster:
+        """The cluster of these nodes and GPUs: the one place that fills in what is not given.
+
+        Parameters
+        ----------
+        nodes : names of the N nodes.
+        exists : (N, W) GPUs that are there and can be used.
+        fields : other fields of the class. Where one is None or not given, every GPU is free, of
+            score 1.0 and indexed, nodes have CPUs and memory without bound and no known model, and
+            the levels are ``node`` (1.0) and ``cluster`` (1.5).
+        """
+        n = len(nodes)
+        defaults: dict[str, Any] = {
+            "free": exists.copy(),
+            "scores": {},
+            "levels": node_levels(n),
+            "free_cpus": np.full(n, PLENTY_CPUS, dtype=np.int64),
+            "free_memory_mb": np.full(n, PLENTY_MB, dtype=np.int64),
+            "indexed": np.ones(n, dtype=np.bool_),
+            "model": (None,) * n,
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        return cls(nodes=tuple(nodes), exists=exists, **{**defaults, **given})
+
+    @classmethod
     def uniform(
         cls,
         nodes: int | Sequence[str],
         gpus_per_node: int,
         *,
-        scores: Mapping[str, FloatArray] | None = None,
         locality_penalty: float = 1.5,
-        cpus_per_node: int = 1 << 20,
-        memory_mb_per_node: int = 1 << 40,
         graph: HardwareGraph | None = None,
-        same_indices: bool = True,
+        cpus_per_node: int = PLENTY_CPUS,
+        memory_mb_per_node: int = PLENTY_MB,
+        **fields: Any,
     ) -> Cluster:
         """An idle cluster of equal nodes, as tests, examples and the simulator want it.
 
         ``nodes`` is a count (names ``n0``, ``n1``, ...) or the names. ``locality_penalty`` is
-        PAL's L_across; within a node it is 1.0.
+        PAL's L_across; within a node it is 1.0. ``fields``: as in :meth:`build`.
         """
         names = tuple(f"n{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
         n = len(names)
-        exists = np.ones((n, gpus_per_node), dtype=np.bool_)
-        return cls(
-            nodes=names,
-            exists=exists,
-            free=exists.copy(),
-            scores=dict(scores or {}),
-            levels=(
-                LocalityLevel("node", 1.0, np.arange(n, dtype=np.int64)),
-                LocalityLevel("cluster", locality_penalty, np.zeros(n, dtype=np.int64)),
-            ),
+        return cls.build(
+            names,
+            np.ones((n, gpus_per_node), dtype=np.bool_),
+            levels=node_levels(n, locality_penalty),
+            graphs=() if graph is None else (graph,) * n,
             free_cpus=np.full(n, cpus_per_node, dtype=np.int64),
             free_memory_mb=np.full(n, memory_mb_per_node, dtype=np.int64),
-            indexed=np.ones(n, dtype=np.bool_),
-            model=(None,) * n,
-            graphs=() if graph is None else (graph,) * n,
-            same_indices=same_indices,
+            **fields,
         )
+
+
+def node_levels(nodes: int, penalty: float = 1.5) -> tuple[LocalityLevel, ...]:
+    """The two levels of a cluster of which no other is known: ``node`` and ``cluster``."""
+    return (
+        LocalityLevel("node", 1.0, np.arange(nodes, dtype=np.int64)),
+        LocalityLevel("cluster", penalty, np.zeros(nodes, dtype=np.int64)),
+    )

@@ -167,13 +167,6 @@ def _terms_account(found: Found) -> dict[str, dict[str, float]]:
 
 
 def _rule(found: Found) -> str:
-    """End of the summary sentence."""
-    terms, scale = found.terms, found.machines.scale
-    known = found.machines.knows_interference
-    parts = [
-        f"utility {terms.utility:.2f} (path lengths {terms.t}, best {scale.t_best}",
-        f"interference {terms.i:.2f}" if known else "interference unknown",
-        f"free around it {terms.w:.2f})",
-    ]
-    text = ", ".join(parts)
-    return text + (f", {found.ties} equal: the lowest index" if found.ties > 1 else "")
+    """The rule with the utility; its terms stand in the account."""
+    ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
+    return f"the highest utility, {found.terms.utility:.2f}{ties}"
