@@ -35,7 +35,7 @@ SelectTypeParameters=CR_Core_Memory
 SchedulerParameters=default_queue_depth=5000,batch_sched_delay=1,bf_continue,bf_max_job_test=2000,\
 max_rpc_cnt=0
 GresTypes=gpu
-Licenses=gpuaware:100000,gpuaware_shelf:8
+Licenses=gpuaware:100000,gpuaware_pool:8
 PriorityType=priority/multifactor
 PriorityWeightAge=1000
 AccountingStorageType=accounting_storage/none

@@ -28,7 +28,7 @@ from placement_profile import show_profile
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement import link_kinds, links
+from slurm_gpu_aware.placement import link_kinds, link_values
 from slurm_gpu_aware.placement.drb import split as topo_split
 from slurm_gpu_aware.placement.policies import mapa
 from slurm_gpu_aware.placement.registry import make_policy
@@ -38,7 +38,7 @@ from slurm_gpu_aware.topology.machines import machine
 MACHINES = ("dgx-1-v100", "dgx-1-p100", "dgx-a100", "mapa-torus-2d", "mapa-cubemesh-16")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all")
 MODULES = (subsets, patterns, rings, trees, orders, general, matching)
-MODULES += (links, link_kinds, mapa, topo_split)
+MODULES += (link_values, link_kinds, mapa, topo_split)
 
 
 def target_ms(gpus: int, k: int) -> float:

@@ -77,8 +77,8 @@ def settle(controller: Controller, waiting: int, *, ours: bool) -> None:
     while time.monotonic() < end:
         time.sleep(5)
         reasons = Counter(controller.sh("squeue -h -t PD -o %r").splitlines())
-        all_shelved = reasons["Licenses"] <= most and reasons["Reservation"] > low
-        if "None" not in reasons and (not ours or all_shelved):
+        all_pooled = reasons["Licenses"] <= most and reasons["Reservation"] > low
+        if "None" not in reasons and (not ours or all_pooled):
             break
     print(f"  waiting, by reason: {dict(reasons)}")
 
@@ -256,7 +256,7 @@ def measure(controller: Controller, parked: int, occupied: int, turns: int) -> N
     own = re.search(r"REQUEST_UPDATE_JOB .*ave_time:([0-9]+)", controller.sh("sdiag"))
     show_time(f"one of {sent['updates']} updates", 1000 * sent["update_s"], 2.0, " ms", per_start)
     own_ms = f"{int(own[1]) / 1000:.2f}" if own is not None else "?"
-    where = f"{sent['shelved']} of them on the shelf"
+    where = f"{sent['pooled']} of them in the holding pool"
     print(f"  of parked jobs, {where}; slurmctld's own time {own_ms} ms")
     show("memory of the daemon", mb, "< 300 MB", mb < 300, " MB")
     print(controller.sh("grep -c ' -> ' /var/log/cluster/selectd.log || true").strip(), "placed")

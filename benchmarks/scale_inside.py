@@ -138,8 +138,8 @@ def updates() -> None:
     start = time.perf_counter()
     refused = client.update_jobs(sent)
     per_update = (time.perf_counter() - start) / max(1, len(sent))
-    shelved = sum(job.holding_pool is not None for job in parked)
-    found = {"updates": len(sent), "refused": len(refused), "shelved": shelved}
+    pooled = sum(job.holding_pool is not None for job in parked)
+    found = {"updates": len(sent), "refused": len(refused), "pooled": pooled}
     json.dump(found | {"update_s": per_update}, sys.stdout)
 
 

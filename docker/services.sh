@@ -97,7 +97,7 @@ mode() {
     plain)
         install_filter $etc/job_submit_plain.lua
         rm -f /etc/slurm/prolog.d/*gpu-aware* /etc/slurm/epilog.d/*gpu-aware*
-        install -m 755 $etc/hook-noop.sh /etc/slurm/resv.d/50-gpu-aware-shelf
+        install -m 755 $etc/hook-noop.sh /etc/slurm/resv.d/50-gpu-aware-pool
         down selectd TERM
         ;;
     aware)

@@ -45,13 +45,13 @@ CLI_HEAD = """\
 
 Written by `docs/generate.py` from the commands themselves; do not edit.
 
-| command | for whom |
+| command | for |
 | --- | --- |
 | `gpu-aware explain`, `gpu-aware queue`, `gpu-aware status`, `gpu-aware place` | everybody |
 | `gpu-aware simulate`, `gpu-aware report` | everybody; of the history what `sacct` shows |
 | `gpu-aware setup`, `gpu-aware doctor`, `gpu-aware release`, `gpu-aware selectd` | administrators |
 | `gpu-aware-profile` | administrators: measure GPUs, show, import and export |
-| `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it; nobody else needs to |
+| `gpu-aware-clock` | Slurm's prolog and epilog on compute nodes call it |
 
 Results go to stdout, everything else to stderr. Everything that prints a table also has `--json`.
 Exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted; `gpu-aware doctor`
@@ -128,7 +128,7 @@ def slurm_example() -> str:
     """etc/examples/slurm.conf: our lines only."""
     scripts = {
         "Prolog": "/etc/slurm/prolog.d/50-gpu-aware",
-        "ResvProlog": "/etc/slurm/resv.d/50-gpu-aware-shelf",
+        "ResvProlog": "/etc/slurm/resv.d/50-gpu-aware-pool",
         "Epilog": "/etc/slurm/epilog.d/50-gpu-aware",
     }
     values = render.slurm_settings(Config(), SlurmConf(), scripts).values

@@ -26,7 +26,7 @@ MAX_NAME = 64
 LICENCE = "gpuaware"
 RESERVATION = "gpuaware_gate"
 """Default names of the gate's licence and reservation."""
-HOLDING_POOL = "gpuaware_shelf"
+HOLDING_POOL = "gpuaware_pool"
 """Licence of the reservations in which parked jobs wait; their names begin with it."""
 EXTRA_CLOCK = "freq="
 """How the entry of Extra begins that sets a job's clock."""

@@ -1,4 +1,4 @@
-"""Lock files that only their owner can open: whoever can open a file can hold a lock on it.
+"""Lock files that only their owner can open: a user that can open a file can hold its lock.
 
 Standard library only, and little of it: the clock hooks import this (`clocks`).
 """

@@ -23,7 +23,7 @@ local base = dofile(here .. "gpu_aware_base.lua")
 local comment = dofile(here .. "gpu_aware_comment.lua")
 local defer = dofile(here .. "gpu_aware_defer.lua")
 local forbidden = dofile(here .. "gpu_aware_forbidden.lua")
-local left_to_slurm = dofile(here .. "gpu_aware_left.lua")
+local unsupported = dofile(here .. "gpu_aware_unsupported.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
 local settings = dofile(here .. "gpu_aware_settings.lua")
 local number32 = base.number32
@@ -144,7 +144,7 @@ local function decide_submit(job, uid, conf)
         local text = "gpu-aware: this job is left to Slurm, which picks its GPUs: " .. reason
         return { text = text, new = new, environment = environment }
     end
-    local reason = left_to_slurm.left_reason(job, parts, besides, hints, conf)
+    local reason = unsupported.reason(job, parts, besides, hints, conf)
     if reason then
         return left(reason)
     end

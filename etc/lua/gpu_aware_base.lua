@@ -43,7 +43,7 @@ function B.is_record(text)
     return type(text) == "string" and text:sub(1, #rules.record) == rules.record
 end
 
---- A job whose fields are read from Slurm once: it copies a text each time, and a script may have
+--- A job with fields that are read from Slurm once: it copies a text each time, and a script may have
 --- megabytes.
 function B.read_once(job)
     return setmetatable({}, {

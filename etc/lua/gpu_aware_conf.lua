@@ -12,7 +12,7 @@ return {
     submit_file = "/var/spool/slurm-gpu-aware/submitted",
     -- GRES types in requests that are GPU models: gpu:a100:2 becomes feature gpu_a100.
     models = {},
-    -- Park GPU jobs whose comment is not ours, too (site.park_uncommented).
+    -- Park GPU jobs with a comment that is not ours, too (site.park_uncommented).
     park_uncommented = true,
     -- GPUs of the largest node; a larger --gpus must spread evenly over nodes.
     max_gpus_per_node = 8,

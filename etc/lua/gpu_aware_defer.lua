@@ -1,10 +1,10 @@
 --[[
-A begin time some seconds ahead, for batch jobs that come while parked jobs wait on the shelf.
+A begin time some seconds ahead, for batch jobs that come while others wait in the holding pool.
 
 Slurm's main scheduler tries each new job at every node of its partition before it finds that the
 gate's licence is missing: 15 ms on 2,000 nodes, with slurmctld's locks held. It does not try a job
-that may not begin yet, and by then the selector has put it on the shelf, or placed it and let it
-begin at once. Until when there is a shelf says a file that the selector writes beside submit_file;
+that may not begin yet, and by then the selector has put it in the holding pool, or placed it and let
+it begin at once. A file that the selector writes beside submit_file says until when jobs wait there;
 a selector that has gone does not renew it. Lua does not see --deadline.
 ]]
 

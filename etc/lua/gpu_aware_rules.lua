@@ -10,7 +10,7 @@ return {
     max_name = 64,
     licence = "gpuaware",
     reservation = "gpuaware_gate",
-    holding_pool = "gpuaware_shelf",
+    holding_pool = "gpuaware_pool",
     extra_clock = "freq=",
     comment_keys = { "class", "bw", "pattern", "gpus", "freq", "model", "place" },
     bandwidths = { "high", "low" },

@@ -1,4 +1,4 @@
-"""What every command is given: where the configuration stands."""
+"""Context of every command: the place of the configuration."""
 
 from __future__ import annotations
 

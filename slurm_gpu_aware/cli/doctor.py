@@ -1,4 +1,4 @@
-"""``gpu-aware doctor``: is everything in place, and if not, what to do."""
+"""``gpu-aware doctor``: checks of a live cluster, with cures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, print_json, table
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.deploy.check import Check
+    from slurm_gpu_aware.deploy.doctor_context import Check
 
 __all__ = ["SOMETHING_WRONG", "command"]
 
@@ -33,7 +33,7 @@ def command(context: Context, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from slurm_gpu_aware.deploy.checks import run_checks
+    from slurm_gpu_aware.deploy.doctor import run_checks
 
     found = run_checks(context.config(check_policies=True))
     if as_json:

@@ -1,4 +1,4 @@
-"""Where the programs start. Ctrl-C while their modules are being imported is no traceback.
+"""Entry points of the programs. Ctrl-C while their modules are imported is no traceback.
 
 Nothing but the standard library's smallest modules is imported here before the handler is set.
 """

@@ -1,4 +1,4 @@
-"""``gpu-aware explain``: why a job got what it got, or why it waits."""
+"""``gpu-aware explain``: why a job got its GPUs, or why it waits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
 
     Shows what was asked, which cells of the locality x variability matrix were tried, which sets
     were considered, what was chosen, the predicted slowdown, how long it took, and what happened
-    since. Works for every user; the exit code is 1 if nobody knows the job.
+    since. Works for every user; the exit code is 1 if the job is unknown.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_gpu_aware.cli.output import pairs, paragraph, table
 from slurm_gpu_aware.cli.values import MAX_ROWS, flat, rows, short
-from slurm_gpu_aware.selector.explanation import OPEN
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.time_text import age, stamp
 
 __all__ = ["explain_text", "place_text"]
@@ -29,7 +29,7 @@ def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool
 def explain_text(answer: Mapping[str, Any]) -> str:
     """What ``explain`` prints of a job; ``answer``: what it prints as JSON, and ``away``."""
     job_id, state = answer["job_id"], answer["state"]
-    over = state in OPEN and answer["slurm"] is not None and answer["slurm"]["ended"]
+    over = state in OPEN_DECISION and answer["slurm"] is not None and answer["slurm"]["ended"]
     blocks = [f"Job {job_id}: {'ended' if over else state}"]
     if answer["tasks"]:
         blocks.append(_tasks_text(answer["tasks"]))
@@ -48,7 +48,7 @@ def explain_text(answer: Mapping[str, Any]) -> str:
         blocks.append(_left_to_slurm(answer["slurm"], answer["events"]))
     elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
         blocks.append(_alone(answer["events"]))
-    if state in OPEN and answer["slurm"] is not None:
+    if state in OPEN_DECISION and answer["slurm"] is not None:
         blocks += _unrecorded(answer)
     if state == "parked":
         blocks.append(_parked_text(answer))
@@ -143,8 +143,9 @@ def _parked_text(answer: Mapping[str, Any]) -> str:
         slurm = answer["slurm"] or {}
         reason = slurm.get("reason")
         newest = answer["decisions"][-1] if answer["decisions"] else {}
-        if newest.get("state") == "failed":
-            why = (newest.get("outcome") or {}).get("why") or "no reason was recorded"
+        outcome = newest.get("outcome") or {}
+        if newest.get("state") == "waiting" and outcome.get("step") == "prepare":
+            why = outcome.get("why") or "no reason was recorded"
             text = f"It could not be placed: {why}."
             return paragraph(f"{text} {away or 'The next round tries again.'}")
         if reason and reason not in ("Licenses", "Priority", "Resources", "None"):

@@ -1,4 +1,4 @@
-"""``gpu-aware queue``: parked jobs in order, with the reason, and those just placed."""
+"""``gpu-aware queue``: parked jobs in order, each with its reason, and placed jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpu-aware setup --roll`` and ``--undo``: what a person sees of a rollout."""
+"""``gpu-aware setup --roll`` and ``--undo``: questions and texts of a rollout."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from slurm_gpu_aware.deploy.restore_all import restore_all
 from slurm_gpu_aware.deploy.rollout import Rollout
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope
 from slurm_gpu_aware.deploy.rollout_state import StateFile, Summary
+from slurm_gpu_aware.deploy.rollout_waits import Waits
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.instance_lock import hold_lock
 from slurm_gpu_aware.slurm.client import open_client
@@ -69,9 +70,8 @@ def run_rollout(
             _restore_all(config)
         with _signals() as stopping:
             register_s = config.setup.register_timeout_s
-            work = Rollout(
-                control, site, state, undo=undo, say=say, stopping=stopping, register_s=register_s
-            )
+            waits = Waits(control, say, stopping, register_s)
+            work = Rollout(control, site, state, waits, undo=undo)
             summary = work.run(scope)
     _report(summary, as_json)
     if undo:  # what ran on these nodes may have been requeued

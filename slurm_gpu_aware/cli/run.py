@@ -1,4 +1,4 @@
-"""A group of commands and how it is run: late imports, exit codes, no traceback for our errors."""
+"""Groups of commands: late imports, exit codes, no traceback for our errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpu-aware setup``: write what Slurm has to know about us."""
+"""``gpu-aware setup``: options and texts of installation and rollout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, say
 
 if TYPE_CHECKING:
+    from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.deploy.install import Plan
 
 __all__ = ["command"]
@@ -67,9 +68,9 @@ def command(
 
     --roll does change them, under no running job: it drains a node, waits until it is empty,
     writes its lines in slurm.conf and gres.conf, runs setup.distribute, reconfigures Slurm, sees
-    that the node registered, resumes it, and takes the next. Nodes that somebody else drained, or
-    that are down, are skipped. --undo goes back. Both can be interrupted (Ctrl-C, kill -9) and
-    go on when started again; without --nodes or --partition with the same nodes. --json prints
+    that the node registered, resumes it, and takes the next. Nodes that were drained for another
+    reason, or are down, are skipped. --undo goes back. Both can be interrupted (Ctrl-C, kill -9)
+    and go on when started again; without --nodes or --partition with the same nodes. --json prints
     what became of each node.
 
     Exit codes of --roll and --undo: 0 all nodes are as they should be; 1 a node failed and was
@@ -92,13 +93,20 @@ def command(
         raise click.exceptions.Exit(code)
     if nodes or partition or as_json:
         raise click.UsageError("--nodes, --partition and --json need --roll or --undo")
+    if output is not None and install:
+        raise click.UsageError("--output and --install exclude each other")
+    _write(context.config(check_policies=True), slurm_dir, unit_dir, output, install, yes)
+
+
+def _write(
+    config: Config, slurm_dir: Path, unit_dir: Path, output: Path | None, install: bool, yes: bool
+) -> None:
+    """Show the changes; write them if that was asked for."""
     from slurm_gpu_aware.deploy import files
     from slurm_gpu_aware.deploy import install as work
     from slurm_gpu_aware.deploy.find_site import find_site
 
-    if output is not None and install:
-        raise click.UsageError("--output and --install exclude each other")
-    site, about_profile = find_site(context.config(check_policies=True), slurm_dir, unit_dir)
+    site, about_profile = find_site(config, slurm_dir, unit_dir)
     if about_profile:
         say(paragraph(about_profile))
     plan = work.for_output(site, output) if output is not None else work.in_place(site)
@@ -174,7 +182,7 @@ def _files(count: int) -> str:
 
 
 def _may_overwrite(count: int) -> bool:
-    """Ask; where nobody can answer (the end of stdin) the answer is no, Ctrl-C stays what it is."""
+    """Ask; at the end of stdin the answer is no, and Ctrl-C stays Ctrl-C."""
     try:
         return click.confirm(f"Overwrite {_files(count)}?", err=True)
     except click.Abort as exc:

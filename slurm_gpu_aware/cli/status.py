@@ -1,4 +1,4 @@
-"""``gpu-aware status``: does it run, what does it hold, how old is what it knows."""
+"""``gpu-aware status``: gate, heartbeat, numbers of jobs, last rounds, age of the profile."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def command(context: Context, count: int, as_json: bool) -> None:
     if jobs is not None:
         parked = parked_of(jobs)
         answer["parked"] = len(parked)
-        answer["on_the_shelf"] = sum(job.shelved for job in parked)
+        answer["in_holding_pool"] = sum(job.pooled for job in parked)
     states = [d.state for d in still_open(decisions, jobs, away=silence is not None)]
     answer["placed"] = {state: states.count(state) for state in _SHOWN_STATES}
     if as_json:
@@ -81,7 +81,7 @@ def _from_store(reader: Reader, count: int) -> dict[str, Any]:
     return {
         "rounds": [{name: getattr(r, name) for name in _ROUND} for r in rounds],
         "parked": rounds[0].waiting if rounds else None,
-        "on_the_shelf": None,
+        "in_holding_pool": None,
         "gate_events": [event_json(e) for e in reader.ledger.events("")[-3:]],
         "profile": {
             "nodes": len(profile.taken_at),
@@ -143,8 +143,8 @@ def _selector_text(
 def _parked_text(answer: Mapping[str, Any]) -> str:
     if answer["parked"] is None:
         return "unknown"
-    shelved = answer["on_the_shelf"]
-    return f"{answer['parked']}" + (f", {shelved} of them on the shelf" if shelved else "")
+    pooled = answer["in_holding_pool"]
+    return f"{answer['parked']}" + (f", {pooled} of them in the holding pool" if pooled else "")
 
 
 def _gate_text(gate: Mapping[str, Any] | None) -> str:

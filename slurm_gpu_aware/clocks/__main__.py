@@ -1,4 +1,4 @@
-"""Starts the program, also as a file without site-packages: ``python3 -IS .../__main__.py``."""
+"""Start of the program, also as a file without site-packages: ``python3 -IS .../__main__.py``."""
 
 import os
 import sys

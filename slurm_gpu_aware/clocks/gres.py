@@ -1,4 +1,4 @@
-"""Which GPUs a job may have a clock of its own on, as far as gres.conf says it.
+"""GPUs on which a job may have a clock of its own, as far as gres.conf says it.
 
 The prolog learns a job's GPUs from its Extra field, since Slurm names only some of them (see
 `job.parse_extra`). Where the filter is out of order a user can write that field, so nothing is

@@ -1,4 +1,4 @@
-"""What prolog and epilog do: lock the clocks of a job's GPUs, and reset them.
+"""Prolog and epilog: lock the clocks of a job's GPUs, and reset them.
 
 The clock comes in the job's Extra field (``freq=MHZ``, or ``freq=MHZ@0+3`` with the GPUs), the GPUs
 otherwise in ``SLURM_JOB_GPUS``; no call to slurmctld is made.
@@ -18,7 +18,7 @@ from __future__ import annotations
 from slurm_gpu_aware.clocks.driver import Result, indices_here, lock_clocks, reset_clocks
 from slurm_gpu_aware.clocks.gres import NodeGres, agreed_gpus
 from slurm_gpu_aware.clocks.job import Asked, Job, Record, parse_extra, parse_gpus
-from slurm_gpu_aware.clocks.notes import NOBODY, Note, Notes
+from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.steps import has_step
 
 TYPE_CHECKING = False
@@ -196,7 +196,7 @@ def reset_all(
     ``every``: all GPUs of the node, whether noted or not (the notes themselves may be lost); this
     undoes clocks that the site set, too.
     """
-    job = Job({**env, "SLURM_JOB_ID": NOBODY})
+    job = Job({**env, "SLURM_JOB_ID": NO_JOB})
     methods = {index: note.method for index, note in notes.all().items()}
     if every:
         methods = dict.fromkeys(indices_here(limit_s)) | methods

@@ -1,4 +1,4 @@
-"""What Slurm tells a hook of its job. Every value goes through a strict grammar."""
+"""The job as Slurm describes it to a hook. Every value goes through a strict grammar."""
 
 from __future__ import annotations
 

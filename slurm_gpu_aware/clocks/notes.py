@@ -15,11 +15,11 @@ import time
 
 from slurm_gpu_aware.lockfile import open_lock
 
-__all__ = ["METHODS", "NOBODY", "Note", "Notes"]
+__all__ = ["METHODS", "NO_JOB", "Note", "Notes"]
 
 METHODS = ("locked", "application")
 """Ways to set a clock: locked clocks, or (before Volta) application clocks."""
-NOBODY = "0"
+NO_JOB = "0"
 """Job of a note that cannot be read."""
 _LOCK = ".lock"
 _LONGEST = 200
@@ -40,7 +40,7 @@ class Note:
         self.method = method
         """One of METHODS; None: not known (yet)."""
         self.ended = ended
-        """The job's epilog ran: a clock that is still locked has to go, whoever comes first."""
+        """The job's epilog ran: the next hook resets a clock that is still locked."""
         self.tried_at = tried_at
         """When a hook of another job tried to reset it, in vain. Units: Unix seconds."""
 
@@ -99,7 +99,7 @@ class Notes:
         return found
 
     def _read(self, name: str) -> Note:
-        """One that cannot be read belongs to nobody: any hook resets that GPU."""
+        """One that cannot be read belongs to no job: any hook resets that GPU."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             handle = os.open(name, flags, dir_fd=self._fd)
@@ -115,7 +115,7 @@ class Notes:
                 None if tried_at == "-" else float(tried_at),
             )
         except (OSError, ValueError):
-            return Note(NOBODY, ended=True)
+            return Note(NO_JOB, ended=True)
 
     def alone(self, wait_s: float) -> Held:
         """While no other hook is at work here; False: some were, for as long as we waited."""
@@ -127,7 +127,7 @@ class Notes:
 
 
 class Held:
-    """A lock for a ``with`` block, whose value says whether it was got.
+    """A lock for a ``with`` block; the value of the block says whether the lock was got.
 
     Without a lock file (None), or on a file system without locks, nothing is held off.
     """

@@ -1,4 +1,4 @@
-"""What the hooks did, one line of JSON each: in the spool for the selector, and in syslog."""
+"""Records of the hooks, one line of JSON each: in the spool for the selector, and in syslog."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def spool(
 
 
 def _open(file: str) -> int:
-    """Open for appending; a link, or a file that somebody else put there, is refused.
+    """Open for appending; a link, or a file of another user, is refused.
 
     The folder may be writable for others (a shared one), and we are root.
     """
@@ -78,7 +78,7 @@ def _rotated(file: str, handle: int, notes: Notes) -> bool:
     """Move a spool file aside; False: it stays the one to write to.
 
     One hook of the node does it, while no other is at work. The lock is that of the notes, because
-    everybody may read the spool file, and so hold a lock on it. A hook that writes to the old file
+    every user may read the spool file, and so hold a lock on it. A hook that writes to the old file
     meanwhile loses nothing: the reader still looks at the end of that.
     """
     with notes.alone(0.0) as alone:

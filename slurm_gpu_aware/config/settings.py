@@ -30,19 +30,19 @@ _ACROSS = 1.5
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """``[site]``: classes and who gets which by default."""
+    """``[site]``: classes, and the default class of a job."""
 
     classes: tuple[str, ...] = ("A", "B", "C")
     """Application classes, most sensitive to variability first."""
     default_class: str = "B"
-    """Class of a job whose comment names none."""
+    """Class of a job that names none."""
     partition_class: Mapping[str, str] = field(default_factory=dict)
     """Partition -> class, before ``default_class``."""
     park_uncommented: bool = True
-    """Park GPU jobs whose comment is not ours, too (with the default class)."""
+    """Park GPU jobs with a comment that is not ours, too (with the default class)."""
     operators: tuple[str, ...] = ()
-    """Users, by name or id, whom the filter lets change gate, nodes and GRES of jobs, beside root
-    and SlurmUser."""
+    """Users, by name or id, that may change gate, nodes and GRES of jobs, beside root and
+    SlurmUser."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class GateConfig:
     Slurm would start them."""
     queue_tests: int = 4_000
     """How often one pass of Slurm's main scheduler may look at a node for a parked job; parked jobs
-    beyond that wait on the shelf. 12,000 are about 0.1 s of slurmctld's time."""
+    beyond that wait in the holding pool. 12,000 are about 0.1 s of slurmctld's time."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.check import Check, DoctorContext, failed, ok, warning, words
+from slurm_gpu_aware.deploy.doctor_context import Check, DoctorContext, failed, ok, warning, words
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.errors import AwareError, StoreError
@@ -166,7 +166,7 @@ def check_coverage(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_scripts(g: DoctorContext) -> Iterable[Check]:
-    """Prolog and epilog set and reset clocks; ResvProlog empties a shelf that opens."""
+    """Prolog and epilog set and reset clocks; ResvProlog empties the holding pool when it opens."""
     for kind, key in SCRIPT_KEYS.items():
         files = [Path(f) for value in _values(g.slurm, key) for f in glob(value)]
         without = "clocks stay at their default"
@@ -229,7 +229,7 @@ def check_events(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_permissions(g: DoctorContext) -> Iterable[Check]:
-    """SlurmUser, who runs the selector, can write the store."""
+    """SlurmUser, as which the selector runs, can write the store."""
     path, user = g.config.store.path, g.slurm_user
     if not path.parent.is_dir():
         cure = f"install -d -o {user} {path.parent}"

@@ -8,10 +8,18 @@ from pathlib import Path
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.check import Check, DoctorContext, failed, ok, skipped, warning, words
+from slurm_gpu_aware.deploy.doctor_context import (
+    Check,
+    DoctorContext,
+    failed,
+    ok,
+    skipped,
+    warning,
+    words,
+)
 from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER, filter_files, operators
 from slurm_gpu_aware.deploy.lua_files import lua_conf
-from slurm_gpu_aware.gate import holding_pool as shelf
+from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.liveness import longest_silence_s
 from slurm_gpu_aware.slurm.commands import run_command
@@ -85,17 +93,18 @@ def check_settings(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_licence(g: DoctorContext) -> Iterable[Check]:
-    """The gate's licence is configured, and that of the shelf."""
+    """The gate's licence is configured, and that of the holding pool."""
     name, wanted = g.config.gate.licence, g.config.gate.licence_count
-    if shelf.LICENCE not in [re.split(r"[:*=]", w)[0] for w in words(g.slurm.get("Licenses"))]:
+    licences = words(g.slurm.get("Licenses"))
+    if LICENCE not in [re.split(r"[:*=]", word)[0] for word in licences]:
         yield warning(
-            "shelf",
-            f"slurm.conf has no licence {shelf.LICENCE}: on large clusters many parked jobs cost"
+            "holding pool",
+            f"slurm.conf has no licence {LICENCE}: on large clusters many parked jobs cost"
             " slurmctld time",
-            f"add {shelf.LICENCE}:{shelf.LICENCE_COUNT} to Licenses ('gpu-aware setup"
+            f"add {LICENCE}:{LICENCE_COUNT} to Licenses ('gpu-aware setup"
             " --install'), scontrol reconfigure",
         )
-    for word in words(g.slurm.get("Licenses")):
+    for word in licences:
         parts = re.split(r"[:*=]", word)
         if parts[0] == name:
             count = int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 1
@@ -206,7 +215,7 @@ def _squeeze(lua: str) -> str:
 
 
 def _set(table: str, key: str) -> set[str]:
-    """Values of a list, in any order; without root, who always may."""
+    """Values of a list, in any order; without root, which is always an operator."""
     return set((_entry(table, key) or "").strip("{}").split(",")) - {"", _ROOT}
 
 

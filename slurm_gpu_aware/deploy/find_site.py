@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.deploy.install import OWN_FILTER, Site, sockets
+from slurm_gpu_aware.deploy.conf_nodes import conf_nodes
+from slurm_gpu_aware.deploy.install import OWN_FILTER, Site
 from slurm_gpu_aware.deploy.render import NodeGpus, usable_model
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import gpu_names, seen_only
@@ -47,21 +48,21 @@ def profiled_nodes(config: Config, conf: SlurmConf) -> tuple[tuple[NodeGpus, ...
             f"note: left out, because no sweep has seen them: {gpu_names(left_out)}. Sweep"
             " these nodes, or 'gpu-aware-profile forget' what is not there."
         )
-    known = sockets(conf)
+    known = conf_nodes(conf)
     nodes = []
     for name in sorted({node for node, _ in profile.gpus}):
         slots = sorted(slot for node, slot in profile.gpus if node == name)
         records = [profile.gpus[name, slot] for slot in slots]
         models = {usable_model(r.model) for r in records}
-        count, cores = known.get(name, (None, None))
+        there = known.get(name)
         nodes.append(
             NodeGpus(
                 name=name,
                 indices=tuple(slots),
                 model=models.pop() if len(models) == 1 else None,
                 numa=tuple(r.numa for r in records),
-                sockets=count,
-                cores_per_socket=cores,
+                sockets=there.sockets if there else 0,
+                cores_per_socket=there.cores_per_socket if there else 0,
             )
         )
     return tuple(nodes), note

@@ -1,4 +1,4 @@
-"""From ``Gres=gpu:v100:4`` to one GRES type per GPU and back, as texts of slurm.conf and gres.conf.
+"""Indexing: ``Gres=gpu:v100:4`` to one GRES type per GPU and back, in slurm.conf and gres.conf.
 
 Pure. A record of several nodes is split into one for the nodes that stay plain and one for those
 that are indexed; all other parameters are kept.
@@ -133,7 +133,7 @@ def read_site(
 
     Parameters
     ----------
-    profile : measured nodes, for those whose GPUs Slurm detects by itself.
+    profile : measured nodes; used where Slurm detects the GPUs of a node by itself.
     """
     slurm = ConfFiles(slurm_conf)
     gres = ConfFiles(gres_conf, missing_ok=True)

@@ -1,4 +1,4 @@
-"""What ``gpu-aware setup`` would write, as a list of changes, and writing them safely.
+"""Installation: what ``gpu-aware setup`` writes, as a list of changes.
 
 Nothing here changes the GRES types of a node that slurm.conf already knows with GPUs: Slurm would
 kill or requeue the jobs that run on it. Such nodes get lines to apply by hand on a drained node.
@@ -12,22 +12,23 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
+from slurm_gpu_aware.deploy.conf_nodes import ConfNode, conf_nodes
 from slurm_gpu_aware.deploy.files import Change, shipped
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.names import slot_of
+from slurm_gpu_aware.slurm.confblocks import pairs_of
 from slurm_gpu_aware.slurm.conffile import (
     SlurmConf,
     edit_settings,
     outside_block,
     replace_block,
 )
-from slurm_gpu_aware.slurm.gres_line import GresItem, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 __all__ = [
@@ -40,10 +41,8 @@ __all__ = [
     "filter_files",
     "for_output",
     "in_place",
-    "node_states",
     "operators",
     "reload_filter",
-    "sockets",
 ]
 
 OWN_FILTER = "job_submit.lua"
@@ -71,6 +70,11 @@ class Site:
     """Text of the site's job_submit.lua; None: there is none."""
     unit_dir: Path = Path("/etc/systemd/system")
 
+    @cached_property
+    def conf_nodes(self) -> Mapping[str, ConfNode]:
+        """Nodes of slurm.conf."""
+        return conf_nodes(self.conf)
+
     @property
     def user(self) -> str:
         """SlurmUser."""
@@ -87,8 +91,7 @@ class Plan:
 
 def for_output(site: Site, folder: Path) -> Plan:
     """Everything as separate files for review, under ``folder``."""
-    scripts = _scripts(site.slurm_dir)
-    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    settings = _settings(site)
     lines = [f"{key}={value}" for key, value in settings.values.items()]
     nodes = render.node_lines(site.nodes)
     text = "# Merge into slurm.conf.\n" + "\n".join(lines) + "\n"
@@ -97,15 +100,9 @@ def for_output(site: Site, folder: Path) -> Plan:
         text += "".join(f"# {line}\n" for line in nodes)
     changes = [
         Change(folder / "slurm.conf.lines", text),
-        Change(folder / "create-gate.sh", _gate_script(site.config), 0o755),
-        Change(folder / LUA_CONF, _lua_conf(site)),
         Change(folder / CLOCK_CONF, render.clock_conf(_commands() / "gpu-aware-clock")),
-        *(_copy(p, folder / p.name) for p in [*filter_files(), *_own_filter()]),
-        *(
-            _copy(source, folder / target.parent.name / target.name, 0o755)
-            for source, target in scripts
-        ),
-        *_units(site, folder / "systemd"),
+        *_own_files(site, folder, folder / "systemd"),
+        *(_copy(source, folder / source.name) for source in _own_filter()),
     ]
     if site.nodes:
         body = "\n".join(render.gres_lines(site.nodes)) + "\n"
@@ -115,18 +112,13 @@ def for_output(site: Site, folder: Path) -> Plan:
 
 def in_place(site: Site) -> Plan:
     """The site's own files, changed as little as possible."""
-    scripts = _scripts(site.slurm_dir)
-    settings = render.slurm_settings(site.config, site.conf, _script_settings(scripts))
+    settings = _settings(site)
     notes = [*settings.notes, *_profile_notes(site)]
-    changes = [_copy(source, target, 0o755) for source, target in scripts]
-    changes += [_copy(p, site.slurm_dir / p.name) for p in filter_files()]
-    changes.append(Change(site.slurm_dir / LUA_CONF, _lua_conf(site)))
+    changes = _own_files(site, site.slurm_dir, site.unit_dir)
     clock = clock_conf_path(site.config)
     if not clock.exists():  # settings of the site are kept
-        text = render.clock_conf(_commands() / "gpu-aware-clock")
-        changes.append(Change(clock, text))
+        changes.append(Change(clock, render.clock_conf(_commands() / "gpu-aware-clock")))
     changes += _filter(site, notes)
-    changes += _units(site, site.unit_dir)
     changes += _gres(site, notes)
     if site.conf_text is None:
         notes.append(
@@ -138,6 +130,30 @@ def in_place(site: Site) -> Plan:
         changed = edit_settings(site.conf_text, settings.values)
         changes.append(Change(site.slurm_dir / "slurm.conf", changed))
     return Plan(tuple(changes), tuple(notes))
+
+
+def _settings(site: Site) -> render.Settings:
+    """Settings for slurm.conf, our scripts where they will be in place."""
+    scripts = {
+        key: str(site.slurm_dir / kind / source.name)
+        for kind, key in SCRIPT_KEYS.items()
+        for source in shipped(kind)
+    }
+    return render.slurm_settings(site.config, site.conf, scripts)
+
+
+def _own_files(site: Site, folder: Path, unit_dir: Path) -> list[Change]:
+    """Scripts, filter, the filter's configuration and units: files that are ours alone."""
+    return [
+        *(
+            _copy(source, folder / kind / source.name, 0o755)
+            for kind in SCRIPT_KEYS
+            for source in shipped(kind)
+        ),
+        *(_copy(source, folder / source.name) for source in filter_files()),
+        Change(folder / LUA_CONF, _lua_conf(site)),
+        *_units(site, unit_dir),
+    ]
 
 
 def clock_conf_path(config: Config) -> Path:
@@ -174,10 +190,10 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     """gres.conf lines for nodes that slurm.conf already has with one type per GPU."""
     if not site.nodes:
         return []
-    states = node_states(site.conf)
-    ready = [n for n in site.nodes if states.get(n.name) == "indexed"]
-    plain = [n.name for n in site.nodes if states.get(n.name) == "plain"]
-    absent = [n for n in site.nodes if states.get(n.name) is None]
+    there = {name: node for name, node in site.conf_nodes.items() if node.has_gpus}
+    ready = [n for n in site.nodes if n.name in there and there[n.name].indexed]
+    plain = [n.name for n in site.nodes if n.name in there and not there[n.name].indexed]
+    absent = [n for n in site.nodes if n.name not in there]
     if plain:
         notes.append(
             f"{hostlist(plain)} keep their GRES types: changing them under running jobs"
@@ -195,42 +211,14 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     return [Change(site.slurm_dir / "gres.conf", text)]
 
 
-def node_states(conf: SlurmConf) -> dict[str, str]:
-    """Node -> ``indexed`` (one type per GPU) or ``plain``; nodes without GPUs are left out."""
-    out: dict[str, str] = {}
-    for record in conf.nodes:
-        gpus = _gpu_items(record)
-        if gpus:
-            exact = all(slot_of(item.kind) is not None for item in gpus)
-            for name in expand(record["nodename"]):
-                out[name] = "indexed" if exact else "plain"
-    return out
-
-
-def sockets(conf: SlurmConf) -> dict[str, tuple[int, int]]:
-    """Node -> (sockets, cores per socket), for nodes whose line says both."""
-    out: dict[str, tuple[int, int]] = {}
-    for record in conf.nodes:
-        count, cores = record.get("sockets", ""), record.get("corespersocket", "")
-        if count.isdigit() and cores.isdigit():
-            out.update(dict.fromkeys(expand(record["nodename"]), (int(count), int(cores))))
-    return out
-
-
 def _described(lines: Iterable[str]) -> set[str]:
-    """Nodes whose GPUs the site's own gres.conf lines describe."""
+    """Nodes with GPUs that the site's own gres.conf lines describe."""
     out: set[str] = set()
     for line in lines:
-        fields = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line.split("#", 1)[0]))
-        lower = {k.lower(): v for k, v in fields.items()}
-        if lower.get("name", "").lower() == "gpu" and "nodename" in lower:
-            out.update(expand(lower["nodename"]))
+        fields = {key.lower(): value for key, value in pairs_of(line.split("#", 1)[0])}
+        if fields.get("name", "").lower() == "gpu" and "nodename" in fields:
+            out.update(expand_hostlist(fields["nodename"]))
     return out
-
-
-def expand(hosts: str) -> list[str]:
-    """Node names of a host list: ``n[1-2,5],x`` -> n1 n2 n5 x. Raises SourceError."""
-    return list(expand_hostlist(hosts))
 
 
 def _profile_notes(site: Site) -> list[str]:
@@ -245,24 +233,16 @@ def _profile_notes(site: Site) -> list[str]:
 def _lua_conf(site: Site) -> str:
     allowed = dict.fromkeys([site.config.placement.policy, *site.config.placement.allowed])
     models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
+    with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
     return lua_conf(
         site.config,
         policies=list(allowed),
         models=sorted(models),
         max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
-        max_cpus_per_node=_most(_cpus(node) for node in _gpu_records(site.conf)),
-        max_memory_mb_per_node=_most(_number(n, "realmemory") for n in _gpu_records(site.conf)),
+        max_cpus_per_node=_most(node.cpus for node in with_gpus),
+        max_memory_mb_per_node=_most(node.memory_mb for node in with_gpus),
         operators=operators(site.config, site.user),
     )
-
-
-def _gpu_records(conf: SlurmConf) -> list[Mapping[str, str]]:
-    """Node lines of slurm.conf with GPUs."""
-    return [record for record in conf.nodes if _gpu_items(record)]
-
-
-def _gpu_items(record: Mapping[str, str]) -> list[GresItem]:
-    return [item for item in parse_gres(record.get("gres", "")) if item.name == "gpu"]
 
 
 def _most(values: Iterable[int]) -> int:
@@ -271,33 +251,18 @@ def _most(values: Iterable[int]) -> int:
     return max(known) if known and all(known) else 0
 
 
-def _number(record: Mapping[str, str], key: str) -> int:
-    value = record.get(key, "")
-    return int(value) if value.isascii() and value.isdigit() else 0
-
-
-def _cpus(record: Mapping[str, str]) -> int:
-    """CPUs of a node line, at least what Slurm makes of it; 0: the line does not say."""
-    boards = (_number(record, "boards") or 1) * _number(record, "socketsperboard")
-    sockets = _number(record, "sockets") or boards
-    cores = (_number(record, "corespersocket") or 1) * (_number(record, "threadspercore") or 1)
-    return max(_number(record, "cpus"), _number(record, "procs"), sockets * cores)
-
-
 def _unfeatured(site: Site) -> set[str]:
     """Models that stay GRES types in requests: some node has them plain, without the feature.
 
     ``gpu-aware setup --roll`` gives all nodes the feature before it tells the filter.
     """
-    states = node_states(site.conf)
-    models = {n.name: n.model for n in site.nodes if n.model}
     found: set[str] = set()
-    for record in site.conf.nodes:
-        features = (record.get("features") or record.get("feature") or "").split(",")
-        for name in expand(record["nodename"]):
-            model = models.get(name)
-            if model and states.get(name) == "plain" and render.feature_of(model) not in features:
-                found.add(model)
+    for node in site.nodes:
+        there = site.conf_nodes.get(node.name)
+        if node.model is None or there is None or not there.has_gpus or there.indexed:
+            continue
+        if render.feature_of(node.model) not in there.features:
+            found.add(node.model)
     return found
 
 
@@ -305,7 +270,7 @@ def operators(config: Config, slurm_user: str) -> list[int]:
     """User ids that pass all checks of the filter: root, SlurmUser, ``site.operators``.
 
     Without SlurmUser's the filter would refuse what the selector does. Raises ConfigError for a
-    user whom the host does not know.
+    user that the host does not know.
     """
     found = {0}
     for key, name in (
@@ -320,26 +285,6 @@ def operators(config: Config, slurm_user: str) -> list[int]:
             where = "slurm.conf" if key == "SlurmUser" else str(file)
             raise ConfigError(f"{where}: {key}: no such user on this host: {name!r}") from None
     return sorted(found)
-
-
-def _scripts(slurm_dir: Path) -> list[tuple[Path, Path]]:
-    """(shipped prolog, epilog or script for reservations, where it goes)."""
-    return [
-        (source, slurm_dir / kind / source.name) for kind in SCRIPT_KEYS for source in shipped(kind)
-    ]
-
-
-def _script_settings(scripts: Iterable[tuple[Path, Path]]) -> dict[str, str]:
-    return {SCRIPT_KEYS[target.parent.name]: str(target) for _, target in scripts}
-
-
-def _gate_script(config: Config) -> str:
-    words = " ".join(render.gate_command(config))
-    return (
-        "#!/bin/sh\n# The selector creates the gate when it starts; this is the same by hand.\n"
-        "# It ends by itself unless the selector renews it.\n"
-        f"exec {words}\n"
-    )
 
 
 def _units(site: Site, folder: Path) -> list[Change]:

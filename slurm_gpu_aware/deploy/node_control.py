@@ -1,4 +1,4 @@
-"""Nodes that are moved to other GRES types: who uses them, and jobs whose request has to follow."""
+"""Slurm's side of a rollout: nodes, the jobs on them, and requests by GPU type."""
 
 from __future__ import annotations
 

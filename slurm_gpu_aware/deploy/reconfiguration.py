@@ -1,12 +1,13 @@
-"""``scontrol reconfigure`` that loses no job, whatever becomes of slurmctld meanwhile.
+"""Reconfiguration of Slurm that loses no job, whatever becomes of slurmctld meanwhile.
 
 A job that slurmctld allocates in the moment before it starts anew is never launched: it stays
 RUNNING with reason Prolog. Nor is one that a slurmd is told to launch when it reads its files, a
 moment after slurmctld. So a reservation of all nodes keeps jobs from starting until the slurmds
 have begun anew; it ends by itself if we are killed.
 
-Some releases of Slurm can hang when they are reconfigured (docs/internals/slurm.md). slurmctld then
-has to be restarted by hand, and the slurmds have not been told: it is done once more.
+Some releases of Slurm can hang when they are reconfigured (docs/internals/slurm.md). An
+administrator then has to restart slurmctld, and the slurmds have not been told: it is done once
+more.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LOST = re.compile(
     r"|message (?:send|receive) failure",
     re.IGNORECASE,
 )
-"""Nobody said no: slurmctld was too slow to answer, hangs, or has died."""
+"""Slurm has not refused: slurmctld was too slow to answer, hangs, or has died."""
 _HANGS = (
     "slurmctld has not answered for {silent:.0f} s, since 'scontrol reconfigure' ({error}). Look at"
     " its log: if it ended, mend what it complains of and start it. If it runs and the log does not"
@@ -47,7 +48,7 @@ class Reconfiguration:
     Parameters
     ----------
     client : Slurm.
-    say : takes a line for the person who waits.
+    say : takes a line of progress.
     stopping : asked while slurmctld does not answer; True gives up.
     tell : runs ``scontrol reconfigure``, as an administrator would. Raises SourceError.
     clock, now, pause : Unix time; seconds of a monotonic clock; wait for seconds.

@@ -22,7 +22,6 @@ __all__ = [
     "NodeGpus",
     "Settings",
     "clock_conf",
-    "gate_command",
     "gres_lines",
     "node_lines",
     "slurm_settings",
@@ -37,7 +36,7 @@ SCHEDULER = {
 WITHOUT = {
     "Prolog": "clocks are not set",
     "Epilog": "clocks are not reset",
-    "ResvProlog": "jobs on the shelf go before all others while the selector is away",
+    "ResvProlog": "jobs in the holding pool go before all others while the selector is away",
 }
 """What happens without a script of ours."""
 
@@ -53,9 +52,9 @@ class NodeGpus:
     """As users name it (``a100``); None: unknown or mixed."""
     numa: tuple[int | None, ...] = ()
     """NUMA node of each GPU, parallel to ``indices``."""
-    sockets: int | None = None
-    cores_per_socket: int | None = None
-    """Slurm's view of the node; None: unknown, then gres.conf gets no ``Cores=``."""
+    sockets: int = 0
+    cores_per_socket: int = 0
+    """Slurm's view of the node; 0: unknown, then gres.conf gets no ``Cores=``."""
 
     def cores(self, position: int) -> str | None:
         """``Cores=`` of the GPU at a position of ``indices``; None if it is not known.
@@ -204,24 +203,6 @@ def _with_scheduler(have: str | None) -> str:
     given = {w.partition("=")[0] for w in words}
     added = [f"{name}={value}" for name, (value, _) in SCHEDULER.items() if name not in given]
     return ",".join(words + added)
-
-
-def gate_command(config: Config) -> list[str]:
-    """The command that creates the gate by hand; the selector does the same when it starts."""
-    gate = config.gate
-    minutes = -(-gate.lease_s // 60)
-    return [
-        "scontrol",
-        "create",
-        "reservation",
-        f"reservationname={gate.reservation}",
-        f"licenses={gate.licence}:{gate.licence_count}",
-        "starttime=now",
-        f"duration={minutes}",
-        "users=root",
-        "flags=ANY_NODES",
-        "nodecnt=0",
-    ]
 
 
 def clock_conf(command: Path) -> str:

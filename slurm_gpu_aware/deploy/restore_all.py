@@ -1,7 +1,7 @@
 """Restore of all placed jobs that wait, without the selector: they are left to Slurm.
 
-For a site that takes us out: such a job asks for GPUs by index types, which will be gone. The same
-holds for one that ran and was requeued after the selector had stopped.
+For a site that removes slurm-gpu-aware: a placed job asks for GPUs by index types, which will be
+gone. So does one that ran and was requeued after the selector had stopped.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Restored:
 
     opened: list[str] = field(default_factory=list)
     wrong: dict[str, str] = field(default_factory=dict)
-    """Jobs that could not be given back, and why."""
+    """Job -> why it could not be restored."""
     kept: list[str] = field(default_factory=list)
     """Jobs that were not touched, for the reason ``kept_why``."""
     kept_why: str = ""
 
 
 def restore_all(client: SlurmClient, config: Config) -> Restored:
-    """Give all placed jobs that wait their original request, and open their gate for good.
+    """Restore the original request of all placed jobs that wait, and open their gate for good.
 
-    The gate is held meanwhile, and no selector can start. If one runs, nothing is done: it looks
-    after such jobs itself. Raises SourceError if Slurm does not answer.
+    The gate is held meanwhile, and no selector can start. If a selector runs, nothing is done: it
+    restores such jobs itself. Raises SourceError if Slurm does not answer.
     """
     with _ledger(config.store.path) as decisions:
         found = bound_jobs(client.jobs(), config.gate, decisions)

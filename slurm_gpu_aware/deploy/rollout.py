@@ -1,19 +1,18 @@
-"""Move nodes to one GRES type per GPU, or back, one by one and never under a running job.
+"""Rollout: moves nodes to one GRES type per GPU, or back, one by one, never under a running job.
 
 For each node: drain, wait until it is empty, write its lines, distribute, reconfigure, see that
 it registered, resume. Where a node stands follows from slurm.conf, which is written last, and from
-the node's own state and reason; so a run that was killed at any moment goes on when it is started
-again. The state file only remembers the scope and the node in hand.
+the node's own state and reason. So a run that was killed at any moment goes on when it is started
+again. The state file remembers only the scope and the node in hand.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles
+from slurm_gpu_aware.deploy.node_control import NodeControl
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.deploy.rollout_node import (
     DRAINED,
@@ -22,29 +21,14 @@ from slurm_gpu_aware.deploy.rollout_node import (
     ours_now,
     unusable,
 )
+from slurm_gpu_aware.deploy.rollout_site import LocalSite
 from slurm_gpu_aware.deploy.rollout_state import Outcome, RolloutState, StateFile, Summary
-from slurm_gpu_aware.deploy.rollout_waits import Control, Waits
+from slurm_gpu_aware.deploy.rollout_waits import Waits
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.slurm.records import SlurmNode
 
-__all__ = ["Control", "Rollout", "Site"]
-
-
-class Site(Protocol):
-    """The site's files. Every method raises SourceError if it cannot do its work."""
-
-    def read(self) -> SiteFiles:
-        """slurm.conf and gres.conf as they are now."""
-
-    def write(self, path: Path, text: str) -> None:
-        """Replace a file atomically."""
-
-    def distribute(self) -> None:
-        """Bring the files to all nodes."""
-
-    def filter_models(self, models: frozenset[str]) -> None:
-        """Tell the filter which GRES types in requests are GPU models."""
+__all__ = ["Rollout"]
 
 
 class ResumedError(SourceError):
@@ -57,34 +41,26 @@ class Rollout:
     Parameters
     ----------
     control, site, state : Slurm, the files, what is remembered between runs.
+    waits : how it waits, reports, and learns that it is to stop at the next safe moment.
     undo : back to the plain form.
-    say : takes a line of progress.
-    stopping : asked often; True ends the run at the next safe moment.
-    register_s : how long a node may take to register after a reconfigure.
-    now, pause : seconds of a monotonic clock; wait for seconds.
     """
 
     def __init__(
         self,
-        control: Control,
-        site: Site,
+        control: NodeControl,
+        site: LocalSite,
         state: StateFile,
+        waits: Waits,
         *,
         undo: bool = False,
-        say: Callable[[str], None] = lambda text: None,
-        stopping: Callable[[], bool] = lambda: False,
-        register_s: float = 120.0,
-        now: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._control = control
         self._site = site
         self._state = state
         self._undo = undo
-        self._say = say
-        self._stopping = stopping
-        self._now = now
-        self._waits = Waits(control, say, stopping, register_s, now, pause)
+        self._waits = waits
+        self._say = waits.say
+        self._stopping = waits.stopping
 
     def run(self, scope: Collection[str]) -> Summary:
         """Move all nodes of the scope; stop after the first that fails.
@@ -132,12 +108,12 @@ class Rollout:
     # -- before and after the nodes ------------------------------------------------------------
 
     def _take_back(self) -> None:
-        """Files that a killed run wrote for a node that somebody resumed since: as Slurm has it."""
+        """Files that a killed run wrote for a node that was resumed since: as Slurm has it."""
         files = self._site.read()
         before = files.indexed_by_us()
         true = self._as_in_slurm(before, files, self._control.nodes())
         for name in sorted(before ^ true):
-            self._say(f"{name}: somebody resumed it before it was changed; it is begun anew")
+            self._say(f"{name}: it was resumed before it was changed; it is begun anew")
         if before != true:
             self._write(files.texts(true, features=True))
 
@@ -278,9 +254,9 @@ class Rollout:
         self._state.save(RolloutState(memory.direction, memory.scope, name))
         if not ours:
             self._control.drain(name, REASON)
-        started = self._now()
+        started = self._waits.now()
         why = self._waits.empty(name)
-        waited = round(self._now() - started, 1)
+        waited = round(self._waits.now() - started, 1)
         if why is not None:
             return self._abandon(name, why, waited)
         return self._change(name, waited, summary)
@@ -354,7 +330,7 @@ class Rollout:
         def still_ours() -> None:
             """Files alone change nothing; a node that takes jobs again is never reconfigured."""
             if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
-                raise ResumedError("somebody resumed it meanwhile")
+                raise ResumedError("it was resumed meanwhile")
 
         self._reconfigure(still_ours, name)
         node = files.nodes[name]
@@ -373,7 +349,7 @@ class Rollout:
             self._site.distribute()
 
     def _give_back(self, name: str, in_hand: str | None) -> None:
-        """Resume a node, unless its drain belongs to somebody else by now."""
+        """Resume a node, unless the drain is no longer ours."""
         view = self._control.nodes()[name]
         if not view.states & DRAINED:
             return

@@ -1,4 +1,4 @@
-"""What Slurm's view of a node means to a rolling change: whose drain it is, is it as configured."""
+"""A node in a rollout, as Slurm shows it: drained by us or not, registered as configured or not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unusable(view: SlurmNode, ours: bool) -> str | None:
     if ours:
         return None
     if view.states & DRAINED:
-        return f"drained by somebody else ({view.reason or 'no reason given'})"
+        return f"drained for another reason ({view.reason or 'none is given'})"
     if view.states & _AWAY:
         return f"its state is {'+'.join(sorted(view.states))}"
     if any(is_slice(kind) for kind, _ in view.gpus):
@@ -55,6 +55,7 @@ def has_index_types(view: SlurmNode, count: int) -> bool:
 
 
 def registration_problem(view: SlurmNode, types: set[str], count: int) -> str | None:
+    """How a node's registration differs from its lines; ``types`` empty: plain. None: it agrees."""
     wrong = view.states & {"DOWN", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN"}
     if wrong or view.slurmd_start_s is None:
         reason = f", {view.reason}" if view.reason and not view.reason.startswith(REASON) else ""

@@ -31,7 +31,7 @@ class LocalSite:
     Parameters
     ----------
     slurm_dir : folder of slurm.conf.
-    profile : measured nodes, for those whose GPUs Slurm detects by itself.
+    profile : measured nodes; used where Slurm detects the GPUs of a node by itself.
     say : takes a line of progress.
     """
 

@@ -36,7 +36,7 @@ class Summary:
     untyped_jobs: list[str] = field(default_factory=list)
     """Pending jobs that ask for a feature instead of a type now."""
     features_needed_by: list[str] = field(default_factory=list)
-    """Jobs for whose sake the nodes keep their features after an undo."""
+    """Jobs that still ask for the nodes' features after an undo, so that these stay."""
     interrupted: bool = False
 
     def count(self, result: str) -> int:

@@ -1,33 +1,16 @@
-"""What a rolling change waits for: a node without jobs, its registration, an answer of Slurm."""
+"""Waits of a rollout: for a node without jobs, its registration, an answer of Slurm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterator
 
+from slurm_gpu_aware.deploy.node_control import NodeControl
 from slurm_gpu_aware.deploy.rollout_node import DRAINED, ours_now, registration_problem
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.records import SlurmNode
 
-__all__ = ["Control", "RegistrationError", "Waits"]
-
-
-class Control(Protocol):
-    """What is asked of Slurm; see `slurm_gpu_aware.deploy.node_control.NodeControl`."""
-
-    def nodes(self) -> dict[str, SlurmNode]: ...
-    def jobs_on(self, node: str) -> tuple[str, ...]: ...
-    def drain(self, node: str, reason: str) -> None: ...
-    def resume(self, node: str) -> None: ...
-    def reconfigure(
-        self,
-        ready: Callable[[], None],
-        node: str | None,
-        say: Callable[[str], None],
-        stopping: Callable[[], bool],
-    ) -> None: ...
-    def jobs_with_feature(self, features: frozenset[str]) -> list[str]: ...
-    def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]: ...
+__all__ = ["RegistrationError", "Waits"]
 
 
 class RegistrationError(SourceError):
@@ -35,7 +18,16 @@ class RegistrationError(SourceError):
 
 
 class Waits:
-    """Waits as the parameters of `Rollout` say."""
+    """How a rollout waits.
+
+    Parameters
+    ----------
+    control : Slurm.
+    say : takes a line of progress.
+    stopping : asked often; True ends the run at the next safe moment.
+    register_s : how long a node may take to register after a reconfigure.
+    now, pause : seconds of a monotonic clock; wait for seconds.
+    """
 
     POLL_S = 1.0
     SETTLE_S = 30.0
@@ -45,87 +37,89 @@ class Waits:
 
     def __init__(
         self,
-        control: Control,
+        control: NodeControl,
         say: Callable[[str], None],
         stopping: Callable[[], bool],
-        register_s: float,
-        now: Callable[[], float],
-        pause: Callable[[float], None],
+        register_s: float = 120.0,
+        now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._control = control
-        self._say = say
-        self._stopping = stopping
+        self.say = say
+        self.stopping = stopping
         self._register_s = register_s
-        self._now = now
+        self.now = now
         self._pause = pause
 
     def empty(self, name: str) -> str | None:
         """Wait for the node's jobs; why it was given up, or None."""
         told: tuple[str, ...] | None = None
-        told_at = started = self._now()
+        told_at = started = self.now()
         while True:
             view = self._look(name)
             if view is not None and not view.states & DRAINED:
-                return "somebody resumed it"
+                return "it was resumed"
             if view is not None and not ours_now(view, name):
-                return f"somebody else drained it ({view.reason})"
+                return f"it was drained for another reason ({view.reason})"
             if view is not None and "DOWN" in view.states:
                 return "it went down; it stays drained for the next run"
             jobs = self._jobs_on(name)
             if view is not None and "NOT_RESPONDING" not in view.states and jobs == ():
                 return None
-            now = self._now()
+            now = self.now()
             if jobs is None:
                 jobs = told or ()
             if jobs != told or now - told_at >= self.REPEAT_S:
                 listed = ", ".join(jobs[:6]) + (", ..." if len(jobs) > 6 else "")
                 noun = "job" if len(jobs) == 1 else "jobs"
-                self._say(
+                self.say(
                     f"{name}: drained, waiting for {len(jobs)} {noun} ({listed}),"
                     f" {now - started:.0f} s so far"
                 )
                 told, told_at = jobs, now
-            if self._stopping():
+            if self.stopping():
                 return "interrupted"
             self._pause(self.POLL_S)
 
     def registration(self, name: str, types: set[str], count: int) -> None:
         """Raises RegistrationError. ``types`` empty: any but those of indices."""
-        end = self._now() + self._register_s
-        last = "Slurm does not answer"
-        while True:
+        wrong: str | None = "Slurm does not answer"
+        for last in self._polls(self._register_s, self.POLL_S / 4):
             view = self._look(name)
             if view is not None:
-                problem = registration_problem(view, types, count)
-                if problem is None:
+                wrong = registration_problem(view, types, count)
+                if wrong is None:
                     return
-                last = problem
-            if self._now() >= end:
+            if last:
                 raise RegistrationError(
-                    f"not registered as configured within {self._register_s:g} s: {last}"
+                    f"not registered as configured within {self._register_s:g} s: {wrong}"
                 )
-            self._pause(self.POLL_S / 4)
 
     def answer(self) -> None:
-        end = self._now() + self._register_s
-        while True:
+        """Wait until slurmctld answers. Raises SourceError if it does not in time."""
+        for last in self._polls(self._register_s, self.POLL_S):
             try:
                 self._control.nodes()
                 return
             except SourceError:
-                if self._now() >= end:
+                if last:
                     raise
-            self._pause(self.POLL_S)
 
     def settled(self, name: str) -> SlurmNode | None:
         """The node once it answers: after a reconfigure all nodes have to register again."""
-        end = self._now() + self.SETTLE_S
-        while True:
+        for last in self._polls(self.SETTLE_S, self.POLL_S):
             view = self._look(name)
             silent = view is None or view.states & {"NOT_RESPONDING", "UNKNOWN"}
-            if not silent or self._now() >= end or self._stopping():
+            if not silent or last or self.stopping():
                 return view
-            self._pause(self.POLL_S)
+        return None
+
+    def _polls(self, within_s: float, every_s: float) -> Iterator[bool]:
+        """Come back every few seconds; True: the time is over."""
+        end = self.now() + within_s
+        while True:
+            yield self.now() >= end
+            self._pause(every_s)
 
     def _look(self, name: str) -> SlurmNode | None:
         """None while slurmctld does not answer: it restarts when it is reconfigured."""

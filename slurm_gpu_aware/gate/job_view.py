@@ -36,7 +36,7 @@ class LiveJob:
     reason: str
     parked: bool
     """It waits at our gate."""
-    shelved: bool
+    pooled: bool
     """On the pool: Slurm's own scheduler does not look at it meanwhile."""
     placed_at: float | None
     """When the selector placed it, Unix seconds; None: it did not."""
@@ -96,7 +96,7 @@ def live_job(job: SlurmJob, config: Config) -> LiveJob:
         ended=job.state in ENDED,
         reason="Licenses" if ours else job.reason,
         parked=gated is not None and gated.closed,
-        shelved=job.holding_pool is not None,
+        pooled=job.holding_pool is not None,
         placed_at=marker.at if marker is not None and marker.phase is JobPhase.RELEASED else None,
         ours=is_ours(job.admin_comment),
         by_hand=marker is not None and marker.phase in (JobPhase.LEFT, JobPhase.OPENED),

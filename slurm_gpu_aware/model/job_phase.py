@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["TRANSITIONS", "JobPhase"]
+__all__ = ["OPEN_DECISION", "TRANSITIONS", "JobPhase"]
 
 
 class JobPhase(StrEnum):
@@ -36,6 +36,8 @@ class JobPhase(StrEnum):
     """Slurm shows an end, or no record any more."""
 
 
+OPEN_DECISION = (JobPhase.PLANNED, JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.STARTED)
+"""Phases in which a decision's job may still get, or has, what was decided."""
 _ALWAYS = {
     JobPhase.LEFT: "its form or its record does not allow a placement",
     JobPhase.OPENED: "`gpu-aware release`, or an operator removes the licence",

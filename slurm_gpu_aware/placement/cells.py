@@ -16,16 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
-from slurm_gpu_aware.placement.feasible import Split, Supply
+from slurm_gpu_aware.placement.feasible import Supply
+from slurm_gpu_aware.placement.fit import fitting_groups
 from slurm_gpu_aware.placement.index_sets import (
     EXACT_WIDTH,
-    even_groups,
-    required_ok,
     some_support,
     supports,
 )
 from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, popcount, some, unpack
+from slurm_gpu_aware.placement.shapes import Split
 
 __all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_of"]
 
@@ -171,10 +171,8 @@ def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
     nodes, rows = _rows(supply, level, split, index)
     if split.nodes == 1:
         return len(nodes) > 0
-    if split.uneven:
-        return some(uneven_groups(supply, level, nodes, rows))
     if not split.same_slots:
-        return some(even_groups(supply, level, split, nodes))
+        return some(fitting_groups(supply, level, split, nodes, rows))
     if level.groups > 1 or supply.cluster.shape[1] > EXACT_WIDTH:
         return some_support(supply, level, split, nodes, rows)
     found = list(supports(supply, level, split, nodes, rows))
@@ -240,39 +238,3 @@ def _find_rows(
         enough &= level.known
     nodes = enough.nonzero()[0]
     return nodes, masks[nodes]
-
-
-def uneven_groups(supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray) -> BoolArray:
-    """(groups,) groups with enough GPUs on an allowed number of nodes."""
-    request = supply.request
-    capacity = uneven_capacity(supply, nodes, masks)
-    has = capacity > 0
-    group = level.group[nodes]
-    fewest = max(request.min_nodes, len(request.required), 1)
-    number = np.bincount(group[has], minlength=level.groups)
-    total = np.bincount(group, weights=capacity, minlength=level.groups)
-    fine: BoolArray = (number >= fewest) & (total >= request.gpus) & (request.gpus >= fewest)
-    fine &= required_ok(supply, level, nodes[has])
-    if request.max_nodes is not None:
-        for g in np.flatnonzero(fine):
-            inside = group == g
-            chosen = widest_nodes(
-                request.required, nodes[inside], capacity[inside], request.max_nodes
-            )
-            fine[g] = int(capacity[inside][chosen].sum()) >= request.gpus
-    return fine
-
-
-def uneven_capacity(supply: Supply, nodes: IntArray, masks: MaskArray) -> IntArray:
-    """(C,) GPUs that each row can give in an uneven split."""
-    full = np.zeros(supply.cluster.shape[0], dtype=masks.dtype)
-    full[nodes] = masks
-    return supply.capacity(full)[nodes]
-
-
-def widest_nodes(
-    required: tuple[int, ...], nodes: IntArray, capacity: IntArray, most: int
-) -> IntArray:
-    """Positions of the ``most`` rows that give the most GPUs, required nodes first."""
-    optional = ~np.isin(nodes, list(required))
-    return np.lexsort((nodes, -capacity, optional))[:most]

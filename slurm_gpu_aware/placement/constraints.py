@@ -7,8 +7,10 @@ clusters, so that every answer keeps the constraint.
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 
 import numpy as np
@@ -131,17 +133,18 @@ class PowerSaving(Constraint):
             return found
         found = self.inner.place(request, cluster)
         woken = [node for node in found.nodes if asleep[node]] if found is not None else []
-        low, high = 0, len(woken)  # too few, enough
-        while free and high - low > 1:
-            middle = (low + high) // 2
+
+        @cache
+        def waking(count: int) -> Assignment | None:
             some = allowed.copy()
-            some[woken[:middle]] = True
-            fewer = self.inner.place(replace(request, eligible=some), cluster)
-            if fewer is None:
-                low = middle
-            else:
-                high, found = middle, fewer
-        return found
+            some[woken[:count]] = True
+            return self.inner.place(replace(request, eligible=some), cluster)
+
+        if not free or len(woken) < 2:
+            return found
+        counts = range(len(woken))
+        few = bisect_left(counts, True, lo=1, key=lambda count: waking(count) is not None)
+        return found if few == len(woken) else waking(few)
 
     def without(self, request: Request, cluster: Cluster) -> Request:
         """Return the request itself: no request is refused for power saving."""

@@ -1,20 +1,12 @@
 """What a request may use: one place for every constraint that all policies share.
 
-Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive``, plain
-nodes, and how the GPUs may be split over nodes. And, where nothing fits, the sentence why.
-
-On a *plain* node Slurm picks the GPU, so any free one may come: all its GPUs count with the score
-of the worst free one. A job on several nodes under Slurm's constraint takes either indexed nodes
-(same slots on each) or plain nodes (same count on each), never both: its one GRES line would name
-types that the other kind does not have. Of as many nodes the indexed ones are preferred, because
-only on these is the choice of GPUs ours.
+Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive`` and
+plain nodes. And, where nothing fits, the sentence why.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,78 +16,9 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
 from slurm_gpu_aware.placement.score_table import ScoreTable
+from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Split", "Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
-
-Pool = Literal["all", "indexed", "plain"]
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """One way to spread a request's GPUs over nodes. Compared by identity: it keys the search."""
-
-    nodes: int
-    """Number of nodes; 0: any number within the request's bounds, uneven."""
-    per_node: int
-    """GPUs on each node; 0: uneven."""
-    same_slots: bool = False
-    """Every node gives the same slots (one GRES line)."""
-    pool: Pool = "all"
-
-    @property
-    def uneven(self) -> bool:
-        """True if nodes may give different counts."""
-        return self.nodes == 0
-
-
-def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
-    """Return the splits that the request and the cluster's GRES rule allow, fewest nodes first."""
-    return _splits(
-        request.gpus,
-        request.gpus_per_node,
-        request.min_nodes,
-        request.max_nodes,
-        len(request.required),
-        cluster.shape[1],
-        request.whole_node,
-        cluster.same_indices,
-        not every(cluster.indexed),
-    )
-
-
-@lru_cache(maxsize=4096)
-def _splits(
-    gpus: int,
-    gpus_per_node: int | None,
-    min_nodes: int,
-    max_nodes: int | None,
-    required: int,
-    width: int,
-    whole_node: bool,
-    same_indices: bool,
-    plain: bool,
-) -> tuple[Split, ...]:
-    request = Request(
-        "", gpus, min_nodes, max_nodes, gpus_per_node, required=tuple(range(required))
-    )
-    counts = request.node_counts(width)
-    one = [Split(1, gpus)] if 1 in counts else []
-    many = [(n, gpus // n) for n in counts if n > 1]
-    if whole_node:
-        return (*one, *(Split(n, g) for n, g in many))
-    if not same_indices:
-        if gpus_per_node is not None:
-            return (*one, *(Split(n, g) for n, g in many))
-        most = max_nodes if max_nodes is not None else gpus
-        fewest = max(min_nodes, required)
-        spread = most > 1 and fewest <= min(most, gpus) and gpus > 1
-        return (*one, Split(0, 0)) if spread else tuple(one)
-    pairs: list[Split] = []
-    for n, g in many:
-        pairs.append(Split(n, g, same_slots=True, pool="indexed" if plain else "all"))
-        if plain:
-            pairs.append(Split(n, g, pool="plain"))
-    return (*one, *pairs)
+__all__ = ["Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
 
 
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:

@@ -8,15 +8,27 @@ after one or two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.fit import fitting_groups
 from slurm_gpu_aware.placement.masks import popcount
 
-__all__ = ["Candidate", "GroupKey", "best_first", "enough_rows", "load_of_groups", "top_rows"]
+__all__ = [
+    "Candidate",
+    "GroupKey",
+    "Walk",
+    "best_first",
+    "fullest",
+    "groups_of",
+    "load_of_groups",
+    "top_rows",
+]
+
+_MOST_GROUPS = 32  # groups that are compared where no bound tells which are worth it
 
 GroupKey = tuple[float, ...]
 """What a group is worth: less is better, compared in order; ends with its load and number."""
@@ -34,14 +46,15 @@ def load_of_groups(cell: Cell) -> FloatArray:
     return load.astype(np.float64, copy=False)
 
 
-def enough_rows(cell: Cell) -> IntArray:
-    """Groups with enough candidate rows, the required nodes among them."""
-    counts = np.bincount(cell.group, minlength=cell.level.groups)
-    required = cell.supply.request.required
-    if required:
-        number = cell.level.group[required[0]]
-        return np.array([number] if counts[number] >= cell.split.nodes else [], dtype=np.int64)
-    return np.flatnonzero(counts >= cell.split.nodes)
+def groups_of(cell: Cell) -> IntArray:
+    """Numbers of the groups that hold a set of the cell, ascending."""
+    fine = fitting_groups(cell.supply, cell.level, cell.split, cell.units, cell.masks)
+    return np.flatnonzero(fine)
+
+
+def fullest(cell: Cell, numbers: IntArray) -> IntArray:
+    """Of these groups those with the fewest free GPUs, at most ``_MOST_GROUPS``."""
+    return np.asarray(numbers[np.lexsort((numbers, load_of_groups(cell)[numbers]))][:_MOST_GROUPS])
 
 
 def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) -> IntArray:
@@ -58,6 +71,27 @@ def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) ->
     return np.asarray(by_group[starts[:, None] + np.arange(count)])
 
 
+class Walk:
+    """Groups from the most promising one on, until none that is left can be better."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._candidates = candidates
+        self._best: GroupKey | None = None
+
+    def __iter__(self) -> Iterator[Candidate]:
+        for bound, number in self._candidates:
+            if self._best is not None and self._best < bound:
+                return
+            yield bound, number
+
+    def improves(self, key: GroupKey) -> bool:
+        """Say whether the key is better than all before it, and remember it if so."""
+        if self._best is not None and key >= self._best:
+            return False
+        self._best = key
+        return True
+
+
 def best_first(numbers: IntArray, load: FloatArray, *least: FloatArray) -> Iterator[Candidate]:
     """Groups from the most promising on, each with the least key that it can have.
 
@@ -66,8 +100,6 @@ def best_first(numbers: IntArray, load: FloatArray, *least: FloatArray) -> Itera
     numbers : (G,) groups.
     load : (groups,) free GPUs of every group: of equally good groups the emptiest comes last.
     least : (G,) lower bounds of the parts of the key, in order.
-
-    A caller that holds a key smaller than the one it is given has its answer.
     """
     columns = (*least, load[numbers], numbers)
     for at in np.lexsort(columns[::-1]).tolist():

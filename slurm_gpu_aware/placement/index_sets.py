@@ -10,16 +10,16 @@ from functools import cache
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import BoolArray, IntArray
-from slurm_gpu_aware.placement.feasible import Split, Supply
+from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.placement.feasible import Supply
+from slurm_gpu_aware.placement.fit import fitting_groups
 from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, sets_of
+from slurm_gpu_aware.placement.shapes import Split
 from slurm_gpu_aware.placement.wide_sets import common_sets, grown_sets
 
 __all__ = [
     "EXACT_WIDTH",
-    "even_groups",
-    "required_ok",
     "some_support",
     "supports",
     "words_of_cut",
@@ -29,24 +29,6 @@ _SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of th
 _TABLE_WIDTH = 8  # slots up to which one product with a small table counts all index sets
 _FEW_PAIRS = 1 << 12  # index sets x nodes that are compared one by one rather than counted
 EXACT_WIDTH = 20  # slots up to which all index sets are counted
-
-
-def required_ok(supply: Supply, level: LevelView, nodes: IntArray) -> BoolArray:
-    """(groups,) groups that hold all required nodes, each among the candidate rows."""
-    fine = np.ones(level.groups, dtype=np.bool_)
-    required = list(supply.request.required)
-    if required:
-        fine[:] = False
-        groups = set(level.group[required].tolist())
-        if len(groups) == 1 and bool(np.isin(required, nodes).all()):
-            fine[groups.pop()] = True
-    return fine
-
-
-def even_groups(supply: Supply, level: LevelView, split: Split, nodes: IntArray) -> BoolArray:
-    """(groups,) groups with enough candidate nodes."""
-    counts = np.bincount(level.group[nodes], minlength=level.groups)
-    return (counts >= split.nodes) & required_ok(supply, level, nodes)
 
 
 def supports(
@@ -120,7 +102,7 @@ def _able(
     if level.groups == 1 and not supply.request.required:
         numbers = np.zeros(1 if len(nodes) >= split.nodes else 0, dtype=np.int64)
         return nodes, masks, numbers
-    wanted = even_groups(supply, level, split, nodes)
+    wanted = fitting_groups(supply, level, split, nodes, masks)
     keep = wanted[level.group[nodes]]
     return nodes[keep], masks[keep], np.flatnonzero(wanted)
 

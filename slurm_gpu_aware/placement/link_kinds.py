@@ -17,7 +17,6 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.placement.masks import popcount
 from slurm_gpu_aware.placement.selection import Choice, Considered
 from slurm_gpu_aware.topology.bandwidth import EffBwModel
 from slurm_gpu_aware.topology.patterns import Pattern
@@ -28,17 +27,15 @@ __all__ = [
     "Kinds",
     "Objective",
     "choice_of",
-    "gpus_left",
     "graph_of",
-    "groups_to_compare",
     "kinds_of",
+    "sorted_rows",
 ]
 
 Objective = Literal["effbw", "aggbw", "preserved"]
 
 _ALL = (1 << 64) - 1  # masks of 64 slots come back from numpy with a sign
 _FEW_ROWS = 32  # rows up to which a dictionary is quicker than a sort of arrays
-_MOST_GROUPS = 32  # groups (switches, racks) that are compared, fullest first
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,32 @@ def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
 
 def kinds_of(cell: Cell) -> Kinds:
     """Sort the rows of a cell into kinds: same graph, same free and same allowed GPUs."""
+    number, graphs = _graph_numbers(cell.supply.cluster)
+    of_row, kinds = sorted_rows(cell, number, len(graphs))
+    return Kinds(
+        of_row=of_row,
+        graph=tuple(graphs[g].padded(free.bit_length()) for g, free, _, _ in kinds),
+        free=tuple(free for _, free, _, _ in kinds),
+        allowed=tuple(allowed for _, _, allowed, _ in kinds),
+        plain=tuple(plain for _, _, _, plain in kinds),
+    )
+
+
+def sorted_rows(
+    cell: Cell, number: IntArray, most: int
+) -> tuple[IntArray, list[tuple[int, int, int, bool]]]:
+    """Sort the rows of a cell into kinds.
+
+    Parameters
+    ----------
+    number : (N,) number of each node's machine, below ``most``.
+
+    Returns
+    -------
+    (C,) kind of each row, and of each kind the machine, the free GPUs, the allowed GPUs (masks),
+    and whether it is plain.
+    """
     cluster, units = cell.supply.cluster, cell.units
-    number, graphs = _graph_numbers(cluster)
     width = cluster.shape[1]
     columns = (
         number[units],
@@ -91,23 +112,16 @@ def kinds_of(cell: Cell) -> Kinds:
         cell.masks.astype(np.int64),
         (~cluster.indexed[units]).astype(np.int64),
     )
-    if 2 * width + 1 + len(graphs).bit_length() <= 62:
+    if 2 * width + 1 + most.bit_length() <= 62:
         # One integer per row sorts many times faster than rows do.
         code = ((columns[0] << width | columns[1]) << width | columns[2]) << 1 | columns[3]
         first, inverse = _first_of_each(code)
     else:
         table = np.stack(columns, axis=1)
         _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    graph, free, allowed, plain = (column[first].tolist() for column in columns)
-    return Kinds(
-        of_row=inverse.reshape(-1),
-        graph=tuple(
-            graphs[g].padded((f & _ALL).bit_length()) for g, f in zip(graph, free, strict=True)
-        ),
-        free=tuple(f & _ALL for f in free),
-        allowed=tuple(a & _ALL for a in allowed),
-        plain=tuple(bool(p) for p in plain),
-    )
+    picked = zip(*(column[first].tolist() for column in columns), strict=True)
+    kinds = [(m, f & _ALL, a & _ALL, bool(p)) for m, f, a, p in picked]
+    return inverse.reshape(-1), kinds
 
 
 def _first_of_each(code: IntArray) -> tuple[IntArray, IntArray]:
@@ -144,21 +158,6 @@ def _numbers_of(
             by_id[id(graph)] = distinct.setdefault(known, len(distinct))
         number[node] = by_id[id(graph)]
     return number, tuple(distinct)
-
-
-def gpus_left(cell: Cell) -> IntArray:
-    """(C,) GPUs that stay free on each row's node."""
-    free = popcount(cell.supply.free[cell.units]).astype(np.int64)
-    given = popcount(cell.masks) if cell.supply.request.whole_node else cell.split.per_node
-    return np.asarray(free - given, dtype=np.int64)
-
-
-def groups_to_compare(cell: Cell, numbers: IntArray) -> IntArray:
-    """Groups to compare: those with the fewest free GPUs first, at most ``_MOST_GROUPS``."""
-    free = popcount(cell.supply.free).astype(np.float64)
-    known = cell.level.group >= 0
-    load = np.bincount(cell.level.group[known], weights=free[known], minlength=cell.level.groups)
-    return np.asarray(numbers[np.lexsort((numbers, load[numbers]))][:_MOST_GROUPS])
 
 
 def choice_of(

@@ -1,131 +1,77 @@
-"""The choice inside a cell: least variability, then best fit, then the lowest index.
-
-All sets of a cell share the worst score. Among them the least sum of scores wins (PAL: "least
-variability", summed in integers of 1e-5 so that order does not matter), then the node with the
-fewest GPUs left (best fit), then the lowest node and the lowest slots.
-"""
+"""Selection among the sets of a cell: what every policy's way to compare them has in common."""
 
 from __future__ import annotations
 
-from functools import cache
-from math import comb
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-
-from slurm_gpu_aware.model.arrays import IntArray
-from slurm_gpu_aware.placement.candidate_rows import (
-    SUM_WEIGHT,
-    Choice,
-    Considered,
-    best_slots,
-    least_totals,
-    left_beside,
-)
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.groups import enough_rows, load_of_groups, top_rows
-from slurm_gpu_aware.placement.masks import popcount
-from slurm_gpu_aware.placement.same_slots import choose_same
-from slurm_gpu_aware.placement.uneven_selection import choose_uneven
 
-__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "choose"]
+__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection"]
 
 MOST_CONSIDERED = 5  # sets that an account lists; how many there were is always told
 
 
-def choose(cell: Cell, *, best_fit: bool = True) -> Choice:
-    """Return the cell's best set. ``best_fit`` False: first fit (lowest node) at once."""
-    if cell.split.nodes == 1:
-        return _choose_one(cell, best_fit)
-    if cell.split.uneven:
-        return choose_uneven(cell)
-    if cell.split.same_slots:
-        return choose_same(cell, best_fit)
-    return _choose_even(cell, best_fit)
+@dataclass(frozen=True)
+class Choice:
+    """The chosen GPUs and how contested the choice was."""
+
+    nodes: tuple[int, ...]
+    slots: tuple[tuple[int, ...], ...]
+    total: int
+    """Sum of scores in units of 1e-5, for comparing splits."""
+    candidates: int
+    """Nodes (rows) that could take part."""
+    sets: int | None
+    """Candidate sets; None: not counted."""
+    ties: int
+    """Candidates as good by score and best fit; the lowest index decided among them."""
+    considered: tuple[Considered, ...] = ()
+    """The best sets of the best few nodes, the chosen one first; empty for several nodes."""
+    cut: str | None = None
+    """What of the cell was not compared, in words for the account; None: nothing."""
 
 
-def _choose_one(cell: Cell, best_fit: bool) -> Choice:
-    units = cell.units
-    sizes = popcount(cell.masks).astype(np.int64)
-    if len(units) == 1 or not best_fit:
-        row, ties = 0, len(units)
-        rows = [row]
-    else:
-        # After the GPUs left on the node, those left that are as good, so that these stay together.
-        key = least_totals(cell) * SUM_WEIGHT + (left_beside(cell) * 128 + sizes)
-        rows = _least(key, MOST_CONSIDERED)
-        row = rows[0]
-        ties = int(np.count_nonzero(key == key.item(row)))
-    taken = best_slots(cell, rows, cell.split.per_node)
-    slots, total = taken[0]
-    return Choice(
-        nodes=(units.item(row),),
-        slots=(slots,),
-        total=total,
-        candidates=len(units),
-        sets=_count_sets(cell, sizes),
-        ties=ties,
-        considered=tuple(
-            [
-                Considered(node, chosen, 1e-5 * summed / max(len(chosen), 1))
-                for node, (chosen, summed) in zip(units[rows].tolist(), taken, strict=True)
-            ]
-        ),
-    )
+class Considered(NamedTuple):
+    """A one-node set that was compared with others, for the account."""
+
+    node: int
+    slots: tuple[int, ...]
+    value: float
+    """What it was compared by: the mean score, or a bandwidth in GB/s."""
 
 
-def _least(key: IntArray, count: int) -> list[int]:
-    """Positions of the ``count`` least keys in ascending order, the lowest position on ties."""
-    if len(key) <= 64:
-        order = key.argsort(kind="stable")[:count]
-    else:
-        bound = np.partition(key, count - 1)[count - 1]
-        inside = np.flatnonzero(key < bound)
-        near = np.concatenate([inside, np.flatnonzero(key == bound)[: count - len(inside)]])
-        near.sort()
-        order = near[key[near].argsort(kind="stable")]
-    least: list[int] = order.tolist()
-    return least
+class Selection(ABC):
+    """How sets are compared: one method for each shape (`shapes`)."""
 
+    def choose(self, cell: Cell) -> Choice:
+        """Return the best set of the cell. Raise ValueError if it holds none."""
+        found: Choice | None
+        if cell.split.nodes == 1:
+            found = self.one_node(cell)
+        elif cell.split.uneven:
+            found = self.uneven(cell)
+        elif cell.split.same_slots:
+            found = self.same_indices(cell)
+        else:
+            found = self.even(cell)
+        if found is None:
+            raise ValueError("the cell holds no set: it was not found feasible")
+        return found
 
-def _count_sets(cell: Cell, sizes: IntArray) -> int:
-    """Number of one-node sets in the cell; ``sizes`` are the GPUs of each row."""
-    if cell.supply.request.whole_node:
-        return len(cell.units)
-    per_node, width = cell.split.per_node, cell.supply.cluster.shape[1]
-    if comb(width, per_node) * len(cell.units) >= 1 << 62:
-        return sum(comb(size, per_node) for size in sizes.tolist())
-    return int(_combinations(width, per_node)[sizes].sum())
+    @abstractmethod
+    def one_node(self, cell: Cell) -> Choice:
+        """Return the best set out of one row."""
 
+    @abstractmethod
+    def even(self, cell: Cell) -> Choice | None:
+        """Return the best rows of one group, the same count of GPUs of each."""
 
-@cache
-def _combinations(width: int, size: int) -> IntArray:
-    """C(n, size) for n = 0..width."""
-    return np.array([comb(n, size) for n in range(width + 1)], dtype=np.int64)
+    @abstractmethod
+    def same_indices(self, cell: Cell) -> Choice | None:
+        """Return the best rows of one group and the same slots of each, chosen together."""
 
-
-def _choose_even(cell: Cell, best_fit: bool) -> Choice:
-    count = cell.split.nodes
-    key = np.zeros(len(cell.units), dtype=np.int64)
-    if best_fit:
-        key += least_totals(cell) * SUM_WEIGHT + left_beside(cell)
-    required = cell.supply.request.required
-    if required:
-        key[np.isin(cell.units, list(required))] -= 1 << 60
-    group, fine = cell.group, enough_rows(cell)
-    if not len(fine):
-        raise ValueError("the cell holds no set: it was not found feasible")
-    top = top_rows(group, key.argsort(kind="stable"), fine, count)
-    which = 0
-    if len(fine) > 1:
-        which = int(np.lexsort((fine, load_of_groups(cell)[fine], key[top].sum(axis=1)))[0])
-    last = key[top[which, -1]]
-    chosen = np.sort(top[which])
-    picked = best_slots(cell, chosen.tolist(), cell.split.per_node)
-    return Choice(
-        nodes=tuple(int(cell.units[row]) for row in chosen),
-        slots=tuple(slots for slots, _ in picked),
-        total=sum(total for _, total in picked),
-        candidates=len(cell.units),
-        sets=None,
-        ties=int(((key == last) & (group == fine[which])).sum()),
-    )
+    @abstractmethod
+    def uneven(self, cell: Cell) -> Choice | None:
+        """Return the best GPUs of one group, as many of each row as it takes."""

@@ -10,8 +10,10 @@ start, or it needs nothing that the reservation needs (Lifka, "The ANL/IBM SP sc
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -45,25 +47,20 @@ def reserve(
     Bisection over the distinct ends: more free GPUs must never make a fitting job unfit, so this
     is a question of capacity. None if the head does not fit even when every known job has ended.
     """
-    low, high = -1, len(timeline.ends) - 1
-    found: tuple[Assignment, Cluster] | None = None
-    if high >= 0:
-        later = timeline.at(cluster, timeline.ends[high])
-        assignment = dispatcher.could_place(head, later)
-        found = None if assignment is None else (assignment, later)
-    if found is None:
+
+    @cache
+    def at(index: int) -> tuple[Assignment | None, Cluster]:
+        later = timeline.at(cluster, timeline.ends[index])
+        return dispatcher.could_place(head, later), later
+
+    last = len(timeline.ends) - 1
+    if last < 0 or at(last)[0] is None:
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        later = timeline.at(cluster, timeline.ends[middle])
-        assignment = dispatcher.could_place(head, later)
-        if assignment is None:
-            low = middle
-        else:
-            high, found = middle, (assignment, later)
-    assignment, rest = found
+    first = bisect_left(range(last), True, key=lambda index: at(index)[0] is not None)
+    assignment, rest = at(first)
+    assert assignment is not None  # noqa: S101 - it fits at the last end, or at this one
     take(rest, head, assignment)
-    return Shadow(timeline.ends[high], assignment, rest, head.bound)
+    return Shadow(timeline.ends[first], assignment, rest, head.bound)
 
 
 class Beside:

@@ -7,6 +7,7 @@ the chosen GPUs, so the plan names them.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -264,13 +265,10 @@ def _over_nodes(
     while high < len(victims) and placed(victims[:high]) is None:
         low, high = high, 2 * high
     high = min(high, len(victims))
-    while high - low > 1:
-        middle = (low + high) // 2
-        if placed(victims[:middle]) is None:
-            low = middle
-        else:
-            high = middle
-    needed = list(victims[:high])
+    enough = bisect_left(
+        range(high), True, lo=low + 1, key=lambda count: placed(victims[:count]) is not None
+    )
+    needed = victims[:enough]
     assignment = placed(needed)
     if assignment is not None:  # at once to those whose GPUs or room the chosen set touches
         touched = [job for job in needed if job.on_nodes.intersection(assignment.nodes)]

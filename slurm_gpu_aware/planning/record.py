@@ -81,7 +81,7 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
         masks = [_mask(nodes, cluster.nodes) for nodes in content["eligible"]]
         groups = [
             NodeGroups(np.array(of, dtype=np.int64), str(name))
-            for name, of in content.get("node_groups", ())
+            for name, of in content["node_groups"]
         ]
         return RecordedRound(
             queue=tuple(_read_request(row, masks, groups) for row in content["queue"]),
@@ -89,8 +89,7 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
             settings=PlanSettings(**settings),
             now=float(content["now"]),
             policy_options={
-                name: _read_options(options)
-                for name, options in content.get("policy_options", {}).items()
+                name: _read_options(options) for name, options in content["policy_options"].items()
             },
             placed={
                 job: (tuple(nodes), tuple(tuple(s) for s in slots))
@@ -128,25 +127,26 @@ def _request(
 ) -> dict[str, Any]:
     """Fields that differ from their default; eligible nodes and groups by their number."""
     plain = {f.name: getattr(request, f.name) for f in fields(request)}
-    plain["options"] = dict(request.options)
-    for name in _NAMES:
-        plain[name] = sorted(getattr(request, name))
-    if request.eligible is not None:
-        mask = request.eligible.astype(np.bool_).tobytes()
-        plain["eligible"] = masks.setdefault(mask, len(masks))
-    if request.node_groups is not None:
-        plain["node_groups"] = groups.setdefault(request.node_groups, len(groups))
-    default = _DEFAULT | {name: [] for name in _NAMES}
-    return {
+    plain = {
         name: value
         for name, value in plain.items()
-        if name in ("job_id", "gpus") or value != default[name]
+        if name in ("job_id", "gpus", "eligible") or value != _DEFAULT[name]
     }
+    for name in _NAMES & plain.keys():
+        plain[name] = sorted(plain[name])
+    if (mask := plain.pop("eligible")) is not None:
+        plain["eligible"] = masks.setdefault(mask.astype(np.bool_).tobytes(), len(masks))
+    if request.node_groups is not None:
+        plain["node_groups"] = groups.setdefault(request.node_groups, len(groups))
+    return plain
 
 
 _DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
 _NAMES = {"preempts", "preempts_lower"}
 """Fields that are sets of names."""
+_TRUTHS = ("exists", "free", "indexed", "asleep")
+_NUMBERS = ("free_cpus", "free_memory_mb", "cpus")
+"""Arrays of a cluster."""
 
 
 def _mask(nodes: Sequence[int], names: Sequence[str]) -> BoolArray:
@@ -173,51 +173,45 @@ def _read_request(
 def _cluster(cluster: Cluster) -> dict[str, Any]:
     kinds = list(dict.fromkeys(g for g in cluster.graphs if g is not None))
     number = {graph: i for i, graph in enumerate(kinds)}
+    arrays = {name: getattr(cluster, name) for name in (*_TRUTHS, *_NUMBERS)}
     return {
-        "cpus": None if cluster.cpus is None else cluster.cpus.tolist(),
+        **{n: None if a is None else a.astype(np.int64).tolist() for n, a in arrays.items()},
         "nodes": list(cluster.nodes),
-        "exists": cluster.exists.astype(int).tolist(),
-        "free": cluster.free.astype(int).tolist(),
         "scores": {name: values.tolist() for name, values in cluster.scores.items()},
-        "levels": [
-            [
-                v.name,
-                v.penalty,
-                v.group.tolist(),
-                v.source,
-                {c: [*p] for c, p in v.by_class.items()},
-            ]
-            for v in cluster.levels
-        ],
-        "free_cpus": cluster.free_cpus.tolist(),
-        "free_memory_mb": cluster.free_memory_mb.tolist(),
-        "indexed": cluster.indexed.astype(int).tolist(),
+        "levels": [_level(level) for level in cluster.levels],
         "model": list(cluster.model),
         "kinds": [[g.gbps.tolist(), [list(r) for r in g.classes], list(g.groups)] for g in kinds],
         "graphs": [None if g is None else number[g] for g in cluster.graphs],
         "running": [_running(job) for job in cluster.running],
         "same_indices": cluster.same_indices,
-        "sockets": _sockets(cluster.sockets),
-        "asleep": None if cluster.asleep is None else np.flatnonzero(cluster.asleep).tolist(),
+        "sockets": None if cluster.sockets is None else _sockets(cluster.sockets),
         "preemption": asdict(cluster.preemption),
     }
 
 
-def _sockets(sockets: Sockets | None) -> dict[str, Any] | None:
-    if sockets is None:
-        return None
-    return {f.name: getattr(sockets, f.name).astype(int).tolist() for f in fields(Sockets)}
-
-
-def _read_sockets(row: Mapping[str, Any] | None) -> Sockets | None:
-    if row is None:
-        return None
-    return Sockets(
-        **{
-            name: np.array(row[name], np.int64) for name in ("gpu", "cpus", "free_cpus", "per_core")
-        },
-        quiet=np.array(row["quiet"], dtype=np.bool_),
+def _read_cluster(row: Mapping[str, Any]) -> Cluster:
+    kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
+    types = {**dict.fromkeys(_TRUTHS, np.bool_), **dict.fromkeys(_NUMBERS, np.int64)}
+    return Cluster(
+        **{name: _array(row[name], kind) for name, kind in types.items()},
+        nodes=tuple(row["nodes"]),
+        scores={name: np.array(v, dtype=np.float64) for name, v in row["scores"].items()},
+        levels=tuple(_read_level(*level) for level in row["levels"]),
+        model=tuple(row["model"]),
+        graphs=tuple(None if i is None else kinds[i] for i in row["graphs"]),
+        running=tuple(_read_running(job) for job in row["running"]),
+        same_indices=bool(row["same_indices"]),
+        sockets=row["sockets"]
+        and Sockets(
+            **{name: _array(values, np.int64) for name, values in row["sockets"].items()}
+            | {"quiet": _array(row["sockets"]["quiet"], np.bool_)}
+        ),
+        preemption=PreemptionOrder(**row["preemption"]),
     )
+
+
+def _array(values: Sequence[Any] | None, kind: type[np.generic]) -> Any:
+    return None if values is None else np.array(values, dtype=kind)
 
 
 def _running(job: RunningJob) -> dict[str, Any]:
@@ -232,39 +226,25 @@ def _read_running(row: Mapping[str, Any]) -> RunningJob:
     values["gpus"] = tuple((node, tuple(slots)) for node, slots in values["gpus"])
     for name in ("cpus", "memory_mb"):
         values[name] = {int(node): int(amount) for node, amount in values[name]}
-    values["socket_cpus"] = {node: tuple(cpus) for node, cpus in values.get("socket_cpus", ())}
+    values["socket_cpus"] = {node: tuple(cpus) for node, cpus in values["socket_cpus"]}
     return RunningJob(**values)
+
+
+def _sockets(sockets: Sockets) -> dict[str, Any]:
+    return {f.name: getattr(sockets, f.name).astype(int).tolist() for f in fields(Sockets)}
+
+
+def _level(level: LocalityLevel) -> list[Any]:
+    own = {name: [*penalty] for name, penalty in level.by_class.items()}
+    return [level.name, level.penalty, level.group.tolist(), level.source, own]
 
 
 def _read_level(
     name: str,
     penalty: float,
     group: Sequence[Any],
-    source: str = "",
-    by_class: Mapping[str, Sequence[Any]] | None = None,
+    source: str,
+    by_class: Mapping[str, Sequence[Any]],
 ) -> LocalityLevel:
-    """Rounds that were recorded before penalties had a source have neither of the last two."""
-    own = {c: Penalty(float(value), str(word)) for c, (value, word) in (by_class or {}).items()}
+    own = {c: Penalty(float(value), str(word)) for c, (value, word) in by_class.items()}
     return LocalityLevel(name, float(penalty), np.array(group, dtype=np.int64), source, own)
-
-
-def _read_cluster(row: Mapping[str, Any]) -> Cluster:
-    kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
-    return Cluster(
-        nodes=tuple(row["nodes"]),
-        exists=np.array(row["exists"], dtype=np.bool_),
-        free=np.array(row["free"], dtype=np.bool_),
-        scores={name: np.array(v, dtype=np.float64) for name, v in row["scores"].items()},
-        levels=tuple(_read_level(*level) for level in row["levels"]),
-        free_cpus=np.array(row["free_cpus"], dtype=np.int64),
-        free_memory_mb=np.array(row["free_memory_mb"], dtype=np.int64),
-        indexed=np.array(row["indexed"], dtype=np.bool_),
-        model=tuple(row["model"]),
-        graphs=tuple(None if i is None else kinds[i] for i in row["graphs"]),
-        running=tuple(_read_running(job) for job in row["running"]),
-        same_indices=bool(row["same_indices"]),
-        cpus=None if row["cpus"] is None else np.array(row["cpus"], dtype=np.int64),
-        sockets=_read_sockets(row.get("sockets")),
-        asleep=_mask(row["asleep"], row["nodes"]) if row.get("asleep") else None,
-        preemption=PreemptionOrder(**row.get("preemption", {})),
-    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -112,32 +113,33 @@ class Timeline:
     """
 
     def __init__(self, jobs: Sequence[RunningJob], now: float) -> None:
-        gpus = [
-            (node, slot, job.end_s) for job in jobs for node, slots in job.gpus for slot in slots
-        ]
-        shares = [
-            (node, job.cpus.get(node, 0), job.memory_mb.get(node, 0), job.end_s)
-            for job in jobs
-            for node in {*job.cpus, *job.memory_mb}
-        ]
-        self._node = np.array([g[0] for g in gpus], dtype=np.int64)
-        self._slot = np.array([g[1] for g in gpus], dtype=np.int64)
-        self._end = np.maximum(np.array([g[2] for g in gpus], dtype=np.float64), now)
-        self._share_node = np.array([s[0] for s in shares], dtype=np.int64)
-        self._cpus = np.array([s[1] for s in shares], dtype=np.int64)
-        self._memory = np.array([s[2] for s in shares], dtype=np.int64)
-        self._share_end = np.maximum(np.array([s[3] for s in shares], dtype=np.float64), now)
-        on_sockets = [
-            (node, socket, count, job.end_s)
-            for job in jobs
-            for node, cpus in job.socket_cpus.items()
-            for socket, count in enumerate(cpus)
-            if count
-        ]
-        self._socket_node = np.array([s[0] for s in on_sockets], dtype=np.int64)
-        self._socket = np.array([s[1] for s in on_sockets], dtype=np.int64)
-        self._socket_cpus = np.array([s[2] for s in on_sockets], dtype=np.int64)
-        self._socket_end = np.maximum(np.array([s[3] for s in on_sockets], dtype=np.float64), now)
+        self._gpus = _Ends(
+            (
+                (node, slot, 1, job.end_s)
+                for job in jobs
+                for node, slots in job.gpus
+                for slot in slots
+            ),
+            now,
+        )
+        self._shares = _Ends(
+            (
+                (node, job.cpus.get(node, 0), job.memory_mb.get(node, 0), job.end_s)
+                for job in jobs
+                for node in {*job.cpus, *job.memory_mb}
+            ),
+            now,
+        )
+        self._sockets = _Ends(
+            (
+                (node, socket, count, job.end_s)
+                for job in jobs
+                for node, cpus in job.socket_cpus.items()
+                for socket, count in enumerate(cpus)
+                if count
+            ),
+            now,
+        )
         ends = {max(job.end_s, now) for job in jobs}
         self.ends: list[float] = sorted(ends)
         """Distinct ends, ascending; inf last if a job has no limit."""
@@ -145,18 +147,29 @@ class Timeline:
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
         """Return a copy of the cluster with everything given back that ends by ``time_s``.
 
-        Whoever was placed has started by then, so that nobody's GPUs are unsure.
+        What was placed has started by then, so that no GPUs are unsure.
         """
         later = cluster.copy()
-        over = self._end <= time_s
-        node, slot = self._node[over], self._slot[over]
+        node, slot, _ = self._gpus.by(time_s)
         later.free[node, slot] = later.exists[node, slot]
-        over = self._share_end <= time_s
-        np.add.at(later.free_cpus, self._share_node[over], self._cpus[over])
-        np.add.at(later.free_memory_mb, self._share_node[over], self._memory[over])
+        node, cpus, memory_mb = self._shares.by(time_s)
+        np.add.at(later.free_cpus, node, cpus)
+        np.add.at(later.free_memory_mb, node, memory_mb)
         if later.sockets is not None:
-            over = self._socket_end <= time_s
-            where = self._socket_node[over], self._socket[over]
-            np.add.at(later.sockets.free_cpus, where, self._socket_cpus[over])
+            node, socket, cpus = self._sockets.by(time_s)
+            np.add.at(later.sockets.free_cpus, (node, socket), cpus)
             later.sockets.quiet[:] = True
         return later
+
+
+class _Ends:
+    """Rows of three whole numbers, each with the time at which it ends."""
+
+    def __init__(self, rows: Iterable[tuple[int, int, int, float]], now: float) -> None:
+        table = np.array([*rows], dtype=np.float64).reshape(-1, 4)
+        self._numbers: IntArray = table[:, :3].astype(np.int64)
+        self._end = np.maximum(table[:, 3], now)
+
+    def by(self, time_s: float) -> IntArray:
+        """(3, n) rows that have ended by then, as columns."""
+        return self._numbers[self._end <= time_s].T

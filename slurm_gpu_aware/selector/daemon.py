@@ -147,12 +147,14 @@ class Selector:
         return 0
 
     def once(self) -> int:
-        """One heartbeat and one round."""
+        """One heartbeat, one round, one poll of the released jobs."""
         self._heartbeat.beat()
         self._rounds.tracker.load()
         self._round("once")
+        if self._slept_badly:
+            return 1
         self._rounds.start_monitor.poll()
-        return 1 if self._slept_badly else 0
+        return 0
 
     def close(self) -> None:
         """Stop the heartbeat, close the store."""

@@ -9,15 +9,11 @@ from typing import Any
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.job_view import LiveJob, find_job, live_jobs
 from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.selector.ledger_reader import Reader, event_json, reason_for, waiting_of
 from slurm_gpu_aware.store.ledger import Decision, Event
 
-__all__ = ["OPEN", "explain_job"]
-
-OPEN = ("planned", "prepared", "released", "started")
-"""States of a decision after which something is still to come; Slurm may know more."""
-_UNPLACED = ("reparked", "failed")
-"""States of a decision whose job waits at the gate again."""
+__all__ = ["explain_job"]
 
 
 def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
@@ -27,7 +23,7 @@ def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
     longer than it should be; what became of jobs meanwhile is not recorded.
     """
     answer = _look_up(reader, job_id)
-    if answer["state"] in ("unknown", "parked", *OPEN):
+    if answer["state"] in ("unknown", "parked", *OPEN_DECISION):
         answer = _ask_slurm(answer, reader, config)
     return answer
 
@@ -38,7 +34,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
     waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
-    placed = decisions[-1] if decisions and decisions[-1].state not in _UNPLACED else None
+    placed = decisions[-1] if decisions and decisions[-1].state != JobPhase.WAITING else None
     if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
         waiting = None  # placed since
     tasks = _tasks(reader, job_id) if not decisions else []
@@ -66,7 +62,7 @@ def _state(
     if waiting:
         return "parked"
     if decisions:
-        return "parked" if decisions[-1].state in _UNPLACED else decisions[-1].state
+        return "parked" if decisions[-1].state == JobPhase.WAITING else decisions[-1].state
     kinds = {e.kind for e in events}
     if kinds & {"ended", "started"}:
         return "ended" if "ended" in kinds else "started"
@@ -106,7 +102,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         "parked": job.parked,
         "ended": job.ended,
     }
-    if answer["state"] in OPEN:
+    if answer["state"] in OPEN_DECISION:
         # The selector died before it opened the gate, or the job is back since the copy was made.
         if job.parked and (silence is not None or answer["state"] in ("released", "started")):
             answer["state"] = "parked"

@@ -7,7 +7,7 @@ tried again later, not in every round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -21,6 +21,9 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 __all__ = ["Leaver"]
 
 log = logging.getLogger(__name__)
+
+_AT_ONCE = 100
+"""Jobs after which it is written down what Slurm has taken: it may stop answering."""
 
 
 class Leaver:
@@ -57,12 +60,24 @@ class Leaver:
                 stays[job.id] = f"cannot be left to Slurm; tried again in {wait_s:.0f} s"
             else:
                 due[job.id] = (job, reason)
-        if not due:
-            return set(), stays
         gated = [job for job, _ in due.values()]
-        done = release(self._client, self._gate, gated, now, then=JobPhase.LEFT, split=split)
+        reasons = {job_id: reason for job_id, (_, reason) in due.items()}
+        for start in range(0, len(gated), _AT_ONCE):
+            stays |= self._leave(gated[start : start + _AT_ONCE], reasons, now, split)
+        return set(due), stays
+
+    def _leave(
+        self,
+        jobs: Sequence[GatedJob],
+        reasons: Mapping[str, str],
+        now: float,
+        split: Set[int],
+    ) -> dict[str, str]:
+        """Open the gate of some jobs and write it down; return why each job stays that does."""
+        stays: dict[str, str] = {}
+        done = release(self._client, self._gate, jobs, now, then=JobPhase.LEFT, split=split)
         for job_id, ids in done.opened.items():
-            reason = due[job_id][1]
+            reason = reasons[job_id]
             for name in dict.fromkeys([*ids, job_id] if job_id not in done.wrong else ids):
                 self._ledger.event(name, "released", {"left_to_slurm": reason}, now)
             if job_id not in done.wrong:
@@ -72,4 +87,4 @@ class Leaver:
             wait_s = self._backoff.punish(job_id)
             stays[job_id] = f"could not be left to Slurm: {why}"
             log.warning("job %s %s; tried again in %.0f s", job_id, stays[job_id], wait_s)
-        return set(due), stays
+        return stays

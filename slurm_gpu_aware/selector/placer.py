@@ -196,7 +196,7 @@ class Placer:
                 broken_arrays.add(array)
             failed[job_id] = str(wrong)
             log.warning("job %s could not be prepared: %s", job_id, wrong)
-            self._tracker.withdraw(job_id, {"why": wrong}, now)
+            self._tracker.withdraw(job_id, {"step": "prepare", "why": wrong}, now)
             self._ledger.event(job_id, "error", {"step": "prepare", "why": wrong}, now)
         undo = [job for job in map(seen.get, failed) if job is not None and job.closed]
         release(self._client, self._gate, undo, now)

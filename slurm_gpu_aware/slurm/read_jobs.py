@@ -171,10 +171,10 @@ def _memory(raw: Mapping[str, Any]) -> tuple[int | None, int | None]:
 def _unchecked(raw: Mapping[str, Any]) -> tuple[str, ...]:
     """Options that bound its nodes in ways that the planner does not look at, as users type them.
 
-    The filter leaves such jobs to Slurm (``etc/lua/gpu_aware_left.lua``), but it does not see all
-    of them: Slurm 24.11 does not show ``--core-spec`` to it, ``#BB`` lines stand in the script, and
-    an operator may change a parked job. Chosen all the same, an impossible node would be chosen
-    again and again, and each time be kept from other jobs until the job is parked again.
+    The filter leaves such jobs to Slurm (``etc/lua/gpu_aware_unsupported.lua``), but it does not
+    see all of them: Slurm 24.11 does not show ``--core-spec`` to it, ``#BB`` lines stand in the
+    script, and an operator may change a parked job. Chosen anyway, an impossible node would be
+    chosen again and again, and each time be kept from other jobs until the job is parked again.
     """
     found = [
         option

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
-from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
 
 __all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
@@ -21,9 +21,7 @@ __all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "Ro
 RECORD = "record"
 """Key in a decision's outcome of the AdminComment that the job was parked with."""
 
-STATES = tuple(
-    JobPhase(name) for name in ("planned", "prepared", "released", "started", "waiting", "ended")
-)
+STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 """Phases of a decision's job; ``waiting``: the decision came to nothing, its outcome says why."""
 EVENT_KINDS = (
     "parked",
@@ -42,7 +40,7 @@ EVENT_KINDS = (
     "gate_lost",
     "error",
 )
-_OPEN = "state IN ('planned', 'prepared', 'released', 'started')"
+_OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"
 """Decisions whose job may still run."""
 
 

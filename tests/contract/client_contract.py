@@ -18,7 +18,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 __all__ = ["CHECKS", "Hands"]
 
 LICENCE = "gpuaware"
-OTHER = "gpuaware_shelf"
+OTHER = "gpuaware_pool"
 """One that no reservation holds all of."""
 RESERVATION = "contract"
 HOUR_S = 3600.0

@@ -1,4 +1,4 @@
-"""The begin time that the filter gives while parked jobs wait on the shelf."""
+"""The begin time that the filter gives while parked jobs wait in the holding pool."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ LICENCE_OF_TASKS = [
     "cpu=1,license/gpuaware=1",
     "license:gpuaware=1",
     "licensegpuaware=1",
-    "gres/gpu:1,license/gpuaware_shelf=1",
+    "gres/gpu:1,license/gpuaware_pool=1",
     "gres/gpu:license/gpuaware:1",  # Slurm's search for "license" knows no borders
     "gres/tmp:licensea;gpuaware:1",
 ]

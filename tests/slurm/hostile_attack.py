@@ -67,7 +67,7 @@ LICENCES = [
     "matlab@x|matlab@x",
     "gpuaware",
     "gpuaware:1",
-    "gpuaware_shelf",
+    "gpuaware_pool",
 ]
 NODES = ["n1", "n[1-4]", "n1,,n2", "n1 n2", "n[0-99999999]", "n[", "n[1-", "all"]
 GRES = [

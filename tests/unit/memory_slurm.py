@@ -82,7 +82,7 @@ START: State = {
     "topology": "",  # as Slurm prints it
     "qos": "",  # as sacctmgr prints it
     "refuse": [],  # ids of jobs and array tasks whose updates are refused
-    "licences": {"gpuaware": 100_000, "gpuaware_shelf": 8, "matlab": 10},
+    "licences": {"gpuaware": 100_000, "gpuaware_pool": 8, "matlab": 10},
     "silent": "",  # why Slurm does not answer
     "calls": [],  # every request: its name and what was given
     "kill_at": 0,  # the N-th request kills the process that asks,

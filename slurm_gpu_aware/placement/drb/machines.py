@@ -20,14 +20,13 @@ from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, linked_
 from slurm_gpu_aware.placement.drb.interference import interference
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares, terms_of
-from slurm_gpu_aware.placement.feasible import Split, allowed_nodes
-from slurm_gpu_aware.placement.link_kinds import graph_of
-from slurm_gpu_aware.placement.masks import MaskArray, pack
+from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.placement.link_kinds import graph_of, sorted_rows
+from slurm_gpu_aware.placement.masks import pack
+from slurm_gpu_aware.placement.shapes import Split
 from slurm_gpu_aware.topology.levels import network_of, path_sum
 
 __all__ = ["Machines", "kind_mask", "scale_for"]
-
-_ALL = (1 << 64) - 1
 
 
 class _Idle:
@@ -109,36 +108,16 @@ class Machines:
         weights = options.weights
         self.weights = weights if self.knows_interference else weights.without_interference()
         self.idle = _idle(self.cluster)
-        self.of_row, self.kinds, self.plain = self._sort()
+        self.of_row, kinds = sorted_rows(cell, self.idle.number, len(self.idle.kinds))
+        self.kinds = tuple(
+            Machine(*self.idle.kinds[number], free, allowed) for number, free, allowed, _ in kinds
+        )
+        self.plain = tuple(plain for *_, plain in kinds)
         if profile is not None and name is not None:
             job = (name, cell.supply.request.gpus)
             self.i_of_row: FloatArray = interference(profile, job, self.cluster)[cell.units]
         else:
             self.i_of_row = np.ones(len(cell.units))
-
-    def _sort(self) -> tuple[IntArray, tuple[Machine, ...], tuple[bool, ...]]:
-        """Kind of each row, the kinds, and which of them are plain."""
-        cell, width = self.cell, self.cluster.shape[1]
-        columns: tuple[MaskArray, ...] = (
-            self.idle.number[cell.units],
-            cell.supply.free[cell.units].astype(np.int64),
-            cell.masks.astype(np.int64),
-            (~self.cluster.indexed[cell.units]).astype(np.int64),
-        )
-        if 2 * width + 1 + len(self.idle.kinds).bit_length() <= 62:
-            # One integer per row sorts many times faster than rows do.
-            code = ((columns[0] << width | columns[1]) << width | columns[2]) << 1 | columns[3]
-            _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        else:
-            table = np.stack(columns, axis=1)
-            _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        picked = zip(*(column[first].tolist() for column in columns), strict=True)
-        kinds, plain = [], []
-        for number, free, allowed, is_plain in picked:
-            graph, exists = self.idle.kinds[number]
-            kinds.append(Machine(graph, exists, free & _ALL, allowed & _ALL))
-            plain.append(bool(is_plain))
-        return inverse.reshape(-1), tuple(kinds), tuple(plain)
 
     @cached_property
     def left(self) -> IntArray:

@@ -8,7 +8,8 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.search import search
-from slurm_gpu_aware.placement.feasible import common_reason, splits
+from slurm_gpu_aware.placement.feasible import common_reason
+from slurm_gpu_aware.placement.shapes import splits
 
 __all__ = ["constraint_reason"]
 

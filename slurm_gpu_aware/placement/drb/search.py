@@ -16,17 +16,18 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of, uneven_groups
+from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
 from slurm_gpu_aware.placement.drb.bipartition import linked_enough, narrow_pairs
 from slurm_gpu_aware.placement.drb.machines import Machines, kind_mask, scale_for
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.uneven import uneven_rows
 from slurm_gpu_aware.placement.drb.utility import Terms
-from slurm_gpu_aware.placement.feasible import Split, Supply, splits
+from slurm_gpu_aware.placement.feasible import Supply
+from slurm_gpu_aware.placement.groups import fullest, groups_of
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import LevelView, anywhere, level_views
-from slurm_gpu_aware.placement.link_kinds import groups_to_compare
 from slurm_gpu_aware.placement.score_table import flat_table
+from slurm_gpu_aware.placement.shapes import Split, splits
 from slurm_gpu_aware.topology.levels import path_sum
 
 __all__ = ["Found", "search"]
@@ -106,19 +107,13 @@ def _levels(cluster: Cluster, split: Split) -> list[LevelView]:
 
 def _inside(machines: Machines, options: TopoOptions) -> Found | None:
     split = machines.cell.split
-    if split.uneven:
-        return _uneven(machines, options)
-    whole_node = machines.cell.supply.request.whole_node
-    if split.same_slots and not whole_node and not any(machines.plain):
-        return _same(machines, options)
-    masks = [kind_mask(machines, kind, split.per_node, options) for kind in _range(machines)]
+    if split.uneven or split.same_slots:
+        return _several(machines, options, [])
+    kinds = range(len(machines.kinds))
+    masks = [kind_mask(machines, kind, split.per_node, options) for kind in kinds]
     if split.nodes == 1:
         return _one(machines, masks)
-    return _several(machines, masks)
-
-
-def _range(machines: Machines) -> range:
-    return range(len(machines.kinds))
+    return _several(machines, options, masks)
 
 
 def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
@@ -161,59 +156,77 @@ def _next_best(machines: Machines, costs: FloatArray, order: IntArray) -> list[i
     return others
 
 
-def _several(machines: Machines, masks: Sequence[int | None]) -> Found | None:
-    """Several machines, each with its own slots (or all of its GPUs)."""
-    cell = machines.cell
-    costs = machines.row_costs(masks)
-    found: list[Found] = []
-    able = cell.group[np.isfinite(costs)]
-    fine = np.flatnonzero(np.bincount(able, minlength=cell.level.groups) >= cell.split.nodes)
-    compared = groups_to_compare(cell, fine).tolist()
+def _several(machines: Machines, options: TopoOptions, masks: Sequence[int | None]) -> Found | None:
+    """Several machines, in the fullest groups that hold the job.
+
+    ``masks``: what each kind of machine gives, where all give the same count of GPUs of their own.
+    """
+    cell, cuts = machines.cell, list[str | None]()
+    costs = machines.row_costs(masks) if masks else np.zeros(0)
+    sets_of = _index_sets(machines, options.min_bandwidth_gbps) if cell.split.same_slots else {}
+    if cell.split.uneven:
+        fine = groups_of(cell)
+    elif masks:
+        able = np.bincount(cell.group[np.isfinite(costs)], minlength=cell.level.groups)
+        fine = np.flatnonzero(able >= cell.split.nodes)
+    else:
+        fine = np.array(sorted(sets_of), dtype=np.int64)
+        cuts.append(words_of_cut(cell.supply, sets_of.values()))
+    compared = fullest(cell, fine).tolist()
+    if len(compared) < len(fine):
+        cuts.append(f"the {len(compared)} fullest of {len(fine)} groups compared")
+    most = max((len(sets_of[number]) for number in compared if sets_of), default=0)
+    if most > _MOST_SETS:
+        cuts.append(f"the {_MOST_SETS} nearest of {most} index sets compared")
+    found: list[tuple[IntArray, tuple[int, ...]] | None] = []
     for number in compared:
-        rows = np.flatnonzero((cell.group == number) & np.isfinite(costs))
-        picked = _pick(machines, rows, costs, cell.split.nodes)
-        if picked is not None:
-            chosen = tuple(masks[k] or 0 for k in machines.of_row[picked].tolist())
-            terms = machines.terms(picked, chosen)
-            found.append(Found(machines, picked, chosen, terms, ties=1, sets=0))
-    return _best(found, _cut_of_groups(compared, fine))
+        inside = np.flatnonzero(cell.group == number)
+        if cell.split.uneven:
+            found.append(uneven_rows(machines, options, inside))
+        elif masks:
+            found.append(_picked(machines, inside, masks, costs))
+        else:
+            for mask in _nearest(machines, inside, sets_of[number]):
+                same = _on_kinds(machines, mask, options.min_bandwidth_gbps)
+                found.append(_picked(machines, inside, same, machines.row_costs(same)))
+    return _best(
+        [
+            Found(machines, *each, machines.terms(*each), ties=1, sets=0)
+            for each in found
+            if each is not None
+        ],
+        "; ".join(words for words in cuts if words) or None,
+    )
 
 
-def _same(machines: Machines, options: TopoOptions) -> Found | None:
-    """Several machines with the same slots on each: index sets, each with its best machines."""
-    cell = machines.cell
-    found: list[Found] = []
-    sets_of = {number: sets for number, sets, _ in supports_of(cell)}
-    cuts = [words_of_cut(cell.supply, sets_of.values())]
-    need = options.min_bandwidth_gbps
+def _picked(
+    machines: Machines, inside: IntArray, masks: Sequence[int | None], costs: FloatArray
+) -> tuple[IntArray, tuple[int, ...]] | None:
+    """The machines out of the rows ``inside``, and the mask that each gives."""
+    able = inside[np.isfinite(costs[inside])]
+    picked = _pick(machines, able, costs, machines.cell.split.nodes)
+    if picked is None:
+        return None
+    return picked, tuple(masks[kind] or 0 for kind in machines.of_row[picked].tolist())
+
+
+def _index_sets(machines: Machines, need: float) -> dict[int, IntArray]:
+    """Group -> index sets that enough of its machines have, with links of at least ``need``."""
+    sets_of = {number: sets for number, sets, _ in supports_of(machines.cell)}
     if need > 0.0:
         linked = {number: _linked_sets(machines, number, s, need) for number, s in sets_of.items()}
         sets_of = {number: sets for number, sets in linked.items() if len(sets)}
-    fine = np.array(sorted(sets_of), dtype=np.int64)
-    compared = groups_to_compare(cell, fine).tolist()
-    cuts.append(_cut_of_groups(compared, fine))
-    most = max((len(sets_of[number]) for number in compared), default=0)
-    if most > _MOST_SETS:
-        cuts.append(f"the {_MOST_SETS} nearest of {most} index sets compared")
-    for number in compared:
-        inside = np.flatnonzero(cell.group == number)
-        for mask in _nearest(machines, inside, sets_of[number]):
-            masks = [mask if mask & ~kind.allowed == 0 else None for kind in machines.kinds]
-            if need > 0.0:
-                masks = _with_links(machines, masks, need)
-            costs = machines.row_costs(masks)
-            picked = _pick(machines, inside[np.isfinite(costs[inside])], costs, cell.split.nodes)
-            if picked is not None:
-                chosen = (mask,) * len(picked)
-                terms = machines.terms(picked, chosen)
-                found.append(Found(machines, picked, chosen, terms, ties=1, sets=0))
-    return _best(found, "; ".join(words for words in cuts if words) or None)
+    return sets_of
 
 
-def _cut_of_groups(compared: Sequence[int], fine: IntArray) -> str | None:
-    if len(compared) == len(fine):
-        return None
-    return f"the {len(compared)} fullest of {len(fine)} groups compared"
+def _on_kinds(machines: Machines, mask: int, need: float) -> list[int | None]:
+    """The mask for the kinds of machines that have it, with links of at least ``need``."""
+    return [
+        mask
+        if mask & ~kind.allowed == 0 and (need <= 0.0 or linked_enough(kind.graph, mask, need))
+        else None
+        for kind in machines.kinds
+    ]
 
 
 def _linked_sets(machines: Machines, number: int, sets: IntArray, need: float) -> IntArray:
@@ -232,13 +245,6 @@ def _linked_sets(machines: Machines, number: int, sets: IntArray, need: float) -
         if kind in required:
             fine &= able
     return sets[fine & (counts >= cell.split.nodes)]
-
-
-def _with_links(machines: Machines, masks: list[int | None], need: float) -> list[int | None]:
-    return [
-        mask if mask is not None and linked_enough(kind.graph, mask, need) else None
-        for kind, mask in zip(machines.kinds, masks, strict=True)
-    ]
 
 
 def _nearest(machines: Machines, rows: IntArray, sets: IntArray) -> list[int]:
@@ -295,21 +301,6 @@ def _fill(
 def _size_rank(size: int, count: int) -> tuple[bool, int]:
     """Sort key: the smallest group that is large enough, else the largest."""
     return (False, size) if size >= count else (True, -size)
-
-
-def _uneven(machines: Machines, options: TopoOptions) -> Found | None:
-    """Several machines that may give different counts."""
-    cell = machines.cell
-    found: list[Found] = []
-    fine = np.flatnonzero(uneven_groups(cell.supply, cell.level, cell.units, cell.masks))
-    compared = groups_to_compare(cell, fine).tolist()
-    for number in compared:
-        inside = np.flatnonzero(cell.group == number)
-        picked = uneven_rows(machines, options, inside)
-        if picked is not None:
-            rows, chosen = picked
-            found.append(Found(machines, rows, chosen, machines.terms(rows, chosen), 1, 0))
-    return _best(found, _cut_of_groups(compared, fine))
 
 
 def _best(found: list[Found], cut: str | None) -> Found | None:

@@ -12,9 +12,11 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.link_kinds import choice_of, gpus_left, kinds_of
-from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.placement.link_kinds import choice_of, kinds_of
+from slurm_gpu_aware.placement.score_rows import left_beside
+from slurm_gpu_aware.placement.selection import Choice
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
@@ -70,7 +72,7 @@ def choose_by_sockets(cell: Cell) -> Choice:
     job on several nodes or on whole ones has no socket to prefer: best fit decides.
     """
     if cell.split.nodes != 1 or cell.supply.request.whole_node:
-        return choose(cell)
+        return ByScores().choose(cell)
     kinds, k = kinds_of(cell), cell.split.per_node
     masks, spanned = [], []
     for graph, allowed, plain in zip(kinds.graph, kinds.allowed, kinds.plain, strict=True):
@@ -82,7 +84,7 @@ def choose_by_sockets(cell: Cell) -> Choice:
             spanned.append(_sockets(graph, masks[-1]))
     sockets = np.array(spanned, dtype=np.int64)[kinds.of_row]
     rows = np.flatnonzero(sockets == sockets.min())
-    left = gpus_left(cell)[rows]
+    left = left_beside(cell)[rows]
     rows = rows[left == left.min()]
     row = rows[np.argmin(cell.units[rows])][None]
     chosen = masks[int(kinds.of_row[row[0]])]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.placement.cells import uneven_capacity
 from slurm_gpu_aware.placement.drb.machines import Machines, kind_mask
 from slurm_gpu_aware.placement.drb.options import TopoOptions
+from slurm_gpu_aware.placement.fit import uneven_capacity
 
 __all__ = ["uneven_rows"]
 

@@ -14,7 +14,7 @@ best fit, then the lowest index; jobs larger than a node take the fewest nodes (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -26,15 +26,18 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import MOST_NODES, assignment
+from slurm_gpu_aware.placement.by_links import ByLinks, compared_in_part
+from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.split import choose_by_sockets
-from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import two_levels
 from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
-from slurm_gpu_aware.placement.links import choose_by_links, compared_in_part, promised_set
+from slurm_gpu_aware.placement.link_values import promised_set
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
 from slurm_gpu_aware.placement.score_table import flat_table
-from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
     PAPER,
@@ -46,15 +49,11 @@ from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
 __all__ = [
-    "COMPARED_BY",
     "LinkPolicy",
     "MapaBaseline",
     "MapaGreedy",
     "MapaPreserve",
     "MapaTopoAware",
-    "goal_for",
-    "links_account",
-    "links_rule",
 ]
 
 _RULES: dict[Objective, str] = {
@@ -87,13 +86,6 @@ class LinkOptions(PolicyOptions):
         return named[self.effbw] if isinstance(self.effbw, str) else eq2_model(self.effbw)
 
 
-class LinkPolicy(Policy):
-    """A policy that compares sets by EffBW."""
-
-    options_type = LinkOptions
-    options: LinkOptions
-
-
 _pattern = lru_cache(maxsize=256)(parse_pattern)
 
 
@@ -110,7 +102,7 @@ def goal_for(request: Request, model: EffBwModel, objective: Objective | None = 
     return Goal(objective, pattern, model)
 
 
-COMPARED_BY: dict[str, str] = {
+_COMPARED_BY: dict[str, str] = {
     "effbw": "effbw_gbps",
     "aggbw": "aggbw_gbps",
     "preserved": "preservedbw_change_gbps",
@@ -199,35 +191,51 @@ def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def one_node_first(request: Request, cluster: Cluster) -> Cell | None:
+def _one_node_first(request: Request, cluster: Cluster) -> Cell | None:
     """All GPUs equal, fewest nodes: MAPA knows neither scores nor network levels."""
     supply = Supply(request, cluster, flat_table(cluster))
     return first_cell(supply, two_levels(cluster), splits(request, cluster))
 
 
-class _ByLinks(LinkPolicy):
+class LinkPolicy(Policy):
+    """A policy that chooses by links inside a cell; a subclass says which cell.
+
+    Nodes without measured links count as having equal links everywhere.
+    """
+
+    options_type = LinkOptions
+    options: LinkOptions
     objective: ClassVar[Objective | None] = None
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
         goal = goal_for(request, self.options.model, self.objective)
-        cell = one_node_first(request, cluster)
+        cell = self.cell(request, cluster)
         if cell is None:
             return None
-        choice = choose_by_links(cell, goal)
-        why = links_account(cell, choice, goal)
-        rule, by = links_rule(choice, goal, why), COMPARED_BY[goal.objective]
+        choice = ByLinks(goal).choose(cell)
+        links = links_account(cell, choice, goal)
+        rule, by = links_rule(choice, goal, links), _COMPARED_BY[goal.objective]
+        why = {**self.account(cell), **links}
         return assignment(self.name, cell, choice, why=why, rule=rule, by=by)
 
+    def cell(self, request: Request, cluster: Cluster) -> Cell | None:
+        """Return the cell to choose from."""
+        return _one_node_first(request, cluster)
 
-class MapaGreedy(_ByLinks):
+    def account(self, cell: Cell) -> Mapping[str, Any]:
+        """Return what the account says of the cell."""
+        return {}
+
+
+class MapaGreedy(LinkPolicy):
     """The set of GPUs, and the embedding of the pattern, with the largest AggBW."""
 
     name = "mapa-greedy"
     objective = "aggbw"
 
 
-class MapaPreserve(_ByLinks):
+class MapaPreserve(LinkPolicy):
     """Sensitive jobs get the best links, others those that hurt the jobs to come the least."""
 
     name = "mapa-preserve"
@@ -237,32 +245,29 @@ class MapaBaseline(Policy):
     """MAPA's baseline: lowest GPU ids, on the first node that has room."""
 
     name = "mapa-baseline"
+    rule: ClassVar[str] = "the lowest free indices"
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return exact nodes and slots, or None if nothing fits now."""
-        return _without_values(
-            self.name, request, cluster, "the lowest free indices", sockets=False
-        )
+        goal = goal_for(request, BOTTLENECK)
+        cell = _one_node_first(request, cluster)
+        if cell is None:
+            return None
+        choice = self.choose(cell)
+        why = {**links_account(cell, choice, goal, by_links=False), "objective": "none"}
+        return assignment(self.name, cell, choice, why=why, rule=self.rule)
+
+    def choose(self, cell: Cell) -> Choice:
+        """Return a set of the cell, whatever its bandwidths are."""
+        return ByScores(best_fit=False).choose(cell)
 
 
-class MapaTopoAware(Policy):
+class MapaTopoAware(MapaBaseline):
     """MAPA's topology-aware comparison: recursive bipartition, the same socket first."""
 
     name = "mapa-topo-aware"
+    rule = "the same socket first"
 
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
-        return _without_values(self.name, request, cluster, "the same socket first", sockets=True)
-
-
-def _without_values(
-    name: str, request: Request, cluster: Cluster, rule: str, *, sockets: bool
-) -> Assignment | None:
-    """Place without looking at bandwidths, but tell those of the outcome."""
-    goal = goal_for(request, BOTTLENECK)
-    cell = one_node_first(request, cluster)
-    if cell is None:
-        return None
-    choice = choose_by_sockets(cell) if sockets else choose(cell, best_fit=False)
-    why = {**links_account(cell, choice, goal, by_links=False), "objective": "none"}
-    return assignment(name, cell, choice, why=why, rule=rule)
+    def choose(self, cell: Cell) -> Choice:
+        """Return the set on the fewest sockets."""
+        return choose_by_sockets(cell)

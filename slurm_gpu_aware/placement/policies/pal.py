@@ -6,28 +6,15 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
+from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell, first_cell
-from slurm_gpu_aware.placement.feasible import Supply, splits
+from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import level_views
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
-from slurm_gpu_aware.placement.selection import choose
+from slurm_gpu_aware.placement.shapes import splits
 
-__all__ = ["Pal", "best_cell", "traversal"]
-
-
-def traversal(cluster: Cluster, app_class: str) -> list[tuple[str, float, float]]:
-    """Return the L x V matrix of a class in the order of the walk: (level, V, L x V).
-
-    Ascending in the product; equal products tighter level first. ``len(levels) * bins`` rows.
-    """
-    table = score_table(cluster, app_class)
-    cells = [
-        (level.penalty * float(value), position, level.name, float(value))
-        for position, level in enumerate(level_views(cluster, app_class))
-        for value in table.values
-    ]
-    return [(name, value, product) for product, _, name, value in sorted(cells)]
+__all__ = ["Pal", "best_cell"]
 
 
 def best_cell(request: Request, cluster: Cluster) -> Cell | None:
@@ -70,7 +57,7 @@ class Pal(Policy):
         cell = best_cell(request, cluster)
         if cell is None:
             return None
-        choice = choose(cell)
+        choice = ByScores().choose(cell)
         why = cells_tried(cell)
         tried = why["cells_tried"]
         rule = "the very best cell has a set"

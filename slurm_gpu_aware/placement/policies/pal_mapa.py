@@ -8,46 +8,29 @@ slowdown is therefore always that of ``pal``.
 
 from __future__ import annotations
 
-from slurm_gpu_aware.model.assignment import Assignment
+from collections.abc import Mapping
+from typing import Any
+
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.account import assignment, cells_tried
-from slurm_gpu_aware.placement.links import choose_by_links
-from slurm_gpu_aware.placement.policies.mapa import (
-    COMPARED_BY,
-    LinkPolicy,
-    goal_for,
-    links_account,
-    links_rule,
-)
+from slurm_gpu_aware.placement.account import cells_tried
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.policies.mapa import LinkPolicy
 from slurm_gpu_aware.placement.policies.pal import best_cell
 
 __all__ = ["PalMapa"]
 
 
 class PalMapa(LinkPolicy):
-    """The composition of PAL and MAPA; the selector's default.
-
-    Nodes without measured links count as having equal links everywhere.
-    """
+    """The composition of PAL and MAPA; the selector's default."""
 
     name = "pal+mapa"
     by_levels = True
 
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
-        goal = goal_for(request, self.options.model)
-        cell = best_cell(request, cluster)
-        if cell is None:
-            return None
-        choice = choose_by_links(cell, goal)
-        links = links_account(cell, choice, goal)
-        tried = cells_tried(cell)
-        return assignment(
-            self.name,
-            cell,
-            choice,
-            why={**tried, **links},
-            rule=links_rule(choice, goal, links),
-            by=COMPARED_BY[goal.objective],
-        )
+    def cell(self, request: Request, cluster: Cluster) -> Cell | None:
+        """Return PAL's cell."""
+        return best_cell(request, cluster)
+
+    def account(self, cell: Cell) -> Mapping[str, Any]:
+        """Return the cells that PAL tried."""
+        return cells_tried(cell)

@@ -8,12 +8,14 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment
+from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell, holds, smallest_bound
-from slurm_gpu_aware.placement.feasible import Split, Supply, splits
+from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import anywhere
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
-from slurm_gpu_aware.placement.selection import Choice, choose
+from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.shapes import Split, splits
 
 __all__ = ["PmFirst", "best_anywhere"]
 
@@ -32,7 +34,7 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
     for split in choices:
         if holds(supply, level, split, bound):
             cell = Cell(supply, level, bound, split)
-            choice = choose(cell)
+            choice = ByScores().choose(cell)
             if best is None or choice.total < best[1].total:
                 best = cell, choice
     return best

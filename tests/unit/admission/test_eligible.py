@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from memory_slurm import node_record
+from sample_jobs import request_of
 from test_translate import NOW, asked, eligible, job, node, site
 
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.eligible import allowed_nodes
 from slurm_gpu_aware.admission.snapshot import build_cluster, is_usable
-from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
 from slurm_gpu_aware.slurm.mig import SlicedNodes
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
@@ -29,7 +30,7 @@ def held(name: str, *nodes: str, flags: str = "", start_s: float = NOW, cpus: in
 
 def inside(*reservations: SlurmReservation, name: str = "course", limit_s: float = 36000.0):
     where = site(NODES, None, reservations)
-    return eligible(to_request(job(reservation=name, time_limit_s=limit_s), asked(), where), where)
+    return eligible(request_of(job(reservation=name, time_limit_s=limit_s), asked(), where), where)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,9 @@ def test_in_a_maintenance_its_own_jobs_run() -> None:
     nodes = [node("n1", states=states), node("n2")]
     assert is_usable(nodes[0])
     where = site(nodes, None, [held("maintenance", "n1", flags="MAINT")])
-    tester = to_request(job(reservation="maintenance"), asked(), where)
+    tester = request_of(job(reservation="maintenance"), asked(), where)
     assert eligible(tester, where) == {"n1"}
-    assert eligible(to_request(job(), asked(), where), where) == {"n2"}
+    assert eligible(request_of(job(), asked(), where), where) == {"n2"}
 
 
 def test_who_sleeps_is_known() -> None:
@@ -98,7 +99,7 @@ SHARED = [
 ]
 
 
-def mixed(gres: str, *plain: str) -> Site:
+def mixed(gres: str, *plain: str) -> AdmissionContext:
     shared = node_of(node_record("s1", gres=gres))
     return site([shared, *(node(name) for name in plain)])
 
@@ -107,7 +108,7 @@ def mixed(gres: str, *plain: str) -> Site:
 def test_shared_gpus_are_never_chosen(gres: str) -> None:
     where = mixed(gres, "n1")
     assert where.cluster.nodes == ("n1",)
-    assert eligible(to_request(job(), asked(), where), where) == {"n1"}
+    assert eligible(request_of(job(), asked(), where), where) == {"n1"}
 
 
 @pytest.mark.parametrize("gres", SHARED)
@@ -120,7 +121,7 @@ def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
         (mixed(gres, "n1"), asked(nodes=(2, 2))),
     ):
         with pytest.raises(CannotPlanError) as refused:
-            to_request(job(), original, where)
+            request_of(job(), original, where)
         assert refused.value.leave
 
 

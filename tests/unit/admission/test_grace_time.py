@@ -6,29 +6,35 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from memory_slurm import MemorySlurm, partition_record
+from memory_slurm import partition_record
 from sample_jobs import slurm_job
+from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.gated_job import gated_jobs
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.recovery import Recovery
+from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.slurm.read_cluster import parse_qos, partition_of
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
 
 SLURM = SlurmConfig(version=(24, 11), cluster="c", counts_memory=True, counts_cpus=True)
 RELEASED_AT = 1000.0
-JOB = slurm_job(
-    reason="Resources",
-    partitions=("high",),
-    req_nodes=("n1",),
-    tres_per_node="gres/gpu:g1:1",
-    admin_comment="gpuaware/1;tn=gres/gpu:1;sel=released:0:1000",
-)
+JOB = slurm_job(partitions=("high",), req_nodes=("n1",), tres_per_node="gres/gpu:g1:1")
+BOUND = {
+    "reason": "Resources",
+    "licenses": "",
+    "req_nodes": "n1",
+    "tres_per_node": "gres/gpu:g1:1",
+    "admin_comment": "gpuaware/1;tn=gres/gpu:1;sel=released:0:1000",
+    "stuck": True,
+}
+"""Job 7 as it waits for its start, bound to a GPU of n1."""
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", 0), ("90", 90), ("00:02:00", 120)])
@@ -76,33 +82,40 @@ def test_preemption_within_a_qos(cluster_mode: str, mode: str, expected: tuple[s
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> JobTracker:
-    return JobTracker(LedgerWriter(tmp_path / "store.db"), Config())
+def tracker(tmp_path: Path) -> JobTracker:
+    return JobTracker(LedgerWriter(tmp_path / "store.db"))
 
 
-def due(watch: JobTracker, after_s: float, grace_s: float) -> dict[str, str]:
-    backoff = Backoff(60.0, lambda: RELEASED_AT + after_s)
-    recovery = Recovery(MemorySlurm(Path("unused")), Config(), watch.ledger, watch, backoff)
-    recovery.grace_s = grace_s
-    return recovery.due([JOB], frozenset())
+def parked_again(slurm: SlurmFolder, tracker: JobTracker, after_s: float, grace_s: float) -> int:
+    """What the start monitor does, so long after the gate was opened, with job 7 on n1."""
+    now = [RELEASED_AT]
+    backoff = Backoff(60.0, lambda: now[0])
+    client = slurm.client()
+    monitor = StartMonitor(client, Config(), tracker.ledger, tracker, backoff, lambda _: True)
+    (released,) = gated_jobs(client.jobs(), GateConfig())
+    monitor.watch([released], frozenset(), grace_s=grace_s)
+    now[0] += after_s
+    return monitor.poll()
 
 
 @pytest.mark.parametrize(
-    ("preempts", "after_s", "parked_again"),
+    ("preempts", "after_s", "again"),
     [(False, 29.0, False), (False, 31.0, True), (True, 119.0, False), (True, 121.0, True)],
 )
 def test_only_a_job_with_victims_is_given_the_time(
-    watch: JobTracker, preempts: bool, after_s: float, parked_again: bool
+    slurm: SlurmFolder, tracker: JobTracker, preempts: bool, after_s: float, again: bool
 ):
     victims = frozenset({"5"} if preempts else ())
-    watch.placed["7"] = Tracked(
-        None, "released", ("n1",), (1,), 0, opened=RELEASED_AT, victims=victims
+    tracker.placed["7"] = Tracked(
+        None, JobPhase.RELEASED, ("n1",), (1,), 0, opened=RELEASED_AT, victims=victims
     )
-    assert bool(due(watch, after_s, grace_s=90.0)) is parked_again
+    slurm.write([parked(**BOUND)], ["n1"])
+    assert bool(parked_again(slurm, tracker, after_s, grace_s=90.0)) is again
+    assert (slurm.jobs["7"]["licenses"] == "gpuaware:1") is again
 
 
 @pytest.mark.parametrize("victims", [[], ["5"]])
-def test_a_selector_that_starts_anew_knows_who_has_victims(watch: JobTracker, victims: list[str]):
-    watch.ledger.decide(decision("7", victims=victims, state="released"))
-    watch.load()
-    assert watch.placed["7"].victims == set(victims)
+def test_a_selector_that_starts_anew_knows_who_has_victims(tracker: JobTracker, victims: list[str]):
+    tracker.ledger.decide(decision("7", victims=victims, state="released"))
+    tracker.load()
+    assert tracker.placed["7"].victims == set(victims)

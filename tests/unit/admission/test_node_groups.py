@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from memory_slurm import partition_record
+from sample_jobs import request_of
 from slurm_folder import SlurmFolder, parked
 from test_translate import asked, job, node, site
 
-from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.slurm.fabric import BLOCK, TREE, Fabric, default_topology, fabric_of
 from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
@@ -42,21 +43,21 @@ def fabric(text: str) -> Fabric:
     return fabric_of(parse_topology(text))
 
 
-def where(text: str, *used: tuple[str, int], nodes: int = 4, **more: object) -> Site:
+def where(text: str, *used: tuple[str, int], nodes: int = 4, **more: object) -> AdmissionContext:
     """Nodes n1, n2, ... of four GPUs; ``used``: name and how many of its GPUs are held."""
     held = dict(used)
     there = [node(f"n{i}", used=range(held.get(f"n{i}", 0))) for i in range(1, nodes + 1)]
     return replace(site(there), fabric=fabric(text), **more)
 
 
-def groups(request_site: Site, original: OriginalRequest) -> list[int] | None:
-    kept = to_request(job(), original, request_site).node_groups
+def groups(request_site: AdmissionContext, original: OriginalRequest) -> list[int] | None:
+    kept = request_of(job(), original, request_site).node_groups
     return None if kept is None else kept.of.tolist()
 
 
-def left(request_site: Site, original: OriginalRequest) -> str:
+def left(request_site: AdmissionContext, original: OriginalRequest) -> str:
     with pytest.raises(CannotPlanError) as caught:
-        to_request(job(), original, request_site)
+        request_of(job(), original, request_site)
     assert caught.value.leave
     return caught.value.reason
 
@@ -119,7 +120,7 @@ def test_up_to_the_base_block_size_a_job_stays_in_one():
     total = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 2))
     assert groups(at, total) == [0, 1, 0, 1]
     assert groups(at, asked()) is None
-    one, other = (to_request(job(), TWO, at).node_groups for _ in range(2))
+    one, other = (request_of(job(), TWO, at).node_groups for _ in range(2))
     assert one is other, "jobs of one round share it, by which they are of one shape"
 
 
@@ -149,16 +150,16 @@ def test_a_job_cannot_have_more_nodes_than_there_are():
 def test_a_range_of_nodes_is_counted_inside_one_block():
     """Three nodes are free, but no block has more than two of them."""
     at = where(BLOCKS.replace("BlockSize=2", "BlockSize=3"), ("n4", 4))
-    assert to_request(job(), asked(nodes=(1, 3)), at).gpus == 2
-    assert to_request(job(), asked(nodes=(1, 3)), where("", ("n4", 4))).gpus == 3
+    assert request_of(job(), asked(nodes=(1, 3)), at).gpus == 2
+    assert request_of(job(), asked(nodes=(1, 3)), where("", ("n4", 4))).gpus == 3
 
 
 def test_a_range_of_nodes_is_counted_in_the_block_of_the_required_ones():
     """Both nodes of the other block are free; asked for two, n1 would wait for n3 meanwhile."""
     wanted = asked(nodes=(1, 2), req_nodes="n1")
-    request = to_request(job(), wanted, where(BLOCKS, ("n3", 4)))
+    request = request_of(job(), wanted, where(BLOCKS, ("n3", 4)))
     assert (request.gpus, request.min_nodes, request.max_nodes) == (1, 1, 1)
-    assert to_request(job(), wanted, where(BLOCKS, ("n2", 4), ("n4", 4))).gpus == 2
+    assert request_of(job(), wanted, where(BLOCKS, ("n2", 4), ("n4", 4))).gpus == 2
 
 
 def test_a_node_in_no_block():
@@ -183,7 +184,7 @@ def test_the_partition_where_a_block_has_room_is_chosen():
         name: replace(at.partitions["gpu"], name=name, nodes=frozenset(names))
         for name, names in inside.items()
     }
-    request = to_request(job("a", "b"), TWO, replace(at, partitions=parts))
+    request = request_of(job("a", "b"), TWO, replace(at, partitions=parts))
     assert request.eligible is not None
     assert np.flatnonzero(request.eligible).tolist() == [4, 5]
 

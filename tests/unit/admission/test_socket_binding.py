@@ -9,15 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sample_jobs import slurm_job
+from sample_jobs import as_gated, request_of, slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission import fitting
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
-from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.cluster import Cluster
@@ -58,11 +58,11 @@ def site(
     running: tuple[SlurmJob, ...] = (),
     slurm: SlurmConfig = SLURM,
     partitions: dict[str, list[str]] | None = None,
-) -> Site:
+) -> AdmissionContext:
     by_name = {n.name: n for n in nodes}
     inside = partitions or {"gpu": list(by_name)}
     cluster = build_cluster(nodes, running, None, slurm, classes=["A"], penalties={"cluster": 1.5})
-    return Site(
+    return AdmissionContext(
         Config(),
         slurm,
         by_name,
@@ -82,9 +82,9 @@ def asked(text: str = "gpu:1", **fields: object) -> OriginalRequest:
     return replace(OriginalRequest(tres_per_node=f"gres/{text}"), **fields)  # type: ignore[arg-type]
 
 
-def left(record: SlurmJob, original: OriginalRequest, where: Site) -> str:
+def left(record: SlurmJob, original: OriginalRequest, where: AdmissionContext) -> str:
     with pytest.raises(CannotPlanError) as caught:
-        to_request(record, original, where)
+        request_of(record, original, where)
     assert caught.value.leave
     return str(caught.value)
 
@@ -102,11 +102,11 @@ def test_whom_it_holds_for(flag: bool | None, default: bool, bound: bool) -> Non
     slurm = replace(SLURM, enforce_binding=default)
     record = job(enforce_binding=flag)
     assert is_bound(record, slurm) is bound
-    assert to_request(record, asked(), site(node("n1"), slurm=slurm)).bound is bound
+    assert request_of(record, asked(), site(node("n1"), slurm=slurm)).bound is bound
 
 
 def test_exclusive_jobs_have_all_cores_in_any_case() -> None:
-    assert not to_request(job(), asked(exclusive=True), site(node("n1"))).bound
+    assert not request_of(job(), asked(exclusive=True), site(node("n1"))).bound
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
     running = slurm_job(3, state="RUNNING", shares=(held,))
     here = site(node("n1", gpus_used=frozenset({0, 2}), cpus_used=2), running=(running,))
     two = OriginalRequest(tres_per_job="gres/gpu:2")
-    assert not fits(to_request(job(), two, here), here.cluster, idle=False)
-    assert fits(to_request(job(cpus=2), two, here), here.cluster, idle=False)
-    assert fits(to_request(job(), asked("gpu:2"), here), here.cluster, idle=False)
+    assert not fits(request_of(job(), two, here), here.cluster, idle=False)
+    assert fits(request_of(job(cpus=2), two, here), here.cluster, idle=False)
+    assert fits(request_of(job(), asked("gpu:2"), here), here.cluster, idle=False)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
 )
 def test_gpus_without_one_socket_are_slurms(fields: dict[str, object]) -> None:
     assert "node n2" in left(job(), asked(), site(node("n1"), node("n2", **fields)))
-    assert to_request(job(), asked(exc_nodes="n2"), site(node("n1"), node("n2", **fields))).bound
+    assert request_of(job(), asked(exc_nodes="n2"), site(node("n1"), node("n2", **fields))).bound
     unbound = job(enforce_binding=False)
-    assert not to_request(unbound, asked(), site(node("n1"), node("n2", **fields))).bound
+    assert not request_of(unbound, asked(), site(node("n1"), node("n2", **fields))).bound
 
 
 def test_on_nodes_of_one_socket_nothing_has_to_be_told() -> None:
     one = node("n1", cores=NodeCores(1, 16, 1, 1), gpu_sockets=(None,) * 4)
-    assert to_request(job(cpus=16), asked("gpu:4"), site(one)).bound
+    assert request_of(job(cpus=16), asked("gpu:4"), site(one)).bound
 
 
 def test_slurm_that_counts_sockets_or_nodes() -> None:
@@ -170,7 +170,7 @@ def test_what_no_socket_can_hold_is_slurms() -> None:
     assert "no socket has" in left(job(cpus=10), asked(), site(node("n1")))
     four = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 1))
     assert "no socket has" in left(job(), four, site(node("n1")))
-    assert to_request(job(cpus=8), asked(), site(node("n1"))).bound
+    assert request_of(job(cpus=8), asked(), site(node("n1"))).bound
 
 
 def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.M
     monkeypatch.setattr(fitting, "views", counted)
     here = site(node("n1"))
     for number in (1, 2, 3):
-        assert to_request(job(number), asked(), here).bound
+        assert request_of(job(number), asked(), here).bound
     assert asked_for == ["1"]
 
 
@@ -193,10 +193,10 @@ def test_the_partition_with_free_cores_on_a_socket() -> None:
     here = site(
         node("n1", cpus_used=14), node("n2"), running=(busy,), partitions={"a": ["n1"], "b": ["n2"]}
     )
-    found = to_request(job(cpus=2, partitions=("a", "b")), asked(), here)
+    found = request_of(job(cpus=2, partitions=("a", "b")), asked(), here)
     assert found.eligible is not None
     assert found.eligible.tolist() == [False, True]
-    found = to_request(job(cpus=2, partitions=("a", "b"), enforce_binding=None), asked(), here)
+    found = request_of(job(cpus=2, partitions=("a", "b"), enforce_binding=None), asked(), here)
     assert found.eligible is not None
     assert found.eligible.tolist() == [True, False]
 
@@ -213,12 +213,12 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
     now = [0.0]
     backoff = Backoff(60.0, lambda: now[0])
     no_licences = SimpleNamespace(free_licenses=dict)
-    shelf = HoldingPool(no_licences)  # type: ignore[arg-type]
+    pool = HoldingPool(no_licences)  # type: ignore[arg-type]
     record = job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
     here = site(node("n1"))
     for tried in (False, True):
-        round_ = Candidates(here, backoff, Licences(no_licences), shelf)  # type: ignore[arg-type]
-        round_.sort_out([record], [record])
+        round_ = Candidates(here, backoff, Licences(no_licences), pool)  # type: ignore[arg-type]
+        round_.sort_out([as_gated(record)], [record])
         slurms = tried and bound and why.get("misplaced", False)
         assert bool(round_.leave) is slurms
         assert bool(round_.found) is not slurms

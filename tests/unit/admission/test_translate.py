@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sample_jobs import slurm_job
+from sample_jobs import request_of, slurm_job
 
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.per_gpu import default_cpus, least_with_gpus
 from slurm_gpu_aware.admission.snapshot import build_cluster
-from slurm_gpu_aware.admission.translate import CannotPlanError, Site, to_request
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.request import Request
@@ -44,10 +44,10 @@ def site(
     nodes: Sequence[SlurmNode],
     partitions: dict[str, Sequence[str]] | None = None,
     reservations: Sequence[SlurmReservation] = (),
-) -> Site:
+) -> AdmissionContext:
     inside = partitions or {"gpu": [n.name for n in nodes]}
     cluster = build_cluster(nodes, [], None, SLURM, classes=["A"], penalties={"cluster": 1.5})
-    return Site(
+    return AdmissionContext(
         Config(),
         SLURM,
         {n.name: n for n in nodes},
@@ -67,7 +67,7 @@ def asked(text: str = "gpu:1", **more: object) -> OriginalRequest:
     return replace(OriginalRequest(tres_per_node=f"gres/{text}"), **more)  # type: ignore[arg-type]
 
 
-def eligible(request: Request, where: Site) -> set[str]:
+def eligible(request: Request, where: AdmissionContext) -> set[str]:
     assert request.eligible is not None
     return {where.cluster.nodes[i] for i in np.flatnonzero(request.eligible)}
 
@@ -80,7 +80,7 @@ A_B = {"a": ["n1", "n2"], "b": ["n3", "n4"]}
 def test_features_choose_the_partition():
     big = [node("n1"), node("n2"), node("n3", features=frozenset({"big"})), node("n4")]
     where = site(big, A_B)
-    request = to_request(job("a", "b"), asked(features="big"), where)
+    request = request_of(job("a", "b"), asked(features="big"), where)
     assert eligible(request, where) == {"n3"}
 
 
@@ -95,20 +95,20 @@ def test_excluded_and_required_nodes_choose_the_partition(
     original: OriginalRequest, nodes: set[str]
 ):
     where = site([node(f"n{i}") for i in range(1, 5)], A_B)
-    assert eligible(to_request(job("a", "b"), original, where), where) == nodes
+    assert eligible(request_of(job("a", "b"), original, where), where) == nodes
 
 
 def test_a_reservation_chooses_the_partition():
     kept = SlurmReservation("maintenance", NOW + 60, NOW + 600, frozenset({"n1", "n2"}), cpus=32)
     where = site([node(f"n{i}") for i in range(1, 5)], A_B, [kept])
-    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+    assert eligible(request_of(job("a", "b"), asked(), where), where) == {"n3", "n4"}
 
 
 def test_free_gpus_of_several_nodes_do_not_make_one_node():
     scattered = [node(f"n{i}", used=(0, 1, 2)) for i in range(1, 5)]
     inside = {"a": ["n1", "n2", "n3", "n4"], "b": ["n5"]}
     where = site([*scattered, node("n5")], inside)
-    assert eligible(to_request(job("a", "b"), asked("gpu:4"), where), where) == {"n5"}
+    assert eligible(request_of(job("a", "b"), asked("gpu:4"), where), where) == {"n5"}
 
 
 def test_the_same_indices_on_two_nodes():
@@ -116,34 +116,34 @@ def test_the_same_indices_on_two_nodes():
     halves = [node("n1", used=(1, 2, 3)), node("n2", used=(0, 2, 3))]
     where = site([*halves, node("n3"), node("n4")], A_B)
     two = asked(nodes=(2, 2))
-    assert eligible(to_request(job("a", "b"), two, where), where) == {"n3", "n4"}
+    assert eligible(request_of(job("a", "b"), two, where), where) == {"n3", "n4"}
 
 
 def test_free_cpus_and_memory_choose_the_partition():
     busy = [node("n1", cpus_used=16), node("n2", memory_used_mb=64000)]
     where = site([*busy, node("n3"), node("n4")], A_B)
-    request = to_request(job("a", "b", cpus=4), asked(), where)
+    request = request_of(job("a", "b", cpus=4), asked(), where)
     assert eligible(request, where) == {"n3", "n4"}
 
 
 def test_where_nothing_is_free_it_waits_for_the_partition_that_can_hold_it():
     full = [node("n1", gpus=(("g0", 1),), used=(0,)), node("n3", used=(0, 1, 2, 3))]
     where = site(full, {"a": ["n1"], "b": ["n3"]})
-    assert eligible(to_request(job("a", "b"), asked("gpu:2"), where), where) == {"n3"}
+    assert eligible(request_of(job("a", "b"), asked("gpu:2"), where), where) == {"n3"}
 
 
 def test_whole_nodes_choose_the_partition():
     where = site([node("n1", used=(0,), cpus_used=1), node("n3")], {"a": ["n1"], "b": ["n3"]})
-    request = to_request(job("a", "b"), asked(exclusive=True), where)
+    request = request_of(job("a", "b"), asked(exclusive=True), where)
     assert eligible(request, where) == {"n3"}
 
 
 def test_the_first_partition_that_has_room_is_taken_in_the_order_of_the_tiers():
     where = site([node(f"n{i}") for i in range(1, 5)], A_B)
-    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n1", "n2"}
+    assert eligible(request_of(job("a", "b"), asked(), where), where) == {"n1", "n2"}
     above = {**where.partitions, "b": replace(where.partitions["b"], priority_tier=5)}
     where = replace(where, partitions=above)
-    assert eligible(to_request(job("a", "b"), asked(), where), where) == {"n3", "n4"}
+    assert eligible(request_of(job("a", "b"), asked(), where), where) == {"n3", "n4"}
 
 
 # CPUs --------------------------------------------------------------------------------------------
@@ -154,13 +154,13 @@ def test_nodes_of_another_partition_do_not_count_for_its_cpus():
         [node("n1"), node("n2"), node("n3"), node("fat", cpus=64), node("login", cpus=96, gpus=())],
         {"gpu": ["n1", "n2", "n3", "login"], "big": ["fat"]},
     )
-    request = to_request(job(cpus=40), asked(num_tasks=40), where)
+    request = request_of(job(cpus=40), asked(num_tasks=40), where)
     assert (request.min_nodes, request.gpus) == (3, 3)
 
 
 def test_a_wide_node_that_is_down_is_not_waited_for():
     where = site([node("n1"), node("n2"), node("fat", cpus=64, states=frozenset({"DOWN"}))])
-    assert to_request(job(cpus=20), asked(num_tasks=20), where).min_nodes == 2
+    assert request_of(job(cpus=20), asked(num_tasks=20), where).min_nodes == 2
 
 
 @pytest.mark.parametrize(
@@ -180,20 +180,20 @@ def test_more_than_any_node_has_is_left_to_slurm(
 ):
     """Plain Slurm refuses it at submission; no number of nodes would help."""
     with pytest.raises(CannotPlanError, match="than a node has") as caught:
-        to_request(job(**record), original, site([node("n1"), node("n2")]))
+        request_of(job(**record), original, site([node("n1"), node("n2")]))
     assert caught.value.leave
 
 
 def test_what_the_largest_node_has_is_planned():
     where = site([node("n1"), node("n2")])
     full = job(cpus=16, memory_mb_per_cpu=None, memory_mb_per_node=64000)
-    assert to_request(full, asked(cpus_per_task=16), where).min_nodes == 1
+    assert request_of(full, asked(cpus_per_task=16), where).min_nodes == 1
 
 
 def test_a_node_that_is_reserved_for_now_is_waited_for():
     kept = SlurmReservation("maintenance", NOW, NOW + 600, frozenset({"fat"}), cpus=64)
     where = site([node("n1"), node("fat", cpus=64)], None, [kept])
-    request = to_request(job(cpus=40), asked(cpus_per_task=40), where)
+    request = request_of(job(cpus=40), asked(cpus_per_task=40), where)
     assert eligible(request, where) == {"n1"}
 
 
@@ -205,9 +205,9 @@ def test_no_number_of_tasks_holds_a_round_up(gpus: int):
     two = replace(one, tres_per_task="gres/gpu=2")
     for asks in (one, two):
         with pytest.raises(CannotPlanError, match="more than 99999 GPUs") as caught:
-            to_request(job(), asks, where)
+            request_of(job(), asks, where)
         assert caught.value.leave
-    most = to_request(job(), replace(two, num_tasks=49_999), where)
+    most = request_of(job(), replace(two, num_tasks=49_999), where)
     assert (most.gpus, most.gpus_per_node) == (99_998, 2)
     assert time.process_time() - start < 0.5
 
@@ -215,7 +215,7 @@ def test_no_number_of_tasks_holds_a_round_up(gpus: int):
 @pytest.mark.parametrize(("tasks", "per_node"), [(6, 4), (4, 4), (5, 2), (7, 2)])
 def test_tasks_of_two_gpus_are_spread_over_as_few_nodes_as_go_evenly(tasks: int, per_node: int):
     original = asked(tres_per_node=None, tres_per_task="gres/gpu=2", num_tasks=tasks)
-    assert to_request(job(), original, site([node("n1")])).gpus_per_node == per_node
+    assert request_of(job(), original, site([node("n1")])).gpus_per_node == per_node
 
 
 # DefCpuPerGPU, DefMemPerGPU ----------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_tasks_of_two_gpus_are_spread_over_as_few_nodes_as_go_evenly(tasks: int,
 NOTHING = GpuDefaults()
 
 
-def with_defaults(own: GpuDefaults, cluster: GpuDefaults = NOTHING) -> Site:
+def with_defaults(own: GpuDefaults, cluster: GpuDefaults = NOTHING) -> AdmissionContext:
     where = site([node("n1"), node("n2")])
     partition = replace(where.partitions["gpu"], per_gpu=own)
     return replace(where, partitions={"gpu": partition}, slurm=replace(SLURM, per_gpu=cluster))
@@ -242,20 +242,20 @@ def test_what_each_gpu_brings_is_counted(own: GpuDefaults, cluster: GpuDefaults)
     where = with_defaults(own, cluster)
     # Without a default of its own Slurm shows the job as one that asks for all memory.
     record = job(memory_mb_per_cpu=None, memory_mb_per_node=0)
-    request = to_request(record, asked("gpu:2"), where)
+    request = request_of(record, asked("gpu:2"), where)
     assert (request.total_cpus, request.memory_on_node(1)) == (8, 2000)
-    many = to_request(job(cpus=12), asked("gpu:1", num_tasks=12), where)
+    many = request_of(job(cpus=12), asked("gpu:1", num_tasks=12), where)
     assert many.total_cpus == 12
 
 
 def test_what_the_user_asks_keeps_the_defaults_away():
     where = with_defaults(GpuDefaults(4, 1000))
     original = asked("gpu:2", cpus_per_task=2, memory=True)
-    request = to_request(job(cpus=2, cpus_per_task=2), original, where)
+    request = request_of(job(cpus=2, cpus_per_task=2), original, where)
     assert (request.total_cpus, request.memory_on_node(1)) == (2, 1000)
     by_gpu = asked("gpu:2", mem_per_tres="gres/gpu:300")
-    assert to_request(job(), by_gpu, where).memory_on_node(1) == 600
-    by_cpus = to_request(job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
+    assert request_of(job(), by_gpu, where).memory_on_node(1) == 600
+    by_cpus = request_of(job(), asked("gpu:2", cpus_per_tres="gres/gpu:2"), where)
     assert by_cpus.total_cpus == 4
     assert default_cpus(job(), by_cpus, where) == 2
     assert default_cpus(job(), request, where) is None
@@ -276,10 +276,10 @@ def test_what_the_user_asks_keeps_the_defaults_away():
 def test_tasks_that_do_not_share_the_cpus_are_left_to_slurm(original, evenly: bool):
     where = with_defaults(GpuDefaults(3))
     if evenly:
-        to_request(job(), original, where)
+        request_of(job(), original, where)
     else:
         with pytest.raises(CannotPlanError, match="beside DefCpuPerGPU") as caught:
-            to_request(job(), original, where)
+            request_of(job(), original, where)
         assert caught.value.leave
 
 
@@ -295,7 +295,7 @@ def test_what_a_placed_job_will_hold_counts_the_defaults():
 def test_defaults_that_no_node_can_give_are_left_to_slurm():
     for own in (GpuDefaults(cpus=9), GpuDefaults(memory_mb=40000)):
         with pytest.raises(CannotPlanError, match="than a node has") as caught:
-            to_request(job(), asked("gpu:2"), with_defaults(own))
+            request_of(job(), asked("gpu:2"), with_defaults(own))
         assert caught.value.leave
 
 
@@ -316,13 +316,13 @@ def test_what_is_not_looked_at_is_left_to_slurm(
     record: dict[str, object], original: OriginalRequest, threads: int, reason: str
 ):
     with pytest.raises(CannotPlanError, match=reason) as caught:
-        to_request(job(**record), original, site([node("n1", threads=threads)]))
+        request_of(job(**record), original, site([node("n1", threads=threads)]))
     assert caught.value.leave
 
 
 @pytest.mark.parametrize("record", [{"threads_per_core": 1}, {"tasks_per_core": 1}])
 def test_cores_of_one_thread_are_planned(record: dict[str, object]):
-    assert to_request(job(**record), asked(), site([node("n1")])).gpus == 1
+    assert request_of(job(**record), asked(), site([node("n1")])).gpus == 1
 
 
 # Reservations ------------------------------------------------------------------------------------
@@ -337,13 +337,13 @@ def reservation(*nodes: str, **more: object) -> SlurmReservation:
 def test_a_job_in_a_reservation_of_a_part_is_left_to_slurm(part: dict[str, int]):
     where = site([node("n1"), node("n2")], None, [reservation("n1", "n2", **part)])
     with pytest.raises(CannotPlanError, match="reservation r holds only a part") as caught:
-        to_request(job(reservation="r"), asked(), where)
+        request_of(job(reservation="r"), asked(), where)
     assert caught.value.leave
 
 
 def test_a_job_in_a_reservation_of_whole_nodes_is_planned():
     where = site([node("n1"), node("n2")], None, [reservation("n1", cpus=16, gpus=4)])
-    assert eligible(to_request(job(reservation="r"), asked(), where), where) == {"n1"}
+    assert eligible(request_of(job(reservation="r"), asked(), where), where) == {"n1"}
 
 
 @pytest.mark.parametrize(
@@ -352,17 +352,17 @@ def test_a_job_in_a_reservation_of_whole_nodes_is_planned():
 def test_where_only_slurm_knows_what_a_reservation_lets_in(kind: dict[str, object]):
     held = reservation("n1", "n2", **kind)
     with pytest.raises(CannotPlanError, match="may let it in") as caught:
-        to_request(job(), asked(), site([node("n1"), node("n2")], None, [held]))
+        request_of(job(), asked(), site([node("n1"), node("n2")], None, [held]))
     assert caught.value.leave
     where = site([node("n1"), node("n2"), node("n3")], None, [held])
-    assert eligible(to_request(job(), asked(), where), where) == {"n3"}
+    assert eligible(request_of(job(), asked(), where), where) == {"n3"}
     with pytest.raises(CannotPlanError, match="may let it in"):
-        to_request(job(), asked(req_nodes="n1"), where)
+        request_of(job(), asked(req_nodes="n1"), where)
 
 
 def test_maintenance_of_all_nodes_is_waited_for():
     where = site([node("n1")], None, [reservation("n1", cpus=16, flags=frozenset({"MAINT"}))])
-    assert eligible(to_request(job(), asked(), where), where) == set()
+    assert eligible(request_of(job(), asked(), where), where) == set()
 
 
 def test_before_maintenance_a_job_that_backfill_may_shorten_is_left_to_slurm():
@@ -370,18 +370,18 @@ def test_before_maintenance_a_job_that_backfill_may_shorten_is_left_to_slurm():
     full = node("n2", used=(0, 1, 2, 3))
     for nodes in ([node("n1")], [node("n1"), full]):
         where = site(nodes, None, [kept])
-        assert "n1" not in eligible(to_request(job(), asked(), where), where)
+        assert "n1" not in eligible(request_of(job(), asked(), where), where)
         with pytest.raises(CannotPlanError, match="--time-min") as caught:
-            to_request(job(time_min_s=300.0), asked(), where)
+            request_of(job(time_min_s=300.0), asked(), where)
         assert caught.value.leave
 
 
 def test_with_time_min_a_job_is_planned_by_its_limit_where_that_fits():
     kept = SlurmReservation("m", NOW + 400, NOW + 9000, frozenset({"n1"}), cpus=16)
     where = site([node("n1"), node("n2")], None, [kept])
-    request = to_request(job(time_min_s=300.0), asked(), where)
+    request = request_of(job(time_min_s=300.0), asked(), where)
     assert eligible(request, where) == {"n2"}
     assert request.time_limit_s == 600
     where = site([node("n1")], None, [kept])
-    waits = to_request(job(time_min_s=500.0), asked(), where)
+    waits = request_of(job(time_min_s=500.0), asked(), where)
     assert eligible(waits, where) == set()

@@ -55,7 +55,7 @@ def site(tmp_path: Path) -> Path:
     with open_store(store_path) as store:
         ledger = Ledger(store)
         ledger.add_event("7", "parked", {"by": "filter"}, NOW)
-        ledger.add_decision(decision("7", state="reparked", nodes=["n4"], slots=[[0, 1]]))
+        ledger.add_decision(decision("7", state="waiting", nodes=["n4"], slots=[[0, 1]]))
         ledger.add_decision(decision("7"))
         ledger.add_event("7", "started", {"node": "n1"}, NOW + 2)
         ledger.add_decision(decision("20_1", user="bob", exact=False, victims=["3"]))
@@ -112,7 +112,7 @@ def test_a_placed_job_tells_everything(site: Path):
         "no set",
         "Earlier placements",
         "n4: 0,1",
-        "reparked",
+        "1.070  waiting",
         "by=filter",
         "... and 8 more",
     ):
@@ -150,7 +150,8 @@ def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
             number = ledger.add_decision(
                 decision(job_id, state="prepared", decided_at=at - 60 * earlier)
             )
-            ledger.set_outcome(number, "failed", NOW + 5, {"why": "Slurm refused TresPerNode"})
+            failed = {"step": "prepare", "why": "Slurm refused TresPerNode"}
+            ledger.set_outcome(number, "waiting", NOW + 5, failed)
     waits = json.loads(run(site, "explain", "8", "--json").stdout)
     assert waits["state"] == "parked"
     assert waits["waiting"]["reason"] == "no 4 free GPUs"

@@ -109,11 +109,11 @@ def test_status_counts_what_slurm_shows(site: SlurmFolder):
     assert "no heartbeat for " in told
     assert "parked 2" in told
     assert "placed 1 started" in told
-    assert "shelf" not in told
-    site.change("8", resv_name="gpuaware_shelf_1790000000", reason="Reservation")
-    assert "parked 2, 1 of them on the shelf" in run(site, "status")[0]
+    assert "pool" not in told
+    site.change("8", resv_name="gpuaware_pool_1790000000", reason="Reservation")
+    assert "parked 2, 1 of them in the holding pool" in run(site, "status")[0]
     answer = json.loads(run(site, "status", "--json")[0])
-    assert (answer["parked"], answer["on_the_shelf"]) == (2, 1)
+    assert (answer["parked"], answer["in_holding_pool"]) == (2, 1)
 
 
 def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: SlurmFolder):
@@ -155,12 +155,12 @@ def test_what_the_selector_finds_when_it_is_back_is_explained(site: SlurmFolder)
 def test_a_job_that_came_back_shows_no_choice_as_current(site: SlurmFolder):
     gate(site, -60)
     with open_store(site.store) as store:
-        Ledger(store).add_decision(decision("7", state="reparked"))
+        Ledger(store).add_decision(decision("7", state="waiting"))
     told = run(site, "explain", "7")[0]
     assert "asked gpus=4, class=A" in told
     assert "chosen" not in told
     assert "Earlier placements time place slowdown became" in told
-    assert "1.590 reparked" in told
+    assert "1.590 waiting" in told
 
 
 def test_tasks_as_queue_shows_them(site: SlurmFolder):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.clocks.driver import nearest_clock
 from slurm_gpu_aware.clocks.job import Asked, parse_extra, parse_gpus
-from slurm_gpu_aware.clocks.notes import NOBODY, Note, Notes
+from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.records import to_json
 from slurm_gpu_aware.clocks.steps import has_step
 
@@ -647,7 +647,7 @@ def test_a_note_that_cannot_be_read_belongs_to_nobody_and_may_go(tmp_path):
     (tmp_path / "gpu6").symlink_to(tmp_path / "gpu3")
     os.mkfifo(tmp_path / "gpu8")
     (tmp_path / "other").write_text("")
-    nobody = Note(NOBODY, ended=True)
+    nobody = Note(NO_JOB, ended=True)
     assert {index: vars(note) for index, note in notes.all().items()} == {
         3: vars(Note("17", "locked")),
         4: vars(Note("18")),

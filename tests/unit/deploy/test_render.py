@@ -12,7 +12,6 @@ from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
     feature_of,
-    gate_command,
     gres_lines,
     node_lines,
     slurm_settings,
@@ -74,7 +73,7 @@ def test_a_model_that_is_no_feature_is_refused(model: str):
 def test_settings_of_an_empty_slurm_conf():
     assert settings("") == {
         "GresTypes": "gpu",
-        "Licenses": "gpuaware:100000,gpuaware_shelf:8",
+        "Licenses": "gpuaware:100000,gpuaware_pool:8",
         "JobSubmitPlugins": "lua",
         "SchedulerParameters": "default_queue_depth=5000,batch_sched_delay=1",
     }
@@ -87,15 +86,15 @@ def test_settings_keep_what_the_site_has():
     )
     assert got == {
         "GresTypes": "mps,gpu",
-        "Licenses": "matlab:2,gpuaware:100000,gpuaware_shelf:8",
+        "Licenses": "matlab:2,gpuaware:100000,gpuaware_pool:8",
         "JobSubmitPlugins": "all_partitions,lua",
         "SchedulerParameters": "bf_window=60,default_queue_depth=9,batch_sched_delay=2",
     }
 
 
 def test_the_count_of_our_licence_follows_the_configuration():
-    got = settings("Licenses=gpuaware:5,gpuaware_shelf,x*3\n", gate=GateConfig(licence_count=70))
-    assert got["Licenses"] == "x*3,gpuaware:70,gpuaware_shelf:8"
+    got = settings("Licenses=gpuaware:5,gpuaware_pool,x*3\n", gate=GateConfig(licence_count=70))
+    assert got["Licenses"] == "x*3,gpuaware:70,gpuaware_pool:8"
 
 
 def test_a_foreign_prolog_stays_and_the_admin_is_told():
@@ -199,10 +198,3 @@ def test_any_path_survives_the_way_through_lua(text: str):
 )
 def test_hostlist(names: list[str], short: str):
     assert hostlist(names) == short
-
-
-def test_gate_command_is_an_argv_for_the_whole_licence():
-    argv = gate_command(Config())
-    assert argv[:3] == ["scontrol", "create", "reservation"]
-    assert "licenses=gpuaware:100000" in argv
-    assert "duration=2" in argv

@@ -43,7 +43,7 @@ def is_plain(job: dict[str, Any]) -> bool:
         {},
         {"reason": "BeginTime", "restart_cnt": 1},
         {"mark": "prepared", "licenses": "gpuaware:1"},
-        {"mark": "hand"},
+        {"mark": "opened"},
         {"licenses": "matlab:2", "admin_comment": f"{RECORD};lic=matlab:2;sel=released:0:1"},
     ],
     ids=["placed", "requeued", "prepared", "by hand", "licences"],
@@ -56,7 +56,7 @@ def test_a_placed_job_that_waits_gets_its_request_back(
     job = slurm.jobs["7"]
     assert is_plain(job)
     assert job["licenses"] == ("matlab:2" if "matlab" in fields.get("licenses", "") else "")
-    assert ";sel=hand:" in job["admin_comment"]
+    assert ";sel=left:" in job["admin_comment"]
     assert back(slurm) == Restored()
 
 

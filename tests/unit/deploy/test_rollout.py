@@ -12,6 +12,7 @@ from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.rollout import Rollout
 from slurm_gpu_aware.deploy.rollout_node import REASON
 from slurm_gpu_aware.deploy.rollout_state import RolloutState, StateFile, Summary
+from slurm_gpu_aware.deploy.rollout_waits import Waits
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.gres_line import parse_gres
@@ -199,16 +200,14 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     said: list[str] | None = None,
 ) -> Summary:
-    work = Rollout(
+    waits = Waits(
         world,
-        world,
-        StateFile(world.folder / "rollout.json"),
-        undo=undo,
-        say=(said if said is not None else []).append,
-        stopping=stopping,
+        (said if said is not None else []).append,
+        stopping,
         now=lambda: world.clock,
         pause=world.pause,
     )
+    work = Rollout(world, world, StateFile(world.folder / "rollout.json"), waits, undo=undo)
     return work.run(NODES if scope is None else scope)
 
 
@@ -424,7 +423,7 @@ def test_resumed_by_an_admin_who_restarts_slurmctld(world: World, undo: bool):
     summary = run(world, undo=undo, said=said)
     assert world.killed_jobs == 0
     assert list(results(summary).values()) == ["skipped", "changed", "changed"]
-    assert any("somebody resumed it meanwhile" in line for line in said)
+    assert any("it was resumed meanwhile" in line for line in said)
     assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
     conf = read_site(world.folder / "slurm.conf", world.folder / "gres.conf")
     assert conf.indexed_by_us() == (frozenset() if undo else frozenset(NODES))
@@ -442,7 +441,7 @@ def test_resumed_while_it_is_put_back(world: World):
     said: list[str] = []
     summary = run(world, scope=["n2"], said=said)
     assert results(summary) == {"n2": "failed"}
-    assert "somebody resumed it meanwhile" in summary.nodes[0].why
+    assert "it was resumed meanwhile" in summary.nodes[0].why
     assert not any("stays drained" in line for line in said)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from store_samples import report
 
+from slurm_gpu_aware.deploy.conf_nodes import conf_nodes
 from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
-from slurm_gpu_aware.deploy.install import node_states
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
@@ -105,7 +105,7 @@ def test_install_writes_everything_and_keeps_the_first_version(site: Site):
     conf = parse_conf(files["slurm.conf"])
     assert conf.get("JobSubmitPlugins") == "lua"
     assert conf.get("Prolog") == str(site.slurm / "prolog.d" / "50-gpu-aware")
-    assert conf.get("ResvProlog") == str(site.slurm / "resv.d" / "50-gpu-aware-shelf")
+    assert conf.get("ResvProlog") == str(site.slurm / "resv.d" / "50-gpu-aware-pool")
     assert "NodeName=n[1-2] Name=gpu Type=g1 File=/dev/nvidia1" in files["gres.conf"]
     assert "gpu_aware.lua" in files
     assert 'models = { "v100" }' in files["gpu_aware_conf.lua"]
@@ -203,14 +203,13 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     assert {
         "gres.conf",
         "slurm.conf.lines",
-        "create-gate.sh",
         "gpu_aware.lua",
         "gpu_aware_conf.lua",
         "job_submit.lua",
         "clock.conf",
         "prolog.d/50-gpu-aware",
         "epilog.d/50-gpu-aware",
-        "resv.d/50-gpu-aware-shelf",
+        "resv.d/50-gpu-aware-pool",
         "systemd/gpu-aware-selectd.service",
         "systemd/gpu-aware-sweep.timer",
     } <= names
@@ -273,13 +272,9 @@ def test_states_of_nodes():
         "NodeName=a Gres=gpu:g0:1,gpu:g1:1\nNodeName=b Gres=gpu:2\nNodeName=c Gres=gpu:a100:2\n"
         "NodeName=d\nNodeName=e[1-2] Gres=nic:1,gpu:g0:1\n"
     )
-    assert node_states(conf) == {
-        "a": "indexed",
-        "b": "plain",
-        "c": "plain",
-        "e1": "indexed",
-        "e2": "indexed",
-    }
+    nodes = conf_nodes(conf)
+    assert {name for name, node in nodes.items() if node.has_gpus} == {"a", "b", "c", "e1", "e2"}
+    assert {name for name, node in nodes.items() if node.indexed} == {"a", "e1", "e2"}
 
 
 @pytest.mark.skipif(shutil.which("luac") is None, reason="luac is not installed")

@@ -10,7 +10,7 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.licence_gate import release_by_hand
+from slurm_gpu_aware.gate.manual_release import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 
 RUNNING = {
@@ -49,7 +49,7 @@ def test_releasing_an_array_does_not_touch_its_running_tasks(
     rest = [job for job in slurm.jobs.values() if job["job_id"] != 99]
     assert sorted(job["array_task_id"] for job in rest) == [2, 3]
     assert all(job["licenses"] == "" for job in rest)
-    assert all(";sel=hand:" in job["admin_comment"] for job in rest)
+    assert all(";sel=opened:" in job["admin_comment"] for job in rest)
 
 
 def test_leaving_an_array_to_slurm_does_not_touch_its_running_tasks(slurm: SlurmFolder) -> None:
@@ -60,7 +60,7 @@ def test_leaving_an_array_to_slurm_does_not_touch_its_running_tasks(slurm: Slurm
     rest = [job for job in slurm.jobs.values() if job["job_id"] != 99]
     assert sorted(job["array_task_id"] for job in rest) == [2, 3]
     assert all(job["licenses"] == "" for job in rest)
-    assert all(";sel=hand:" in job["admin_comment"] for job in rest)
+    assert all(";sel=left:" in job["admin_comment"] for job in rest)
 
 
 def test_an_array_of_one_record_is_released_by_its_own_id(slurm: SlurmFolder) -> None:
@@ -98,7 +98,9 @@ def test_a_task_whose_gate_slurm_does_not_open_is_held_back(slurm: SlurmFolder) 
     slurm.write([array("3", "101")], ["n1"])
     slurm.set(refuse=["98_3"])
     slurm.round()
-    assert slurm.ledger("98_3")[-1].state == "failed"
+    decision = slurm.ledger("98_3")[-1]
+    assert decision.state == "waiting"
+    assert "Requested node configuration" in decision.outcome["why"]
 
 
 def gate_of(slurm: SlurmFolder, licences: str) -> Heartbeat:

@@ -1,4 +1,4 @@
-"""The table of rewrites, marks, GRES names, feature expressions, back-off."""
+"""The table of rewrites, markers, GRES names, feature expressions, back-off."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from memory_slurm import job_record
 from slurm_gpu_aware.admission.features import matches, understood
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, encode, parse
 from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots, same_tres, typed_gres
-from slurm_gpu_aware.gate.job_marker import HAND, RELEASED, marked, marker_of, unmarked
+from slurm_gpu_aware.gate.job_marker import MARKED, marked, marker_of, unmarked
+from slurm_gpu_aware.gate.release import extra_with_clock
 from slurm_gpu_aware.gate.request_forms import (
-    Pins,
+    Binding,
     differences,
     form_of,
-    is_pinned,
+    is_bound,
     placed_fields,
     restored_fields,
 )
-from slurm_gpu_aware.selector.placer import extra_with_clock
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
-ONE = Pins(("n1",), (1, 3))
-TWO = Pins(("n1", "n2"), (0, 2))
+ONE = Binding(("n1",), (1, 3))
+TWO = Binding(("n1", "n2"), (0, 2))
 
 
 def job(**fields: object) -> SlurmJob:
@@ -35,7 +36,7 @@ def job(**fields: object) -> SlurmJob:
 
 
 @pytest.mark.parametrize(
-    ("original", "pins", "expected"),
+    ("original", "binding", "expected"),
     [
         (
             OriginalRequest(tres_per_node="gres/gpu:2"),
@@ -83,16 +84,18 @@ def job(**fields: object) -> SlurmJob:
         ),
         (
             OriginalRequest(tres_per_node="gres/gpu:4", exclusive=True),
-            Pins(("n1",), None),
+            Binding(("n1",), None),
             {"ReqNodeList": "n1", "NumNodes": "1-1"},
         ),
     ],
 )
-def test_rows_of_the_table(original: OriginalRequest, pins: Pins, expected: dict[str, str]) -> None:
-    fields = dict(placed_fields(original, pins))
+def test_rows_of_the_table(
+    original: OriginalRequest, binding: Binding, expected: dict[str, str]
+) -> None:
+    fields = dict(placed_fields(original, binding))
     assert {key: fields[key] for key in expected} == expected
-    assert fields["ReqNodeList"] == ",".join(pins.nodes)
-    assert ("TresPerNode" in fields) == (pins.slots is not None)
+    assert fields["ReqNodeList"] == ",".join(binding.nodes)
+    assert ("TresPerNode" in fields) == (binding.slots is not None)
     JobUpdate("7", tuple(fields.items()))
 
 
@@ -113,7 +116,7 @@ def test_what_is_not_in_the_table(original: OriginalRequest) -> None:
 
 def test_a_name_that_is_no_node_is_refused() -> None:
     with pytest.raises(ValueError, match="not a node name"):
-        placed_fields(OriginalRequest(tres_per_node="gres/gpu:1"), Pins(("n1;rm",), (0,)))
+        placed_fields(OriginalRequest(tres_per_node="gres/gpu:1"), Binding(("n1;rm",), (0,)))
 
 
 @pytest.mark.parametrize("value", ["", "a b", 'a"b', "a'b", "a\nb", "a\\b", "é"])
@@ -138,13 +141,13 @@ def test_an_update_names_known_fields_of_a_job() -> None:
 def test_restoring_names_only_what_differs() -> None:
     original = OriginalRequest(tres_per_job="gres/gpu:2", nodes=(1, 2), min_cpus=1)
     untouched = job(tres_per_job="gres/gpu:2")
-    assert not is_pinned(untouched, original)
-    assert restored_fields(untouched, original) == ()
+    assert not is_bound(untouched, original)
+    assert restored_fields(untouched, original, marked=False) == ()
     placed = job(
         tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",), tres_freq="gpu:900", cpus=2
     )
-    assert is_pinned(placed, original)
-    assert dict(restored_fields(placed, original)) == {
+    assert is_bound(placed, original)
+    assert dict(restored_fields(placed, original, marked=False)) == {
         "ReqNodeList": "",
         "NumNodes": "1-2",
         "TresPerNode": "",
@@ -159,16 +162,16 @@ def test_least_cpus_of_a_node_stay_what_the_user_asked() -> None:
     assert dict(placed_fields(asked, TWO))["MinCPUsNode"] == "6"
     placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1", min_cpus_node=6)
     original = OriginalRequest(tres_per_node="gres/gpu:1", min_cpus_node=6)
-    assert "MinCPUsNode" not in dict(restored_fields(placed, original))
+    assert "MinCPUsNode" not in dict(restored_fields(placed, original, marked=False))
     placed = replace(placed, min_cpus_node=8)
-    assert dict(restored_fields(placed, original))["MinCPUsNode"] == "6"
+    assert dict(restored_fields(placed, original, marked=False))["MinCPUsNode"] == "6"
 
 
 def test_the_default_of_a_partition_is_not_taken_for_the_users() -> None:
     """Slurm writes DefCpuPerGPU into CpusPerTres each time that it tries to start the job."""
     original = OriginalRequest(tres_per_node="gres/gpu:2")
     parked = job(tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4")
-    assert restored_fields(parked, original) == ()
+    assert restored_fields(parked, original, marked=False) == ()
     placed = placed_fields(original, ONE)
     assert not {"CpusPerTres", "NumCPUs", "CPUsPerTask"} & set(dict(placed))
 
@@ -185,7 +188,7 @@ def test_the_default_of_a_partition_is_told_as_cpus_per_task() -> None:
     fields = dict(placed_fields(tasks, replace(ONE, cpus_per_gpu=3)))
     assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("2", "6")
     single = placed_fields(
-        OriginalRequest(tres_per_node="gres/gpu:1"), Pins(("n1",), (2,), cpus_per_gpu=3)
+        OriginalRequest(tres_per_node="gres/gpu:1"), Binding(("n1",), (2,), cpus_per_gpu=3)
     )
     assert not {"NumCPUs", "CPUsPerTask"} & set(dict(single))
     with pytest.raises(ValueError, match="DefCpuPerGPU"):
@@ -199,10 +202,10 @@ def test_cpus_per_task_that_we_told_are_taken_back() -> None:
     original = OriginalRequest(tres_per_node="gres/gpu:2", min_cpus=1)
     placed = job(req_nodes=("n1",), tres_per_node="gres/gpu:g1:1,gres/gpu:g3:1")
     placed = replace(placed, cpus_per_task=6, cpus=6)
-    fields = dict(restored_fields(placed, original))
+    fields = dict(restored_fields(placed, original, marked=False))
     assert (fields["CPUsPerTask"], fields["NumCPUs"]) == ("1", "1")
     own = replace(original, cpus_per_task=6)
-    assert "CPUsPerTask" not in dict(restored_fields(placed, own))
+    assert "CPUsPerTask" not in dict(restored_fields(placed, own, marked=False))
 
 
 def test_reading_back() -> None:
@@ -213,17 +216,19 @@ def test_reading_back() -> None:
     assert differences(job(req_nodes=("n1",), tres_per_node="gres/gpu:2"), fields)
 
 
-def test_marks_come_and_go() -> None:
+@pytest.mark.parametrize("phase", MARKED)
+def test_markers_come_and_go(phase: JobPhase) -> None:
     plain = encode(OriginalRequest(tres_per_node="gres/gpu:2", licenses="matlab:1"))
-    text = marked(plain, RELEASED, 2, 1790000000.5)
-    mark = marker_of(text)
-    assert mark is not None
-    assert (mark.state, mark.restarts, mark.at) == (RELEASED, 2, 1790000000)
+    text = marked(plain, phase, 2, 1790000000.5)
+    marker = marker_of(text)
+    assert marker is not None
+    assert (marker.phase, marker.restarts, marker.at) == (phase, 2, 1790000000)
     assert unmarked(text) == plain
     assert parse(text) == parse(plain)
-    assert unmarked(marked(text, HAND, 0, 1)) == plain
+    assert unmarked(marked(text, JobPhase.LEFT, 0, 1)) == plain
     assert marker_of(plain) is None
-    assert marked("gpuaware/1;" + "x" * 1010, HAND, 0, 1) == "gpuaware/1;" + "x" * 1010
+    long = "gpuaware/1;" + "x" * 1010
+    assert marked(long, phase, 0, 1) == long
 
 
 def test_gres_names() -> None:
@@ -277,10 +282,10 @@ def test_a_node_count_that_is_asked_is_not_sent() -> None:
     original = OriginalRequest(tres_per_node="gres/gpu:2", nodes=(2, 2))
     assert "NumNodes" not in dict(placed_fields(original, TWO))
     pinned = job(tres_per_node="gres/gpu:g0:1,gres/gpu:g2:1", req_nodes=("n1", "n2"))
-    assert "NumNodes" not in dict(restored_fields(pinned, original))
+    assert "NumNodes" not in dict(restored_fields(pinned, original, marked=False))
     ranged = replace(original, nodes=(2, 4))
     assert dict(placed_fields(ranged, TWO))["NumNodes"] == "2-2"
-    assert dict(restored_fields(pinned, ranged))["NumNodes"] == "2-4"
+    assert dict(restored_fields(pinned, ranged, marked=False))["NumNodes"] == "2-4"
 
 
 def test_uneven_tasks_bring_no_least_cpus() -> None:
@@ -293,7 +298,7 @@ def test_an_interactive_job_is_restored() -> None:
     original = OriginalRequest(tres_per_node="gres/gpu:2", interactive=True)
     typed = job(tres_per_node=None, tres_per_job="gres/gpu:g1:1,gres/gpu:g3:1", req_nodes=("n1",))
     assert placed_slots(typed.tres_per_job) == (1, 3)
-    assert is_pinned(typed, original)
-    fields = dict(restored_fields(typed, original))
+    assert is_bound(typed, original)
+    fields = dict(restored_fields(typed, original, marked=False))
     assert fields["TresPerNode"] == "gres/gpu:2"
     assert fields["TresPerJob"] == ""

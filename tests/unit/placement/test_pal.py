@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from pal_walk import traversal
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policies.pal import Pal, best_cell, traversal
+from slurm_gpu_aware.placement.policies.pal import Pal, best_cell
 
 
 def cluster_of(rows, penalty=1.5, **kwargs):

@@ -11,7 +11,7 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement import links_same, same_slots, wide_sets
+from slurm_gpu_aware.placement import by_links_same, by_scores_same, wide_sets
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.wide_sets import common_sets, lowest_common
 from slurm_gpu_aware.topology.subsets import slots_of
@@ -67,13 +67,15 @@ def test_few_nodes_are_compared_as_many_are(monkeypatch, switches):
     rng = np.random.default_rng(5)
     request = Request("1", 4, gpus_per_node=2, min_nodes=2)
     walked = []
-    monkeypatch.setattr(same_slots, "_best_of_few", _counting(same_slots._best_of_few, walked))
+    monkeypatch.setattr(
+        by_scores_same, "_best_of_few", _counting(by_scores_same._best_of_few, walked)
+    )
     for _ in range(60):
         cluster = switched(8, 4) if switches else Cluster.uniform(8, 4)
         cluster.free[:] = rng.random((8, 4)) < 0.6
         both = []
         for few in (1 << 9, 0):
-            monkeypatch.setattr(same_slots, "_FEW", few)
+            monkeypatch.setattr(by_scores_same, "_FEW", few)
             both.append(make_policy("pal").place(request, cluster))
         assert both[0] == both[1]
     assert len(walked) > 30
@@ -196,7 +198,7 @@ def test_a_limit_on_the_kinds_of_one_switch_cuts_nothing_in_many(monkeypatch, bw
     cluster = many_kinds()
     request = Request("1", 4, gpus_per_node=2, min_nodes=2, bandwidth_sensitive=bw)
     free = make_policy("pal+mapa").place(request, cluster)
-    monkeypatch.setattr(links_same, "_MOST_WORK", 12)  # two kinds, six index sets
+    monkeypatch.setattr(by_links_same, "_MOST_WORK", 12)  # two kinds, six index sets
     got = make_policy("pal+mapa").place(request, cluster)
     assert "cut" not in got.why
     assert (got.nodes, got.slots) == (free.nodes, free.slots)
@@ -204,7 +206,7 @@ def test_a_limit_on_the_kinds_of_one_switch_cuts_nothing_in_many(monkeypatch, bw
 
 def test_index_sets_beyond_the_limit_are_cut_and_told(monkeypatch):
     """MAPA knows no switches: all kinds are in one group."""
-    monkeypatch.setattr(links_same, "_MOST_WORK", 12)
+    monkeypatch.setattr(by_links_same, "_MOST_WORK", 12)
     request = Request("1", 4, gpus_per_node=2, min_nodes=2, bandwidth_sensitive=True)
     got = make_policy("mapa-preserve").place(request, many_kinds())
     assert got.why["cut"] == "1 of the 6 index sets compared"

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pal_walk import traversal
 
-from gpu_aware_profile.level_tables import penalty_rows, read_levels
+from gpu_aware_profile.import_file import read_levels
+from gpu_aware_profile.level_tables import penalty_rows
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.policies.pal import traversal
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.text_file import read_table
 
 POLICIES = Path(__file__).parents[3] / "docs" / "policies"
 
@@ -69,8 +71,8 @@ def test_pal_on_two_sockets():
 def test_pal_measured_penalties():
     """The file on the page, read as ``gpu-aware-profile import`` reads it, gives its table."""
     page = (POLICIES / "pal.md").read_text()
-    lines = [line.strip() + "\n" for line in re.findall(r"^    (class,level.*|A,.*)$", page, re.M)]
-    read, bad = read_levels(lines)
+    lines = re.findall(r"^    (class,level.*|A,.*)$", page, re.M)
+    read, bad = read_levels(read_table("pal.md", "\n".join(lines)), None)
     assert (len(read), bad) == (5, [])
     times = [row.time for row in read]
     rows = penalty_rows(times, combine({}, level_ratios(times), across=1.5), ["A"])

@@ -132,7 +132,7 @@ def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
     sections = tomllib.loads(done.stdout[done.stdout.index("[policies") :])["policies"]
     assert set(sections) == {"pal+mapa", "mapa-preserve"}
     for policy, options in sections.items():
-        assert make_policy(policy, options).model.name == "refit"
+        assert make_policy(policy, options).options.model.name == "refit"
     assert "terms are independent in these samples" in done.stderr
 
 

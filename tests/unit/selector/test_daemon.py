@@ -11,15 +11,13 @@ import pytest
 from memory_slurm import MemorySlurm, reservation_record
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
-from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.restore import undo_fields
+from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, StoreConfig
+from slurm_gpu_aware.gate.gated_job import gated_jobs
+from slurm_gpu_aware.gate.release import release
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
-from slurm_gpu_aware.slurm.client import JobUpdate
-from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -86,7 +84,7 @@ def test_what_something_else_holds_is_left_alone(slurm: SlurmFolder, reason: str
 def test_what_is_not_ours_is_left_alone(slurm: SlurmFolder) -> None:
     foreign = parked(admin_comment="site note", licenses="gpuaware:1")
     by_hand = parked(
-        "8", licenses="", admin_comment="gpuaware/1;tn=gres/gpu:2;sel=hand:0:1", stuck=True
+        "8", licenses="", admin_comment="gpuaware/1;tn=gres/gpu:2;sel=opened:0:1", stuck=True
     )
     slurm.write([foreign, by_hand], ["n1"])
     before = slurm.jobs
@@ -112,7 +110,7 @@ def test_a_job_that_cannot_be_understood_stops_no_other(slurm: SlurmFolder, key:
     assert slurm.round() == 0, slurm.said
     assert slurm.jobs["8"]["state"] == "RUNNING", slurm.said
     assert slurm.jobs["7"]["licenses"] == ""
-    assert ";sel=hand:" in slurm.jobs["7"]["admin_comment"]
+    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
     assert slurm.round() == 0, slurm.said
 
 
@@ -173,7 +171,7 @@ def test_what_is_left_to_slurm_is_not_touched_again(slurm: SlurmFolder) -> None:
     slurm.round()
     assert slurm.jobs["7"]["state"] == "RUNNING"
     assert slurm.get("touched_running") == []
-    assert ";sel=hand:" in slurm.jobs["7"]["admin_comment"]
+    assert ";sel=left:" in slurm.jobs["7"]["admin_comment"]
 
 
 def test_array_tasks_are_split_and_bounded(slurm: SlurmFolder) -> None:
@@ -200,7 +198,7 @@ def test_a_requeued_job_is_parked_with_its_original_request(slurm: SlurmFolder) 
     slurm.change("7", reason="Licenses")
     slurm.round()
     assert slurm.jobs["7"]["state"] == "RUNNING"
-    assert [d.state for d in slurm.ledger("7")] == ["reparked", "released"]
+    assert [d.state for d in slurm.ledger("7")] == ["waiting", "released"]
 
 
 def test_a_placed_job_that_a_limit_holds_is_parked_again(slurm: SlurmFolder) -> None:
@@ -218,7 +216,8 @@ def test_a_refused_update_leaves_the_job_parked(slurm: SlurmFolder) -> None:
     slurm.round()
     assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
     assert slurm.jobs["8"]["state"] == "RUNNING"
-    assert slurm.ledger("7")[-1].state == "failed"
+    decision = slurm.ledger("7")[-1]
+    assert (decision.state, bool(decision.outcome["why"])) == ("waiting", True)
 
 
 def test_a_lost_gate_is_created_again(slurm: SlurmFolder) -> None:
@@ -268,15 +267,17 @@ def test_killed_at_every_request(tmp_path: Path, before: bool) -> None:
     assert count > 8
 
 
-def test_a_job_on_any_number_of_nodes_gets_its_request_back() -> None:
+def test_a_job_on_any_number_of_nodes_gets_its_request_back(slurm: SlurmFolder) -> None:
     """``-N1-1000000000`` is a request that Slurm takes; its pins must not outlast its place."""
     comment = "gpuaware/1;tn=gres/gpu:2;mc=1;nn=1-1000000000"
-    pinned = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
-    job = job_of(parked("7", admin_comment=f"{comment};sel=prepared:0:1", **pinned))
-    original = parse(job.admin_comment)
-    assert original is not None
-    update = JobUpdate("7", undo_fields(job, original))
-    assert dict(update.fields)["NumNodes"] == "1-500000"
+    bound = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
+    slurm.write([parked("7", admin_comment=f"{comment};sel=prepared:0:1", **bound)], ["n1"])
+    client = slurm.client()
+    gated = gated_jobs(client.jobs(), GateConfig())
+    assert not release(client, GateConfig(), gated, 0.0).wrong
+    (sent,) = [call[2] for call in slurm.calls if call[0] == "update"]
+    assert sent["NumNodes"] == "1-500000"
+    assert slurm.jobs["7"]["req_nodes"] == ""
 
 
 def test_after_a_round_that_failed_no_event_starts_the_next_at_once(

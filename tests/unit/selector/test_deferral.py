@@ -1,4 +1,4 @@
-"""Jobs to which the filter gave a begin time because parked jobs wait on the shelf."""
+"""Jobs to which the filter gave a begin time because parked jobs wait in the holding pool."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from rounds_bench import RoundsBench
+from sample_jobs import as_gated
 from slurm_folder import SlurmFolder, parked
-from test_holding_pool import NO_ROOM, bench_of, end, full_node, shelved
+from test_holding_pool import NO_ROOM, bench_of, end, full_node, pooled
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig
-from slurm_gpu_aware.gate.deferral import only_deferred
 from slurm_gpu_aware.gate.job_view import live_job
-from slurm_gpu_aware.gate.licence_gate import release_by_hand
+from slurm_gpu_aware.gate.manual_release import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 
@@ -42,9 +42,9 @@ def test_it_is_placed_and_begins_at_once(slurm: SlurmFolder) -> None:
     assert started(bench, "7") == ["now"]
 
 
-def test_it_is_put_on_the_shelf_and_waits_there_like_others(slurm: SlurmFolder) -> None:
+def test_it_is_put_in_the_pool_and_waits_there_like_others(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, deferred("9"))
-    assert shelved(slurm) == ["9"]
+    assert pooled(slurm) == ["9"]
     slurm.change("9", reason="BeginTime")  # until Slurm's scheduler passes
     assert bench.rounds.run().held == 0
     past = int(time.time()) - 5  # its begin time has come; the job needs none
@@ -57,7 +57,7 @@ def test_it_is_put_on_the_shelf_and_waits_there_like_others(slurm: SlurmFolder) 
     assert started(bench, "9") == []
 
 
-def test_taken_from_the_shelf_before_its_begin_time(slurm: SlurmFolder) -> None:
+def test_taken_from_the_pool_before_its_begin_time(slurm: SlurmFolder) -> None:
     """Slurm looks at it first, as at others: it may begin now."""
     bench = full_node(slurm, deferred("9"))
     end(slurm, "7")
@@ -89,10 +89,10 @@ def test_placed_while_slurms_clock_is_behind_ours(slurm: SlurmFolder) -> None:
     assert started(bench, "7") == []
     slurm.change("7", reason="BeginTime")
     bench.steady += 2.0
-    bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 0
     assert bench.closed("7") == []
     bench.steady += 4.0
-    bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 1
     assert len(bench.closed("7")) == 1
 
 
@@ -132,12 +132,12 @@ def test_a_time_that_has_come_is_not_sent(slurm: SlurmFolder) -> None:
     comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
     bench = bench_of(slurm, deferred("7") | {"admin_comment": comment, "eligible_time": past})
     (job,) = bench.client.jobs()
-    assert only_deferred(job)
+    assert as_gated(job).only_deferred
     assert bench.rounds.run().placed == ["7"]
     assert started(bench, "7") == []
 
 
-def test_the_heartbeat_tells_the_filter_while_there_is_a_shelf(
+def test_the_heartbeat_tells_the_filter_while_there_is_a_pool(
     slurm: SlurmFolder, tmp_path: Path
 ) -> None:
     config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "submitted"))
@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_written_is_told_once(
     assert caplog.text.count("No such file") == 1
 
 
-def test_not_before_the_shelf_takes_jobs(slurm: SlurmFolder) -> None:
+def test_not_before_the_pool_takes_jobs(slurm: SlurmFolder) -> None:
     """Slurm saves a new reservation some seconds later."""
     bench = bench_of(slurm, parked("9", eligible_time=900))
     pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)

@@ -1,4 +1,4 @@
-"""The shelf: who lies there, who is taken from it, and that its reservation never holds a job."""
+"""The holding pool: which jobs wait there, which leave it, and that it never holds a job up."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from typing import Any
 
 import pytest
 from rounds_bench import RoundsBench
-from sample_jobs import slurm_job
+from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import in_holding_pool
-from slurm_gpu_aware.gate.licence_gate import release_by_hand
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.manual_release import release_by_hand
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.candidates import PLANNABLE
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool, stranded
+from slurm_gpu_aware.selector.placer import Candidate
 from slurm_gpu_aware.selector.pool_choice import alike, placeable, spare
-from slurm_gpu_aware.slurm.records import SlurmJob
 
+RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
 
 
@@ -39,11 +42,11 @@ def bench_of(slurm: SlurmFolder, *jobs: dict[str, Any], config: Config = NO_ROOM
     return bench
 
 
-def shelves(slurm: SlurmFolder) -> list[str]:
+def pools(slurm: SlurmFolder) -> list[str]:
     return [found["name"] for found in slurm.get("reservations") if in_holding_pool(found["name"])]
 
 
-def shelved(slurm: SlurmFolder) -> list[str]:
+def pooled(slurm: SlurmFolder) -> list[str]:
     return sorted(i for i, job in slurm.jobs.items() if in_holding_pool(job["resv_name"]))
 
 
@@ -52,7 +55,7 @@ def releases(slurm: SlurmFolder) -> list[str]:
 
 
 def full_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBench:
-    """7 and 8 run on all of n1, the others wait on the shelf."""
+    """7 and 8 run on all of n1, the others wait in the holding pool."""
     bench = bench_of(slurm, aged("7"), aged("8"), *more)
     assert sorted(bench.rounds.run().placed) == ["7", "8"]
     bench.rounds.run()
@@ -66,11 +69,11 @@ def end(slurm: SlurmFolder, job_id: str) -> None:
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
-        ("gpuaware_shelf", True),
-        ("gpuaware_shelf_1790000000", True),
-        ("gpuaware_shelfish", False),
+        ("gpuaware_pool", True),
+        ("gpuaware_pool_1790000000", True),
+        ("gpuaware_poolside", False),
         ("gpuaware_gate", False),
-        ("x,gpuaware_shelf_1", False),
+        ("x,gpuaware_pool_1", False),
         (None, False),
     ],
 )
@@ -78,11 +81,11 @@ def test_names(name: str | None, *, ours: bool) -> None:
     assert in_holding_pool(name) is ours
 
 
-def test_a_shelf_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
-    slurm.write([aged("7", resv_name="gpuaware_shelf_1"), aged("8", resv_name="class")], ["n1"])
+def test_a_pool_is_not_what_the_user_asked_for(slurm: SlurmFolder) -> None:
+    slurm.write([aged("7", resv_name="gpuaware_pool_1"), aged("8", resv_name="class")], ["n1"])
     jobs = {job.id: job for job in slurm.client().jobs()}
-    assert (jobs["7"].reservation, jobs["7"].pool) == (None, "gpuaware_shelf_1")
-    assert (jobs["8"].reservation, jobs["8"].pool) == ("class", None)
+    assert (jobs["7"].reservation, jobs["7"].holding_pool) == (None, "gpuaware_pool_1")
+    assert (jobs["8"].reservation, jobs["8"].holding_pool) == ("class", None)
     assert jobs["7"].eligible_s == 900.0
 
 
@@ -90,11 +93,11 @@ def test_who_finds_no_place_is_put_there_and_taken_again_when_there_is_one(
     slurm: SlurmFolder,
 ) -> None:
     bench = full_node(slurm, aged("9"), aged("10"))
-    assert shelved(slurm) == ["10", "9"]
-    assert len(shelves(slurm)) == 1
+    assert pooled(slurm) == ["10", "9"]
+    assert len(pools(slurm)) == 1
     end(slurm, "7")
     outcome = bench.rounds.run()
-    assert (outcome.placed, outcome.taken, shelved(slurm)) == ([], 1, ["10"])
+    assert (outcome.placed, outcome.taken, pooled(slurm)) == ([], 1, ["10"])
     assert {w["job_id"]: w["reason"] for w in outcome.waiting}["9"].startswith("GPUs are free")
     assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
     slurm.change("9", reason="Licenses")
@@ -103,7 +106,7 @@ def test_who_finds_no_place_is_put_there_and_taken_again_when_there_is_one(
 
 
 def test_its_gpus_are_kept_until_slurm_has_looked(slurm: SlurmFolder) -> None:
-    """10 is behind 9; it does not get what 9 was taken from the shelf for."""
+    """10 is behind 9; it does not get what 9 was taken from the holding pool for."""
     bench = full_node(slurm, aged("9"), aged("10", priority=50))
     end(slurm, "7")
     bench.rounds.run()
@@ -129,15 +132,15 @@ def test_of_jobs_alike_one_shows_the_limit(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"), aged("10"), other)
     end(slurm, "7")
     bench.rounds.run()
-    assert shelved(slurm) == ["10", "11"]
+    assert pooled(slurm) == ["10", "11"]
     slurm.change("9", reason="QOSMaxGRESPerUser")
     outcome = bench.rounds.run()
     why = {w["job_id"]: w["reason"] for w in outcome.waiting}
     assert why["10"] == "a limit holds job 9, which is like it: QOSMaxGRESPerUser"
-    assert shelved(slurm) == ["10"]  # 11 asks for less: it is asked for itself
+    assert pooled(slurm) == ["10"]  # 11 asks for less: it is asked for itself
     bench.steady += 50.0
     bench.rounds.run()
-    assert shelved(slurm) == ["10"]  # 9 stays where Slurm shows its limit
+    assert pooled(slurm) == ["10"]  # 9 stays where Slurm shows its limit
     end(slurm, "8")
     slurm.change("9", reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
@@ -150,10 +153,10 @@ def test_now_and_then_one_more_of_the_kind_is_tried(slurm: SlurmFolder) -> None:
     end(slurm, "8")
     slurm.change("9", reason="AssocGrpGRES", resv_name="")
     bench.rounds.run()
-    assert shelved(slurm) == ["10", "11"]
+    assert pooled(slurm) == ["10", "11"]
     bench.steady += 61.0
     assert bench.rounds.run().taken == 1
-    assert shelved(slurm) == ["11"]
+    assert pooled(slurm) == ["11"]
 
 
 def test_a_longer_job_is_not_alike() -> None:
@@ -168,7 +171,7 @@ def test_few_parked_jobs_stay_in_slurms_queue(slurm: SlurmFolder) -> None:
     jobs = [aged(str(i), priority=100 - i) for i in range(7, 13)]
     bench = bench_of(slurm, *jobs, config=room)
     bench.rounds.run()
-    assert shelved(slurm) == ["11", "12"]  # 7 and 8 run, 9 and 10 are next
+    assert pooled(slurm) == ["11", "12"]  # 7 and 8 run, 9 and 10 are next
 
 
 @pytest.mark.parametrize(
@@ -184,36 +187,36 @@ def test_few_parked_jobs_stay_in_slurms_queue(slurm: SlurmFolder) -> None:
 )
 def test_who_is_not_put_there(slurm: SlurmFolder, fields: dict[str, str]) -> None:
     full_node(slurm, aged("9") | fields)
-    assert shelved(slurm) == []
-    assert shelves(slurm) == []
+    assert pooled(slurm) == []
+    assert pools(slurm) == []
 
 
-def test_held_and_released_on_the_shelf_it_goes_on_growing_older(slurm: SlurmFolder) -> None:
+def test_held_and_released_in_the_pool_it_goes_on_growing_older(slurm: SlurmFolder) -> None:
     """With enforced limits Slurm forgets both times, and counts again only in its own queue."""
     bench = full_node(slurm, aged("9", accrue_time=900))
     slurm.change("9", eligible_time=0, accrue_time=0, reason="JobHeldUser")
     bench.rounds.run()
-    assert shelved(slurm) == ["9"]
+    assert pooled(slurm) == ["9"]
     slurm.change("9", reason="Reservation")
     bench.rounds.run()
-    assert shelved(slurm) == []
+    assert pooled(slurm) == []
     slurm.change("9", eligible_time=950, reason="Licenses")
     bench.rounds.run()
-    assert shelved(slurm) == ["9"]
+    assert pooled(slurm) == ["9"]
 
 
-def test_an_array_whose_throttle_held_it_stays_on_the_shelf(slurm: SlurmFolder) -> None:
+def test_an_array_whose_throttle_held_it_stays_in_the_pool(slurm: SlurmFolder) -> None:
     """Slurm forgets its eligible time, and goes on counting its age."""
     bench = full_node(slurm, aged("9", accrue_time=900))
     slurm.change("9", eligible_time=0, reason="Reservation")
     bench.rounds.run()
-    assert shelved(slurm) == ["9"]
+    assert pooled(slurm) == ["9"]
 
 
 def test_who_is_stranded() -> None:
-    pool = "gpuaware_shelf_9"
-    lost = {"shelf": pool, "reason": "Reservation", "eligible_s": None}
-    jobs = [slurm_job(7, **lost), slurm_job(8, pool=pool, reason="Reservation")]
+    pool = "gpuaware_pool_9"
+    lost = {"holding_pool": pool, "reason": "Reservation", "eligible_s": None}
+    jobs = [slurm_job(7, **lost), slurm_job(8, holding_pool=pool, reason="Reservation")]
     jobs.append(slurm_job(98, array_id=98, array_tasks="2-9", **lost))
     assert stranded(jobs, frozenset()) == [jobs[0], jobs[2]]
     assert stranded(jobs, frozenset({98})) == [jobs[0]]
@@ -222,28 +225,31 @@ def test_who_is_stranded() -> None:
 
 
 def test_what_is_left_of_a_split_array_stays() -> None:
-    whole = slurm_job(98, array_id=98, array_tasks="1-9")
-    other = slurm_job(7)
-    assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole]
+    whole = as_gated(slurm_job(98, array_id=98, array_tasks="1-9", admin_comment=RECORD))
+    other = as_gated(slurm_job(7, admin_comment=RECORD))
+    assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole.job]
     assert spare([other, whole], PLANNABLE, 1, frozenset({98})) == []
 
 
 def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
-    def task(number: int, pool: str | None = None) -> SlurmJob:
-        return replace(slurm_job(100 + number, array_id=98, pool=pool), id=f"98_{number}")
+    def job(number: int, pool: str | None = None, **fields: Any) -> GatedJob:
+        return as_gated(slurm_job(number, holding_pool=pool, admin_comment=RECORD, **fields))
 
-    jobs = [task(3, "s"), task(2), task(4), slurm_job(7)]
-    pool = SimpleNamespace(holds=lambda job: job.pool == "s", awaits=lambda job: False)
+    def task(number: int, pool: str | None = None) -> GatedJob:
+        return job(100 + number, pool, array_id=98).task(f"98_{number}")
+
+    jobs = [task(3, "s"), task(2), task(4), job(7)]
+    pool = SimpleNamespace(holds=lambda job: job.holding_pool == "s", awaits=lambda job: False)
     found, waits = placeable(
         [SimpleNamespace(job_id=job.id) for job in jobs],  # type: ignore[misc]
-        {job.id: SimpleNamespace(job=job) for job in jobs},  # type: ignore[misc]
+        {job.id: Candidate(job, Request(job.id, gpus=1)) for job in jobs},
         pool,  # type: ignore[arg-type]
     )
     assert [a.job_id for a in found] == ["98_2", "7"]
-    assert waits == ["98_3", "98_4"]
+    assert [job.id for job in waits] == ["98_3", "98_4"]
 
 
-def test_released_by_hand_it_leaves_the_shelf(slurm: SlurmFolder) -> None:
+def test_released_by_hand_it_leaves_the_pool(slurm: SlurmFolder) -> None:
     full_node(slurm, aged("9"))
     end(slurm, "7")
     release_by_hand(slurm.client(), Config(), ["9"])
@@ -254,10 +260,10 @@ def test_released_by_hand_it_leaves_the_shelf(slurm: SlurmFolder) -> None:
 def test_nobody_whose_gate_is_open_stays_there(slurm: SlurmFolder) -> None:
     """An operator released 9 while a round put it there; 10's licence was taken away."""
     bench = full_node(slurm, aged("9"), aged("10"))
-    slurm.change("9", admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=hand:0:1", licenses="")
+    slurm.change("9", admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=opened:0:1", licenses="")
     slurm.change("10", licenses="")
     bench.rounds.run()
-    assert shelved(slurm) == []
+    assert pooled(slurm) == []
 
 
 def test_released_before_it_was_seen_there(slurm: SlurmFolder) -> None:
@@ -271,25 +277,25 @@ def test_tasks_that_were_just_opened_are_not_put_there_with_the_rest(slurm: Slur
     array = aged("98", array_job_id=98, array_task_str="1,2,3,4", priority=50)
     bench = bench_of(slurm, array)
     assert sorted(bench.rounds.run().placed) == ["98_1", "98_2"]
-    assert shelved(slurm) == []
+    assert pooled(slurm) == []
     bench.rounds.run()
-    assert shelved(slurm) == []
+    assert pooled(slurm) == []
 
 
 def test_a_task_is_taken_and_the_rest_stays(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("98", array_job_id=98, array_task_str="1,2,3"))
-    assert shelved(slurm) == ["98"]
+    assert pooled(slurm) == ["98"]
     end(slurm, "7")
     assert bench.rounds.run().taken == 1
     task = next(j for j in slurm.jobs.values() if j["array_task_id"] == 1)
     assert task["resv_name"] == ""
     assert slurm.jobs["98"]["array_task_str"] == "2,3"
-    assert shelved(slurm) == ["98"]
+    assert pooled(slurm) == ["98"]
     slurm.change(str(task["job_id"]), reason="Licenses")
     assert bench.rounds.run().placed == ["98_1"]
 
 
-def test_who_slurm_holds_because_it_lost_the_shelf_is_let_go(slurm: SlurmFolder) -> None:
+def test_who_slurm_holds_because_it_lost_the_pool_is_let_go(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"), aged("10", resv_name="class"))
     bench.rounds.run()
     for job_id in ("9", "10"):
@@ -307,7 +313,7 @@ def test_who_slurm_holds_because_it_lost_the_shelf_is_let_go(slurm: SlurmFolder)
     assert bench.rounds.run().placed == ["9"]
 
 
-def test_a_new_selector_knows_whose_shelf_was_lost(slurm: SlurmFolder) -> None:
+def test_a_new_selector_knows_whose_pool_was_lost(slurm: SlurmFolder) -> None:
     """By the ledger: 9 came without a reservation, 10 with one; of 11 nothing is written."""
     bench = full_node(slurm, aged("9"), aged("10", resv_name="class"))
     bench.rounds.run()
@@ -326,7 +332,7 @@ def test_a_new_selector_knows_whose_shelf_was_lost(slurm: SlurmFolder) -> None:
     assert releases(slurm) == ["9"]
 
 
-def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
+def test_a_pool_that_cannot_be_deleted_is_kept_closed(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = full_node(slurm, aged("9"))
@@ -338,32 +344,32 @@ def test_a_shelf_that_cannot_be_deleted_is_kept_closed(
     monkeypatch.setattr(bench.client, "delete_reservation", refuse)
     bench.steady += 61.0
     bench.rounds.run()
-    assert bench.pool.holds(slurm_job(9, pool=shelves(slurm)[0]))
+    assert bench.pool.holds(slurm_job(9, holding_pool=pools(slurm)[0]))
 
 
-def test_slurm_has_saved_a_shelf_before_jobs_name_it(slurm: SlurmFolder) -> None:
+def test_slurm_has_saved_a_pool_before_jobs_name_it(slurm: SlurmFolder) -> None:
     bench = bench_of(slurm, aged("9"))
     pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
     pool.put([slurm_job(9)], bench.wall + 60.0)
-    assert (len(shelves(slurm)), shelved(slurm)) == (1, [])
+    assert (len(pools(slurm)), pooled(slurm)) == (1, [])
     bench.steady += 15.0
     pool.put([slurm_job(9)], bench.wall + 60.0)
-    assert shelved(slurm) == ["9"]
+    assert pooled(slurm) == ["9"]
 
 
-def test_the_heartbeat_holds_the_gate_before_it_puts_the_shelf_off(slurm: SlurmFolder) -> None:
+def test_the_heartbeat_holds_the_gate_before_it_puts_the_pool_off(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.forget_calls()
     Heartbeat(bench.client, Config(), bench.pool).beat()
     gate, pool = [call[1:] for call in slurm.calls if call[0] == "move_reservation"]
     assert gate[0] == "gpuaware_gate"
     assert in_holding_pool(pool[0])
-    (ends, _), (shelf_ends, opens) = gate[1:], pool[1:]
+    (ends, _), (pool_ends, opens) = gate[1:], pool[1:]
     assert opens == ends + 30
-    assert shelf_ends == opens + 365 * 86400
+    assert pool_ends == opens + 365 * 86400
 
 
-def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
+def test_a_pool_that_slurm_refuses_to_put_off_does_not_open_the_gate(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = full_node(slurm, aged("9"))
@@ -383,7 +389,7 @@ def test_a_shelf_that_slurm_refuses_to_put_off_does_not_open_the_gate(
 
 
 def test_a_limit_of_the_past_does_not_keep_it_there(slurm: SlurmFolder) -> None:
-    """9 was placed and ran into a limit; on the shelf no reason shows that this is over."""
+    """9 was placed and ran into a limit; in the holding pool no reason shows that this is over."""
     bench = bench_of(slurm, aged("7"), aged("8"), aged("9", stuck=True))
     slurm.change("7", state="CANCELLED")
     assert sorted(bench.rounds.run().placed) == ["8", "9"]
@@ -392,14 +398,14 @@ def test_a_limit_of_the_past_does_not_keep_it_there(slurm: SlurmFolder) -> None:
     bench.rounds.run()
     slurm.change("9", reason="Licenses")
     bench.rounds.run()  # held back for two seconds
-    assert shelved(slurm) == ["9"]
+    assert pooled(slurm) == ["9"]
     bench.steady += 2.5
     assert bench.rounds.run().taken == 1
     assert bench.rounds.run().taken == 1  # Slurm has not looked: its GPUs are kept for it
 
 
 def begun(slurm: SlurmFolder) -> None:
-    """The selector was away: the shelf has opened, its jobs wait at the gate."""
+    """The selector was away: the holding pool has opened, its jobs wait at the gate."""
     with slurm.state() as state:
         for found in state["reservations"]:
             found["start_time"] = 100
@@ -409,7 +415,7 @@ def test_one_that_has_opened_is_left_for_a_new_one(
     slurm: SlurmFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = full_node(slurm, aged("9"), aged("10"))
-    first = shelves(slurm)
+    first = pools(slurm)
     begun(slurm)
     for job_id in ("9", "10"):
         slurm.change(job_id, reason="Licenses")
@@ -420,21 +426,21 @@ def test_one_that_has_opened_is_left_for_a_new_one(
     end(slurm, "7")
     assert bench.rounds.run().placed == ["9"]  # at once: Slurm looks at who lies there
     assert slurm.jobs["9"]["resv_name"] == ""
-    assert shelves(slurm)[0] == first[0]
-    assert slurm.jobs["10"]["resv_name"] == shelves(slurm)[1] != first[0]
+    assert pools(slurm)[0] == first[0]
+    assert slurm.jobs["10"]["resv_name"] == pools(slurm)[1] != first[0]
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_selector_goes_on_with_the_shelf_that_is_there(
+def test_a_selector_goes_on_with_the_pool_that_is_there(
     slurm: SlurmFolder, *, closed: bool
 ) -> None:
     bench = full_node(slurm, aged("9"))
-    name = shelves(slurm)[0]
+    name = pools(slurm)[0]
     if not closed:
         begun(slurm)
     pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
     pool.keep_closed(bench.wall + 200.0)
-    assert pool.holds(slurm_job(9, pool=name)) is closed
+    assert pool.holds(slurm_job(9, holding_pool=name)) is closed
     (start,) = [r["start_time"] for r in slurm.get("reservations") if r["name"] == name]
     assert (start == int(bench.wall + 230.0)) is closed
 
@@ -446,8 +452,8 @@ def test_without_its_licence_all_stay_in_the_queue(
     with caplog.at_level(logging.WARNING):
         bench = full_node(slurm, aged("9"))
         bench.rounds.run()
-    assert shelved(slurm) == []
-    assert len(re.findall("is gpuaware_shelf among Licenses", caplog.text)) == 1
+    assert pooled(slurm) == []
+    assert len(re.findall("is gpuaware_pool among Licenses", caplog.text)) == 1
     end(slurm, "7")
     assert bench.rounds.run().placed == ["9"]
 
@@ -466,17 +472,17 @@ def test_one_that_somebody_deleted_is_made_anew(slurm: SlurmFolder) -> None:
     slurm.reserve()
     bench.wall += 1.0
     bench.rounds.run()
-    assert shelved(slurm) == []
+    assert pooled(slurm) == []
     bench.rounds.run()
-    assert shelved(slurm) == ["9"]
+    assert pooled(slurm) == ["9"]
 
 
-def test_an_unused_shelf_is_removed(slurm: SlurmFolder) -> None:
+def test_an_unused_pool_is_removed(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.change("9", state="CANCELLED")
     bench.steady += 59.0
     bench.rounds.run()
-    assert len(shelves(slurm)) == 1
+    assert len(pools(slurm)) == 1
     bench.steady += 2.0
     bench.rounds.run()
-    assert shelves(slurm) == []
+    assert pools(slurm) == []

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.gated_job import gated_jobs
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.leaver import Leaver
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.orphans import Orphans
-from slurm_gpu_aware.selector.release import Leaver
 from slurm_gpu_aware.slurm.client import JobUpdate
-from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
@@ -29,20 +29,18 @@ class Bench:
         self.client = slurm.client()
         self.ledger = LedgerWriter(slurm.store)
         backoff = Backoff(60.0, lambda: self.now)
-        self.leaver = Leaver(self.client, Config(), self.ledger, backoff)
-        watch = JobTracker(self.ledger, Config())
-        self.strays = Orphans(self.client, Config(), self.ledger, watch, backoff, self.leaver)
+        self.tracker = JobTracker(self.ledger)
+        gate = Config().gate
+        self.leaver = Leaver(self.client, gate, self.ledger, self.tracker, backoff)
+        self.orphans = Orphans(gate, self.ledger, self.tracker, backoff, self.leaver)
 
     def leave(self, now: float) -> tuple[set[str], dict[str, str]]:
         self.now = now
-        jobs = [(job, "too odd") for job in self.jobs() if job.state == "PENDING"]
-        return self.leaver.leave(jobs, now)
+        gated = gated_jobs(self.client.jobs(), GateConfig())
+        return self.leaver.leave([(job, "too odd") for job in gated if job.closed], now)
 
-    def open_strays(self) -> None:
-        self.strays.open(self.jobs(), self.now, frozenset(), gate_held=True)
-
-    def jobs(self) -> list[SlurmJob]:
-        return self.client.jobs()
+    def leave_orphans(self) -> None:
+        self.orphans.leave(self.client.jobs(), self.now, frozenset(), gate_held=True)
 
     def kinds(self, job_id: str) -> list[str]:
         with open_store(self.slurm.store, readonly=True) as store:
@@ -72,41 +70,39 @@ def test_what_was_sent_is_written_before_the_next_part(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm stops answering in between: what it has taken is known all the same."""
+    slurm.write([parked(str(n), stuck=True) for n in range(100, 250)], ["n1"])
+    slurm.set(refuse=["105"])
     bench = Bench(slurm)
+    send = bench.client.update_jobs
     sent: list[list[str]] = []
 
     def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
-        if len(sent) == 2:
+        if updates and len(sent) == 1:
             raise SourceError("no answer")
-        sent.append([update.job_id for update in updates])
-        return {"5": "busy"}
+        sent.extend([[update.job_id for update in updates]] if updates else [])
+        return send(updates)
 
     monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
-    array = [JobUpdate(f"98_{task}", ()) for task in range(150)]
-    updates = {"5": [JobUpdate("5", ())], "6": [JobUpdate("6", ())], "98_[0-149]": array}
-    updates |= {str(n): [JobUpdate(str(n), ())] for n in range(100, 200)}
     with pytest.raises(SourceError):
-        bench.leaver.send(updates, dict.fromkeys(updates, "too odd"), 1000.0)
-    assert [len(part) for part in sent] == [100, 100]
-    written = {name for part in sent for name in part if bench.kinds(name) == ["released"]}
-    assert written == {name for part in sent for name in part} - {"5"}
-    assert bench.kinds("98_[0-149]") == ["released"]
-    assert bench.kinds("199") == []
+        bench.leave(1000.0)
+    assert sent == [[str(n) for n in range(100, 200)]]
+    written = {n for n in range(100, 250) if bench.kinds(str(n)) == ["released"]}
+    assert written == set(range(100, 200)) - {105}
 
 
-def test_a_stray_that_slurm_refuses_is_tried_again_later(slurm: SlurmFolder) -> None:
+def test_an_orphan_that_slurm_refuses_is_tried_again_later(slurm: SlurmFolder) -> None:
     slurm.write([parked("7", admin_comment="ticket-4711")], ["n1"])
     slurm.set(refuse=["7"])
     bench = Bench(slurm)
     bench.ledger.event("7", "parked", {}, 900.0)
     bench.now = 1000.0
-    bench.open_strays()
+    bench.leave_orphans()
     assert bench.kinds("7") == ["parked"]
     slurm.set(refuse=[])
     bench.now = 1001.0
-    bench.open_strays()
+    bench.leave_orphans()
     assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
     bench.now = 1061.0
-    bench.open_strays()
+    bench.leave_orphans()
     assert slurm.jobs["7"]["licenses"] == ""
     assert bench.kinds("7") == ["parked", "released"]

@@ -46,9 +46,9 @@ def test_the_copy_is_as_private_as_slurm(tmp_path: Path, setting: str, bits: int
 
 
 def test_before_slurm_has_answered_the_copy_is_private(tmp_path: Path) -> None:
-    books = LedgerWriter(tmp_path / "store.db")
-    books.event("7", "parked", {}, 1.0)
-    books.publish()
+    writer = LedgerWriter(tmp_path / "store.db")
+    writer.event("7", "parked", {}, 1.0)
+    writer.publish()
     assert mode(tmp_path / "store.db") == 0o640
 
 
@@ -59,23 +59,23 @@ def test_the_next_copy_is_due_when_the_last_one_has_cost_its_share(tmp_path: Pat
     def clock() -> float:
         return now[0]
 
-    books = LedgerWriter(tmp_path / "store.db", clock=clock)
-    assert books.publish_in_s is None
-    books.event("7", "parked", {}, 1.0)
-    assert books.publish_in_s == 0.0
+    writer = LedgerWriter(tmp_path / "store.db", clock=clock)
+    assert writer.publish_in_s is None
+    writer.event("7", "parked", {}, 1.0)
+    assert writer.publish_in_s == 0.0
 
     def costly() -> float:
         return now[0] + next(ticks, 0.2)
 
-    books._clock = costly
-    books.publish(force=True)
-    books._clock = clock
-    assert books.publish_in_s is None
-    books.event("7", "planned", {}, 2.0)
-    assert books.publish_in_s == pytest.approx(50 * 0.2)
+    writer._clock = costly
+    writer.publish(force=True)
+    writer._clock = clock
+    assert writer.publish_in_s is None
+    writer.event("7", "planned", {}, 2.0)
+    assert writer.publish_in_s == pytest.approx(50 * 0.2)
     now[0] += 4.0
-    assert books.publish_in_s == pytest.approx(6.0)
-    books.close()
+    assert writer.publish_in_s == pytest.approx(6.0)
+    writer.close()
 
 
 def test_no_round_is_run_for_a_copy_that_is_not_due(
@@ -88,55 +88,55 @@ def test_no_round_is_run_for_a_copy_that_is_not_due(
         selector=SelectorConfig(round_s=5.0),
     )
     selector = Selector(config, MemorySlurm(tmp_path))
-    selector._books.event("7", "parked", {}, 1.0)
-    selector._books.publish(force=True)
-    selector._books.event("7", "planned", {}, 2.0)
-    selector._books._publish_s = 1000.0
+    selector._ledger.event("7", "parked", {}, 1.0)
+    selector._ledger.publish(force=True)
+    selector._ledger.event("7", "planned", {}, 2.0)
+    selector._ledger._publish_s = 1000.0
     assert selector._wait_s() == 5.0
-    selector._books._publish_s = 0.0
+    selector._ledger._publish_s = 0.0
     assert selector._wait_s() == 0.5
     selector.close()
 
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[tuple[LedgerWriter, list[float], sqlite3.Connection]]:
-    """Books, their clock, and another process's connection, which holds the write lock."""
+    """A writer, its clock, and another process's connection, which holds the write lock."""
     now = [100.0]
-    books = LedgerWriter(tmp_path / "store.db", clock=lambda: now[0])
-    books.event("7", "parked", {}, 1.0)
-    assert books._store is not None
-    books._store.wait_at_most(0.0)
+    writer = LedgerWriter(tmp_path / "store.db", clock=lambda: now[0])
+    writer.event("7", "parked", {}, 1.0)
+    assert writer._store is not None
+    writer._store.wait_at_most(0.0)
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    yield books, now, other
+    yield writer, now, other
     other.close()
-    books.close()
+    writer.close()
 
 
 def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
     busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
 ) -> None:
-    books, now, other = busy
-    entry = books.decide(decision("7"))
-    books.outcome(entry, "released", 3.0)
-    books.event("7", "released", {}, 3.0)
+    writer, now, other = busy
+    entry = writer.decide(decision("7"))
+    writer.outcome(entry, "released", 3.0)
+    writer.event("7", "released", {}, 3.0)
     assert entry.number is None
-    assert books.decisions("7") == []
+    assert writer.decisions("7") == []
     other.execute("COMMIT")
     now[0] += 4.0
-    books.event("8", "parked", {}, 4.0)
-    assert books.decisions("7") == []  # not tried again so soon
+    writer.event("8", "parked", {}, 4.0)
+    assert writer.decisions("7") == []  # not tried again so soon
     now[0] += 2.0
-    books.flush()
-    assert [d.state for d in books.decisions("7")] == ["released"]
+    writer.flush()
+    assert [d.state for d in writer.decisions("7")] == ["released"]
     assert entry.number is not None
-    assert books.has_event("8", "parked")
+    assert writer.has_event("8", "parked")
 
 
 def test_a_busy_store_is_waited_for_once_in_a_while(
     busy: tuple[LedgerWriter, list[float], sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    books, now, _ = busy
+    writer, now, _ = busy
     tries = []
     add = Ledger.add_event
 
@@ -146,22 +146,22 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
 
     monkeypatch.setattr(Ledger, "add_event", counted)
     for number in range(20):
-        books.event(str(number), "parked", {}, 1.0)
+        writer.event(str(number), "parked", {}, 1.0)
     assert tries == [100.0]
     now[0] += 6.0
-    books.flush()
+    writer.flush()
     assert tries == [100.0, 106.0]
 
 
 def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -> None:
-    books = LedgerWriter(tmp_path / "store.db")
-    entry = books.decide(decision("7", score=float("nan")))
+    writer = LedgerWriter(tmp_path / "store.db")
+    entry = writer.decide(decision("7", score=float("nan")))
     assert entry.number is None
-    books.event("7", "parked", {("a", "b"): 1}, 1.0)  # type: ignore[dict-item]
-    books.event("7", "released", {}, 1.0)
-    assert books.has_event("7", "released")
-    assert not books.has_event("7", "parked")
-    books.close()
+    writer.event("7", "parked", {("a", "b"): 1}, 1.0)  # type: ignore[dict-item]
+    writer.event("7", "released", {}, 1.0)
+    assert writer.has_event("7", "released")
+    assert not writer.has_event("7", "parked")
+    writer.close()
 
 
 def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
@@ -170,48 +170,48 @@ def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.selector.ledger_writer._MOST_KEPT", 3)
-    books, now, other = busy
+    writer, now, other = busy
     for number in range(5):
-        books.event(str(number), "parked", {}, 1.0)
+        writer.event(str(number), "parked", {}, 1.0)
     other.execute("COMMIT")
     now[0] += 6.0
-    books.publish()
-    assert [books.has_event(str(n), "parked") for n in range(5)] == [False] * 2 + [True] * 3
+    writer.publish()
+    assert [writer.has_event(str(n), "parked") for n in range(5)] == [False] * 2 + [True] * 3
     assert "2 entries were lost" in caplog.text
-    with books.later():  # nothing is lost while the store is merely not asked
+    with writer.later():  # nothing is lost while the store is merely not asked
         for number in range(10, 20):
-            books.event(str(number), "parked", {}, 1.0)
-    assert books.has_event("10", "parked")
+            writer.event(str(number), "parked", {}, 1.0)
+    assert writer.has_event("10", "parked")
 
 
 def test_what_was_kept_waits_for_no_other_event(
     busy: tuple[LedgerWriter, list[float], sqlite3.Connection],
 ) -> None:
-    books, now, other = busy
-    books.decide(decision("7"))
+    writer, now, other = busy
+    writer.decide(decision("7"))
     other.execute("COMMIT")
     now[0] += 6.0
-    books.publish()  # each round does
-    assert len(books.decisions("7")) == 1
+    writer.publish()  # each round does
+    assert len(writer.decisions("7")) == 1
 
 
 def test_at_the_end_a_busy_store_is_tried_once_more(
     busy: tuple[LedgerWriter, list[float], sqlite3.Connection], tmp_path: Path
 ) -> None:
-    books, _, other = busy
-    books.decide(decision("7"))
+    writer, _, other = busy
+    writer.decide(decision("7"))
     other.execute("COMMIT")
-    books.close()
+    writer.close()
     with open_store(tmp_path / "store.db", readonly=True) as store:
         assert len(Ledger(store).decisions("7")) == 1
 
 
 def test_what_the_ledger_refuses_is_dropped_alone(tmp_path: Path) -> None:
-    books = LedgerWriter(tmp_path / "store.db")
-    books.event("7", "no such kind", {}, 1.0)
-    books.event("7", "parked", {}, 1.0)
-    assert books.has_event("7", "parked")
-    books.close()
+    writer = LedgerWriter(tmp_path / "store.db")
+    writer.event("7", "no such kind", {}, 1.0)
+    writer.event("7", "parked", {}, 1.0)
+    assert writer.has_event("7", "parked")
+    writer.close()
 
 
 def test_nothing_is_written_between_pinning_and_opening(
@@ -262,14 +262,14 @@ def test_a_copy_beside_is_made_once_at_a_time(
         assert go_on.wait(10)
 
     monkeypatch.setattr("slurm_gpu_aware.store.database.publish", slow)
-    books = LedgerWriter(tmp_path / "store.db")
-    books.event("7", "parked", {}, 1.0)
-    books.publish(beside=True)
+    writer = LedgerWriter(tmp_path / "store.db")
+    writer.event("7", "parked", {}, 1.0)
+    writer.publish(beside=True)
     assert started.wait(10)
-    books.event("8", "parked", {}, 1.0)
-    books._publish_s = -1.0
-    books.publish(beside=True)
+    writer.event("8", "parked", {}, 1.0)
+    writer._publish_s = -1.0
+    writer.publish(beside=True)
     assert copies == ["publish"]
     go_on.set()
-    books.close()
+    writer.close()
     assert copies == ["publish", "MainThread"]

@@ -69,7 +69,7 @@ def test_a_requeued_job_gets_its_request_back(slurm: SlurmFolder, anew: bool) ->
     assert slurm.jobs["7"]["extra"] == "mine"
     with open_store(slurm.store, readonly=True) as store:
         event = Ledger(store).events("7")[-1]
-        assert Ledger(store).decisions("7")[-1].state == "reparked"
+        assert Ledger(store).decisions("7")[-1].state == "waiting"
     assert event.detail["left_to_slurm"] == "its AdminComment was overwritten"
     before = slurm.jobs
     bench.rounds.run()

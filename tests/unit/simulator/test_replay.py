@@ -96,15 +96,6 @@ def test_a_difference_is_named():
     assert found.then == (("n5",), ((7,),))
 
 
-def test_rounds_from_before_the_order_of_preemption_was_read():
-    queue, cluster, settings, plan = a_round(0)
-    content = record_round(queue, cluster, settings, 50.0, plan)
-    del content["cluster"]["preemption"]
-    for row in content["cluster"]["running"]:
-        del row["start_s"], row["node_count"]
-    assert read_round(content).cluster.preemption == PreemptionOrder()
-
-
 def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
     with open_store(tmp_path / "store.db") as store:
         for seed in range(3):

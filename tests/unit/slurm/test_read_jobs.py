@@ -232,7 +232,7 @@ def test_users_without_a_name() -> None:
     assert read(user_name="", user_id=4_000_000_000).user == "4000000000"
 
 
-@pytest.mark.parametrize(("reservation", "ours"), [("gpuaware_shelf", True), ("maint", False)])
+@pytest.mark.parametrize(("reservation", "ours"), [("gpuaware_pool", True), ("maint", False)])
 def test_our_own_reservation_is_none_of_the_users(reservation: str, ours: bool) -> None:
     job = read(resv_name=reservation)
     assert in_holding_pool(reservation) is ours

@@ -14,17 +14,18 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
-from slurm_gpu_aware.placement.candidate_rows import SUM_WEIGHT, Choice, least_totals, left_beside
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.groups import (
     Candidate,
-    GroupKey,
+    Walk,
     best_first,
     load_of_groups,
     top_rows,
 )
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.masks import unpack
+from slurm_gpu_aware.placement.score_rows import SUM_WEIGHT, least_totals, left_beside
+from slurm_gpu_aware.placement.selection import Choice
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["choose_same", "first_nodes", "least_sums", "same_keys"]
@@ -44,7 +45,7 @@ class _Best(NamedTuple):
     ties: int
 
 
-def choose_same(cell: Cell, best_fit: bool) -> Choice:
+def choose_same(cell: Cell, best_fit: bool) -> Choice | None:
     """Return the index set and nodes with the least sum of scores, then the fewest GPUs left.
 
     Exact, unless a group has more than 2^26 pairs of an index set and a node (see ``Choice.cut``).
@@ -53,10 +54,9 @@ def choose_same(cell: Cell, best_fit: bool) -> Choice:
     found = {group: sets for group, sets, _ in supports_of(cell)}
     left = left_beside(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
     cut = words_of_cut(supply, found.values())
-    best: tuple[GroupKey, _Best] | None = None
-    for bound, number in _promising(cell, sorted(found), left):
-        if best is not None and best[0] < bound:
-            break
+    chosen: _Best | None = None
+    walk = Walk(_promising(cell, sorted(found), left))
+    for bound, number in walk:
         rows = None if cell.level.groups == 1 else np.flatnonzero(cell.group == number)
         sets = found[number]
         if len(sets) * (len(left) if rows is None else len(rows)) > _MANY:
@@ -65,12 +65,10 @@ def choose_same(cell: Cell, best_fit: bool) -> Choice:
             if len(sets) > most:
                 sets, cut = sets[:most], f"the lowest {most} index sets compared"
         own = _best_set(cell, sets, rows, left, best_fit)
-        key = (own.value, *bound[1:])
-        if best is None or key < best[0]:
-            best = (key, own)
-    if best is None:
-        raise ValueError("the cell holds no set: it was not found feasible")
-    chosen = best[1]
+        if walk.improves((own.value, *bound[1:])):
+            chosen = own
+    if chosen is None:
+        return None
     slots, nodes = slots_of(chosen.mask), cell.units[chosen.rows]
     total = count * cell.split.per_node * supply.table.fixed_value(0)
     if cell.bound_index > 0:

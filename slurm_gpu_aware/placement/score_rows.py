@@ -1,9 +1,6 @@
-"""What a choice inside a cell consists of, and what candidate rows are worth by their scores."""
+"""What candidate rows are worth by their scores."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +11,6 @@ from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = [
     "SUM_WEIGHT",
-    "Choice",
-    "Considered",
     "best_slots",
     "fixed_scores",
     "least_totals",
@@ -24,35 +19,6 @@ __all__ = [
 
 SUM_WEIGHT = 1 << 16
 """Weight of the sum of scores over GPUs left on the nodes: the sum decides first."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The chosen GPUs and how contested the choice was."""
-
-    nodes: tuple[int, ...]
-    slots: tuple[tuple[int, ...], ...]
-    total: int
-    """Sum of scores in units of 1e-5, for comparing splits."""
-    candidates: int
-    """Nodes (rows) that could take part."""
-    sets: int | None
-    """Candidate sets; None: not counted."""
-    ties: int
-    """Candidates as good by score and best fit; the lowest index decided among them."""
-    considered: tuple[Considered, ...] = ()
-    """The best sets of the best few nodes, the chosen one first; empty for several nodes."""
-    cut: str | None = None
-    """What of the cell was not compared, in words for the account; None: nothing."""
-
-
-class Considered(NamedTuple):
-    """A one-node set that was compared with others, for the account."""
-
-    node: int
-    slots: tuple[int, ...]
-    value: float
-    """What it was compared by: the mean score, or a bandwidth in GB/s."""
 
 
 def fixed_scores(cell: Cell, rows: IntArray | list[int] | slice = slice(None)) -> IntArray:

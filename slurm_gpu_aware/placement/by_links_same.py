@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.groups import (
     Candidate,
-    GroupKey,
+    Walk,
     best_first,
     load_of_groups,
     top_rows,
@@ -27,8 +27,8 @@ from slurm_gpu_aware.placement.link_kinds import (
     Goal,
     Kinds,
     choice_of,
-    gpus_left,
 )
+from slurm_gpu_aware.placement.score_rows import left_beside
 from slurm_gpu_aware.placement.selection import Choice
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
@@ -41,7 +41,7 @@ _AGG_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 _EFF_STEP = float(1 << 28)  # more than any AggBW in those steps: EffBW decides first
 
 
-def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
+def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice | None:
     """Return the best index set and nodes: by links, then best fit, then the lowest index.
 
     Exact, unless a group has more than 2^22 pairs of an index set and a kind of node, or a node has
@@ -56,24 +56,21 @@ def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
         cuts.append(
             "index sets of nodes with more than 16 GPUs compared by the sum of all their links"
         )
-    left = gpus_left(cell)
-    best: tuple[GroupKey, int, IntArray] | None = None
-    ties = 0
-    for bound, number in _promising(cell, kinds, goal, found, left):
-        if best is not None and best[0] < bound:
-            break
+    left = left_beside(cell)
+    best: tuple[int, IntArray, int] | None = None
+    walk = Walk(_promising(cell, kinds, goal, found, left))
+    for bound, number in walk:
         group, sets = members[number], found[number]
         values = _set_values(kinds, group.kinds, sets, goal)
         quality, spare = _compare(cell, goal, group, values, left)
         which = int(np.lexsort((spare, -quality))[0])
-        key = (-float(quality[which]), float(spare[which]), *bound[2:])
-        if best is None or key < best[0]:
+        if walk.improves((-float(quality[which]), float(spare[which]), *bound[2:])):
             picked = _nodes_for(cell, goal, group, values[which], left)
-            best = (key, int(sets[which]), picked)
             ties = int(((quality == quality[which]) & (spare == spare[which])).sum())
+            best = (int(sets[which]), picked, ties)
     if best is None:
-        raise ValueError("the cell holds no set: it was not found feasible")
-    _, mask, picked = best
+        return None
+    mask, picked, ties = best
     count = sum(len(own) for own in found.values())
     cut = "; ".join(words for words in cuts if words) or None
     return choice_of(cell, picked, [mask] * len(picked), sets=count, ties=ties, cut=cut)

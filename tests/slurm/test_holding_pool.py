@@ -16,14 +16,14 @@ from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
 
 __all__ = ["limit"]  # a fixture of test_limits
 
-HOLDING_POOL = "gpuaware_shelf"
+HOLDING_POOL = "gpuaware_pool"
 DEFER = "/var/spool/slurm-gpu-aware/submitted.defer"
 
 
 @pytest.fixture(autouse=True)
 def no_room(cluster: Cluster) -> Iterator[None]:
     """No parked job stays in Slurm's own queue."""
-    kept = "/tmp/config-without-shelf.toml"
+    kept = "/tmp/config-without-pool.toml"
     cluster.sh("ctl", f"[ -e {kept} ] || cp {CONFIG} {kept}")
     cluster.service_down("ctl", "selectd")
     try:
@@ -37,11 +37,11 @@ def no_room(cluster: Cluster) -> Iterator[None]:
         cluster.service_up("ctl", "selectd")
 
 
-def on_shelf(cluster: Cluster, *job_ids: str) -> bool:
+def in_pool(cluster: Cluster, *job_ids: str) -> bool:
     return all(HOLDING_POOL in cluster.job(job_id).get("Reservation", "") for job_id in job_ids)
 
 
-def shelves(cluster: Cluster) -> dict[str, int]:
+def pools(cluster: Cluster) -> dict[str, int]:
     """Name -> Unix time of its start."""
     show = "SLURM_TIME_FORMAT=%s scontrol -o show reservation"
     found = re.findall(
@@ -50,13 +50,13 @@ def shelves(cluster: Cluster) -> dict[str, int]:
     return {name: int(start) for name, start in found}
 
 
-def test_jobs_come_from_the_shelf_in_their_order_and_grow_older_there(cluster: Cluster) -> None:
+def test_jobs_come_from_the_pool_in_their_order_and_grow_older_there(cluster: Cluster) -> None:
     first = fill(cluster, [4, 4, 4, 4])
     jobs = [
         cluster.submit("alice", ["--gres=gpu:4", f"--nice={nice}", "-t", "30"], WAIT)
         for nice in (10, 20, 30)
     ]
-    cluster.wait_until(lambda: on_shelf(cluster, *jobs), 60, "all on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, *jobs), 60, "all in the holding pool")
     cluster.wait_until(  # until its scheduler has passed, Slurm shows what it showed before
         lambda: {cluster.job(job_id)["Reason"] for job_id in jobs} == {"Reservation"}, 30, "reason"
     )
@@ -77,16 +77,16 @@ def seconds(job: dict[str, str], field: str) -> float:
 
 
 def test_who_comes_later_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
-    """The filter gives a begin time; neither a place nor the shelf waits for it to come."""
+    """The filter gives a begin time; neither a place nor the holding pool waits for it to come."""
     first = fill(cluster, [4, 4, 4, 4])
     wide = cluster.submit("alice", ["-N4", "--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, wide), 60, "on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, wide), 60, "in the holding pool")
     cluster.wait_until(
         lambda: cluster.run("ctl", ["test", "-e", DEFER]).returncode == 0, 60, "the filter is told"
     )
     late = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
     array = cluster.submit("alice", ["--array=1-2", "--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, late, array), 9, "on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, late, array), 9, "in the holding pool")
     job = cluster.job(late)
     assert seconds(job, "EligibleTime") - seconds(job, "SubmitTime") == pytest.approx(10, abs=1)
     cluster.submit("bob", ["-t", "1"], "true")  # Slurm's scheduler passes
@@ -103,7 +103,7 @@ def test_who_comes_later_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
     assert (held["EligibleTime"], held["AccrueTime"]) == ("Unknown", "Unknown")
     cluster.sh("ctl", ["scontrol", "release", array])
     cluster.wait_until(
-        lambda: on_shelf(cluster, array) and cluster.job(array)["AccrueTime"] != "Unknown",
+        lambda: in_pool(cluster, array) and cluster.job(array)["AccrueTime"] != "Unknown",
         60,
         lambda: cluster.job(array)[""],
     )
@@ -122,15 +122,15 @@ def test_who_comes_later_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
     assert len(decisions(cluster, at_once)) == 1
 
 
-def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Cluster) -> None:
+def test_without_a_selector_the_pool_opens_and_later_closes_again(cluster: Cluster) -> None:
     first = fill(cluster, [4, 4, 4, 4])
     jobs = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(4)]
     array = cluster.submit("alice", ["--array=1-3", "--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, *jobs, array), 60, "all on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, *jobs, array), 60, "all in the holding pool")
     cluster.service_down("ctl", "selectd", "KILL")
     cluster.kill("ctl", "slurmctld", "TERM")  # they lie there afterwards, too
     time.sleep(3)
-    cluster.wait_until(lambda: on_shelf(cluster, *jobs, array), 60, "all on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, *jobs, array), 60, "all in the holding pool")
     for job_id in first[:2]:
         let_go(cluster, "bob", job_id)
     for job_id in jobs[:2]:
@@ -139,7 +139,7 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
     cluster.wait_until(
         lambda: not any(HOLDING_POOL in cluster.job(j).get("Reservation", "") for j in waiting),
         15,
-        "ResvProlog takes them from the shelf",
+        "ResvProlog takes them from the holding pool",
     )
     assert all("Held" not in cluster.job(j)["Reason"] for j in waiting)
 
@@ -155,9 +155,9 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
     cluster.service_up("ctl", "selectd")
     rest = (jobs[3], array)
     cluster.wait_until(
-        lambda: on_shelf(cluster, *rest),
+        lambda: in_pool(cluster, *rest),
         90,
-        lambda: f"{shelves(cluster)}: {[cluster.job(j)[''] for j in rest]}",
+        lambda: f"{pools(cluster)}: {[cluster.job(j)[''] for j in rest]}",
     )
     let_go(cluster, "bob", first[2])
     started(cluster, jobs[3])
@@ -168,11 +168,11 @@ def test_without_a_selector_the_shelf_opens_and_later_closes_again(cluster: Clus
         started(cluster, f"{array}_{task}")
 
 
-def test_slurm_that_loses_the_shelf_loses_no_job(cluster: Cluster) -> None:
+def test_slurm_that_loses_the_pool_loses_no_job(cluster: Cluster) -> None:
     """Somebody puts an old slurm.conf back: without the licence the reservation is not valid."""
     first = fill(cluster, [4, 4, 4, 4])
     jobs = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(2)]
-    cluster.wait_until(lambda: on_shelf(cluster, *jobs), 60, "all on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, *jobs), 60, "all in the holding pool")
     time.sleep(8)  # slurmctld saves its state every five seconds
     cluster.sh("ctl", f"sed -i 's/^Licenses=.*/Licenses={GATE_LICENCE}:100000/' {SLURM_CONF}")
     try:
@@ -183,7 +183,7 @@ def test_slurm_that_loses_the_shelf_loses_no_job(cluster: Cluster) -> None:
             60,
             lambda: str([cluster.job(j)[""] for j in jobs]),
         )
-        assert shelves(cluster) == {}
+        assert pools(cluster) == {}
         for place, job_id in enumerate(jobs):
             let_go(cluster, "bob", first[place])
             started(cluster, job_id)
@@ -201,7 +201,7 @@ def test_of_jobs_alike_one_shows_the_limit(cluster: Cluster, limit: str) -> None
         cluster.wait(job_id, "RUNNING", 60)
     rest = jobs[2:]
     cluster.wait_until(
-        lambda: sum(on_shelf(cluster, j) for j in rest) >= 5, 60, "five on the shelf"
+        lambda: sum(in_pool(cluster, j) for j in rest) >= 5, 60, "five in the holding pool"
     )
     time.sleep(10)
     assert all(len(decisions(cluster, job_id)) <= 2 for job_id in rest)
@@ -217,9 +217,9 @@ def test_of_jobs_alike_one_shows_the_limit(cluster: Cluster, limit: str) -> None
 def test_released_by_hand(cluster: Cluster) -> None:
     first = fill(cluster, [4, 4, 4, 4])
     job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, job_id), 60, "on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, job_id), 60, "in the holding pool")
     cluster.sh("ctl", ["gpu-aware", "release", job_id])
-    assert not on_shelf(cluster, job_id)
+    assert not in_pool(cluster, job_id)
     let_go(cluster, "bob", first[3])
     cluster.wait(job_id, "RUNNING", 60)
     assert decisions(cluster, job_id) == []
@@ -228,7 +228,7 @@ def test_released_by_hand(cluster: Cluster) -> None:
 def test_users_cannot_go_there_themselves(cluster: Cluster) -> None:
     first = fill(cluster, [4, 4, 4, 4])
     job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait_until(lambda: on_shelf(cluster, job_id), 60, "on the shelf")
+    cluster.wait_until(lambda: in_pool(cluster, job_id), 60, "in the holding pool")
     name = cluster.job(job_id)["Reservation"]
     for options in (["--gres=gpu:1", f"--reservation={name}"], [f"--reservation={name}"]):
         done = cluster.run("ctl", ["sbatch", *options, "--wrap", "true"], "alice")
@@ -236,8 +236,8 @@ def test_users_cannot_go_there_themselves(cluster: Cluster) -> None:
         assert b"is the gate of GPU placement" in done.stderr
     update = ["scontrol", "update", f"jobid={job_id}", "reservationname="]
     assert cluster.run("ctl", update, "alice").returncode != 0
-    assert on_shelf(cluster, job_id)
-    assert set(shelves(cluster)) == {name}
+    assert in_pool(cluster, job_id)
+    assert set(pools(cluster)) == {name}
     assert GATE in cluster.sh("ctl", ["scontrol", "show", "reservation"])
     let_go(cluster, "bob", first[0])
 

@@ -1,11 +1,10 @@
-"""The checks of ``gpu-aware doctor``: their order, and running them."""
+"""Doctor: the checks of a live cluster, in their order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.deploy.check import Check, DoctorContext, failed, skipped
 from slurm_gpu_aware.deploy.checks_ours import (
     check_coverage,
     check_events,
@@ -23,6 +22,7 @@ from slurm_gpu_aware.deploy.checks_slurm import (
     check_settings,
     check_types,
 )
+from slurm_gpu_aware.deploy.doctor_context import Check, DoctorContext, failed, skipped
 from slurm_gpu_aware.errors import AwareError, StoreError
 
 __all__ = ["CHECKS", "run_checks"]
@@ -30,7 +30,7 @@ __all__ = ["CHECKS", "run_checks"]
 
 def run_checks(config: Config) -> list[Check]:
     """Run all checks; one that cannot be carried out counts as failed."""
-    ground = DoctorContext(config)
+    context = DoctorContext(config)
     found: list[Check] = []
     answering = True
     for name, needs_slurm, check in CHECKS:
@@ -38,7 +38,7 @@ def run_checks(config: Config) -> list[Check]:
             found.append(skipped(name, "Slurm does not answer"))
             continue
         try:
-            found.extend(check(ground))
+            found.extend(check(context))
         except StoreError as exc:
             found.append(skipped(name, str(exc), "see the store check"))
         except AwareError as exc:

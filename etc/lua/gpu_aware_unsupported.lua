@@ -1,5 +1,5 @@
 --[[
-Which GPU jobs are left to Slurm, and the words in which the user is told why.
+GPU jobs that are left to Slurm, and the words that tell the user why.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -162,7 +162,7 @@ local function unsupported_bound(job)
 end
 
 --- Why a GPU job is left to Slurm, in words that complete a sentence; nil if it can be parked.
-function L.left_reason(job, parts, besides, hints, conf)
+function L.reason(job, parts, besides, hints, conf)
     local offset = number32(job.het_job_offset)
     if offset then
         return "a heterogeneous job"

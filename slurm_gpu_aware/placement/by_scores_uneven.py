@@ -7,46 +7,48 @@ from collections.abc import Iterable
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import IntArray
-from slurm_gpu_aware.placement.candidate_rows import Choice, fixed_scores
-from slurm_gpu_aware.placement.cells import Cell, uneven_capacity, uneven_groups, widest_nodes
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.fit import uneven_capacity, widest_nodes
 from slurm_gpu_aware.placement.groups import (
     Candidate,
-    GroupKey,
+    Walk,
     best_first,
+    groups_of,
     load_of_groups,
     top_rows,
 )
 from slurm_gpu_aware.placement.masks import unpack
+from slurm_gpu_aware.placement.score_rows import fixed_scores
+from slurm_gpu_aware.placement.selection import Choice
 
 __all__ = ["choose_uneven"]
 
 
-def choose_uneven(cell: Cell) -> Choice:
+def choose_uneven(cell: Cell) -> Choice | None:
     """Return the best GPUs of the group in which they are best."""
     supply, request = cell.supply, cell.supply.request
     capacity = uneven_capacity(supply, cell.units, cell.masks)
     group = cell.group
-    fine = np.flatnonzero(uneven_groups(supply, cell.level, cell.units, cell.masks))
-    best: tuple[GroupKey, IntArray, IntArray] | None = None
-    for bound, number in _promising(cell, fine):
-        if best is not None and best[0] < bound:
-            break
+    fine = groups_of(cell)
+    best: tuple[float, IntArray, IntArray] | None = None
+    walk = Walk(_promising(cell, fine))
+    for bound, number in walk:
         rows = np.flatnonzero((group == number) & (capacity > 0))
         if request.max_nodes is not None:
             rows = _within_max(cell, rows, capacity)
         row_of, slot_of, fixed = _best_gpus(cell, rows, capacity[rows])
-        key = (float(fixed.sum()), *bound[1:])
-        if best is None or key < best[0]:
-            best = (key, row_of, slot_of)
+        total = float(fixed.sum())
+        if walk.improves((total, *bound[1:])):
+            best = (total, row_of, slot_of)
     if best is None:
-        raise ValueError("the cell holds no set: it was not found feasible")
-    key, row_of, slot_of = best
+        return None
+    total, row_of, slot_of = best
     nodes = cell.units[row_of]
     used = np.unique(nodes)
     return Choice(
         nodes=tuple(int(n) for n in used),
         slots=tuple(tuple(sorted(int(s) for s in slot_of[nodes == n])) for n in used),
-        total=int(key[0]),
+        total=int(total),
         candidates=len(cell.units),
         sets=None,
         ties=1,

@@ -1,4 +1,4 @@
-"""What a check of ``gpu-aware doctor`` is, and what checks look at."""
+"""Checks of ``gpu-aware doctor``: their outcome, and the context that they look at."""
 
 from __future__ import annotations
 

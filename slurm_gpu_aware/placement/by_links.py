@@ -1,0 +1,172 @@
+"""Selection by links: MAPA's bandwidths, then best fit, then the lowest index.
+
+On several nodes every node's part of the job is scored with the job's pattern on that part: the
+job is as good as its worst part (``effbw``) or the sum of its parts (the others). Under Slurm's
+constraint the index set and the nodes are searched together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.placement.by_links_same import choose_same
+from slurm_gpu_aware.placement.by_scores import ByScores
+from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.groups import groups_of, load_of_groups, top_rows
+from slurm_gpu_aware.placement.link_kinds import Goal, Kinds, choice_of, graph_of, kinds_of
+from slurm_gpu_aware.placement.link_values import BestSet, best_set, worst_set
+from slurm_gpu_aware.placement.masks import popcount
+from slurm_gpu_aware.placement.score_rows import left_beside
+from slurm_gpu_aware.placement.selection import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.topology.matching import exact_tables
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of
+
+__all__ = ["ByLinks", "compared_in_part"]
+
+
+class ByLinks(Selection):
+    """The best set by links. Exact for one node of up to 16 free GPUs."""
+
+    def __init__(self, goal: Goal) -> None:
+        self.goal = goal
+
+    def one_node(self, cell: Cell) -> Choice:
+        """Return the best set, on the node with the fewest GPUs left."""
+        kinds = kinds_of(cell)
+        best = _best_of_kinds(cell, kinds, self.goal)
+        if len(cell.units) == 1:
+            rows = np.zeros(1, dtype=np.int64)
+        else:
+            # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
+            values = np.array([b.values for b in best])
+            top = values[:, 0] == values[:, 0].max()
+            top &= values[:, 1] == values[top, 1].max()
+            rows = np.flatnonzero(top[kinds.of_row])
+            for spare in (left_beside(cell), popcount(cell.masks)):
+                rows = rows[spare[rows] == spare[rows].min()]
+        picked = rows[np.argmin(cell.units[rows])][None]
+        considered = _considered(cell, kinds, best, int(picked[0]))
+        return _choice(cell, kinds, best, picked, rows, _cut(kinds, self.goal), considered)
+
+    def even(self, cell: Cell) -> Choice:
+        """Return several nodes that each give their own best set."""
+        kinds, left = kinds_of(cell), left_beside(cell)
+        best = _best_of_kinds(cell, kinds, self.goal)
+        own = popcount(cell.masks).astype(np.int64)
+        of_row = np.array([b.values for b in best])[kinds.of_row]
+        optional = ~np.isin(cell.units, list(cell.supply.request.required))
+        order = np.lexsort((cell.units, own, left, -of_row[:, 1], -of_row[:, 0], optional))
+        order = _rows_of_best_group(cell, order, of_row, self.goal)
+        last = order[-1]
+        equal = np.flatnonzero((of_row == of_row[last]).all(axis=1) & (left == left[last]))
+        return _choice(cell, kinds, best, np.sort(order), equal, _cut(kinds, self.goal))
+
+    def same_indices(self, cell: Cell) -> Choice | None:
+        """Return index set and nodes, chosen together."""
+        return choose_same(cell, kinds_of(cell), self.goal)
+
+    def uneven(self, cell: Cell) -> Choice:
+        """Counts per node as packing gives them; on every node the best set of that size."""
+        counts = ByScores().choose(cell)
+        row_of = {int(node): row for row, node in enumerate(cell.units)}
+        chosen: list[tuple[int, ...]] = []
+        sets = ties = 1
+        for node, slots in zip(counts.nodes, counts.slots, strict=True):
+            free, allowed = int(cell.supply.free[node]), int(cell.masks[row_of[node]])
+            if not cell.supply.cluster.indexed[node]:
+                chosen.append(slots)
+                continue
+            graph = graph_of(cell.supply.cluster, node)
+            found = best_set(graph, free, allowed, len(slots), self.goal)
+            chosen.append(slots_of(found.mask))
+            sets, ties = sets * found.sets, ties * found.ties
+        return Choice(counts.nodes, tuple(chosen), counts.total, counts.candidates, sets, ties)
+
+
+def _best_of_kinds(cell: Cell, kinds: Kinds, goal: Goal) -> list[BestSet]:
+    return [_best_of_kind(cell, kinds, kind, goal) for kind in range(len(kinds.graph))]
+
+
+def _best_of_kind(cell: Cell, kinds: Kinds, kind: int, goal: Goal) -> BestSet:
+    allowed = kinds.allowed[kind]
+    size = allowed.bit_count() if cell.supply.request.whole_node else cell.split.per_node
+    find = worst_set if kinds.plain[kind] else best_set
+    return find(kinds.graph[kind], kinds.free[kind], allowed, size, goal)
+
+
+def _choice(
+    cell: Cell,
+    kinds: Kinds,
+    best: list[BestSet],
+    picked: IntArray,
+    equal: IntArray,
+    cut: str | None,
+    considered: tuple[Considered, ...] = (),
+) -> Choice:
+    """The best sets of the rows ``picked``; the rows ``equal`` are as good as the last of them."""
+    per_kind = np.bincount(kinds.of_row, minlength=len(best))
+    tied = np.bincount(kinds.of_row[equal], minlength=len(best))
+    return choice_of(
+        cell,
+        picked,
+        [best[kind].mask for kind in kinds.of_row[picked]],
+        sets=sum(int(n) * b.sets for n, b in zip(per_kind, best, strict=True)),
+        ties=sum(int(n) * b.ties for n, b in zip(tied, best, strict=True)),
+        considered=considered,
+        cut=cut,
+    )
+
+
+def compared_in_part(cell: Cell, choice: Choice, goal: Goal) -> bool:
+    """Say whether sets were compared by embeddings that may not be the best ones."""
+    if goal.pattern.name != "edges" or goal.objective == "preserved":
+        return False
+    sizes = {len(slots) for slots in choice.slots if len(slots) <= MAX_EXACT}
+    graphs = kinds_of(cell).graph
+    return any(not exact_tables(graph, goal.pattern, k) for graph in graphs for k in sizes)
+
+
+def _cut(kinds: Kinds, goal: Goal) -> str | None:
+    """What was not compared on nodes that are too large for tables."""
+    for graph, allowed in zip(kinds.graph, kinds.allowed, strict=True):
+        many = goal.objective == "preserved" or allowed.bit_count() > MAX_EXACT
+        if graph.n > MAX_EXACT and many and not graph.is_uniform:
+            return "on nodes with more than 16 GPUs sets grown from each GPU, not all compared"
+    return None
+
+
+def _considered(
+    cell: Cell, kinds: Kinds, best: list[BestSet], picked: int
+) -> tuple[Considered, ...]:
+    """The picked row's set, then the best set of a row of each of the best other kinds."""
+    own = int(kinds.of_row[picked])
+    others = sorted((k for k in range(len(best)) if k != own), key=lambda k: best[k].values)
+    kind_order = others[::-1][: MOST_CONSIDERED - 1]
+    rows = [picked, *(int((kinds.of_row == kind).argmax()) for kind in kind_order)]
+    return tuple(
+        Considered(
+            int(cell.units[row]),
+            slots_of(best[int(kinds.of_row[row])].mask),
+            best[int(kinds.of_row[row])].values[0],
+        )
+        for row in rows
+    )
+
+
+def _rows_of_best_group(cell: Cell, order: IntArray, values: FloatArray, goal: Goal) -> IntArray:
+    """Of each group the best rows; of the groups the one whose rows are best together."""
+    numbers = groups_of(cell)
+    top = top_rows(cell.group, order, numbers, cell.split.nodes)
+    if len(numbers) == 1:
+        return np.asarray(top[0])
+    first, second = values[top, 0], values[top, 1]
+    if goal.objective == "effbw":
+        worst = first.min(axis=1)
+        second = np.where(first == worst[:, None], second, np.inf).min(axis=1)
+        first = worst
+    else:
+        first, second = first.sum(axis=1), np.zeros(len(numbers))
+    left = left_beside(cell)[top].sum(axis=1)
+    keys = (numbers, load_of_groups(cell)[numbers], left, -second, -first)
+    return np.asarray(top[int(np.lexsort(keys)[0])])
