@@ -1,4 +1,4 @@
-"""From a cell and a choice to an assignment with its account (``Assignment.why``)."""
+"""The account of a placement (``Assignment.why``), and the assignment that carries it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.evaluate import level_of, worst_score
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.base import Choice
 
 __all__ = ["assignment", "cells_tried", "set_words"]
 
-MOST_CELLS = 24  # cells listed in an account; the number tried is always told
+MOST_CELLS = 24  # cells listed in an account; the number tried is always given
 MOST_NODES = 16  # nodes whose scores are listed
 
 
@@ -43,46 +43,20 @@ def assignment(
 
     The score and slowdown are those of the job's class, whatever the policy looked at.
     """
-    supply = cell.supply
-    cluster, request = supply.cluster, supply.request
+    cluster, request = cell.supply.cluster, cell.supply.request
     score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
     level = level_of(cluster, choice.nodes, choice.slots)
-    scores = cluster.score(request.app_class)
-    exact = not request.whole_node and all(map(cluster.indexed.item, choice.nodes))
-    listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
     penalty, source = level.of(request.app_class)
-    slowdown = penalty * score
-    account: dict[str, Any] = {
+    where = f"{level.name}, {source}" if source and penalty > 1.0 else level.name
+    names = set_words(cluster.nodes, choice.nodes, choice.slots)
+    numbers = f"L {penalty:.4g} ({where}) x V {score:.3g} = {penalty * score:.3g}"
+    account = {
         "class": request.app_class,
         **({"penalty_from": source} if source else {}),
         **(why or {}),
-        "candidate_nodes": choice.candidates,
-        "ties": choice.ties,
-        "chosen": [
-            {
-                "node": cluster.nodes[node],
-                "slots": list(slots),
-                "scores": [_short(scores.item(node, s)) for s in slots],
-                "left_free": int(supply.free[node]).bit_count() - len(slots),
-            }
-            for node, slots in listed
-        ],
+        **_account(cell, choice, by),
+        "summary": "; ".join(filter(None, (f"{names}: {numbers}", rule, choice.cut))),
     }
-    if choice.sets is not None:
-        account["candidate_sets"] = choice.sets
-    if choice.cut:
-        rule = f"{rule}; {choice.cut}"
-        account["cut"] = choice.cut
-    if choice.considered:
-        account["considered"] = [
-            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
-            for c in choice.considered
-        ]
-    where = f"{level.name}, {source}" if source and penalty > 1.0 else level.name
-    account["summary"] = (
-        f"{set_words(cluster.nodes, choice.nodes, choice.slots)}: "
-        f"L {penalty:.4g} ({where}) x V {score:.3g} = {slowdown:.3g}; {rule}"
-    )
     return Assignment(
         job_id=request.job_id,
         nodes=choice.nodes,
@@ -90,10 +64,40 @@ def assignment(
         policy=policy,
         score=score,
         level=level.name,
-        slowdown=slowdown,
-        exact=exact,
+        slowdown=penalty * score,
+        exact=not request.whole_node and all(map(cluster.indexed.item, choice.nodes)),
         why=account,
     )
+
+
+def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
+    """What was chosen, and among what."""
+    cluster, free = cell.supply.cluster, cell.supply.free
+    scores = cluster.score(cell.supply.request.app_class)
+    listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
+    account: dict[str, Any] = {
+        "candidate_nodes": choice.candidates,
+        "ties": choice.ties,
+        "chosen": [
+            {
+                "node": cluster.nodes[node],
+                "slots": list(slots),
+                "scores": [_short(scores.item(node, s)) for s in slots],
+                "left_free": int(free[node]).bit_count() - len(slots),
+            }
+            for node, slots in listed
+        ],
+    }
+    if choice.sets is not None:
+        account["candidate_sets"] = choice.sets
+    if choice.cut:
+        account["cut"] = choice.cut
+    if choice.considered:
+        account["considered"] = [
+            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
+            for c in choice.considered
+        ]
+    return account
 
 
 def set_words(names: Sequence[str], nodes: Sequence[int], slots: Sequence[Sequence[int]]) -> str:

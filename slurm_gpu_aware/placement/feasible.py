@@ -1,4 +1,4 @@
-"""What a request may use: one place for every constraint that all policies share.
+"""Feasible GPUs: what a request may use, by every rule that all policies share.
 
 Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive`` and
 plain nodes. And, where nothing fits, the sentence why.
@@ -153,10 +153,7 @@ def common_reason(request: Request, cluster: Cluster) -> str:
     choices = splits(request, cluster)
     width = cluster.shape[1]
     if not choices:
-        return (
-            f"{_asked(request)} cannot be split evenly over the nodes it allows: "
-            f"nodes have at most {width} GPUs"
-        )
+        return f"{_asked(request)} cannot be split evenly over nodes of at most {_gpus(width)}"
     allowed = allowed_nodes(request, cluster)
     exists = cluster.exists if allowed is None else cluster.exists & allowed[:, None]
     if not exists.any():
@@ -169,8 +166,13 @@ def common_reason(request: Request, cluster: Cluster) -> str:
     return _not_beside(request, cluster, choices)
 
 
+def _gpus(count: int, what: str = "") -> str:
+    """``1 free GPU``, ``2 free GPUs``."""
+    return f"{count} {what}GPU{'' if count == 1 else 's'}"
+
+
 def _asked(request: Request) -> str:
-    text = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}"
+    text = _gpus(request.gpus)
     if request.gpus_per_node is not None and request.gpus_per_node != request.gpus:
         text += f" ({request.gpus_per_node} per node)"
     return text
@@ -197,15 +199,15 @@ def _too_few(
         only = choices[0]
         have = int((counts >= only.per_node).sum())
         return (
-            f"needs {only.nodes} {entire}nodes with {only.per_node} {what}GPUs each; "
-            f"{have} of them {'have' if have != 1 else 'has'} that many"
+            f"needs {only.nodes} {entire}nodes with {_gpus(only.per_node, what)} each; "
+            f"{have} {'nodes have' if have != 1 else 'node has'} that many"
         )
     if choices[0].nodes == 1:
         return (
-            f"needs {request.gpus} {what}GPUs on one {entire}node; "
+            f"needs {_gpus(request.gpus, what)} on one {entire}node; "
             f"the most on any node it may use is {int(counts.max())}"
         )
-    return f"needs {_asked(request)}; {int(counts.sum())} {what}GPUs are on nodes it may use"
+    return f"needs {_asked(request)}; the nodes it may use have {_gpus(int(counts.sum()), what)}"
 
 
 def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) -> str:
@@ -224,14 +226,12 @@ def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) 
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
             wanted = "all CPUs free" if request.whole_node else f"{cpus} free CPUs"
             short = wanted if int(with_cpus.sum()) < nodes else f"{memory} MB of memory"
-            return f"GPUs are free, but too few nodes have {short} beside them"
+            return f"GPUs are free, but too few nodes have {short}"
     several = [s for s in choices if s.same_slots]
     if several:
         least = several[0]
-        return (
-            f"no {least.nodes} nodes have the same {least.per_node} GPU indices free, "
-            "which Slurm needs for a job on several nodes"
-        )
+        indices = "GPU index" if least.per_node == 1 else f"{least.per_node} GPU indices"
+        return f"no {least.nodes} nodes have the same {indices} free, as Slurm needs"
     if request.required:
         return "its required nodes do not fit together with the rest of the request"
-    return "free GPUs would do; the policy keeps the job waiting for better ones"
+    return "the policy waits for better GPUs than the free ones"

@@ -1,4 +1,4 @@
-"""Memory of results by the identity of what they were computed from."""
+"""Cache of results by the identity of the objects that they were computed from."""
 
 from __future__ import annotations
 

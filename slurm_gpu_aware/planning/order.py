@@ -31,7 +31,7 @@ def by_class(prefix: Sequence[Request], classes: Sequence[str]) -> list[Request]
     """Return the prefix with the most sensitive class first, stable; unknown classes last.
 
     This is placement priority, not scheduling priority (PAL, section III-B): all jobs of the
-    prefix start now, only who chooses first changes.
+    prefix start now, only the order of choosing changes.
     """
     rank = {name: position for position, name in enumerate(classes)}
     return sorted(prefix, key=lambda request: rank.get(request.app_class, len(rank)))

@@ -1,4 +1,4 @@
-"""What a round is given beside the cluster, and what comes out of it."""
+"""Settings of a round and its outcome."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import DEFAULT
 
 __all__ = ["Plan", "PlanSettings", "Waiting"]
@@ -28,6 +29,21 @@ class PlanSettings:
     backfill_depth: int = 1000
     """At most this many jobs behind the head are tried."""
 
+    def clock_mhz(self, request: Request) -> int | None:
+        """Return the SM clock to lock for a request, MHz, or None to leave the default.
+
+        A number of the request counts as it is, ``max`` is the site's largest clock, and ``auto``
+        or nothing is the default of the job's class. Any other word leaves the default.
+        """
+        wish = request.clock
+        if wish is None or wish == "auto":
+            return self.class_clock_mhz.get(request.app_class)
+        if wish == "max":
+            return self.max_clock_mhz
+        if isinstance(wish, int):
+            return wish
+        return int(wish) if wish.isascii() and wish.isdigit() else None
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -38,7 +54,7 @@ class Waiting:
     """One sentence for a person."""
     shadow_start_s: float | None = None
     """Latest start by the shadow reservation; None: no reservation was made for it."""
-    never: bool = False
+    infeasible: bool = False
     """Not even the idle cluster, as it stands, has a place for it."""
     by_policy: bool = False
     """An option of its policy is the reason: what it forbids, Slurm would not keep to either."""

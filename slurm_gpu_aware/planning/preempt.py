@@ -1,7 +1,7 @@
-"""Victims: which running jobs a job of a higher tier pushes out, and the GPUs that it takes.
+"""Preemption: which running jobs a job preempts, and the GPUs that it takes.
 
-Free GPUs first: this is asked only when nothing free fits. Whom Slurm then preempts follows from
-the chosen GPUs, so the plan names them.
+Free GPUs come first: this is asked only when nothing free fits. Which jobs Slurm preempts follows
+from the chosen GPUs, so the plan names them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Preemption:
     """The cluster with the victims gone; the assignment is not taken out."""
 
     def open_to(self, request: Request, running: Sequence[RunningJob]) -> tuple[RunningJob, ...]:
-        """Everybody whom Slurm may preempt for it.
+        """All jobs that Slurm may preempt for it.
 
-        Just the victims where it is told the GPUs. Where it picks them (plain nodes) it may take
+        Only the victims where the GPUs are named. Where Slurm picks them (plain nodes) it may take
         any job that the request may preempt on these nodes instead.
         """
         if self.assignment.exact:
@@ -53,7 +53,7 @@ class Preemption:
         return tuple(
             job
             for job in there
-            if job in self.victims or (_may_push_out(request, job) and not job.keeps_gpus)
+            if job in self.victims or (_may_preempt(request, job) and not job.keeps_gpus)
         )
 
 
@@ -66,12 +66,12 @@ def plan_preemption(
     first, the tiers do not count. For a job on one node this is exact over nodes for plain GPU
     counts; over several nodes victims are added in order of cost until the job fits and those that
     turn out needless are spared, most expensive first: no victim is left that could be spared.
-    The victims named are those whom Slurm preempts for the GPUs chosen (see `planning.victims`);
+    The victims named are those that Slurm preempts for the GPUs chosen (see `planning.victims`);
     on one node sets are preferred beside which it takes no others.
 
     ``running``: in the order of Slurm's records.
     """
-    allowed = [job for job in running if _may_push_out(request, job)]
+    allowed = [job for job in running if _may_preempt(request, job)]
     queue = VictimQueue(allowed, cluster.preemption)
     if not queue.jobs or queue.suspends:
         return None
@@ -83,11 +83,11 @@ def plan_preemption(
 
 
 def can_preempt(request: Request) -> bool:
-    """Say whether a request may preempt anybody at all."""
+    """Say whether a request may preempt any job at all."""
     return request.preemption_tier is not None or bool(request.preempts | request.preempts_lower)
 
 
-def _may_push_out(request: Request, job: RunningJob) -> bool:
+def _may_preempt(request: Request, job: RunningJob) -> bool:
     if job.preempt_group is not None:
         lower = job.priority < request.preempting_priority
         return job.preempt_group in request.preempts or (
@@ -150,7 +150,7 @@ def _on_one_node(
 
 
 class _Holder(NamedTuple):
-    """Who holds GPUs of a node (or, where it is wanted as a whole, anything)."""
+    """A job that holds GPUs of a node (or, where the whole node is wanted, anything)."""
 
     gpus: int
     rank: int
@@ -208,7 +208,7 @@ def _gone(
     queue: VictimQueue,
     needed: Sequence[RunningJob],
 ) -> list[RunningJob]:
-    """Whom Slurm preempts for an assignment that fits with ``needed`` gone."""
+    """Jobs that Slurm preempts for an assignment that fits with ``needed`` gone."""
     lack = Lack.of(request, assignment, cluster, needed)
     gone = queue.preempted(assignment.nodes, lack)
     return list(needed) if gone is None else gone

@@ -1,4 +1,4 @@
-"""A round as plain values: what it saw and what it decided, so that it can be planned again.
+"""Record of a round: what it saw and what it decided, as plain values to plan it again.
 
 JSON-able except that times without a limit are infinite. A request's own options must be plain
 values; others make a round that cannot be recorded. Of a policy's options an interference profile
@@ -63,7 +63,7 @@ def record_round(
         "policy_options": {name: _options(options) for name, options in given if name in used},
         "queue": rows,
         "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
-        "node_groups": [[kept.name, kept.of.tolist()] for kept in groups],
+        "node_groups": [[one.name, one.of.tolist()] for one in groups],
         "cluster": _cluster(cluster),
         "placed": {
             a.job_id: [[cluster.nodes[n] for n in a.nodes], [list(s) for s in a.slots]]

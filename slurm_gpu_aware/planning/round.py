@@ -12,7 +12,7 @@ Slurm's order instead and then placed again by class. If that leaves one of them
 it chooses first in a second try, and if that fails too the placements in Slurm's order stand: no
 job of the prefix loses its turn to placement priority.
 
-A job that could not start even on the idle cluster blocks nobody.
+A job that could not start even on the idle cluster blocks no other job.
 
 A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a job is
 *postponed*: it is treated like one that does not fit, but what could fit, and when, is asked
@@ -35,7 +35,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import Beside, reserve
-from slurm_gpu_aware.planning.clock import clock_mhz
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
@@ -98,7 +97,7 @@ class _Round:
         self._known = Known()
         """What the tries of the prefix have found."""
         self._empty: Cluster | None = None
-        self._never: dict[object, Reason | None] = {}
+        self._infeasible: dict[object, Reason | None] = {}
 
     def plan(self, ordered: list[Request]) -> Plan:
         behind = self._prefix(ordered)
@@ -143,7 +142,7 @@ class _Round:
                 continue
             if found is not None:
                 placed.append((request, found))
-            elif not self._cannot_ever(request):
+            elif not self._is_infeasible(request):
                 return placed, position
         return placed, None
 
@@ -188,7 +187,7 @@ class _Round:
                 found = self.dispatcher.place(request, self.here)
                 if found is not None:
                     self._give(request, found)
-                elif not self._cannot_ever(request) and not self._preempt(request):
+                elif not self._is_infeasible(request) and not self._preempt(request):
                     return behind[position:]
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
@@ -197,24 +196,24 @@ class _Round:
     def _preempt(self, request: Request) -> bool:
         if not can_preempt(request) or self.dispatcher.postponed(request, self.here):
             return False
-        mine = {assignment.job_id for assignment in self.assignments}
-        others = [job for job in self.running if job.job_id not in mine]
-        # Whom Slurm would push out for GPUs that it chooses itself, nobody knows.
+        placed = {assignment.job_id for assignment in self.assignments}
+        others = [job for job in self.running if job.job_id not in placed]
+        # Which jobs Slurm preempts for GPUs that it chooses itself is not known.
         named = replace(request, several_sockets=None) if request.bound else request
         found = plan_preemption(named, self.here, others, self.dispatcher)
         if found is None:
             return False
         names = tuple(sorted(job.job_id for job in found.open_to(request, others)))
-        whom = ", ".join(names)
+        preempted = ", ".join(names)
         why: dict[str, Any] = {**found.assignment.why, "victims": list(names)}
         if len(names) > len(found.victims):
-            whom = f"{len(found.victims)} of {whom}, Slurm chooses whom"
+            preempted = f"{len(found.victims)} of {preempted} (Slurm chooses)"
             why["preempts_of_these"] = len(found.victims)
-        why["summary"] = f"{found.assignment.why.get('summary', '')}; preempts {whom}"
+        why["summary"] = f"{found.assignment.why.get('summary', '')}; preempts {preempted}"
         chosen = replace(found.assignment, victims=names, why=why)
         after = found.after
         held = take(after, request, chosen)
-        # Until the victims are gone nobody else gets what they leave: this round only books it.
+        # No other job gets what the victims leave until they are gone: it is only accounted for.
         here = self.here
         np.logical_and(here.free, after.free, out=here.free)
         np.minimum(here.free_cpus, after.free_cpus, out=here.free_cpus)
@@ -246,7 +245,7 @@ class _Round:
     def _book(self, request: Request, found: Assignment, held: Mapping[int, Held]) -> None:
         self.running.append(as_running(request, found, self.now, held))
         self.running += unsure(held, self.now)
-        self.assignments.append(replace(found, clock_mhz=clock_mhz(request, self.settings)))
+        self.assignments.append(replace(found, clock_mhz=self.settings.clock_mhz(request)))
 
     def _wait(
         self,
@@ -254,32 +253,32 @@ class _Round:
         reason: str,
         shadow_start_s: float | None = None,
         *,
-        never: bool = False,
+        infeasible: bool = False,
         by_policy: bool = False,
     ) -> None:
         self._settled.add(request.job_id)
-        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s, never, by_policy))
+        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s, infeasible, by_policy))
 
-    def _cannot_ever(self, request: Request) -> bool:
-        """Say whether the job fits not even on the idle cluster; then it waits, blocking nobody.
+    def _is_infeasible(self, request: Request) -> bool:
+        """Say whether the job fits not even on the idle cluster; then it waits and blocks no other.
 
         Idle means every GPU that exists is free, also those held by jobs that we do not know;
         CPUs and memory come back from known jobs only, as totals are not known here.
         """
         key = shape_of(request)
-        if key not in self._never:
+        if key not in self._infeasible:
             if self._empty is None:
                 ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
                 idle = None if ended.sockets is None else ended.sockets.idle()
                 self._empty = replace(ended, free=ended.exists.copy(), sockets=idle)
             found = self.dispatcher.could_place(request, self._empty)
             reason = self.dispatcher.why_not(request, self._empty) if found is None else None
-            self._never[key] = reason
-        reason = self._never[key]
+            self._infeasible[key] = reason
+        reason = self._infeasible[key]
         if reason is None:
             return False
         text = f"cannot start even on an idle cluster: {reason.text}"
-        self._wait(request, text, never=True, by_policy=reason.own)
+        self._wait(request, text, infeasible=True, by_policy=reason.own)
         return True
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:
@@ -323,9 +322,9 @@ class _Round:
                 view = beside.view(request, self.now)
                 found = self.dispatcher.place(request, view)
                 if found is not None:
-                    found = _told_what_is_kept(found, head, beside.now, view)
+                    found = _with_reserved(found, head, beside.now, view)
                     self._book(request, found, beside.take(request, found, self.now))
-                elif not self._cannot_ever(request):
+                elif not self._is_infeasible(request):
                     reason = self._why_behind(head, beside, request, short)
                     self._wait(request, reason)
                     if not self.dispatcher.postponed(request, beside.view(request, self.now)):
@@ -350,10 +349,8 @@ def _more_on_sockets(after: Cluster, here: Cluster) -> dict[int, tuple[int, ...]
     return {int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))}
 
 
-def _told_what_is_kept(
-    found: Assignment, head: Request, here: Cluster, view: Cluster
-) -> Assignment:
-    """The assignment of a job behind the head, with the free GPUs that it could not choose.
+def _with_reserved(found: Assignment, head: Request, here: Cluster, view: Cluster) -> Assignment:
+    """The assignment of a job behind the head, with the free GPUs that are reserved.
 
     In ``why``: ``kept_for`` is the head, ``kept`` node -> slots, left out if they are many nodes.
     """

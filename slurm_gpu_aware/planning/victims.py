@@ -1,10 +1,10 @@
-"""Whom Slurm preempts for a job that is told its nodes and GPUs.
+"""Victims: the jobs that Slurm preempts for a job with given nodes and GPUs.
 
 Slurm (24.11.5, ``_run_now`` of select/cons_tres) takes running jobs away in its own order until the
 job fits, moves the last of them to the front and tries again (twice, unless ``reorder_count`` says
 otherwise), and preempts all that it took away the last time on the job's nodes, whether they hold
 GPUs or not. On one node by default, jobs therefore go alone if all but two of them are the first in
-its order; others take along who stands before them.
+its order; others take along the jobs before them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Lack:
         cluster: Cluster,
         needed: Sequence[RunningJob],
     ) -> Lack:
-        """``needed``: with them gone it fits. All of them go where it cannot be told why."""
+        """``needed``: with them gone it fits. All of them go where the reason is not known."""
         lack = cls()
         for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
             cpus, memory = node_demand(request, len(assignment.nodes), len(slots))
@@ -99,7 +99,7 @@ class VictimQueue:
         else:
             ordered = sorted(jobs, key=lambda job: (tier(job), job.node_count))
         self.suspends = bool(ordered) and ordered[0].keeps_gpus
-        """Slurm then suspends for this request, and ends nobody."""
+        """Slurm then suspends for this request, and ends no job."""
         self.jobs = [job for job in ordered if not job.keeps_gpus]
         self._places: dict[int, list[int]] = {}
         for place, job in enumerate(self.jobs):
@@ -116,7 +116,7 @@ class VictimQueue:
         return list(self._places)
 
     def preempted(self, nodes: Collection[int], lack: Lack) -> list[RunningJob] | None:
-        """Whom Slurm preempts on ``nodes`` so that nothing is lacked; None: that cannot be."""
+        """Jobs that Slurm preempts on ``nodes`` so that nothing is lacked; None: that cannot be."""
         places = [place for node in nodes for place in self._places.get(node, ())]
         found, shared = np.unique(np.array(places, dtype=np.int64), return_counts=True)
         queue = [(self.jobs[p], int(n)) for p, n in zip(found, shared, strict=True)]

@@ -37,7 +37,7 @@ def left_to_slurm(
     fit: dict[object, bool] = {}
     for entry in waiting:
         candidate = candidates.get(entry.job_id)
-        if not entry.never or entry.by_policy or candidate is None:
+        if not entry.infeasible or entry.by_policy or candidate is None:
             continue
         number = candidate.gated.job.raw_id
         if number in found:  # another task of its array

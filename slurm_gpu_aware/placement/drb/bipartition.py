@@ -11,7 +11,7 @@ the second is left on the other one, though an idle socket has room for both. Th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -122,63 +122,35 @@ def best_set(
     """
     if machine.allowed.bit_count() < k:
         return None
-    found = _Search(machine, weights, scale, min_gbps).best(machine.exists, k)
-    if found is None and min_gbps > 0.0 and machine.graph.n <= MAX_EXACT:
-        return _any_linked(machine, k, weights, scale, min_gbps)
-    return found
 
+    def linked(mask: int) -> bool:
+        return min_gbps <= 0.0 or linked_enough(machine.graph, mask, min_gbps)
 
-class _Search:
-    """One recursion; solutions are remembered per region and count."""
+    def order(mask: int) -> tuple[float, tuple[int, ...]]:
+        return machine_cost(machine, mask, weights, scale), slots_of(mask)
 
-    def __init__(self, machine: Machine, weights: Weights, scale: Scale, min_gbps: float) -> None:
-        self.machine = machine
-        self.weights = weights
-        self.scale = scale
-        self.min_gbps = min_gbps
-        self.known: dict[tuple[int, int], int | None] = {}
-
-    def best(self, region: int, k: int) -> int | None:
-        """Best ``k`` GPUs of a region; None if there are none."""
-        key = (region, k)
-        if key not in self.known:
-            self.known[key] = self._find(region, k)
-        return self.known[key]
-
-    def _find(self, region: int, k: int) -> int | None:
-        there = self.machine.allowed & region
-        if there.bit_count() < k:
-            return None
-        if k == 0 or there.bit_count() == k:
-            return (there if self._linked(there) else None) if k else 0
-        first, second = halves(self.machine.graph, region)
+    @cache
+    def best(region: int, count: int) -> int | None:
+        """Best ``count`` GPUs of a region; None if there are none."""
+        there = machine.allowed & region
+        if count == 0 or there.bit_count() < count:
+            return None if count else 0
+        if there.bit_count() == count:
+            return there if linked(there) else None
+        first, second = halves(machine.graph, region)
         candidates: list[int] = []
-        for inside in range(k + 1):
-            a, b = self.best(first, k - inside), self.best(second, inside)
-            if a is not None and b is not None and self._linked(a | b):
+        for inside in range(count + 1):
+            a, b = best(first, count - inside), best(second, inside)
+            if a is not None and b is not None and linked(a | b):
                 candidates.append(a | b)
-        return min(candidates, key=self._order, default=None)
+        return min(candidates, key=order, default=None)
 
-    def _order(self, mask: int) -> tuple[float, tuple[int, ...]]:
-        cost = machine_cost(self.machine, mask, self.weights, self.scale)
-        return cost, slots_of(mask)
-
-    def _linked(self, mask: int) -> bool:
-        return self.min_gbps <= 0.0 or linked_enough(self.machine.graph, mask, self.min_gbps)
-
-
-def _any_linked(
-    machine: Machine, k: int, weights: Weights, scale: Scale, min_gbps: float
-) -> int | None:
-    """The best of all sets with links wide enough."""
-    best: tuple[float, int] | None = None
-    for mask in masks_of_size(machine.graph.n, k).tolist():
-        if mask & ~machine.allowed or not linked_enough(machine.graph, mask, min_gbps):
-            continue
-        cost = machine_cost(machine, mask, weights, scale)
-        if best is None or cost < best[0]:
-            best = cost, mask
-    return None if best is None else best[1]
+    found = best(machine.exists, k)
+    if found is not None or min_gbps <= 0.0 or machine.graph.n > MAX_EXACT:
+        return found
+    every: list[int] = masks_of_size(machine.graph.n, k).tolist()
+    fine = [mask for mask in every if not mask & ~machine.allowed and linked(mask)]
+    return min(fine, key=lambda m: machine_cost(machine, m, weights, scale), default=None)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -1,4 +1,4 @@
-"""Why ``topo-aware`` gives a job no place, where its own options are the reason."""
+"""Reasons of ``topo-aware``: which of its options gives a job no place."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def _apart(request: Request, cluster: Cluster) -> str:
     if request.gpus_per_node not in (None, 1):
         return f"it asks for {request.gpus_per_node} GPUs per node"
     if request.max_nodes is not None and request.max_nodes < request.gpus:
-        return f"it asks for {request.max_nodes} nodes at most"
+        return f"it asks for {request.max_nodes} node{'s' * (request.max_nodes > 1)} at most"
     return common_reason(replace(request, gpus_per_node=1), cluster)

@@ -6,6 +6,8 @@ least, else the one that holds most, again where it costs least.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
@@ -14,23 +16,6 @@ from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.fit import uneven_capacity
 
 __all__ = ["uneven_rows"]
-
-
-class _Offers:
-    """What each row gives for a count, and at what cost. Computed once per count."""
-
-    def __init__(self, machines: Machines, options: TopoOptions) -> None:
-        self.machines = machines
-        self.options = options
-        self._known: dict[int, tuple[list[int | None], FloatArray]] = {}
-
-    def of(self, k: int) -> tuple[list[int | None], FloatArray]:
-        """(mask per kind, cost per row) of ``k`` GPUs."""
-        if k not in self._known:
-            kinds = range(len(self.machines.kinds))
-            masks = [kind_mask(self.machines, kind, k, self.options) for kind in kinds]
-            self._known[k] = masks, self.machines.row_costs(masks)
-        return self._known[k]
 
 
 def uneven_rows(
@@ -46,14 +31,34 @@ def uneven_rows(
     required = [int(row) for row in rows[np.isin(cell.units[rows], list(request.required))]]
     fewest = max(request.min_nodes, len(request.required), 1)
     rest = rows[(capacity[rows] > 0) & ~np.isin(rows, required)]
-    offers = _Offers(machines, options)
+
+    @cache
+    def offers(k: int) -> tuple[list[int | None], FloatArray]:
+        """(mask per kind, cost per row) of ``k`` GPUs."""
+        kinds = range(len(machines.kinds))
+        masks = [kind_mask(machines, kind, k, options) for kind in kinds]
+        return masks, machines.row_costs(masks)
+
+    def following(among: IntArray, wanted: int) -> tuple[int, int] | None:
+        """The next row and what it gives: at most ``wanted`` GPUs."""
+        count = int(min(wanted, capacity[among].max(initial=0)))
+        while count > 0:
+            masks, costs = offers(count)
+            able = among[(capacity[among] >= count) & np.isfinite(costs[among])]
+            if len(able):
+                row = int(able[np.lexsort((able, machines.left[able], costs[able]))[0]])
+                mask = masks[int(machines.of_row[row])]
+                return None if mask is None else (row, mask)
+            count -= 1  # links too narrow for so many
+        return None
+
     picked: dict[int, int] = {}
     left = request.gpus
     while left > 0:
         first = np.array([r for r in required if r not in picked], dtype=np.int64)
         among = first[:1] if len(first) else rest[~np.isin(rest, list(picked))]
         later = max(fewest - len(picked) - 1, len(first) - 1, 0)  # nodes that must still get one
-        step = _next(machines, offers, among, capacity, left - later)
+        step = following(among, left - later)
         if step is None:
             return None
         row, mask = step
@@ -64,19 +69,3 @@ def uneven_rows(
         return None
     ordered = sorted(picked)
     return np.array(ordered, dtype=np.int64), tuple(picked[row] for row in ordered)
-
-
-def _next(
-    machines: Machines, offers: _Offers, among: IntArray, capacity: IntArray, wanted: int
-) -> tuple[int, int] | None:
-    """The next row and what it gives: at most ``wanted`` GPUs."""
-    count = int(min(wanted, capacity[among].max(initial=0)))
-    while count > 0:
-        masks, costs = offers.of(count)
-        able = among[(capacity[among] >= count) & np.isfinite(costs[among])]
-        if len(able):
-            row = int(able[np.lexsort((able, machines.left[able], costs[able]))[0]])
-            mask = masks[int(machines.of_row[row])]
-            return None if mask is None else (row, mask)
-        count -= 1  # links too narrow for so many
-    return None

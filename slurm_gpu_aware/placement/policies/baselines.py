@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,19 +12,40 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment
-from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import first_cell
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import LevelView, level_views, two_levels
 from slurm_gpu_aware.placement.policies.pm_first import best_anywhere
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
 from slurm_gpu_aware.placement.score_table import ScoreTable, flat_table
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.shapes import splits
 
 __all__ = ["BestFit", "FirstFit", "Packed", "Random"]
 
 
-class Packed(Policy):
+class _Flat(Policy):
+    """All GPUs are equal: the first cell of the levels decides."""
+
+    rule: ClassVar[str]
+    best_fit: ClassVar[bool] = True
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        """Return exact nodes and slots, or None if nothing fits now."""
+        supply = Supply(request, cluster, flat_table(cluster))
+        cell = first_cell(supply, self.levels(request, cluster), splits(request, cluster))
+        if cell is None:
+            return None
+        choice = ByScores(best_fit=self.best_fit).choose(cell)
+        why = {"level": cell.level.name}
+        return assignment(self.name, cell, choice, why=why, rule=self.rule)
+
+    def levels(self, request: Request, cluster: Cluster) -> tuple[LevelView, ...]:
+        """Return the levels that count, the tightest first."""
+        return two_levels(cluster)
+
+
+class Packed(_Flat):
     """Consolidated placement of Tiresias and Gandiva: the tightest level that holds the job.
 
     Fewest nodes, then best fit (the node, or the group of nodes, with the fewest GPUs left), then
@@ -31,38 +53,30 @@ class Packed(Policy):
     """
 
     name = "packed"
+    rule = "tightest level, then fewest GPUs left on the node"
 
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
-        rule = "tightest level, then fewest GPUs left on the node"
-        levels = level_views(cluster, request.app_class)
-        return _place_flat(self.name, request, cluster, levels, True, rule)
+    def levels(self, request: Request, cluster: Cluster) -> tuple[LevelView, ...]:
+        """Return all levels of the cluster."""
+        return level_views(cluster, request.app_class)
 
 
-class BestFit(Policy):
+class BestFit(_Flat):
     """Best fit by node: fewest nodes, then the nodes with the fewest GPUs left (BF in Amaral et
     al., SC'17). Unlike ``packed`` it looks at no level but the node."""
 
     name = "best-fit"
-
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
-        rule = "fewest GPUs left on the node"
-        return _place_flat(self.name, request, cluster, two_levels(cluster), True, rule)
+    rule = "fewest GPUs left on the node"
 
 
-class FirstFit(Policy):
+class FirstFit(_Flat):
     """First fit: fewest nodes, the first nodes in order that have room, their lowest free slots.
 
     Slurm's own habit, MAPA's baseline ("lowest ids") and, job by job, FCFS in Amaral et al.
     """
 
     name = "lowest-index"
-
-    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
-        rule = "first node that has room, lowest free slots"
-        return _place_flat(self.name, request, cluster, two_levels(cluster), False, rule)
+    rule = "first node that has room, lowest free slots"
+    best_fit = False
 
 
 @dataclass(frozen=True)
@@ -104,20 +118,3 @@ class Random(Policy):
         return assignment(
             self.name, cell, choice, why={"seed": seed}, rule=f"drawn with seed {seed}"
         )
-
-
-def _place_flat(
-    name: str,
-    request: Request,
-    cluster: Cluster,
-    levels: tuple[LevelView, ...],
-    best_fit: bool,
-    rule: str,
-) -> Assignment | None:
-    """First cell with all GPUs equal: the levels alone decide."""
-    supply = Supply(request, cluster, flat_table(cluster))
-    cell = first_cell(supply, levels, splits(request, cluster))
-    if cell is None:
-        return None
-    choice = ByScores(best_fit=best_fit).choose(cell)
-    return assignment(name, cell, choice, why={"level": cell.level.name}, rule=rule)

@@ -82,7 +82,7 @@ def test_nothing_fits_is_exit_1(config: Path):
     done = place(config, "-g", "99")
     assert done.exit_code == 1
     assert "Nothing fits: 99 GPUs on 2 nodes with 8 GPUs" in done.stderr
-    assert "pal+mapa: needs 99 GPUs; 8 GPUs are on nodes it may use." in flat(done.stderr)
+    assert "pal+mapa: needs 99 GPUs; the nodes it may use have 8 GPUs." in flat(done.stderr)
 
 
 MINSKY = ["--machine", "ibm-minsky-4xp100", "--machines", "2"]
@@ -100,12 +100,12 @@ def test_a_postponed_job_is_not_called_impossible(config: Path):
     assert "Nothing fits" not in done.stderr
     assert "nothing fits" not in done.stdout
     assert "Postponed: 4 GPUs on 2 nodes with 8 GPUs, 4 of them free. topo-aware-p" in done.stderr
-    told = "topo-aware-p: free GPUs would do; the policy keeps the job waiting for better ones"
+    told = "topo-aware-p: the policy waits for better GPUs than the free ones"
     assert f"{told} (utility 0.00, it asks for 0.50 now)" in flat(done.stdout)
     assert "packed: n1 GPUs 2,3 + n2 GPUs 2,3" in flat(done.stdout)
     waits, packed = json.loads(place(config, *asked, "--json").stdout)["answers"]
     assert (waits["place"], waits["postponed"]) == (None, True)
-    assert waits["reason"].startswith("free GPUs would do")
+    assert waits["reason"].startswith("the policy waits for better GPUs")
     assert packed["place"] == {"n1": [2, 3], "n2": [2, 3]}
 
 
@@ -114,7 +114,7 @@ def test_without_a_place_the_reason_is_told(config: Path):
     asked = ["-g", "4", *MINSKY, *busy, "--policy", "pal"]
     done = place(config, *asked)
     assert done.exit_code == 1
-    reason = "no 2 nodes have the same 2 GPU indices free, which Slurm needs for a job on several"
+    reason = "no 2 nodes have the same 2 GPU indices free, as Slurm needs"
     assert f"Nothing fits: 4 GPUs on 2 nodes with 8 GPUs, 4 of them free. pal: {reason}" in flat(
         done.stderr
     )

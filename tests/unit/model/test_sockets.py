@@ -131,7 +131,7 @@ def test_slurm_wants_the_cpus_on_the_sockets_of_the_gpus() -> None:
     """One GPU and ten CPUs: its socket has eight, whatever the other has."""
     result = plan([bound(1, 1, 10)], cluster())
     assert result.assignments == ()
-    assert result.waiting[0].never
+    assert result.waiting[0].infeasible
     assert "enforce-binding" in result.waiting[0].reason
 
 
@@ -139,7 +139,7 @@ def test_cores_of_whom_nobody_knows_may_come_back() -> None:
     here = cluster()
     assert here.sockets is not None
     here.sockets.free_cpus[:] = 0
-    assert not plan([bound(1, 1)], here).waiting[0].never
+    assert not plan([bound(1, 1)], here).waiting[0].infeasible
 
 
 def test_two_jobs_that_fill_their_socket_get_one_each() -> None:

@@ -23,8 +23,7 @@ CASES = {
     "uneven": (
         Request("1", 3, gpus_per_node=2),
         Cluster.uniform(2, 2),
-        "3 GPUs (2 per node) cannot be split evenly over the nodes it allows: "
-        "nodes have at most 2 GPUs",
+        "3 GPUs (2 per node) cannot be split evenly over nodes of at most 2 GPUs",
     ),
     "model": (
         Request("1", 1, gpu_model="h100"),
@@ -39,22 +38,22 @@ CASES = {
     "too few nodes": (
         Request("1", 4, gpus_per_node=2),
         Cluster.uniform(2, 2),
-        "needs 2 nodes with 2 free GPUs each; 1 of them has that many",
+        "needs 2 nodes with 2 free GPUs each; 1 node has that many",
     ),
     "cpus": (
         Request("1", 1, cpus=9),
         Cluster.uniform(2, 2, cpus_per_node=8),
-        "GPUs are free, but too few nodes have 9 free CPUs beside them",
+        "GPUs are free, but too few nodes have 9 free CPUs",
     ),
     "memory": (
         Request("1", 1, memory_mb_per_gpu=2000),
         Cluster.uniform(2, 2, memory_mb_per_node=1000),
-        "GPUs are free, but too few nodes have 2000 MB of memory beside them",
+        "GPUs are free, but too few nodes have 2000 MB of memory",
     ),
     "same slots": (
         Request("1", 2, gpus_per_node=1),
         Cluster.uniform(2, 2),
-        "no 2 nodes have the same 1 GPU indices free, which Slurm needs for a job on several nodes",
+        "no 2 nodes have the same GPU index free, as Slurm needs",
     ),
     "required": (
         Request("1", 2, required=(1,)),

@@ -126,7 +126,7 @@ def test_the_reason_says_that_no_block_has_room():
     assert not plan.assignments
     (waiting,) = plan.waiting
     assert "no block has room for all of it; where most is free" in waiting.reason
-    assert "needs 2 nodes with 2 free GPUs each; 1 of them has that many" in waiting.reason
+    assert "needs 2 nodes with 2 free GPUs each; 1 node has that many" in waiting.reason
     assert waiting.shadow_start_s == 50.0
     assert "reserved: n0 GPUs 0,1 + n2 GPUs 0,1" in waiting.reason
     # Without the rule it would start at once.
@@ -190,7 +190,7 @@ def test_a_job_that_no_block_can_hold_blocks_nobody():
     plan = planned([wide(), Request("2", 1, app_class="A", priority=-1.0)], here)
     assert [a.job_id for a in plan.assignments] == ["2"]
     (waiting,) = plan.waiting
-    assert waiting.never
+    assert waiting.infeasible
     assert waiting.reason.startswith("cannot start even on an idle cluster: no block has room")
     # Slurm would not start it either: it stays with us.
     assert not fits_by_counts(wide(), here)

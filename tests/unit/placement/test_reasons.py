@@ -52,13 +52,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         APART,
         {"gpus": 3},
         "anti_collocation of policy topo-aware gives each GPU a node of its own: "
-        "needs 3 nodes with 1 GPUs each; 2 of them have that many",
+        "needs 3 nodes with 1 GPU each; 2 nodes have that many",
     ),
     "most nodes": (
         APART,
         {"gpus": 2, "max_nodes": 1},
         "anti_collocation of policy topo-aware gives each GPU a node of its own: "
-        "it asks for 1 nodes at most",
+        "it asks for 1 node at most",
     ),
     "per node": (
         APART,
@@ -83,7 +83,7 @@ def test_what_an_option_forbids_names_the_option(name: str, same_indices: bool) 
     cluster = Cluster.uniform(2, 8, graph=PCIE, same_indices=same_indices)
     entry = waiting(cluster, options, **asked)
     assert entry.reason == f"cannot start even on an idle cluster: {sentence}"
-    assert (entry.never, entry.by_policy) == (True, True)
+    assert (entry.infeasible, entry.by_policy) == (True, True)
 
 
 def test_one_node_and_links_that_no_gpus_have() -> None:
@@ -100,7 +100,7 @@ def test_a_full_node_is_told_beside_the_option() -> None:
     assert entry.reason.endswith(
         "keeps it on one node: needs 4 free GPUs on one node; the most on any node it may use is 2"
     )
-    assert (entry.never, entry.by_policy) == (False, False)
+    assert (entry.infeasible, entry.by_policy) == (False, False)
 
 
 def test_where_no_option_matters_the_common_reason_stands() -> None:
@@ -108,7 +108,7 @@ def test_where_no_option_matters_the_common_reason_stands() -> None:
     for options in ({}, ALONE, NARROW):
         entry = waiting(cluster, options, gpus=5, max_nodes=1)
         assert "cannot be split evenly" in entry.reason
-        assert (entry.never, entry.by_policy) == (True, False)
+        assert (entry.infeasible, entry.by_policy) == (True, False)
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -120,7 +120,7 @@ def test_only_policies_with_rules_have_reasons_of_their_own(name: str) -> None:
     request = Request("1", 2, gpus_per_node=1)
     assert policy.place(request, cluster) is None
     found = policy.why_not(request, cluster)
-    assert found.text.startswith("no 2 nodes have the same 1 GPU indices free")
+    assert found.text.startswith("no 2 nodes have the same GPU index free")
     assert not found.own
 
 
@@ -132,7 +132,7 @@ def test_a_reason_that_fails_stops_no_round(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(topo_aware, "constraint_reason", broken)
     entry = waiting(Cluster.uniform(2, 8), ALONE, gpus=32)
-    assert "needs 32 GPUs; 16 GPUs are on nodes it may use" in entry.reason
+    assert "needs 32 GPUs; the nodes it may use have 16 GPUs" in entry.reason
 
 
 def test_the_simulator_tells_it_too() -> None:

@@ -82,7 +82,7 @@ def test_jobs_of_one_shape_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
         str(n): Candidate(jobs[min(n, 9)].task(str(n)), Request(str(n), gpus))
         for n, gpus in shapes.items()
     }
-    waiting = [Waiting(job_id, "why", never=True) for job_id in candidates]
+    waiting = [Waiting(job_id, "why", infeasible=True) for job_id in candidates]
     counted: list[str] = []
 
     def count(request: Request, where: Cluster) -> bool:

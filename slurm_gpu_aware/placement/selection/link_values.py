@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.placement.link_kinds import Goal
+from slurm_gpu_aware.placement.selection.link_kinds import Goal
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
@@ -37,7 +37,7 @@ class BestSet:
     mask: int
     sets: int
     ties: int
-    told: int = 0
+    promised: int = 0
     """On plain nodes the set that the values are those of; ``mask`` is then only a count."""
 
 
@@ -75,7 +75,7 @@ def worst_set(graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal)
 
 def promised_set(graph: HardwareGraph, free: int, slots: tuple[int, ...], goal: Goal) -> int:
     """Mask of the worst set that Slurm may pick on a plain node: the one that counted."""
-    return worst_set(graph, free, free, len(slots), goal).told
+    return worst_set(graph, free, free, len(slots), goal).promised
 
 
 def _scored(

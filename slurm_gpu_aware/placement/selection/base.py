@@ -10,7 +10,7 @@ from slurm_gpu_aware.placement.cells import Cell
 
 __all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection"]
 
-MOST_CONSIDERED = 5  # sets that an account lists; how many there were is always told
+MOST_CONSIDERED = 5  # sets that an account lists; their number is always given
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.placement.by_links_same import choose_same
-from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.groups import groups_of, load_of_groups, top_rows
-from slurm_gpu_aware.placement.link_kinds import Goal, Kinds, choice_of, graph_of, kinds_of
-from slurm_gpu_aware.placement.link_values import BestSet, best_set, worst_set
 from slurm_gpu_aware.placement.masks import popcount
-from slurm_gpu_aware.placement.score_rows import left_beside
-from slurm_gpu_aware.placement.selection import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.by_links_same import choose_same
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
+from slurm_gpu_aware.placement.selection.groups import groups_of, load_of_groups, top_rows
+from slurm_gpu_aware.placement.selection.link_kinds import (
+    Goal,
+    Kinds,
+    choice_of,
+    graph_of,
+    kinds_of,
+)
+from slurm_gpu_aware.placement.selection.link_values import BestSet, best_set, worst_set
+from slurm_gpu_aware.placement.selection.score_rows import left_beside
 from slurm_gpu_aware.topology.matching import exact_tables
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of
 
