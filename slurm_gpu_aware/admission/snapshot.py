@@ -124,21 +124,20 @@ def build_cluster(
     """
     here = [node for node in nodes if node.gpus and not node.shared_gres]
     names = [node.name for node in here]
+    places = {name: i for i, name in enumerate(names)}
     known = [gpu_slots(node) for node in here]
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
     exists, free = _gpus(here, [slots for slots, _ in known], max(widths, default=0), busy_nodes)
     running = _running_jobs(jobs, here, site, rules, now)
     for job in running:
         _take(free, job)
-    places = {name: i for i, name in enumerate(names)}
     for hold in holds:
         # One after the other: on a plain node the next one is given other GPUs.
         held = _held(hold, places, exists if hold.whole_node else free, now)
         _take(free, held)
         running = [*_without_victims(running, held, hold), held]
-    if site.applications:
-        of = site.applications.get
-        running = [replace(job, application=of(job.app_class or "")) for job in running]
+    of = site.applications.get
+    running = [replace(job, application=of(job.app_class or "")) for job in running]
     cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
     told = measured(site.profile, names, widths, site.classes)
     levels = build_levels(
@@ -149,7 +148,6 @@ def build_cluster(
         graphs=told.graphs,
         network=site.network,
     )
-    asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
     return Cluster.build(
         names,
         exists,
@@ -163,9 +161,15 @@ def build_cluster(
         model=tuple(_model(node, told.models) for node in here),
         graphs=told.graphs,
         running=tuple(running),
-        asleep=asleep if asleep.any() else None,
+        asleep=_asleep(here),
         preemption=slurm.preemption,
     )
+
+
+def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
+    """(N,) nodes that are powered down; None: none is."""
+    asleep = np.array(["POWERED_DOWN" in node.states for node in nodes], dtype=np.bool_)
+    return asleep if asleep.any() else None
 
 
 def _gpus(
