@@ -117,7 +117,6 @@ def build_cluster(
     """The cluster as the planner sees it: nodes that have GPUs of their own, in Slurm's order.
 
     Nodes whose GPUs are shared or cut in parts (MPS, shards, MIG) are not in it.
-
     A GPU is free if the node can be used, Slurm has not drained it, and neither the node
     (GresUsed) nor one of ``holds`` says that it is taken. On ``busy_nodes`` nothing is free
     for now (Slurm starts no job on a node while an epilog runs there).
