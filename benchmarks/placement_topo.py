@@ -29,7 +29,7 @@ from slurm_gpu_aware.placement.drb import utility
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.drb.utility import Weights
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.topology import levels
+from slurm_gpu_aware.topology import distances
 from slurm_gpu_aware.topology.machines import machine
 
 TARGET_MS = 10.0
@@ -62,7 +62,7 @@ def profile_of(gpus: tuple[int, ...]) -> InterferenceProfile:
 
 def forget() -> None:
     """Empty all caches of the policy."""
-    for module in (drb, utility, levels):
+    for module in (drb, utility, distances):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

@@ -21,7 +21,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimCluster, bin_all, synthetic_cluster
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, bin_all, synthetic_site
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
 
@@ -33,7 +33,7 @@ LOAD = 0.9
 
 def scored(nodes: int, *, same_indices: bool) -> tuple[Cluster, dict[str, FloatArray]]:
     """Nodes of four GPUs with log-normal scores, 5% wide, and what the planner sees of them."""
-    site: SimCluster = synthetic_cluster(nodes, 4, same_indices=same_indices)
+    site: SimulatedSite = synthetic_site(nodes, 4, same_indices=same_indices)
     rng = np.random.default_rng(0)
     truth = {c: rng.lognormal(0, 0.05, (nodes, 4)) for c in "ABC"}
     cluster = Cluster.uniform(

@@ -5,7 +5,7 @@
 Prints the rate of sbatch (with the filter against without, and with the selector beside it on the
 same CPUs), the time from sbatch to the job's first line on an idle cluster, and what each decision
 took, as the ledger has it. Rates of single turns scatter by a fifth on a small virtual machine.
-Uses the project $GPU_AWARE_PROJECT, which nobody else should use.
+Uses the project $GPU_AWARE_PROJECT, which must be free.
 """
 
 from __future__ import annotations

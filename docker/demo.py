@@ -24,6 +24,8 @@ CLUSTER = Path(__file__).resolve().parent / "cluster"
 PROJECT = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware-demo"
 START_S = 60
 RUN_S = 180
+WIDTH = 100
+"""Columns of the output."""
 # Beside the usual spread, what measured clusters have, too: a few GPUs that are much slower, and
 # only for some classes.
 SLOW = (
@@ -37,7 +39,7 @@ SCRIPT = """#!/bin/bash
 srun sh -c 'echo "step $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
 sleep 12
 """
-ONE_NODE = ("-N1",)
+NOT_SHOWN = ("-N1", "--ntasks-per-node=1")
 MIX: list[tuple[str, str, list[str], int]] = [
     # user, class, options, how often
     ("alice", "A", ["--gres=gpu:1"], 2),
@@ -110,6 +112,11 @@ def wait_for_selector() -> None:
         time.sleep(0.5)
 
 
+def asked_of(options: Sequence[str]) -> str:
+    """The options that say how many GPUs, as a table shows them."""
+    return " ".join(o for o in options if o not in NOT_SHOWN)
+
+
 def submit() -> list[Job]:
     """Submit the mix as ordinary users, arrays as one job per task."""
     jobs = []
@@ -121,7 +128,7 @@ def submit() -> list[Job]:
                 stdin=SCRIPT,
             )
             job_id = line.strip().splitlines()[-1]
-            asked = " ".join(o for o in options if o not in ONE_NODE)
+            asked = asked_of(options)
             found = re.search(r"--array=0-(\d+)", asked)
             ids = [f"{job_id}_{i}" for i in range(int(found[1]) + 1)] if found else [job_id]
             jobs += [Job(i, user, app_class, asked) for i in ids]
@@ -207,10 +214,11 @@ def packed_instead(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align columns; the last one is wrapped to the terminal's width."""
+    """Align columns; the last one is wrapped to the terminal's width, 100 columns at most."""
     head = [max(len(str(r[c])) for r in [headers, *rows]) for c in range(len(headers) - 1)]
     longest = max(len(str(r[-1])) for r in [headers, *rows])
-    width = max(30, shutil.get_terminal_size((140, 24)).columns - sum(head) - 2 * len(head))
+    columns = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    width = max(30, columns - sum(head) - 2 * len(head))
     lines = []
     for row in [headers, ["-" * w for w in [*head, min(width, longest)]], *rows]:
         first, *more = textwrap.wrap(str(row[-1]), width) or [""]
@@ -237,14 +245,12 @@ def report_jobs(jobs: Sequence[Job]) -> None:
                 job.job_id,
                 job.app_class,
                 job.asked,
-                ",".join(d["nodes"]),
-                " ".join(dict.fromkeys(",".join(map(str, s)) for s in d["slots"])),
-                f"{d['score']:.3f}",
+                place_of(d["nodes"], d["slots"]),
                 f"{d['clock_mhz']} MHz" if d["clock_mhz"] else "default",
                 str(d["why"].get("summary", d["policy"])),
             )
         )
-    print(table(["job", "class", "asked", "node", "GPUs", "score", "clock", "why"], rows))
+    print(table(["job", "class", "asked", "GPUs", "clock", "why"], rows))
     if wrong:
         raise DemoError("\n".join(wrong))
     print(f"\nAll {len(jobs)} jobs saw exactly these GPUs (CUDA_VISIBLE_DEVICES of their steps).")
@@ -264,14 +270,16 @@ def report_packed(jobs: Sequence[Job], packed: dict[str, dict[str, Any]]) -> Non
             (
                 job.job_id,
                 job.app_class,
-                f"{place_of(d['nodes'], d['slots'])}",
+                place_of(d["nodes"], d["slots"]),
+                d["level"],
+                f"{d['score']:.3f}",
                 f"{d['slowdown']:.3f}",
                 place_of(other["place"], other["place"].values()),
                 f"{other['slowdown']:.3f}",
                 f"{100 * (ratio - 1):+.1f}%",
             )
         )
-    headers = ["job", "class", "chosen", "slowdown", "packed", "slowdown", "difference"]
+    headers = ["job", "class", "chosen", "level", "score", "slowdown", "packed", "slowdown", "more"]
     print(table(headers, rows))
     print("\nSlowdown: predicted iteration time, the median GPU of one node being 1.")
     print("Packed may choose what the job could: no GPUs that are kept for a job ahead of it.")
@@ -281,8 +289,9 @@ def report_packed(jobs: Sequence[Job], packed: dict[str, dict[str, Any]]) -> Non
 
 
 def further(job: Job, keep: bool) -> None:
-    prefix = "" if PROJECT == "gpuaware" else f"GPU_AWARE_PROJECT={PROJECT} "
     print("\nLook further" + ("" if keep else " (KEEP=1 make demo leaves the cluster running)"))
+    if PROJECT != "gpuaware":
+        print(f"  export GPU_AWARE_PROJECT={PROJECT}")
     for command in (
         f"as {job.user} gpu-aware explain {job.job_id}",
         "as alice gpu-aware-profile show --class A",
@@ -291,7 +300,7 @@ def further(job: Job, keep: bool) -> None:
         "as alice sbatch --gres=gpu:2 --comment=class=A --wrap 'sleep 60'",
         "down",
     ):
-        print(f"  {prefix}docker/cluster {command}")
+        print(f"  docker/cluster {command}")
 
 
 def run(keep: bool) -> None:

@@ -1,7 +1,7 @@
 """Bounds of numbers that come from outside, and how a text from outside is quoted.
 
 They are far above what any site has and far below what exhausts memory or a double's precision:
-what exceeds one is a slip of the pen, a wrong unit, or meant to do harm.
+a value beyond one is a typing error, a wrong unit, or an attack.
 """
 
 from __future__ import annotations

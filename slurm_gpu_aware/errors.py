@@ -1,4 +1,4 @@
-"""Errors that callers tell apart. Bad arguments inside the code stay ``ValueError``."""
+"""Errors that callers distinguish. Bad arguments inside the code stay ``ValueError``."""
 
 from __future__ import annotations
 

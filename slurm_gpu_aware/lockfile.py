@@ -1,4 +1,4 @@
-"""Lock files that only their owner can open: a user that can open a file can hold its lock.
+"""Lock files that only their owner can open, because a user who can open one can hold its lock.
 
 Standard library only, and little of it: the clock hooks import this (`clocks`).
 """

@@ -201,6 +201,15 @@ class Table:
                 bad.append(BadRow(row.line, str(exc)))
         return good, sorted(bad)
 
+    def parse_all(self, make: Callable[[Row], T]) -> list[T]:
+        """What ``make`` gives for the rows. Raises SourceError for the first bad one, or none."""
+        good, bad = self.parse(make)
+        if bad:
+            raise SourceError(f"{self.name}: line {bad[0].line}: {bad[0].reason}")
+        if not good:
+            raise SourceError(f"{self.name}: no row")
+        return good
+
 
 def read_table(source: Path | str | BinaryIO, text: str | None = None) -> Table:
     """Read a CSV file, or ``text`` if it is given (then ``source`` is only its name).

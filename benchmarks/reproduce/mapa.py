@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, SimSettings
-from slurm_gpu_aware.simulator.simulated_site import SimCluster, synthetic_cluster
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, EffBwModel
 from slurm_gpu_aware.topology.matching import match
@@ -75,7 +75,7 @@ def slowdowns(results: Sequence[Result]) -> FloatArray:
     )
 
 
-def bandwidths(results: Sequence[Result], site: SimCluster, model: EffBwModel) -> FloatArray:
+def bandwidths(results: Sequence[Result], site: SimulatedSite, model: EffBwModel) -> FloatArray:
     """EffBW of the same jobs where they ran, GB/s."""
     graph = site.cluster.graphs[0]
     assert graph is not None
@@ -101,13 +101,13 @@ class Machine:
     """Results of the four policies on one machine, one per trace."""
 
     name: str
-    site: SimCluster
+    site: SimulatedSite
     results: dict[str, list[Result]]
 
     @classmethod
     def of(cls, name: str, traces: Sequence[Trace], processes: int | None) -> Machine:
         """Run them."""
-        site = synthetic_cluster(1, machine_name=name)
+        site = synthetic_site(1, machine_name=name)
         runs = [
             Run(t, site.cluster, {}, replace(SETTINGS, policy=p), keep_placements=True)
             for p in POLICIES
@@ -209,7 +209,7 @@ def composed_table(seeds: Sequence[int], processes: int | None) -> tuple[str, st
     cases = [(m, p, b) for m in MACHINES for p in COMPOSED for b in (False, True)]
     runs = []
     for name in MACHINES:
-        cluster = synthetic_cluster(1, machine_name=name).cluster
+        cluster = synthetic_site(1, machine_name=name).cluster
         runs += [
             Run(t, cluster, {}, replace(SETTINGS, policy=p, backfill=b))
             for m, p, b in cases

@@ -41,7 +41,7 @@ def section(size: Size, processes: int | None) -> str:
         *sweep_table(bench, site),
         paragraph(
             "Synergy-like traces, 256 GPUs, L 1.7, jobs 2000 to 3000 of 4000, gain in average JCT "
-            "over packed. Jobs keep their GPUs, but for the column where everybody is placed anew "
+            "over packed. Jobs keep their GPUs, but for the column where all jobs are placed anew "
             "in each round."
         ),
     ]

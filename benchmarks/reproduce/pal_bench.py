@@ -12,7 +12,7 @@ from common import synthetic_timings as made_up
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimCluster, synthetic_cluster, with_scores
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site, with_scores
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
@@ -41,7 +41,7 @@ class Size:
     penalties: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0)
     loads: tuple[int, ...] = (4, 6, 8, 10, 12, 14)
     anew: tuple[int, ...] = (6, 10)
-    """Loads at which PAL places everybody anew, too."""
+    """Loads at which PAL places all jobs anew, too."""
     orders: tuple[str, ...] = ("fifo", "las", "srtf")
     composed: tuple[int, ...] = (10,)
     """Loads on which the composed policy is tried."""
@@ -115,14 +115,16 @@ class Bench:
         how: str = "gpus",
         seed: int = 0,
         nodes: int = 16,
-    ) -> SimCluster:
+    ) -> SimulatedSite:
         """64 GPUs (or more), 4 per node, with drawn scores; None: all equal."""
-        base = synthetic_cluster(nodes, 4, locality_penalty=PENALTY, same_indices=False)
+        base = synthetic_site(
+            nodes, 4, penalties={"node": 1.0, "cluster": PENALTY}, same_indices=False
+        )
         if profile is None:
             return base
         return with_scores(base, draw_scores(profile, base.cluster.exists, how, seed))
 
-    def like_theirs(self, profile: Mapping[str, Timings]) -> tuple[int, SimCluster]:
+    def like_theirs(self, profile: Mapping[str, Timings]) -> tuple[int, SimulatedSite]:
         """The first draw with exactly one GPU above ``SLOW``, and that one near 2.83x."""
         exists = self.site(None).cluster.exists
         for seed in range(2000):
@@ -134,7 +136,7 @@ class Bench:
     def grid(
         self,
         what: str,
-        sites: Sequence[SimCluster],
+        sites: Sequence[SimulatedSite],
         policies: Sequence[str],
         base: SimSettings,
         every: int = 1,
@@ -155,19 +157,19 @@ Found = dict[str, list[Result]]
 """Policy -> results, one per trace."""
 
 
-def penalised(site: SimCluster, penalty: float) -> SimCluster:
+def penalised(site: SimulatedSite, penalty: float) -> SimulatedSite:
     """The same cluster with another L."""
     node, across = site.cluster.levels
     levels = (node, replace(across, penalty=penalty))
     return replace(site, cluster=replace(site.cluster, levels=levels))
 
 
-def slowest(site: SimCluster) -> int:
+def slowest(site: SimulatedSite) -> int:
     """Row of the node with the GPU that is slowest for class A."""
     return int(site.truth["A"].max(axis=1).argmax())
 
 
-def exchanged(site: SimCluster, one: int, other: int) -> SimCluster:
+def exchanged(site: SimulatedSite, one: int, other: int) -> SimulatedSite:
     """The same cluster with the scores of two nodes exchanged."""
     rows = np.arange(len(site.cluster.nodes))
     rows[[one, other]] = other, one

@@ -12,7 +12,7 @@ from pal_bench import BASE, PAL, STICKY, Bench, penalised, together
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimCluster, synthetic_cluster
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site
 from slurm_gpu_aware.simulator.timings import Timings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -24,7 +24,7 @@ COMPOSED_SYNERGY = (STICKY, "pal", "pal+mapa")
 SENSITIVE = ("A", "B")
 
 
-def synergy_site(bench: Bench, profile: Mapping[str, Timings]) -> SimCluster:
+def synergy_site(bench: Bench, profile: Mapping[str, Timings]) -> SimulatedSite:
     """256 GPUs with single runs drawn with seed 1, L 1.7."""
     return penalised(bench.site(profile, "runs", 1, nodes=NODES), PENALTY)
 
@@ -36,7 +36,7 @@ def middle(result: Result) -> float:
     return float(np.nanmean((result.end_s - submit)[count // 2 : 3 * count // 4 + 1]))
 
 
-def synergy_table(bench: Bench, site: SimCluster) -> tuple[str, str]:
+def synergy_table(bench: Bench, site: SimulatedSite) -> tuple[str, str]:
     """Loads and orders, and what the numbers say; jobs 2000 to 3000 count."""
     size = bench.size
     traces = {load: bench.synergy(load) for load in size.loads}
@@ -78,7 +78,7 @@ def synergy_table(bench: Bench, site: SimCluster) -> tuple[str, str]:
     said = paragraph(
         f"{percent(sizes.count(1) / len(sizes))} of these jobs want one GPU. PAL that lets jobs "
         f"keep their GPUs gains {'; '.join(own)}.",
-        f"Placing everybody anew, FIFO: {'; '.join(anew)}." if anew else "",
+        f"Placing all jobs anew, FIFO: {'; '.join(anew)}." if anew else "",
         "The authors' job log is not public: these traces are made by the same recipe.",
     )
     heads = ["order, load", "packed, avg JCT h", "PAL", "PM-First", "PAL non-sticky", "paper: PAL"]
@@ -98,13 +98,13 @@ class Composed:
         cls,
         what: str,
         bench: Bench,
-        site: SimCluster,
+        site: SimulatedSite,
         traces: Sequence[Trace],
         policies: Sequence[str],
     ) -> Composed:
         """Nodes are AC922 (Longhorn's); links count for classes A and B; moves cost 60 s."""
         nodes = len(site.cluster.nodes)
-        base = synthetic_cluster(nodes, machine_name="ibm-ac922-4xv100", same_indices=False)
+        base = synthetic_site(nodes, machine_name="ibm-ac922-4xv100", same_indices=False)
         cluster = replace(site.cluster, graphs=base.cluster.graphs)
         linked = [replace(t, jobs=tuple(map(_sensitive, t.jobs))) for t in traces]
         cases = [(p, b) for p in policies for b in (False, True)]

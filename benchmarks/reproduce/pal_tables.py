@@ -25,7 +25,7 @@ from pal_bench import (
     slowest,
 )
 
-from slurm_gpu_aware.simulator.simulated_site import SimCluster
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite
 from slurm_gpu_aware.simulator.timings import Timings
 
 SEVEN = (STICKY, LOOSE, "random", "random:non-sticky", PM, "pal", PAL)
@@ -41,12 +41,12 @@ AUTHORS_CODE = (0.429, 0.362)
 class Main:
     """The draw like theirs: runs with free moves and with moves that cost 60 s."""
 
-    site: SimCluster
+    site: SimulatedSite
     free: Found
     dear: Found
 
     @classmethod
-    def of(cls, bench: Bench, site: SimCluster) -> Main:
+    def of(cls, bench: Bench, site: SimulatedSite) -> Main:
         """Run it."""
         free, dear = (
             bench.grid(
@@ -83,7 +83,7 @@ def main_table(runs: Main) -> tuple[str, str]:
         f"{percent(better(free, PM, STICKY))} (40%); over packed that is not sticky PAL gains "
         f"{percent(better(free, PAL, LOOSE))}. The authors' code, run by us, gives "
         f"{percent(AUTHORS_CODE[0])} and {percent(AUTHORS_CODE[1])}. PAL that lets jobs keep their "
-        f"GPUs gains {percent(better(free, 'pal', STICKY))} over packed, PAL that places everybody "
+        f"GPUs gains {percent(better(free, 'pal', STICKY))} over packed, PAL that places all jobs "
         f"anew {percent(better(dear, PAL, STICKY))} if a move costs 60 s.",
         "What else differs from the authors' simulator, not measured one by one: packed breaks "
         "ties towards the fullest node here, towards the emptiest there; jobs progress "
@@ -122,8 +122,8 @@ def places_table(bench: Bench, runs: Main) -> tuple[str, str]:
         f"Packed non-sticky gains {percent(free)} over packed on this draw, in the authors' code "
         f"{percent(theirs)}. Moves are free in both; 60 s for each change it by "
         f"{100 * (dear - free):+.1f} points. By the place of the slow GPU, in the order "
-        f"of the table, it is {places}. Who is placed anew in each round is placed in the order "
-        "of nodes, the oldest job first, so that old jobs hold the first nodes, round after round. "
+        f"of the table, it is {places}. Each round places the jobs anew in the order of nodes, the "
+        "oldest first, so that old jobs hold the first nodes, round after round. "
         "The last columns count the traces in which the job with "
         "the most GPU time ran on the slow GPU, that is at more than "
         f"{SLOW:g} L on average. PAL's gain over packed depends on the place, too: "
@@ -141,7 +141,7 @@ def draws_table(bench: Bench, profile: Mapping[str, Timings], theirs: int) -> tu
     """Other draws of single runs, the per-GPU medians of two sites, and no variability."""
     sites = [bench.site(profile, "runs", seed) for seed in other_seeds(bench.size.draws, theirs)]
     found = bench.grid(f"{len(sites)} draws of single runs", sites, FOUR, BASE, every=2)
-    some: dict[str, SimCluster] = {
+    some: dict[str, SimulatedSite] = {
         "Longhorn, per-GPU medians": bench.site(bench.profile("longhorn")),
         "Frontera, per-GPU medians": bench.site(bench.profile("frontera")),
         "no variability (control)": bench.site(None),
@@ -167,7 +167,7 @@ def draws_table(bench: Bench, profile: Mapping[str, Timings], theirs: int) -> tu
     return table(heads, rows), paragraph(f"PAL's gain over packed: {'; '.join(said)}.")
 
 
-def sweep_table(bench: Bench, site: SimCluster) -> tuple[str, str]:
+def sweep_table(bench: Bench, site: SimulatedSite) -> tuple[str, str]:
     """Locality penalty 1..3."""
     penalties = bench.size.penalties
     sites = [penalised(site, p) for p in penalties]

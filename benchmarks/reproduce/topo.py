@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, percent, run, shared, table
+from topo_jobs import ProfileFile, read_profile, read_workload
 
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings
-from slurm_gpu_aware.simulator.simulated_site import synthetic_cluster
-from slurm_gpu_aware.simulator.topo_jobs import ProfileFile, read_profile, read_workload
+from slurm_gpu_aware.simulator.simulated_site import synthetic_site
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 MACHINE = "ibm-minsky-4xp100"
@@ -72,7 +71,7 @@ def settings(policy: str, profile: ProfileFile, *, backfill: bool) -> SimSetting
         policy_options=options,
         backfill=backfill,
         communication_share=0.0,
-        interference=Interference.of(profile.profile),
+        interference=profile.profile,
     )
 
 
@@ -100,7 +99,7 @@ HEADERS = (
 
 def prototype(trace: Trace, profile: ProfileFile, processes: int | None) -> tuple[str, str]:
     """One machine. topo-aware-p lets jobs behind a postponed one start: backfill."""
-    site = synthetic_cluster(1, machine_name=MACHINE)
+    site = synthetic_site(1, machine_name=MACHINE)
     cases = [(p, p == "topo-aware-p") for p in POLICIES] + [("pal+mapa", True)]
     runs = [Run(trace, site.cluster, {}, settings(p, profile, backfill=b)) for p, b in cases]
     results = dict(zip(cases, run("prototype", runs, processes), strict=True))
@@ -135,7 +134,7 @@ def larger(
     kinds += [(p, True) for p in ("best-fit", "topo-aware-p", "pal+mapa")]
     parts = []
     for trace, machines in cases:
-        site = synthetic_cluster(machines, machine_name=MACHINE)
+        site = synthetic_site(machines, machine_name=MACHINE)
         runs = [Run(trace, site.cluster, {}, settings(p, profile, backfill=b)) for p, b in kinds]
         results = dict(zip(kinds, run(trace.name, runs, processes), strict=True))
         base = results[kinds[0]]
@@ -188,7 +187,7 @@ def synthetic_profile() -> ProfileFile:
     for job, alone in solo.items():
         for other in solo:
             together[job, other] = alone * 1.2
-    return ProfileFile(InterferenceProfile(solo, together), across, 0, ())
+    return ProfileFile(InterferenceProfile(solo, together), across)
 
 
 def synthetic_jobs(count: int, gap: float, profile: ProfileFile) -> Trace:

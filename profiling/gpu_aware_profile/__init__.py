@@ -1,7 +1,7 @@
-"""Measures GPUs: identity, links, clocks and timings of a node, for a whole cluster.
+"""Measurement of GPUs: identity, links, clocks and timings of the nodes of a cluster.
 
 ``timing``
-    Timing backends: who measures how long a GPU takes for a class.
+    Timing backends: they measure how long a GPU takes for a class.
 ``node``
     One node's probe: NVML and a timing backend in, a report out.
 ``sweep``

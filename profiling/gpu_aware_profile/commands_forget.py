@@ -1,4 +1,4 @@
-"""``gpu-aware-profile forget``: take GPUs, nodes and level times out of the store."""
+"""``gpu-aware-profile forget``: removes GPUs, nodes and level times from the store."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def forget(
     """
     if not gpus and not classes:
         raise click.UsageError("name a NODE, a GPU as NODE:INDEX, or --levels CLASS")
-    from gpu_aware_profile.opening import written
     from gpu_aware_profile.scoring import recompute_scores
+    from gpu_aware_profile.writable_store import writable_store
     from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.inventory import forget_gpus, forget_levels
@@ -62,7 +62,7 @@ def forget(
     config = load_config(config_path)
     path = store_path or config.store.path
     open_store(path, readonly=True).close()  # a mistyped path must not become an empty store
-    with written(path, config) as store:
+    with writable_store(path, config) as store:
         with store.write():
             removed = sum(forget_gpus(store, node, slot) for node, slot in gpus)
             times = sum(forget_levels(store, name) for name in dict.fromkeys(classes))

@@ -19,18 +19,13 @@ from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
     from gpu_aware_profile.sweep import Outcome, SweepSettings, Target
-    from gpu_aware_profile.sweep_notes import Scope, SweepNotes
+    from gpu_aware_profile.sweep_progress import Scope, SweepProgress
     from slurm_gpu_aware.variability.outliers import Outlier
 
 __all__ = ["sweep"]
 
 PARTLY = 3
 """Exit code of a sweep that left nodes out."""
-
-_REMEMBERED = (
-    *("jobs", "time_limit", "wait", "classes", "backend", "repeats", "srun_option", "command"),
-)
-"""Parameters that a sweep which goes on takes from its beginning."""
 
 
 @click.command()
@@ -73,19 +68,13 @@ _REMEMBERED = (
 @click.pass_context
 def sweep(
     context: click.Context,
+    /,
     store_path: Path | None,
     config_path: str | None,
     nodes: tuple[str, ...],
     resume: str | None,
-    jobs: int,
-    time_limit: float,
-    wait: float,
-    classes: tuple[str, ...],
-    backend: str | None,
-    repeats: int,
-    srun_option: tuple[str, ...],
-    command: str,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Probe every GPU node through Slurm and store the results and the new scores.
 
@@ -105,45 +94,37 @@ def sweep(
       gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
       gpu-aware-profile sweep --resume 20260102T030405
     """
-    from gpu_aware_profile.opening import written
     from gpu_aware_profile.scoring import recompute_scores, stored_outliers
     from gpu_aware_profile.sweep import Sweep
-    from gpu_aware_profile.sweep_notes import SweepNotes
+    from gpu_aware_profile.sweep_progress import SweepProgress
+    from gpu_aware_profile.writable_store import writable_store
     from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.ingest import ingest_report
 
     config = load_config(config_path)
     path = store_path if store_path is not None else config.store.path
-    sweep_id = resume or time.strftime("%Y%m%dT%H%M%S")
-    notes = SweepNotes(path.parent / "sweeps", sweep_id)
-    given = {name: context.params[name] for name in _REMEMBERED}
+    progress = SweepProgress(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
     if resume is not None:
-        _check_resume(notes, resume)
-        given = _as_before(context, notes.scope().options, given)
-    settings = _settings(sweep_id, given)
-    scope, targets, outcomes = _plan(notes, nodes, given, resume=resume is not None)
-    done = notes.done()
+        _check_resume(progress, resume)
+        given = _as_before(context, progress.scope().options, given)
+    settings = _settings(progress.sweep_id, given)
+    scope, targets, outcomes = _plan(progress, nodes, given, resume=resume is not None)
+    done = progress.done()
     left = [target for target in targets if target.node not in done]
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
-    _announce(sweep_id, len(left), len(done), notes, resume)
-    again = _go_on(sweep_id, store_path, config_path)
+    _announce(len(left), len(done), progress, resume)
+    again = _go_on(progress.sweep_id, store_path, config_path)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # no probe may outlive us
-    with written(path, config) as store:
-        notes.begin(scope)
+    with writable_store(path, config) as store:
+        progress.begin(scope)
         running = Sweep(settings, lambda report: ingest_report(store, report))
         try:
-            for outcome in _shown(running.run(left), len(left)):
-                outcomes.append(outcome)
-                if outcome.state == "done":
-                    notes.note(outcome.node)
-        except KeyboardInterrupt:
-            say(f"go on with: {again}")
-            raise
+            outcomes += _noted(_shown(running.run(left), len(left)), progress, again)
         finally:
-            if notes.done():
+            if progress.done():
                 recompute_scores(store, config.site.classes)
-        far = [o for o in stored_outliers(store) if o.node in notes.done()]
-    _finish(outcomes, far, notes, scope, again, as_json)
+        far = [o for o in stored_outliers(store) if o.node in progress.done()]
+    _finish(outcomes, far, progress, scope, again, as_json)
 
 
 def _as_before(
@@ -179,33 +160,33 @@ def _settings(sweep_id: str, given: Mapping[str, Any]) -> SweepSettings:
         raise click.UsageError(str(exc)) from None
 
 
-def _check_resume(notes: SweepNotes, resume: str) -> None:
+def _check_resume(progress: SweepProgress, resume: str) -> None:
     from gpu_aware_profile.sweep import is_sweep_id
 
     if not is_sweep_id(resume):
         raise click.UsageError(f"{resume!r} is not a sweep id: letters, digits, - and _")
-    known = notes.unfinished()
+    known = progress.unfinished()
     if resume not in known:
         listed = ", ".join(known) or "none"
         raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
 
 
 def _plan(
-    notes: SweepNotes, nodes: tuple[str, ...], given: Mapping[str, Any], *, resume: bool
+    progress: SweepProgress, nodes: tuple[str, ...], given: Mapping[str, Any], *, resume: bool
 ) -> tuple[Scope, list[Target], list[Outcome]]:
-    """What the whole sweep is, and what of it shall be tried now or cannot be."""
+    """The whole sweep, the nodes to try now, and those that cannot be tried."""
     from gpu_aware_profile.sweep import Outcome, gpu_nodes
-    from gpu_aware_profile.sweep_notes import Scope
+    from gpu_aware_profile.sweep_progress import Scope
 
     targets, skipped = gpu_nodes()
     known = [t.node for t in targets] + [o.node for o in skipped]
     if not known:
         raise SourceError("Slurm knows no node with GPUs; check GresTypes and Gres= in slurm.conf")
-    names = notes.scope().nodes if resume else tuple(known)
+    names = progress.scope().nodes if resume else tuple(known)
     unknown = [name for name in nodes if name not in names]
     if unknown:
         listed = ", ".join(names[:20]) or "none"
-        of = f"sweep {notes.sweep_id}; its nodes" if resume else "this cluster; GPU nodes"
+        of = f"sweep {progress.sweep_id}; its nodes" if resume else "this cluster; GPU nodes"
         raise SourceError(f"{unknown[0]!r} is not a GPU node of {of}: {listed}")
     wanted = nodes or names
     gone = [Outcome(n, "skipped", "Slurm has no such GPU node") for n in wanted if n not in known]
@@ -231,10 +212,24 @@ def _go_on(sweep_id: str, store_path: Path | None, config_path: str | None) -> s
     return shlex.join(words)
 
 
-def _announce(sweep_id: str, left: int, done: int, notes: SweepNotes, resume: str | None) -> None:
+def _noted(outcomes: Iterable[Outcome], progress: SweepProgress, again: str) -> list[Outcome]:
+    """All outcomes; each node that is done is noted at once."""
+    found: list[Outcome] = []
+    try:
+        for outcome in outcomes:
+            found.append(outcome)
+            if outcome.state == "done":
+                progress.note(outcome.node)
+    except KeyboardInterrupt:
+        say(f"go on with: {again}")
+        raise
+    return found
+
+
+def _announce(left: int, done: int, progress: SweepProgress, resume: str | None) -> None:
     already = f", {done} done before" if done else ""
-    say(f"sweep {sweep_id}: {left} nodes to probe{already}")
-    others = [name for name in notes.unfinished() if name != sweep_id]
+    say(f"sweep {progress.sweep_id}: {left} nodes to probe{already}")
+    others = [name for name in progress.unfinished() if name != progress.sweep_id]
     if others and resume is None:
         say(f"unfinished: {', '.join(others)} (--resume ID goes on with one)")
 
@@ -265,7 +260,7 @@ def _line(outcome: Outcome) -> str:
 def _finish(
     outcomes: list[Outcome],
     far: list[Outlier],
-    notes: SweepNotes,
+    progress: SweepProgress,
     scope: Scope,
     again: str,
     as_json: bool,
@@ -273,13 +268,15 @@ def _finish(
     from slurm_gpu_aware.variability.outliers import outlier_sentences
 
     outcomes.sort(key=lambda outcome: outcome.node)
-    complete = set(scope.nodes) <= notes.done()
+    complete = set(scope.nodes) <= progress.done()
     if complete:
-        notes.finish()
+        progress.finish()
     if as_json:
         rows = [vars(outcome) for outcome in outcomes]
         slow = [one._asdict() for one in far]
-        print_json({"sweep": notes.sweep_id, "complete": complete, "nodes": rows, "outliers": slow})
+        print_json(
+            {"sweep": progress.sweep_id, "complete": complete, "nodes": rows, "outliers": slow}
+        )
     else:
         headers = ["node", "state", "GPUs", "timings", "faults", "s", "reason"]
         cells = [

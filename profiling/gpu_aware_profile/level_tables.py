@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import csv
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import IO, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import click
 
 from gpu_aware_profile.import_file import LEVEL_COLUMNS
-from slurm_gpu_aware.cli.output import table
+from gpu_aware_profile.tables import records, write_csv
+from slurm_gpu_aware.cli.output import print_json, table
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import (
     LevelPenalties,
     LevelTime,
@@ -16,15 +22,17 @@ from slurm_gpu_aware.model.penalties import (
     level_ratios,
     reference_of,
 )
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.levels import level_times
 
 __all__ = [
     "PenaltyRow",
     "hidden",
-    "penalty_records",
+    "penalties_of",
     "penalty_rows",
     "penalty_table",
+    "show_levels",
     "write_levels_csv",
-    "write_penalties_csv",
 ]
 
 
@@ -48,10 +56,8 @@ class PenaltyRow:
 
 def write_levels_csv(stream: IO[str], times: Sequence[LevelTime]) -> None:
     """Write times so that ``import`` reads them again without loss."""
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*LEVEL_COLUMNS, "model"))
-    for time in times:
-        writer.writerow((time.app_class, time.level, repr(time.value_ms), time.model))
+    rows = ((t.app_class, t.level, repr(t.value_ms), t.model) for t in times)
+    write_csv(stream, (*LEVEL_COLUMNS, "model"), rows)
 
 
 def penalty_rows(
@@ -102,23 +108,6 @@ def penalty_table(rows: Sequence[PenaltyRow]) -> str:
     )
 
 
-def penalty_records(rows: Sequence[PenaltyRow]) -> list[dict[str, Any]]:
-    """For JSON and CSV; ``class`` as everywhere else."""
-    return [
-        {("class" if key == "app_class" else key): value for key, value in asdict(r).items()}
-        for r in rows
-    ]
-
-
-def write_penalties_csv(stream: IO[str], rows: Sequence[PenaltyRow]) -> None:
-    """Write what ``show --levels`` shows."""
-    writer = csv.writer(stream, lineterminator="\n")
-    records = penalty_records(rows)
-    if records:
-        writer.writerow(records[0])
-        writer.writerows(["" if v is None else v for v in r.values()] for r in records)
-
-
 def hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
     """Measured penalties that do not count as they were measured, in a sentence each."""
     found = []
@@ -129,3 +118,30 @@ def hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
                 what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
                 found.append(f"class {app_class}, level {level}: {what}")
     return found
+
+
+def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list[PenaltyRow]:
+    """L of the site's classes (of ``only`` these), and what was measured of them.
+
+    Raises StoreError naming the known classes if one is not.
+    """
+    known = config.site.classes
+    for name in only:
+        if name not in known:
+            raise StoreError(f"class {name!r} is not one of {', '.join(known)}")
+    times = level_times(store)
+    penalties = config.placement.penalties_with(level_ratios(times))
+    return penalty_rows(times, penalties, [name for name in known if not only or name in only])
+
+
+def show_levels(
+    path: Path, rows: Sequence[PenaltyRow], *, as_json: bool = False, as_csv: bool = False
+) -> None:
+    """``show --levels``."""
+    if as_json:
+        print_json({"store": str(path), "penalties": records(rows)})
+    elif as_csv:
+        if found := records(rows):
+            write_csv(sys.stdout, list(found[0]), (record.values() for record in found))
+    else:
+        click.echo(penalty_table(rows))

@@ -1,6 +1,6 @@
 """Probe of one node: identity, links, clocks and timings of its GPUs.
 
-The report's schema is ``gpu-aware-probe/1``. A call that fails costs what it would have told and
+The report's schema is ``gpu-aware-probe/1``. A call that fails costs its own answer and
 nothing else: the GPU that fell off the bus is named in ``errors``, the others are reported.
 """
 
@@ -121,7 +121,7 @@ def _gpus(nvml: Nvml, faults: Faults) -> list[_Found]:
 
 
 def _name_the_missing(unopened: Faults, seen: list[int | None]) -> None:
-    """A GPU without a handle cannot tell its minor number; it is clear if only one is missing."""
+    """A GPU without a handle has no minor number; it is clear if only one is missing."""
     known = {index for index in seen if index is not None}
     missing = set(range(len(known) + len(unopened))) - known
     if len(unopened) == 1 and len(missing) == 1:

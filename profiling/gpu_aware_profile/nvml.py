@@ -1,4 +1,4 @@
-"""NVIDIA's management library, typed, for reading: the only place that calls ``pynvml``.
+"""Typed, reading access to NVIDIA's management library; the only module that calls ``pynvml``.
 
 ``pynvml`` comes from the distribution ``nvidia-ml-py`` (extra ``gpu``) and is imported when the
 first :class:`Nvml` is opened: commands that find nothing to do never pay for it. Setting clocks is
@@ -36,7 +36,7 @@ class NvmlError(SourceError):
     """A call to NVML failed.
 
     ``call`` is NVML's function, ``reason`` NVML's own words, ``code`` its number (None: the Python
-    package is missing). ``unsupported`` tells "this GPU cannot do that" from real failures.
+    package is missing). ``unsupported`` separates "this GPU cannot do that" from real failures.
     """
 
     NOT_SUPPORTED = frozenset({3, 13, 26})
@@ -151,7 +151,7 @@ def _words(error: Any) -> str:
 class Device:
     """One GPU. Every method asks the driver again and raises NvmlError if it refuses.
 
-    Methods that return None mean: this GPU or driver cannot tell.
+    Methods that return None mean: this GPU or driver does not say.
     """
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
@@ -221,10 +221,6 @@ class Device:
     def temperature_c(self) -> int | None:
         """Temperature of the chip. Units: degrees C."""
         return _whole(self._maybe("nvmlDeviceGetTemperature", 0))
-
-    def processes(self) -> list[int]:
-        """Process ids that compute on the GPU now."""
-        return [int(p.pid) for p in self._maybe("nvmlDeviceGetComputeRunningProcesses") or ()]
 
     def pcie_gbps(self) -> float | None:
         """Nominal bandwidth of the GPU's own PCIe link, one direction. Units: GB/s."""

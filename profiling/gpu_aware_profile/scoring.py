@@ -8,7 +8,7 @@ from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.inventory import unseen_gpus
 from slurm_gpu_aware.store.profiles import put_scores, score_reference
-from slurm_gpu_aware.store.timings import newest_runs, warn_of_bad_timings
+from slurm_gpu_aware.store.timings import newest_runs
 from slurm_gpu_aware.variability.gpu_scores import REFERENCES, median_runs, scores_of_gpus
 from slurm_gpu_aware.variability.outliers import Outlier, outliers
 
@@ -34,12 +34,10 @@ def recompute_scores(
 
     Notes
     -----
-    The computation holds no lock, unless the caller has begun to write. Timings that cannot be
-    times are left out, with a warning.
+    The computation holds no lock, unless the caller has begun to write.
     """
     if reference is not None and reference not in REFERENCES:
         raise ValueError(f"unknown reference {reference!r}; known: {', '.join(REFERENCES)}")
-    warn_of_bad_timings(store)
     timings = newest_timings(store)
     chosen = reference or score_reference(store) or REFERENCES[0]
     unseen = unseen_gpus(store, (timing[:2] for timing in timings))

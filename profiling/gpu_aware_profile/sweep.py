@@ -1,4 +1,4 @@
-"""The probe on every GPU node of a cluster, run by Slurm itself.
+"""Sweep: the probe on every GPU node of a cluster, run by Slurm itself.
 
 One ``srun`` per node (exclusive, so that nothing disturbs the timings), a bounded number at a
 time. Threads wait for the probes, but the caller's thread alone merges reports: the store has one
@@ -243,7 +243,7 @@ class Sweep:
         return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
     def _cancel(self, node: str, process: subprocess.Popen[bytes]) -> None:
-        """Cancel the job by its name, then end ``srun`` whatever that did."""
+        """Cancel the job by its name, then end ``srun`` in any case."""
         try:
             run_command(["scancel", "--me", f"--name={self.settings.job_name(node)}"], 20.0)
         except SourceError:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gpu_aware_profile.import_file import TIMING_COLUMNS
-from gpu_aware_profile.scoring import newest_timings
 from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.model.profile import Fault, GpuScore, GpuTiming
 from slurm_gpu_aware.store.database import Store
@@ -17,15 +16,19 @@ from slurm_gpu_aware.store.levels import level_times
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.time_text import age
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 __all__ = [
     "ClassSummary",
     "everything",
     "fault_table",
+    "records",
     "score_records",
     "score_table",
     "summarise",
-    "summary_records",
     "summary_table",
+    "write_csv",
     "write_scores_csv",
     "write_timings_csv",
 ]
@@ -52,21 +55,31 @@ class ClassSummary:
     """Unix time of the oldest timing in use."""
 
 
+def write_csv(stream: IO[str], columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a CSV that the reader of ``import`` takes."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+
+
 def write_timings_csv(stream: IO[str], timings: Sequence[GpuTiming]) -> None:
     """Write timings so that ``import`` reads them again without loss."""
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(TIMING_COLUMNS)
-    for t in timings:
-        writer.writerow((t.slot, t.node, t.app_class, repr(t.value_ms)))
+    rows = ((t.slot, t.node, t.app_class, repr(t.value_ms)) for t in timings)
+    write_csv(stream, TIMING_COLUMNS, rows)
 
 
 def write_scores_csv(stream: IO[str], rows: Sequence[GpuScore]) -> None:
     """Write what ``show`` shows; ``import`` can read it, too (its timings)."""
-    writer = csv.writer(stream, lineterminator="\n")
-    records = score_records(rows)
-    names = list(records[0]) if records else list(TIMING_COLUMNS)
-    writer.writerow(names)
-    writer.writerows([record[name] for name in names] for record in records)
+    found = score_records(rows)
+    write_csv(stream, list(found[0]) if found else TIMING_COLUMNS, (r.values() for r in found))
+
+
+def records(rows: Sequence[DataclassInstance]) -> list[dict[str, Any]]:
+    """One flat record per row, for JSON and CSV; ``class`` instead of ``app_class``."""
+    return [
+        {("class" if key == "app_class" else key): value for key, value in asdict(row).items()}
+        for row in rows
+    ]
 
 
 def score_records(rows: Sequence[GpuScore]) -> list[dict[str, Any]]:
@@ -91,6 +104,8 @@ def score_records(rows: Sequence[GpuScore]) -> list[dict[str, Any]]:
 
 def everything(store: Store) -> dict[str, Any]:
     """The whole profile, JSON-able: GPUs, links, timings, scores, times per level."""
+    from gpu_aware_profile.scoring import newest_timings  # NumPy: show is quicker without
+
     profile = load_profile(store)
     return {
         "schema": "gpu-aware-profile/1",
@@ -178,14 +193,6 @@ def fault_table(faults: Mapping[str, Sequence[Fault]]) -> str:
         [(node, f.slot, f.call, f.error) for node, found in faults.items() for f in found],
         right=("GPU",),
     )
-
-
-def summary_records(summaries: Sequence[ClassSummary]) -> list[dict[str, Any]]:
-    """For JSON; ``class`` as everywhere else."""
-    return [
-        {("class" if key == "app_class" else key): value for key, value in asdict(s).items()}
-        for s in summaries
-    ]
 
 
 def _summary(app_class: str, model: str, rows: Sequence[GpuScore]) -> ClassSummary:

@@ -35,7 +35,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a backend needs to find the GPU that it shall measure."""
+    """What a backend needs to find a GPU."""
 
     index: int
     """Minor number of ``/dev/nvidiaN`` = Slurm's IDX."""
@@ -69,7 +69,7 @@ class FakeTiming:
     """Times of the fake GPUs, from the file that drives the fake NVML library.
 
     A sample is ``base_ms`` of the class times the GPU's slowness times seeded noise: the same
-    machine always gives the same samples, whatever was measured before.
+    machine always gives the same samples.
     """
 
     name = "fake"

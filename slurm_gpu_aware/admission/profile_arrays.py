@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph, Link
-from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.profile import Link, Profile
 
 __all__ = ["Measured", "measured"]
 

@@ -156,9 +156,9 @@ def build_cluster(
     slots_of = [max(slots, default=-1) + 1 for slots, _ in known]
     told = measured(profile, [node.name for node in here], slots_of, classes)
     asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
-    return Cluster(
-        nodes=tuple(node.name for node in here),
-        exists=exists,
+    return Cluster.build(
+        [node.name for node in here],
+        exists,
         free=free,
         scores=told.scores,
         levels=build_levels(

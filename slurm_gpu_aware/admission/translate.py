@@ -89,7 +89,8 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     partitions = open_partitions(job, context)
     for partition in partitions:
         try:
-            request = _in_partition(job, original, form, context, partition)
+            request = _in_partition(gated, form, context, partition)
+            _check(request, gated, form, context, partition)
         except CannotPlanError as exc:
             failed.append(exc)
             continue
@@ -103,13 +104,10 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
 
 
 def _in_partition(
-    job: SlurmJob,
-    original: OriginalRequest,
-    form: Form,
-    context: AdmissionContext,
-    partition: SlurmPartition,
+    gated: GatedJob, form: Form, context: AdmissionContext, partition: SlurmPartition
 ) -> Request:
     """The request as one of the job's partitions bounds it. Raises CannotPlanError."""
+    job, original = gated.job, gated.original
     hints = hints_of(job, context.config)
     app_class = class_of(job, context.config)
     limit_s = _time_limit(job, partition)
@@ -163,8 +161,19 @@ def _in_partition(
     asked = original.nodes if form.kind == "node" else None
     if (kept := together(request, asked, partition, context)) is not None:
         request = replace(request, node_groups=kept)
+    return bind(request, original, form) if is_bound(job, context.slurm) else request
+
+
+def _check(
+    request: Request,
+    gated: GatedJob,
+    form: Form,
+    context: AdmissionContext,
+    partition: SlurmPartition,
+) -> None:
+    """Whether it can be told to Slurm, and fits there. Raises CannotPlanError."""
+    job, original = gated.job, gated.original
     if is_bound(job, context.slurm):
-        request = bind(request, original, form)
         check_binding(request, context)
     if needs_both_kinds(request, context.cluster):
         raise CannotPlanError(
@@ -175,7 +184,6 @@ def _in_partition(
     _check_time_min(job, original, context, partition, request)
     if (cpus := default_cpus(job, request, context)) is not None:
         check_default_cpus(original, form, cpus, request)
-    return request
 
 
 def _check_threads(job: SlurmJob, allowed: BoolArray, context: AdmissionContext) -> None:

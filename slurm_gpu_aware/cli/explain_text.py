@@ -176,13 +176,15 @@ def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 def _decision_text(d: Mapping[str, Any]) -> str:
     where = place_text(d["nodes"], d["slots"], d["exact"])
-    why = dict(d["why"])
+    why = {name: value for name, value in d["why"].items() if name != "penalty_from"}
     entries: list[tuple[str, object]] = [
         *_asked(d),
         ("decided", f"{stamp(d['decided_at'])}, took {age(d['took_ms'] / 1000)}"),
         ("policy", d["policy"]),
         ("chosen", where + ("" if d["exact"] else " (Slurm picks the GPUs)")),
-        ("slowdown", f"{d['slowdown']:.3f} predicted (level {d['level']}, V {d['score']:.3f})"),
+        ("slowdown", f"{d['slowdown']:.3f} predicted"),
+        ("locality", _locality(d)),
+        ("score", f"V {d['score']:.3f}, of the slowest GPU"),
         ("clock", f"{d['clock_mhz']} MHz" if d["clock_mhz"] else "default"),
     ]
     if d["victims"]:
@@ -199,6 +201,13 @@ def _decision_text(d: Mapping[str, Any]) -> str:
         else:
             entries.append((title, short(value)))
     return "\n\n".join([pairs(entries), *blocks])
+
+
+def _locality(d: Mapping[str, Any]) -> str:
+    """``L 1.5 (level cluster, measured)``."""
+    source = d["why"].get("penalty_from")
+    words = f"level {d['level']}" + (f", {source}" if source else "")
+    return f"L {d['slowdown'] / d['score']:.4g} ({words})" if d["score"] else words
 
 
 def _earlier_text(decisions: Sequence[Mapping[str, Any]]) -> str:

@@ -1,7 +1,7 @@
-"""The picture of ``gpu-aware place``: link graphs of the chosen nodes with the chosen GPUs.
+"""Picture of ``gpu-aware place``: link graphs of the chosen nodes with the chosen GPUs.
 
-Readable without colour: chosen GPUs are filled and bold, busy ones hatched, and the width of a
-line is the bandwidth of the link.
+It reads without colour: chosen GPUs are filled and bold, busy ones hatched, and the width of a line
+is the bandwidth of the link.
 """
 
 from __future__ import annotations
@@ -14,18 +14,26 @@ from typing import TYPE_CHECKING, Any
 from slurm_gpu_aware.errors import SourceError, not_installed
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.cluster_options import Answer
     from slurm_gpu_aware.model.cluster import Cluster
     from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+    from slurm_gpu_aware.planning.answer import Answer
 
 __all__ = ["draw"]
 
 _SIZE = 3.4
 _MOST_PANELS = 12
-_CHOSEN, _FREE, _BUSY = "#1f5fa8", "#ffffff", "#d9d9d9"
+_CHOSEN, _GREY = "#1f5fa8", "#b5b5b5"
+_GPU: dict[str, dict[str, Any]] = {
+    "chosen": {"facecolor": _CHOSEN, "edgecolor": "black", "linewidth": 2.0},
+    "free": {"facecolor": "#ffffff", "edgecolor": "black"},
+    "busy": {"facecolor": "#d9d9d9", "edgecolor": "black", "hatch": "////"},
+}
+"""State of a GPU -> how its circle is drawn."""
 _NODE_RADIUS = 0.15
 _MOST_WIDE_LINKS = 60
+_CENTRED = {"ha": "center", "va": "center"}
 _LABEL = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+_ON_BUSY = {"boxstyle": "round,pad=0.1", "facecolor": "#d9d9d9", "edgecolor": "none"}
 
 
 def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
@@ -115,7 +123,7 @@ def _links(
     used: Sequence[tuple[int, int]],
     at: dict[int, tuple[float, float]],
 ) -> None:
-    """NVLinks of the node as lines, and what the job uses, with its bandwidth."""
+    """NVLinks of the node as lines, and the links that the job uses with their bandwidth."""
     widest = float(graph.gbps.max()) or 1.0
     pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
     # Behind a switch every pair is joined: thin lines, or they hide everything.
@@ -131,56 +139,29 @@ def _links(
             [at[a][1], at[b][1]],
             linewidth=0.4 + (4.4 if inside else scale) * gbps / widest,
             linestyle="-" if nvlink else ":",
-            color=_CHOSEN if inside else "#b5b5b5",
+            color=_CHOSEN if inside else _GREY,
             zorder=2 if inside else 1,
         )
         if inside:
-            _label(panel, at[a], at[b], f"{gbps:.0f}")
-
-
-def _label(panel: Any, a: tuple[float, float], b: tuple[float, float], text: str) -> None:
-    # Off the middle, where the diagonals of a circle all cross.
-    x, y = a[0] * 0.62 + b[0] * 0.38, a[1] * 0.62 + b[1] * 0.38
-    panel.text(
-        x,
-        y,
-        text,
-        fontsize=7,
-        ha="center",
-        va="center",
-        zorder=5,
-        bbox=_LABEL,
-    )
+            # Off the middle, where the diagonals of a circle all cross.
+            x, y = (0.62 * at[a][i] + 0.38 * at[b][i] for i in (0, 1))
+            panel.text(x, y, f"{gbps:.0f}", fontsize=7, zorder=5, bbox=_LABEL, **_CENTRED)
 
 
 def _gpu(panel: Any, at: tuple[float, float], slot: int, state: str, radius: float) -> None:
     from matplotlib.patches import Circle
 
-    chosen, busy = state == "chosen", state == "busy"
-    face = _CHOSEN if chosen else _BUSY if busy else _FREE
-    panel.add_patch(
-        Circle(
-            at,
-            radius,
-            facecolor=face,
-            edgecolor="black",
-            linewidth=2.0 if chosen else 1.0,
-            hatch="////" if busy else None,
-            zorder=3,
-        )
-    )
+    chosen = state == "chosen"
+    panel.add_patch(Circle(at, radius, zorder=3, **_GPU[state]))
     panel.text(
         *at,
         str(slot),
-        ha="center",
-        va="center",
         zorder=4,
         fontsize=9 if radius >= _NODE_RADIUS else 7,
         color="white" if chosen else "black",
         fontweight="bold" if chosen else "normal",
-        bbox={"boxstyle": "round,pad=0.1", "facecolor": _BUSY, "edgecolor": "none"}
-        if busy
-        else None,
+        bbox=_ON_BUSY if state == "busy" else None,
+        **_CENTRED,
     )
 
 
@@ -188,13 +169,10 @@ def _legend() -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    words = {"chosen": "chosen GPU", "free": "free GPU", "busy": "GPU in use"}
     return [
-        Patch(facecolor=_CHOSEN, edgecolor="black", linewidth=2, label="chosen GPU"),
-        Patch(facecolor=_FREE, edgecolor="black", label="free GPU"),
-        Patch(facecolor=_BUSY, edgecolor="black", hatch="////", label="GPU in use"),
+        *(Patch(label=words[state], **_GPU[state]) for state in words),
         Line2D([], [], color=_CHOSEN, linewidth=3, label="link that the job uses (GB/s)"),
-        Line2D([], [], color="#b5b5b5", linewidth=3, label="other NVLink"),
-        Line2D(
-            [], [], color=_CHOSEN, linewidth=1, linestyle=":", label="the same through PCIe or host"
-        ),
+        Line2D([], [], color=_GREY, linewidth=3, label="other NVLink"),
+        Line2D([], [], color=_CHOSEN, linestyle=":", label="the same through PCIe or host"),
     ]

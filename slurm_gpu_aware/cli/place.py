@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +14,10 @@ from slurm_gpu_aware.cli.output import json_option, paragraph, print_json, say, 
 from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.cluster_options import Answer
     from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.model.cluster import Cluster
     from slurm_gpu_aware.model.request import Request
+    from slurm_gpu_aware.planning.answer import Answer
 
 __all__ = ["command"]
 
@@ -51,22 +51,7 @@ NOTHING_FITS = 1
 )
 @json_option
 @pass_context
-def command(
-    context: Context,
-    gpus: int,
-    nodes: int | None,
-    app_class: str | None,
-    bw: str | None,
-    pattern: str,
-    gpu_model: str | None,
-    policy: str | None,
-    compare: str | None,
-    machine: str | None,
-    count: int,
-    busy: tuple[str, ...],
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def command(context: Context, /, **given: Any) -> None:
     """Ask policies where a job would go on the profiled cluster, all idle but for --busy.
 
     Shows locality level, worst score V, predicted slowdown, and the bandwidths inside nodes (GB/s):
@@ -79,71 +64,62 @@ def command(
       gpu-aware place --gpus 4 --class A --compare packed,pm-first
       gpu-aware place -g 3 --bw high --machine dgx-1-v100 --busy n1:0 --plot place.png
     """
-    from slurm_gpu_aware.cli import cluster_options as given
+    from slurm_gpu_aware.cli.cluster_options import mark_busy
+    from slurm_gpu_aware.planning.answer import ask_policy
     from slurm_gpu_aware.selector.policy_options import policy_options
-    from slurm_gpu_aware.topology.patterns import parse_pattern
 
     config = context.config(check_policies=True)
-    parse_pattern(pattern)
-    cluster = given.mark_busy(_cluster(config, machine, count), busy)
-    request = _request(config, gpus, nodes, app_class, bw, pattern, gpu_model)
-    names = [policy or config.placement.policy, *_names(compare)]
+    request = _request(config, given)
+    cluster = mark_busy(_cluster(config, given["machine"], given["count"]), given["busy"])
+    compared = (name.strip() for name in (given["compare"] or "").split(","))
+    names = dict.fromkeys([given["policy"] or config.placement.policy, *filter(None, compared)])
     options = policy_options(config)
-    answers = [given.answer(n, request, cluster, options.get(n, {})) for n in dict.fromkeys(names)]
-    if as_json:
+    answers = [ask_policy(name, request, cluster, options.get(name, {})) for name in names]
+    if given["as_json"]:
         print_json({"cluster": _shape(cluster), "answers": [a.as_json() for a in answers]})
     else:
         click.echo(_text(answers))
-    if plot is not None:
-        _plot(plot, cluster, answers)
+    if given["plot"] is not None:
+        _plot(given["plot"], cluster, answers)
     if answers[0].assignment is None:
-        say(paragraph(_refusal(answers[0], gpus, cluster)))
+        say(paragraph(_refusal(answers[0], request.gpus, cluster)))
         raise click.exceptions.Exit(NOTHING_FITS)
 
 
-def _names(text: str | None) -> list[str]:
-    return [n.strip() for n in (text or "").split(",") if n.strip()]
-
-
 def _cluster(config: Config, machine: str | None, count: int) -> Cluster:
-    from slurm_gpu_aware.cli.cluster_options import given_cluster, stored_cluster
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.profiles import load_profile
+    if machine is None:
+        from slurm_gpu_aware.cli.cluster_options import stored_cluster
 
-    if machine is not None:
-        return given_cluster(machine, count, config)
-    with open_store(config.store.path, readonly=True) as store:
-        return stored_cluster(load_profile(store), config)
+        return stored_cluster(config)[0]
+    from slurm_gpu_aware.simulator.simulated_site import synthetic_site
+
+    return synthetic_site(count, machine_name=machine, penalties=config.placement.penalties).cluster
 
 
-def _request(
-    config: Config,
-    gpus: int,
-    nodes: int | None,
-    app_class: str | None,
-    bw: str | None,
-    pattern: str,
-    gpu_model: str | None,
-) -> Request:
+def _request(config: Config, given: Mapping[str, Any]) -> Request:
     from slurm_gpu_aware.model.request import Request
+    from slurm_gpu_aware.topology.patterns import parse_pattern
 
-    chosen = app_class or config.site.default_class
-    if chosen not in config.site.classes:
+    parse_pattern(given["pattern"])
+    gpus, nodes = given["gpus"], given["nodes"]
+    app_class = given["app_class"] or config.site.default_class
+    if app_class not in config.site.classes:
         known = ", ".join(config.site.classes)
-        raise RequestError(f"class {chosen!r} is not one of the site's: {known}")
-    sensitive = config.for_class(chosen).bandwidth_sensitive if bw is None else bw == "high"
+        raise RequestError(f"class {app_class!r} is not one of the site's: {known}")
     if nodes is not None and gpus % nodes:
         raise RequestError(f"{gpus} GPUs do not spread evenly over {nodes} nodes")
+    of_class = config.for_class(app_class)
+    bw = given["bw"]
     return Request(
         job_id="1",
         gpus=gpus,
         min_nodes=nodes or 1,
         max_nodes=nodes,
-        app_class=chosen,
-        bandwidth_sensitive=sensitive,
-        pattern=pattern,
-        gpu_model=gpu_model,
-        application=config.for_class(chosen).application,
+        app_class=app_class,
+        bandwidth_sensitive=of_class.bandwidth_sensitive if bw is None else bw == "high",
+        pattern=given["pattern"],
+        gpu_model=given["gpu_model"],
+        application=of_class.application,
     )
 
 
@@ -155,16 +131,14 @@ def _shape(cluster: Cluster) -> dict[str, int]:
     }
 
 
-def _shape_text(cluster: Cluster) -> str:
-    shape = _shape(cluster)
-    return f"{shape['nodes']} nodes with {shape['gpus']} GPUs, {shape['free']} of them free"
-
-
 def _refusal(first: Answer, gpus: int, cluster: Cluster) -> str:
     """Why there is no place, by the policy that was asked first."""
     what = "Postponed" if first.postponed else "Nothing fits"
-    asked = f"{gpus} GPU{'s' if gpus > 1 else ''} on {_shape_text(cluster)}"
-    return f"{what}: {asked}. {first.policy}: {first.reason}."
+    shape = _shape(cluster)
+    asked = (
+        f"{gpus} GPU{'s' if gpus > 1 else ''} on {shape['nodes']} nodes with {shape['gpus']} GPUs"
+    )
+    return f"{what}: {asked}, {shape['free']} of them free. {first.policy}: {first.reason}."
 
 
 def _text(answers: Sequence[Answer]) -> str:
@@ -210,7 +184,6 @@ def _plot(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
     from slurm_gpu_aware.cli.picture import draw
 
     placed = [a for a in answers if a.assignment is not None]
-    if not placed:
-        return
-    draw(path, cluster, placed)
-    say(f"wrote {path}")
+    if placed:
+        draw(path, cluster, placed)
+        say(f"wrote {path}")

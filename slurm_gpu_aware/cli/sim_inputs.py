@@ -1,41 +1,39 @@
-"""What ``gpu-aware simulate`` runs on: jobs, cluster and settings, from its options."""
+"""Inputs of ``gpu-aware simulate`` from its options: jobs, cluster and settings."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
+from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
-from slurm_gpu_aware.simulator.interference import Interference
+from slurm_gpu_aware.simulator.history import left_to_slurm, with_slots
 from slurm_gpu_aware.simulator.parallel import Run
-from slurm_gpu_aware.simulator.recorded import BASELINE, left_to_slurm, with_slots, with_work
-from slurm_gpu_aware.simulator.sacct_trace import SACCT_ENVIRONMENT, read_sacct, sacct_command
+from slurm_gpu_aware.simulator.recorded import BASELINE, with_work
+from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import (
-    SimCluster,
-    store_cluster,
-    synthetic_cluster,
+    SimulatedSite,
+    stored_site,
+    synthetic_site,
     with_scores,
 )
-from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
-from slurm_gpu_aware.simulator.topo_jobs import read_profile
 from slurm_gpu_aware.simulator.trace import Trace
-from slurm_gpu_aware.topology.locality import with_levels
+from slurm_gpu_aware.slurm.sacct import live_history
 
 __all__ = ["Inputs", "gather"]
 
-_SACCT_TIMEOUT_S = 600.0
 _LIVE_DAYS = 90
 Given = Mapping[str, Any]
 
@@ -45,7 +43,7 @@ class Inputs:
     """Everything that the runs need."""
 
     trace: Trace
-    site: SimCluster
+    site: SimulatedSite
     settings: tuple[SimSettings, ...]
     """One per policy."""
     recorded: Mapping[str, int]
@@ -63,37 +61,30 @@ def gather(config: Config, given: Given) -> Inputs:
     """
     names = list(given["policies"] or (BASELINE, config.placement.policy))
     if given["what_if"]:
-        # what Slurm does, so that a gain is told from what the model leaves out
-        names = [
-            BASELINE,
-            *(name for name in names if name not in (BASELINE, f"{BASELINE}:sticky")),
-        ]
-    classes = config.site.classes
-    trace = _trace(config, given)
-    profile = read_profile(given["profile"]).profile if given["profile"] else None
+        # as Slurm places, so that a gain is told from what the model leaves out
+        names = [BASELINE, *(n for n in names if n not in (BASELINE, f"{BASELINE}:sticky"))]
+    trace = _with_sensitivity(config, _trace(config, given))
+    profile = _interference(given["profile"]) if given["profile"] else None
     if given["interference"] and profile is None:
         raise RequestError("--interference needs --profile FILE.json with times side by side")
     backfill = given["backfill"]
+    classes = (*config.site.classes, *sorted({job.app_class for job in trace.jobs}))
     base = SimSettings(
         order=given["order"] or ("priority" if given["what_if"] else "fifo"),
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
         backfill_depth=PlanSettings().backfill_depth,
         migration_s=given["migration_s"],
-        classes=tuple(dict.fromkeys((*classes, *sorted({j.app_class for j in trace.jobs})))),
+        classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],
         variability=given["variability_effect"],
         communication_share=given["bandwidth_share"],
-        interference=Interference.of(profile) if given["interference"] and profile else None,
+        interference=profile if given["interference"] else None,
     )
+    offered = {"seed": given["seed"], **({"interference": profile} if profile else {})}
     site_options = policy_options(config)
-    settings = tuple(
-        _with_options(parse_policy(n, base), site_options, given["seed"], profile) for n in names
-    )
-    for one in settings:
-        make_policy(one.policy, one.policy_options)
+    settings = tuple(_with_options(parse_policy(n, base), site_options, offered) for n in names)
     site = _site(config, given)
-    trace = _with_sensitivity(config, trace)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
         trace = with_slots(trace, _ledger(config))
     trace = left_to_slurm(trace, site.cluster)
@@ -101,109 +92,80 @@ def gather(config: Config, given: Given) -> Inputs:
     return Inputs(trace, site, settings, recorded)
 
 
+def _interference(path: Path) -> InterferenceProfile:
+    profile, bad = read_interference(path)
+    if bad:
+        say(f"{path}: {len(bad)} entries left out, first: {bad[0]}")
+    return profile
+
+
 def _with_options(
     settings: SimSettings,
     site_options: Mapping[str, Mapping[str, Any]],
-    seed: int,
-    profile: InterferenceProfile | None,
+    offered: Mapping[str, Any],
 ) -> SimSettings:
-    """The run with its policy's options: the site's, the seed, the measured times side by side."""
-    offered: dict[str, Any] = {"seed": seed}
-    if profile is not None:
-        offered["interference"] = profile
+    """The run with its policy's options: the site's, and of those offered the ones it knows."""
     known = option_names(settings.policy)
-    usable = {k: v for k, v in offered.items() if k in known}
-    return replace(settings, policy_options={**site_options.get(settings.policy, {}), **usable})
+    usable = {name: value for name, value in offered.items() if name in known}
+    options = {**site_options.get(settings.policy, {}), **usable}
+    make_policy(settings.policy, options)  # raises for a bad name or value
+    return replace(settings, policy_options=options)
 
 
 def _with_sensitivity(config: Config, trace: Trace) -> Trace:
     """Jobs of classes that the site calls bandwidth sensitive are so, as live."""
     names = {name for name, entry in config.classes.items() if entry.bandwidth_sensitive}
-    if not names:
-        return trace
-    jobs = tuple(
-        replace(j, bandwidth_sensitive=True) if j.app_class in names else j for j in trace.jobs
+    jobs = (
+        replace(job, bandwidth_sensitive=True) if job.app_class in names else job
+        for job in trace.jobs
     )
-    return replace(trace, jobs=jobs)
+    return replace(trace, jobs=tuple(jobs)) if names else trace
 
 
 def _trace(config: Config, given: Given) -> Trace:
-    sources = [n for n in ("trace", "sacct", "synthetic") if given[n] is not None]
-    if given["what_if"] and not sources:
-        sources, given = ["sacct"], {**given, "sacct": "live"}
-    if len(sources) != 1:
+    chosen = {n: given[n] for n in ("trace", "sacct", "synthetic") if given[n] is not None}
+    if given["what_if"]:
+        chosen = chosen or {"sacct": "live"}
+    if len(chosen) != 1:
         raise RequestError("give one source of jobs: TRACE, --sacct FILE|live, or --synthetic JOBS")
-    if given["what_if"] and sources != ["sacct"]:
+    ((kind, source),) = chosen.items()
+    if given["what_if"] and kind != "sacct":
         raise RequestError("--what-if compares with what Slurm recorded: use it with --sacct")
-    site = config.site
-    if sources == ["synthetic"]:
-        return poisson_trace(
-            given["synthetic"], given["jobs_per_hour"], seed=given["seed"], classes=site.classes
-        )
-    if sources == ["trace"]:
-        return read_trace(
-            given["trace"],
-            class_column=given["class_column"],
-            default_class=site.default_class,
-            classes=site.classes,
-            profile=given["profile"],
-        )
-    days, text, now = given["days"], None, None
-    if given["sacct"] == "live":
-        days = days or _LIVE_DAYS
-        text, now = _live_history(days), time.time()
-    name = f"the last {days} days" if text is not None else given["sacct"]
-    return read_sacct(
-        name,
-        classes=site.classes,
-        default_class=site.default_class,
-        text=text,
-        now=now,
-        days=days,
-    )
+    known: dict[str, Any] = {
+        "classes": config.site.classes,
+        "default_class": config.site.default_class,
+    }
+    if kind == "synthetic":
+        rate, seed = given["jobs_per_hour"], given["seed"]
+        return poisson_trace(source, rate, seed=seed, classes=config.site.classes)
+    if kind == "trace":
+        return read_trace(source, class_column=given["class_column"], **known)
+    if source != "live":
+        return read_sacct(source, days=given["days"], **known)
+    days = given["days"] or _LIVE_DAYS
+    text, now = live_history(days), time.time()
+    return read_sacct(f"the last {days} days", text=text, now=now, days=days, **known)
 
 
-def _live_history(days: int) -> str:
-    argv = sacct_command(days)
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            env={**os.environ, **SACCT_ENVIRONMENT},
-            timeout=_SACCT_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise SourceError(
-            "sacct is not here: run this where Slurm's commands are, or give a saved file"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"sacct did not answer in {_SACCT_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise SourceError(f"sacct failed: {said or f'exit {done.returncode}'}")
-    return done.stdout.decode("utf-8", errors="replace")
-
-
-def _site(config: Config, given: Given) -> SimCluster:
+def _site(config: Config, given: Given) -> SimulatedSite:
     config = replace(config, placement=_placement(config, given["locality_penalty"]))
-    penalties = config.placement.penalties
     if given["nodes"] is not None:
-        site = synthetic_cluster(
+        site = synthetic_site(
             given["nodes"],
             given["gpus_per_node"],
             machine_name=given["machine"],
-            locality_penalty=penalties["cluster"],
+            penalties=config.placement.penalties,
             same_indices=not given["any_indices"],
         )
-        site = replace(site, cluster=with_levels(site.cluster, penalties))
     elif given["machine"] or given["gpus_per_node"]:
         raise RequestError("--machine and --gpus-per-node need --nodes N")
     else:
-        site = _stored(config, same_indices=not given["any_indices"])
+        from slurm_gpu_aware.cli.cluster_options import stored_cluster
+
+        cluster, stored = stored_cluster(config)
+        cluster = replace(cluster, same_indices=not given["any_indices"])
+        site = stored_site(cluster, stored.raw_scores)
     files = _variability(given["variability"])
-    if not files:
-        return site
     profile = {name: read_timings(path) for name, path in files.items()}
     for name, timings in profile.items():
         if timings.bad_rows:
@@ -212,8 +174,11 @@ def _site(config: Config, given: Given) -> SimCluster:
                 f"{files[name]}: {len(timings.bad_rows)} bad rows, first {lines}: "
                 f"{timings.bad_rows[0].reason}"
             )
-    draw = draw_scores(profile, site.cluster.exists, given["draw"], given["seed"])
-    return with_scores(site, draw)
+    if not profile:
+        return site
+    return with_scores(
+        site, draw_scores(profile, site.cluster.exists, given["draw"], given["seed"])
+    )
 
 
 def _placement(config: Config, penalty: float | None) -> PlacementConfig:
@@ -231,17 +196,6 @@ def _placement(config: Config, penalty: float | None) -> PlacementConfig:
                 "a tighter level"
             )
     return placement.with_across(penalty)
-
-
-def _stored(config: Config, *, same_indices: bool) -> SimCluster:
-    from slurm_gpu_aware.cli.cluster_options import stored_cluster
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.profiles import load_profile
-
-    with open_store(config.store.path, readonly=True) as store:
-        profile = load_profile(store)
-    cluster = stored_cluster(profile, config)
-    return store_cluster(replace(cluster, same_indices=same_indices), profile.raw_scores)
 
 
 def _ledger(config: Config) -> dict[str, dict[str, list[int]]]:

@@ -1,4 +1,4 @@
-"""What ``gpu-aware simulate`` says: bad rows, progress, the table, the JSON."""
+"""Texts of ``gpu-aware simulate``: bad rows, progress, the table, the JSON."""
 
 from __future__ import annotations
 
@@ -9,88 +9,64 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.cli.output import paragraph, say, table
 from slurm_gpu_aware.simulator.recorded import KNOWLEDGE, LIMITS, RECORDED
-from slurm_gpu_aware.simulator.result import ended_in_all
+from slurm_gpu_aware.simulator.report import calibration, counted
+from slurm_gpu_aware.simulator.result import compared, ended_in_all
 from slurm_gpu_aware.time_text import age
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.sim_inputs import Inputs
     from slurm_gpu_aware.simulator.result import Result
-    from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = [
-    "Progress",
-    "as_json",
-    "say_classes",
-    "say_never",
-    "say_peak",
-    "say_recorded",
-    "say_rows",
-    "table_text",
-]
+__all__ = ["Progress", "as_json", "say_inputs", "say_results", "table_text"]
 
 _MOST_ROWS = 20
-_RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s")
 
 
-def say_rows(trace: Trace) -> None:
-    """Tell on stderr what was not used, with line numbers and counts."""
-    for row in trace.bad_rows[:_MOST_ROWS]:
-        say(f"{trace.name}: {row.unit} {row.line}: {row.reason}")
-    if trace.bad_rows:
-        more = len(trace.bad_rows) - _MOST_ROWS
-        rest = f" (these are {_MOST_ROWS}; --json and --out list all)" if more > 0 else ""
-        rows = "1 bad row" if len(trace.bad_rows) == 1 else f"{len(trace.bad_rows)} bad rows"
-        say(f"{trace.name}: {rows} left out{rest}")
-    for reason, count in sorted(trace.skipped.items()):
-        say(f"{trace.name}: {count} job{'' if count == 1 else 's'} left out: {reason}")
+def say_inputs(inputs: Inputs, given: Collection[str]) -> None:
+    """Say on stderr which rows were left out, how work was found, which classes lack scores.
 
-
-def say_classes(inputs: Inputs, given: Collection[str]) -> None:
-    """Tell on stderr where classes of jobs and of scores do not meet.
-
-    ``given`` are the classes for which the user named a file.
+    ``given``: classes for which the user named a file of measured times.
     """
-    truth = inputs.site.truth
-    if not truth or not inputs.settings[0].variability:
-        return
-    name, jobs = inputs.trace.name, Counter(job.app_class for job in inputs.trace.jobs)
-    for kind in sorted(set(jobs) - set(truth)):
-        count = "1 job" if jobs[kind] == 1 else f"{jobs[kind]} jobs"
-        say(f"{name}: class {kind} ({count}) has no scores: all GPUs are equal to it")
-    unused = ", ".join(sorted(set(given) - set(jobs)))
-    if unused:
-        say(f"--variability {unused}: no job is of this class; another column? --class-column NAME")
-
-
-def say_recorded(inputs: Inputs) -> None:
-    """Tell on stderr how the work of recorded jobs was found, and who only holds GPUs."""
+    trace, name = inputs.trace, inputs.trace.name
+    for row in trace.bad_rows[:_MOST_ROWS]:
+        say(f"{name}: {row.unit} {row.line}: {row.reason}")
+    if trace.bad_rows:
+        more = len(trace.bad_rows) > _MOST_ROWS
+        rest = f" (these are {_MOST_ROWS}; --json and --out list all)" if more else ""
+        say(f"{name}: {counted(len(trace.bad_rows), 'bad row')} left out{rest}")
+    for reason, count in sorted(trace.skipped.items()):
+        say(f"{name}: {counted(count, 'job')} left out: {reason}")
     known = inputs.recorded
     if known:
         parts = [f"{known[how]} {words}" for how, words in KNOWLEDGE.items() if known.get(how)]
         say(f"recorded jobs: run time / slowdown where they ran is their work; {'; '.join(parts)}")
-    if inputs.trace.held:
-        count = len(inputs.trace.held)
-        jobs = "1 job holds its" if count == 1 else f"{count} jobs hold their"
-        say(f"{inputs.trace.name}: {jobs} recorded GPUs in every run without being compared")
+    if trace.background:
+        jobs = counted(len(trace.background), "job holds its", "jobs hold their")
+        say(f"{name}: {jobs} recorded GPUs in every run without being compared")
+    truth, classes = inputs.site.truth, Counter(job.app_class for job in trace.jobs)
+    if not truth or not inputs.settings[0].variability:
+        return
+    for kind in sorted(set(classes) - set(truth)):
+        jobs = counted(classes[kind], "job")
+        say(f"{name}: class {kind} ({jobs}) has no scores: all GPUs are equal to it")
+    if unused := ", ".join(sorted(set(given) - set(classes))):
+        say(f"--variability {unused}: no job is of this class; another column? --class-column NAME")
 
 
-def say_peak(result: Result) -> None:
-    """Tell if a record cannot be one of this cluster."""
-    peak = int(result.used_gpus.max())
-    if peak > result.total_gpus:
-        say(
-            f"{result.trace.name}: up to {peak} GPUs were in use at a time, this cluster has "
-            f"{result.total_gpus}: it is not the one of this history"
-        )
-
-
-def say_never(result: Result) -> None:
-    """Tell which jobs could never run on this cluster, and why."""
-    reasons = Counter(reason for _, reason in result.never)
-    for reason, count in reasons.most_common(_MOST_ROWS):
-        example = next(job for job, why in result.never if why == reason)
-        jobs = f"{count} job{'s' if count != 1 else ''}"
-        say(f"{result.settings.label}: {jobs} never ran, such as {example}: {reason}")
+def say_results(results: Sequence[Result]) -> None:
+    """Say on stderr which jobs could never run, and whether a record is one of another cluster."""
+    for result in results:
+        peak = int(result.used_gpus.max())
+        if result.recorded and peak > result.total_gpus:
+            say(
+                f"{result.trace.name}: up to {peak} GPUs were in use at a time, this cluster has "
+                f"{result.total_gpus}: it is not the one of this history"
+            )
+        reasons = Counter(reason for _, reason in result.never)
+        for reason, count in reasons.most_common(_MOST_ROWS):
+            example = next(job for job, why in result.never if why == reason)
+            jobs = counted(count, "job")
+            say(f"{result.settings.label}: {jobs} never ran, such as {example}: {reason}")
 
 
 class Progress:
@@ -121,7 +97,7 @@ class Progress:
             say(text)
 
     def done(self) -> None:
-        """All runs are at their end, also those with jobs that never ran: leave the line."""
+        """Show that all runs have ended, also those with jobs that never ran."""
         if not self._terminal:
             self.show([self._jobs] * len(self._labels))
         elif self._last >= 0:
@@ -130,34 +106,19 @@ class Progress:
 
 
 def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
-    """The output's JSON; ratios are those of each run to the first (less than 1 is better).
-
-    A record is no policy: it has a ratio to the first policy, too. Averages, percentiles and
-    makespan are those of the jobs that ended in every run.
-    """
-    runs: list[dict[str, Any]] = []
-    everywhere = ended_in_all(results)
-    first = next((r for r in results if not r.recorded), results[0]).summary(everywhere)
-    for result in results:
-        summary = result.summary(everywhere)
-        ratios = {
-            key: summary[key] / first[key]
-            for key in _RATIOS
-            if summary[key] is not None and first[key]
-        }
-        runs.append({**summary, "energy_kwh": None, "ratio_to_first": ratios})
+    """The output's JSON: inputs, settings, and a summary of each run (`result.compared`)."""
     trace, settings = inputs.trace, inputs.settings[0]
     return {
         "trace": trace.name,
         "cluster": inputs.site.label,
-        "runs": runs,
-        "compared_jobs": int(everywhere.sum()),
+        "runs": compared(results),
+        "compared_jobs": int(ended_in_all(results).sum()),
         "input": {
             "jobs": len(trace.jobs),
             "bad_rows": [{"line": row.line, "reason": row.reason} for row in trace.bad_rows],
             "skipped": dict(trace.skipped),
             "recorded": dict(inputs.recorded),
-            "held": len(trace.held),
+            "background": len(trace.background),
         },
         "limits": list(LIMITS) if any(result.recorded for result in results) else [],
         "site": inputs.site.as_json(),
@@ -174,41 +135,36 @@ def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
+_COLUMNS = ("avg_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s", "utilization")
+_FORMATS = {"avg_slowdown": "{:.3f}", "utilization": "{:.0%}"}
+
+
 def table_text(output: dict[str, Any]) -> str:
-    """The numbers for a person; the last column compares policies with the first of them.
+    """The numbers as a table; the last column compares policies with the first of them.
 
-    A record is no policy, so that its place in that column is empty: below the table stands how
-    far the model is from it.
+    A record has no entry in that column: the sentence below the table says how far the model is
+    from it.
     """
-    from slurm_gpu_aware.simulator.report import calibration
-
-    headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
-    rows = []
-    for run in output["runs"]:
-        recorded = run["policy"] == RECORDED
-        ratio = None if recorded else run["ratio_to_first"].get("avg_jct_s")
-        rows.append(
-            (
-                run["policy"],
-                run["jobs"],
-                age(run["avg_jct_s"]),
-                age(run["p99_jct_s"]),
-                age(run["avg_wait_s"]),
-                "" if run["avg_slowdown"] is None else f"{run['avg_slowdown']:.3f}",
-                age(run["makespan_s"]),
-                "" if run["utilization"] is None else f"{100 * run['utilization']:.0f}%",
-                "" if ratio is None else f"{100 * (ratio - 1):+.1f}%",
-            )
-        )
-    head = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
-    compared = output["compared_jobs"]
-    if any(run["jobs"] != compared for run in output["runs"]):
-        jobs = "1 job" if compared == 1 else f"{compared} jobs"
-        head += f"\ntimes are those of the {jobs} that ended in every run"
     first = next(run for run in output["runs"] if run["policy"] != RECORDED)
-    against = f"JCT vs {first['policy']}"
-    body = table([*headers, against], rows, right=[*headers[1:], against])
+    headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]
+    headers.append(f"JCT vs {first['policy']}")
+    rows, below = [], ""
+    common = output["compared_jobs"]
     for run in output["runs"]:
-        if run["policy"] == RECORDED and compared:
-            body += f"\n\n{paragraph(calibration(run, first))}"
-    return f"{head}\n\n{body}"
+        ratio = run["ratio_to_first"].get("avg_jct_s")
+        if run["policy"] == RECORDED:
+            ratio = None
+            below = f"\n\n{paragraph(calibration(run, first))}" if common else ""
+        values = [_cell(key, run[key]) for key in _COLUMNS]
+        against = "" if ratio is None else f"{100 * (ratio - 1):+.1f}%"
+        rows.append((run["policy"], run["jobs"], *values, against))
+    head = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
+    if any(run["jobs"] != common for run in output["runs"]):
+        head += f"\ntimes are those of the {counted(common, 'job')} that ended in every run"
+    return f"{head}\n\n{table(headers, rows, right=headers[1:])}{below}"
+
+
+def _cell(key: str, value: float | None) -> str:
+    if key not in _FORMATS:
+        return age(value)
+    return "" if value is None else _FORMATS[key].format(value)

@@ -130,8 +130,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--profile",
     type=_FILE,
     metavar="FILE.json",
-    help="Times alone and side by side: needed by job files without run times and by "
-    "--interference; topo-aware and topo-aware-p place by it.",
+    help="Times alone and side by side, for --interference; topo-aware and topo-aware-p place by"
+    " it.",
 )
 @click.option(
     "--variability-effect/--no-variability-effect",
@@ -177,9 +177,8 @@ def command(context: Context, /, **given: Any) -> None:
     """Run a trace through the planner that runs live, on a virtual clock, one run per policy.
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
-    time_limit_s, deadline_s, bw, pattern, priority, user), sacct output, or a job file of MAPA
-    or of Amaral et al. The cluster is the store's unless --nodes is given. Bad rows are reported
-    on stderr with their line numbers.
+    time_limit_s, deadline_s, bw, pattern, priority, user) or sacct output. The cluster is the
+    store's unless --nodes is given. Bad rows are reported on stderr with their line numbers.
 
     \b
     Examples:
@@ -196,9 +195,7 @@ def command(context: Context, /, **given: Any) -> None:
         inputs = sim_inputs.gather(config, given)
     except ValueError as exc:
         raise RequestError(str(exc)) from None
-    sim_text.say_rows(inputs.trace)
-    sim_text.say_recorded(inputs)
-    sim_text.say_classes(inputs, [entry.partition("=")[0] for entry in given["variability"]])
+    sim_text.say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
     if not inputs.trace.jobs:
         raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
     output = _run(config, inputs, given)
@@ -224,12 +221,9 @@ def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any
     bar.done()
     if given["what_if"]:
         ended = ended_in_all(results)
-        record = recorded_result(inputs.trace, inputs.site.cluster, ended)
-        sim_text.say_peak(record)
-        results = [record, *results]
+        results = [recorded_result(inputs.trace, inputs.site.cluster, ended), *results]
+    sim_text.say_results(results)
     output = sim_text.as_json(inputs, results)
-    for result in results:
-        sim_text.say_never(result)
     if given["out"] is not None:
         save_results(given["out"], output, results)
         say(f"wrote {given['out']}; pictures: gpu-aware report {given['out']}")

@@ -9,7 +9,7 @@ lets go. The caller sees to it that the gate is held meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import GateConfig
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 FEW = 20
 """So many jobs are read one by one; for more, reading all takes less."""
 _MAX_TASKS = 500
-"""Tasks of one array that one call restores one by one; a later call takes the others."""
+"""Tasks of one array that a round restores or leaves one by one; a later one takes the others."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Release:
     """What became of the jobs of one call."""
 
     parked: list[GatedJob] = field(default_factory=list)
-    """Behind the closed gate with their own request, as read back."""
+    """Behind the closed gate, as read back, with their own request unless ``wrong`` names them."""
     opened: dict[str, list[str]] = field(default_factory=dict)
     """Job -> ids of its records whose gate is open for good."""
     wrong: dict[str, str] = field(default_factory=dict)
@@ -80,16 +80,12 @@ def release(
     still_open = [job for job in jobs if not job.closed]
     if still_open:
         found.parked += _close(client, gate, still_open, now, found.wrong)
-    records: dict[str, list[str]] = {}
-    for job in found.parked:
-        try:
-            records[job.id] = update_ids(job.job, split, _MAX_TASKS)
-        except ValueError as exc:
-            found.wrong[job.id] = f"its array's tasks cannot be read: {exc}"
-    _send(client, found, {job.id: _restoring(job, records.get(job.id, ())) for job in found.parked})
+    most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
+    restoring = {job.id: _updates(job, _restored(job), split, most, found) for job in found.parked}
+    _send(client, found, restoring)
     if then is not JobPhase.WAITING:
         opening = {
-            job.id: _opening(job, records[job.id], then, now, found.wrong)
+            job.id: _updates(job, _opening(job, then, now), split, most, found)
             for job in found.parked
             if job.id not in found.wrong
         }
@@ -98,7 +94,6 @@ def release(
             job_id: [update.job_id for update in updates if update.job_id not in refused]
             for job_id, updates in opening.items()
         }
-    found.parked = [job for job in found.parked if job.id not in found.wrong]
     return found
 
 
@@ -153,22 +148,29 @@ def read_jobs(client: SlurmClient, ids: Sequence[str]) -> list[SlurmJob]:
     return client.jobs_of(ids) if len(ids) <= FEW else client.jobs()
 
 
-def _restoring(job: GatedJob, ids: Iterable[str]) -> list[JobUpdate]:
-    """Updates that clear every binding, the clock and the marker; none if nothing differs.
-
-    A request that cannot be read was never placed: its gate can be opened as it is.
-    """
+def _updates(
+    job: GatedJob, fields: Fields, split: Set[int], most: int | None, found: Release
+) -> list[JobUpdate]:
+    """One update for each of the job's records; none if there is nothing to tell."""
     try:
-        fields = _restored(job)
-        return [JobUpdate(job_id, fields) for job_id in ids] if fields else []
-    except (SourceError, ValueError) as exc:
-        log.warning("job %s keeps the request that it has now: %s", job.id, exc)
+        return [JobUpdate(i, fields) for i in update_ids(job.job, split, most)] if fields else []
+    except ValueError as exc:
+        found.wrong[job.id] = f"it must be released by hand: {exc}"
         return []
 
 
 def _restored(job: GatedJob) -> Fields:
-    marked_bound = job.marker is not None and job.marker.phase in BOUND
-    fields = restored_fields(job.job, job.original, marked=marked_bound)
+    """Fields that clear every binding, the clock and the marker; none if nothing differs.
+
+    A request that cannot be read was never placed: its gate can be opened as it is.
+    """
+    bound = job.marker is not None and job.marker.phase in BOUND
+    try:
+        fields = restored_fields(job.job, job.original, marked=bound)
+        JobUpdate(job.id, fields)
+    except (SourceError, ValueError) as exc:
+        log.warning("job %s keeps the request that it has now: %s", job.id, exc)
+        return ()
     extra = extra_with_clock(job.job.extra, None)
     if extra is not None and extra != (job.job.extra or ""):
         fields += (("Extra", extra),)
@@ -178,20 +180,14 @@ def _restored(job: GatedJob) -> Fields:
     return fields
 
 
-def _opening(
-    job: GatedJob, ids: Iterable[str], then: JobPhase, now: float, wrong: dict[str, str]
-) -> list[JobUpdate]:
+def _opening(job: GatedJob, then: JobPhase, now: float) -> Fields:
     fields = open_fields(job, now)
     if job.job.reservation is None and job.job.holding_pool is None:
         fields += (("ReservationName", ""),)  # a round may just be putting it into the pool
-    if is_ours(job.job.admin_comment):  # what somebody else wrote there stays
+    if is_ours(job.job.admin_comment):  # what another program wrote there stays
         comment = marked(job.job.admin_comment or "", then, job.job.restarts, now)
         fields = (("AdminComment", comment), *fields)
-    try:
-        return [JobUpdate(job_id, fields) for job_id in ids]
-    except ValueError as exc:
-        wrong[job.id] = f"its gate cannot be opened, release it by hand: {exc}"
-        return []
+    return fields
 
 
 def open_fields(job: GatedJob, now: float) -> Fields:

@@ -1,4 +1,4 @@
-"""What a job gets, and why."""
+"""Assignment: the nodes and GPUs that a job gets, and why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Assignment:
     clock_mhz: int | None = None
     """SM clock to lock; None: leave the default."""
     victims: tuple[str, ...] = ()
-    """Running jobs that Slurm will preempt for it; where not ``exact``, among whom it chooses."""
+    """Running jobs that Slurm preempts for it; where not ``exact``, it chooses among them."""
     why: Mapping[str, Any] = field(default_factory=dict)
     """The policy's own account, JSON-able: cells tried, candidates, ties, bandwidths. Every
     policy fills ``summary`` (one sentence)."""

@@ -1,4 +1,4 @@
-"""What there is: nodes, GPUs, who is free. Arrays, because policies loop over them.
+"""Cluster: nodes, GPUs and what is free of them, in arrays because policies loop over them.
 
 GPUs live in an (N, W) rectangle: row = node, column = *slot*, the index by which Slurm knows the
 GPU on its node (IDX in ``scontrol show job -d``, the ``K`` of GRES type ``gK``). Nodes with fewer
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,12 @@ __all__ = [
     "LocalityLevel",
     "PreemptionOrder",
     "RunningJob",
+    "node_levels",
 ]
+
+PLENTY_CPUS = 1 << 20
+PLENTY_MB = 1 << 40
+"""CPUs and memory (MB) of a node on which they are not counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +56,7 @@ class LocalityLevel:
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A job that holds GPUs now, whoever placed it."""
+    """A job that holds GPUs now, placed by the planner or not."""
 
     job_id: str
     gpus: tuple[tuple[int, tuple[int, ...]], ...]
@@ -68,7 +74,7 @@ class RunningJob:
     preempt_group: str | None = None
     """Jobs that name this group may preempt it; then ``preemptable_by`` is only what it costs."""
     priority: float = 0.0
-    """Slurm's priority, which says who of one group may preempt it."""
+    """Slurm's priority: within one group it decides which jobs may preempt it."""
     application: str | None = None
     """Application by its name in an interference profile (``topo-aware``); None: not known."""
     socket_cpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -78,7 +84,7 @@ class RunningJob:
     node_count: int = 1
     """Nodes that it runs on, those outside the cluster included; the wider goes later."""
     keeps_gpus: bool = False
-    """Who preempts it only suspends it."""
+    """A job that preempts it only suspends it."""
 
     @property
     def on_nodes(self) -> frozenset[int]:
@@ -107,15 +113,15 @@ class Cluster:
     exists: BoolArray
     """(N, W): the GPU is there and its node can be used."""
     free: BoolArray
-    """(N, W): nobody holds it now; a subset of ``exists``."""
+    """(N, W): no job holds it now; a subset of ``exists``."""
     scores: Mapping[str, FloatArray]
     """Class -> (N, W) binned PM scores (bin centroids); 1.0 where nothing was measured."""
     levels: tuple[LocalityLevel, ...]
     """From the tightest, whose penalty is 1.0, to the loosest; contains ``node``."""
     free_cpus: IntArray
-    """(N,) schedulable CPUs that nobody holds."""
+    """(N,) schedulable CPUs that no job holds."""
     free_memory_mb: IntArray
-    """(N,) memory that nobody holds."""
+    """(N,) memory that no job holds."""
     indexed: BoolArray
     """(N,): True where exact GPUs can be chosen; on other nodes Slurm picks the GPU."""
     model: tuple[str | None, ...]
@@ -123,7 +129,7 @@ class Cluster:
     graphs: tuple[HardwareGraph | None, ...] = ()
     """Link graph per node (equal machines share one object); empty: no link was measured."""
     running: tuple[RunningJob, ...] = ()
-    """Who holds the GPUs that are not free."""
+    """The jobs that hold the GPUs that are not free."""
     same_indices: bool = True
     """Slurm's constraint: a job on several nodes gets the same slots on each (one GRES line)."""
     cpus: IntArray | None = None
@@ -134,7 +140,7 @@ class Cluster:
     asleep: BoolArray | None = None
     """(N,): powered down until a job is placed there; None: no node is."""
     preemption: PreemptionOrder = PreemptionOrder()
-    """Slurm's constraint: whom it preempts beside those who hold what a job needs."""
+    """Slurm's constraint: which jobs it preempts beside those that hold what a job needs."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -148,7 +154,7 @@ class Cluster:
         return known if known is not None else np.ones(self.exists.shape)
 
     def copy(self) -> Cluster:
-        """Same cluster with its own arrays of what is free and who sleeps.
+        """Same cluster with its own arrays of what is free and which nodes sleep.
 
         A round works on such a copy and marks what it gives away with :meth:`take`.
         """
@@ -193,40 +199,63 @@ class Cluster:
         self.free_memory_mb[node] += memory_mb
 
     @classmethod
+    def build(cls, nodes: Sequence[str], exists: BoolArray, **fields: Any) -> Cluster:
+        """The cluster of these nodes and GPUs: the one place that fills in what is not given.
+
+        Parameters
+        ----------
+        nodes : names of the N nodes.
+        exists : (N, W) GPUs that are there and can be used.
+        fields : other fields of the class. Where one is None or not given, every GPU is free, of
+            score 1.0 and indexed, nodes have CPUs and memory without bound and no known model, and
+            the levels are ``node`` (1.0) and ``cluster`` (1.5).
+        """
+        n = len(nodes)
+        defaults: dict[str, Any] = {
+            "free": exists.copy(),
+            "scores": {},
+            "levels": node_levels(n),
+            "free_cpus": np.full(n, PLENTY_CPUS, dtype=np.int64),
+            "free_memory_mb": np.full(n, PLENTY_MB, dtype=np.int64),
+            "indexed": np.ones(n, dtype=np.bool_),
+            "model": (None,) * n,
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        return cls(nodes=tuple(nodes), exists=exists, **{**defaults, **given})
+
+    @classmethod
     def uniform(
         cls,
         nodes: int | Sequence[str],
         gpus_per_node: int,
         *,
-        scores: Mapping[str, FloatArray] | None = None,
         locality_penalty: float = 1.5,
-        cpus_per_node: int = 1 << 20,
-        memory_mb_per_node: int = 1 << 40,
         graph: HardwareGraph | None = None,
-        model: str | None = None,
-        same_indices: bool = True,
+        cpus_per_node: int = PLENTY_CPUS,
+        memory_mb_per_node: int = PLENTY_MB,
+        **fields: Any,
     ) -> Cluster:
         """An idle cluster of equal nodes, as tests, examples and the simulator want it.
 
         ``nodes`` is a count (names ``n0``, ``n1``, ...) or the names. ``locality_penalty`` is
-        PAL's L_across; within a node it is 1.0.
+        PAL's L_across; within a node it is 1.0. ``fields``: as in :meth:`build`.
         """
         names = tuple(f"n{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
         n = len(names)
-        exists = np.ones((n, gpus_per_node), dtype=np.bool_)
-        return cls(
-            nodes=names,
-            exists=exists,
-            free=exists.copy(),
-            scores=dict(scores or {}),
-            levels=(
-                LocalityLevel("node", 1.0, np.arange(n, dtype=np.int64)),
-                LocalityLevel("cluster", locality_penalty, np.zeros(n, dtype=np.int64)),
-            ),
+        return cls.build(
+            names,
+            np.ones((n, gpus_per_node), dtype=np.bool_),
+            levels=node_levels(n, locality_penalty),
+            graphs=() if graph is None else (graph,) * n,
             free_cpus=np.full(n, cpus_per_node, dtype=np.int64),
             free_memory_mb=np.full(n, memory_mb_per_node, dtype=np.int64),
-            indexed=np.ones(n, dtype=np.bool_),
-            model=(model,) * n,
-            graphs=() if graph is None else (graph,) * n,
-            same_indices=same_indices,
+            **fields,
         )
+
+
+def node_levels(nodes: int, penalty: float = 1.5) -> tuple[LocalityLevel, ...]:
+    """The two levels of a cluster of which no other is known: ``node`` and ``cluster``."""
+    return (
+        LocalityLevel("node", 1.0, np.arange(nodes, dtype=np.int64)),
+        LocalityLevel("cluster", penalty, np.zeros(nodes, dtype=np.int64)),
+    )

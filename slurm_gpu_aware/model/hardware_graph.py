@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from slurm_gpu_aware.model.arrays import FloatArray
 __all__ = [
     "PCIE_GBPS",
     "HardwareGraph",
-    "Link",
     "class_gbps",
     "nvlinks",
     "uniform_graph",
@@ -43,17 +41,6 @@ _HOST_GBPS: Mapping[str, float] = {
     "SYS": 8.0,
 }
 _interned: weakref.WeakValueDictionary[bytes, HardwareGraph] = weakref.WeakValueDictionary()
-
-
-class Link(NamedTuple):
-    """The best link between two GPUs of a node."""
-
-    a: int
-    b: int
-    link_class: str
-    """nvidia-smi's word: NVn, PIX, PXB, PHB, NODE, SYS."""
-    gbps: float | None
-    """Bandwidth in one direction; None: the nominal one of the class."""
 
 
 def nvlinks(link_class: str) -> int:

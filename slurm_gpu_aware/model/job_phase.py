@@ -56,11 +56,13 @@ TRANSITIONS: dict[JobPhase, dict[JobPhase, str]] = {
     JobPhase.PLANNED: {
         JobPhase.PREPARED: "Slurm shows all that was set",
         JobPhase.RELEASED: "seen after a restart of the selector",
+        JobPhase.REQUEUED: "seen after a restart of the selector",
         JobPhase.WAITING: "Slurm refuses the update",
         **_ALWAYS,
     },
     JobPhase.PREPARED: {
         JobPhase.RELEASED: "the gate is opened",
+        JobPhase.REQUEUED: "seen after a restart of the selector",
         JobPhase.WAITING: "the gate cannot be opened, or the selector was restarted",
         **_ALWAYS,
     },

@@ -1,4 +1,4 @@
-"""Locality penalties: what the site has configured and what it has measured, put together.
+"""Locality penalties: configured and measured values, combined.
 
 L of a level is how many times longer an iteration takes on GPUs that need this level than on GPUs
 that the tightest level holds (PAL, eq. 1, ``L_within`` = 1). PAL takes 1.7 as a first estimate and
@@ -6,7 +6,7 @@ measured values per application elsewhere; here they are measured per class: the
 the same number of GPUs, once at each level.
 
 What is configured wins over what was measured: it is the site's last word, in one file, taken back
-by taking out a line; a measurement that nobody trusts any more cannot hold against it. What is
+by taking out a line; an old measurement cannot override it. What is
 measured wins over the defaults, which know nothing of the site.
 """
 
@@ -45,8 +45,8 @@ class Penalty(NamedTuple):
     """>= 1."""
     source: str = ""
     """``configured``, ``measured``, ``default``, or ``as LEVEL`` for a level of which nothing is
-    told; behind a comma the bound it was moved to: ``not below LEVEL``, ``not above LEVEL``. Empty:
-    1 by definition, or not known."""
+    known; behind a comma the bound it was moved to: ``not below LEVEL``, ``not above LEVEL``.
+    Empty: 1 by definition, or not known."""
 
 
 class LevelTime(NamedTuple):
@@ -147,9 +147,9 @@ def combine(
     level, as if the level were not there.
 
     No L is below that of the level inside it: the GPUs of an inner group lie in the outer group,
-    too, so whoever may use the outer one loses nothing; a time that says otherwise is noise, and
-    taken at its word it would spread jobs for nothing. Nor is a measured L above that of a looser
-    level that is configured. Whatever does not keep to this is moved to the bound.
+    too, so a job that may use the outer one loses nothing; a time that says otherwise is noise and
+    would spread jobs without gain. No measured L is above that of a looser level that is
+    configured. A value outside these bounds is moved to the bound.
 
     Examples
     --------
@@ -160,8 +160,8 @@ def combine(
     >>> [(name, *penalty) for name, penalty in found.of("B").items()]
     [('node', 1.0, ''), ('switch', 1.3, 'configured'), ('cluster', 1.5, 'default')]
     """
-    told = {"node", "cluster", *configured}.union(*measured.values())
-    used = [name for name in LEVELS if name in told]
+    levels = {"node", "cluster", *configured}.union(*measured.values())
+    used = [name for name in LEVELS if name in levels]
     default = {"node": Penalty(1.0), "cluster": Penalty(across, "default")}
 
     def of(ratios: Mapping[str, float]) -> dict[str, Penalty]:

@@ -1,4 +1,4 @@
-"""What was measured of a cluster: GPU records, links, times and scores. GPUs are (node, index)."""
+"""Profile of a cluster: GPU records, links, times and scores. GPUs are (node, Slurm's index)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from slurm_gpu_aware.model.hardware_graph import Link
-
 __all__ = [
     "Fault",
     "Gpu",
     "GpuRecord",
     "GpuScore",
     "GpuTiming",
+    "Link",
     "Profile",
     "gpu_names",
     "seen_only",
@@ -44,6 +43,17 @@ class GpuRecord:
     power_limit_w: float | None = None
     temperature_c: float | None = None
     """At the time of the probe."""
+
+
+class Link(NamedTuple):
+    """The best link between two GPUs of a node."""
+
+    a: int
+    b: int
+    link_class: str
+    """nvidia-smi's word: NVn, PIX, PXB, PHB, NODE, SYS."""
+    gbps: float | None
+    """Bandwidth in one direction; None: the nominal one of the class."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ def views(
 
     Of as many nodes first the views in which GPUs are named, one per socket if a node gives
     several, then the one in which Slurm chooses. Each view is a request without bounds by socket
-    and a cluster that shows it only GPUs that it may have. ``idle``: if nobody held anything; then
-    ``exists`` is what the view shows.
+    and a cluster that shows it only GPUs that it may have. ``idle``: as if no job held anything;
+    then ``exists`` is what the view shows.
     """
     sockets = cluster.sockets
     if sockets is None:
@@ -87,8 +87,8 @@ def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -
     """(N,) nodes where Slurm finds GPUs and cores for a request that names none.
 
     It goes from the socket with the most free cores on, takes in those with GPUs until these are
-    enough, and then wants all CPUs on these sockets. Nodes that somebody else was sent to are left
-    out: Slurm might choose his GPUs.
+    enough, and then wants all CPUs on these sockets. Nodes that another
+    job was sent to are left out: Slurm might choose its GPUs.
     """
     n, s = sockets.cpus.shape
     gpus = np.zeros((n, s), dtype=np.int64)
@@ -103,6 +103,6 @@ def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -
     used = (gpus > 0) & (before < each)
     able: BoolArray = gpus.sum(axis=1) >= each
     able &= np.where(used, free, 0).sum(axis=1) >= cpus
-    # Where one GPU's socket is not known, nobody can say what Slurm will find.
+    # Where the socket of a GPU is not known, what Slurm will find is not known either.
     able &= ~((sockets.gpu < 0) & there).any(axis=1) & sockets.quiet
     return able

@@ -21,18 +21,18 @@ class Sockets:
     cpus: IntArray
     """(N, S) CPUs of the cores that jobs may get, held or not."""
     free_cpus: IntArray
-    """(N, S) CPUs of the cores that nobody holds."""
+    """(N, S) CPUs of the cores that no job holds."""
     per_core: IntArray
     """(N,) CPUs that a core counts as."""
     quiet: BoolArray
-    """(N,) nobody was placed there whom Slurm has not started yet, so that Slurm may choose."""
+    """(N,) Slurm has started all jobs that were placed there, so Slurm may choose GPUs."""
 
     def copy(self) -> Sockets:
         """The same with its own ``free_cpus`` and ``quiet``."""
         return replace(self, free_cpus=self.free_cpus.copy(), quiet=self.quiet.copy())
 
     def idle(self) -> Sockets:
-        """The same if nobody held anything."""
+        """The same as if no job held anything."""
         return replace(self, free_cpus=self.cpus, quiet=np.ones_like(self.quiet))
 
     def least(self, other: Sockets) -> Sockets:

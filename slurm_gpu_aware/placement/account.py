@@ -38,7 +38,7 @@ def assignment(
     Parameters
     ----------
     why : what the policy adds to the account (cells tried, ...).
-    rule : how the policy chose, as the end of the summary sentence.
+    rule : how the policy chose, one sentence without a full stop.
     by : what the considered sets were compared by, as the key of their values.
 
     The score and slowdown are those of the job's class, whatever the policy looked at.
@@ -47,15 +47,12 @@ def assignment(
     score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
     level = level_of(cluster, choice.nodes, choice.slots)
     penalty, source = level.of(request.app_class)
-    where = f"{level.name}, {source}" if source and penalty > 1.0 else level.name
-    names = set_words(cluster.nodes, choice.nodes, choice.slots)
-    numbers = f"L {penalty:.4g} ({where}) x V {score:.3g} = {penalty * score:.3g}"
     account = {
         "class": request.app_class,
         **({"penalty_from": source} if source else {}),
         **(why or {}),
         **_account(cell, choice, by),
-        "summary": "; ".join(filter(None, (f"{names}: {numbers}", rule, choice.cut))),
+        "summary": "; ".join(filter(None, (rule, choice.cut))),
     }
     return Assignment(
         job_id=request.job_id,

@@ -192,9 +192,11 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:
     kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
     types = {**dict.fromkeys(_TRUTHS, np.bool_), **dict.fromkeys(_NUMBERS, np.int64)}
-    return Cluster(
-        **{name: _array(row[name], kind) for name, kind in types.items()},
-        nodes=tuple(row["nodes"]),
+    arrays = {name: _array(row[name], kind) for name, kind in types.items()}
+    return Cluster.build(
+        row["nodes"],
+        arrays.pop("exists"),
+        **arrays,
         scores={name: np.array(v, dtype=np.float64) for name, v in row["scores"].items()},
         levels=tuple(_read_level(*level) for level in row["levels"]),
         model=tuple(row["model"]),

@@ -31,6 +31,9 @@ __all__ = ["Candidate", "Placed", "Placer", "task_number"]
 
 log = logging.getLogger(__name__)
 
+_AT_ONCE = 100
+"""Jobs that are opened in one part: the start monitor sees to them while others are opened."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -91,13 +94,17 @@ class Placer:
         tracker: JobTracker,
         timer: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
+        *,
+        opened: Callable[[Sequence[str]], object] = lambda job_ids: None,
     ) -> None:
+        """``opened`` is told of the jobs whose gate was opened, while others are still opened."""
         self._client = client
         self._gate = gate
         self._ledger = ledger
         self._tracker = tracker
         self._timer = timer
         self._clock = clock
+        self._told = opened
 
     def place(
         self,
@@ -122,7 +129,8 @@ class Placer:
                 placed.failed[assignment.job_id] = str(exc)
         with self._ledger.later():  # what is bound keeps nodes from others until it is open
             ready = self._prepare(steps, placed.failed, now)
-            self._open(ready, placed, now)
+            for start in range(0, len(ready), _AT_ONCE):
+                self._open(ready[start : start + _AT_ONCE], placed, now)
         return placed
 
     def _step(
@@ -204,7 +212,7 @@ class Placer:
 
     def _open(self, ready: Sequence[tuple[_Step, GatedJob]], placed: Placed, now: float) -> None:
         """Open the gate of prepared jobs."""
-        updates = []
+        updates, before = [], len(placed.opened)
         for step, seen in ready:
             comment = marked(
                 seen.job.admin_comment or "", JobPhase.RELEASED, seen.job.restarts, now
@@ -235,6 +243,7 @@ class Placer:
                 step.assignment.score,
             )
             placed.opened.append(job_id)
+        self._told(placed.opened[before:])
 
 
 def _decision(

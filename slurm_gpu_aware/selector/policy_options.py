@@ -8,9 +8,8 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
-from slurm_gpu_aware.placement.drb.profile_file import parse_profile
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
-from slurm_gpu_aware.text_file import read_object
+from slurm_gpu_aware.selector.interference_file import read_interference
 
 __all__ = ["policy_options"]
 
@@ -20,8 +19,8 @@ log = logging.getLogger(__name__)
 def policy_options(config: Config) -> dict[str, dict[str, Any]]:
     """Options per policy, checked; an interference profile is read from its file.
 
-    ``interference`` names a file (``placement.drb.profile_file``), from the configuration's folder
-    if it is not absolute.
+    ``interference`` names a file (``selector.interference_file``), from the configuration's
+    folder if it is not absolute.
 
     Raises
     ------
@@ -60,10 +59,7 @@ def _profile(config: Config, key: str, value: object) -> object:
     if not isinstance(value, str) or not value:
         raise ValueError(f"expected the path of a profile file, not {value!r}")
     folder = config.source.parent if config.source is not None else None
-    path = value if folder is None else folder / value
-    read = parse_profile(read_object(path), path)
-    if not read.profile.together:
-        raise ValueError(f"{value} has no run time of a job beside another")
-    if read.bad:
-        log.warning("policies.%s: %d entries left out: %s", key, len(read.bad), read.bad[0])
-    return read.profile
+    profile, bad = read_interference(value if folder is None else folder / value)
+    if bad:
+        log.warning("policies.%s: %d entries left out: %s", key, len(bad), bad[0])
+    return profile

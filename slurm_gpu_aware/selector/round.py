@@ -88,6 +88,8 @@ class _View:
     released: Sequence[GatedJob]
     split: frozenset[int]
     """Arrays of several records."""
+    taken: frozenset[str]
+    """Jobs in the start monitor's hands: what was read of them is old."""
     complete: bool
     """No record was left unread; else there are GPUs and CPUs that are not accounted for."""
 
@@ -129,7 +131,10 @@ class Rounds:
             wake=wake,
             clock=clock,
         )
-        self._placer = Placer(client, config.gate, ledger, self.tracker, timer, clock)
+        opened = self.start_monitor.opened
+        self._placer = Placer(
+            client, config.gate, ledger, self.tracker, timer, clock, opened=opened
+        )
         self._policy_options = policy_options(config)
         self._network = Network(client, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
@@ -148,7 +153,8 @@ class Rounds:
         view, ids_complete = self._read()
         pending = [job for job in view.jobs if job.state == "PENDING"]  # most others have ended
         gate_held = self._gate_held(view.now)
-        self._orphans.leave(pending, view.now, view.split, gate_held=gate_held)
+        at_rest = [job for job in pending if job.id not in view.taken]
+        self._orphans.leave(at_rest, view.now, view.split, gate_held=gate_held)
         self._pool.rescue([job.job for job in view.parked], self.tracker.asked_for_none)
         closed = {job.job.raw_id for job in view.gated if job.closed}
         ungated = [job for job in pending if job.raw_id not in closed]
@@ -181,7 +187,7 @@ class Rounds:
         self.tracker.observe(jobs, gated, now, unread)
         parked = [job for job in gated if job.closed and job.id not in taken]
         released = [job for job in gated if job.released]
-        view = _View(now, jobs, gated, parked, released, split_arrays(jobs), not unread)
+        view = _View(now, jobs, gated, parked, released, split_arrays(jobs), taken, not unread)
         return view, len(still) == len(unread)
 
     def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
@@ -240,7 +246,6 @@ class Rounds:
             log.warning("the gate is about to open: no job is placed until it is held again")
             return
         done = self._placer.place(assignments, candidates, context.cluster.nodes, planning_s)
-        self.start_monitor.opened(done.opened)
         outcome.placed, outcome.planned = done.opened, planned
         for job_id, why in done.failed.items():
             self._backoff.punish(job_id)

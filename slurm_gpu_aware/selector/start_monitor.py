@@ -46,6 +46,8 @@ _STARTING = frozenset(
     }
 )
 """Reasons of a placed job that is about to start."""
+_REFUSED_S = 10.0
+"""A job whose gate Slurm did not close is tried again after this time."""
 _NEVER_THERE = "held by BadConstraints"
 """Slurm finds that it can never start on the nodes that it was given."""
 
@@ -85,6 +87,8 @@ class StartMonitor:
         self._in_hand: frozenset[str] = frozenset()
         self._taken: set[str] = set()
         self._all_took_s = math.inf
+        self._refused: dict[str, float] = {}
+        """Job whose gate Slurm did not close -> steady time until which it is left alone."""
         self._thread = threading.Thread(target=self._run, name="start monitor", daemon=True)
 
     # -- what rounds tell and ask ------------------------------------------------------------------
@@ -110,6 +114,7 @@ class StartMonitor:
         now = self._timer()
         with self._lock:
             self._lost_nodes, self._grace_s = lost_nodes, grace_s
+            self._refused = {i: until for i, until in self._refused.items() if until > now}
             self._starting = {
                 job.id: self._starting.get(job.id, now)
                 for job in released
@@ -214,6 +219,8 @@ class StartMonitor:
 
     def _why_not(self, job: GatedJob, since: float) -> str | None:
         """Why a released job must be parked again; None: it may still start."""
+        if self._refused.get(job.id, -math.inf) > self._timer():
+            return None
         if job.phase is JobPhase.REQUEUED:
             return "requeued"
         tracked = self._tracker.placed.get(job.id)
@@ -235,6 +242,7 @@ class StartMonitor:
             self._write(job, due[job.id][1], now)
         for job_id, why in done.wrong.items():
             log.warning("job %s (%s) could not be parked again: %s", job_id, due[job_id][1], why)
+            self._refused[job_id] = self._timer() + _REFUSED_S
         return len(done.parked)
 
     def _write(self, job: GatedJob, why: str, now: float) -> None:

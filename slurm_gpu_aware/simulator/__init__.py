@@ -1,17 +1,18 @@
-"""The same planning code on a virtual clock: traces in, completion times out.
+"""Simulator: the planner that runs live, on a virtual clock. Traces in, completion times out.
 
-``trace``, ``sacct``
-    Jobs, from CSV and from a site's own accounting.
-``sources``, ``topo_jobs``, ``mapa_jobs``, ``alibaba``, ``synthetic``
-    Other files of jobs, told apart by what they start with; Poisson arrivals.
-``clusters``, ``timings``
-    The cluster in two views, the planner's and the true one; GPUs drawn from measured times.
-``settings``, ``orders``
-    How the simulated site runs its jobs.
-``engine``; ``active``, ``clock``, ``floor``, ``rounds``; ``physics``, ``interference``,
-``postponing``; ``result``
-    The run; a job and how far it is, what happens next, who runs where, who is planned; how fast
-    a job really runs, when a postponed one is due; what is left in the end.
-``parallel``, ``files``, ``recorded``
-    Several runs side by side, folders of results, and what Slurm did in the form of a run.
+``trace``, ``sacct_trace``, ``synthetic``
+    Jobs: from CSV, from a site's own accounts, with Poisson arrivals.
+``history``, ``recorded``
+    A stretch of a site's accounts: background jobs, the work of its jobs, the record as a run.
+``simulated_site``, ``timings``
+    The cluster in two views, the planner's and the true one; scores drawn from measured times.
+``settings``
+    Policy, order of the queue, rounds, and what slows jobs.
+``engine``; ``active``, ``clock``, ``cluster_state``, ``background_jobs``, ``rounds``; ``physics``,
+``postponing``
+    The run; its jobs, events, GPUs and rounds; the pace of a job, and when a postponed one is due.
+``result``, ``files``, ``report``, ``pictures``
+    Numbers of a run, folders of results, and the page that shows them.
+``parallel``, ``replay``
+    Several runs side by side; recorded rounds of the live selector planned again.
 """

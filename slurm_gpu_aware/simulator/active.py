@@ -1,18 +1,22 @@
-"""A job between its arrival and its end: where it runs, how far it is."""
+"""A job between its arrival and its end: where it runs, how far it is, its place in the queue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.order import id_key
-from slurm_gpu_aware.simulator.orders import Progress
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["ActiveJob"]
+__all__ = ["ActiveJob", "Key", "order_key"]
+
+_SLACK_GPU_S = 1e-3
+"""A service that was added up in many steps reaches the threshold in spite of rounding."""
 
 
 @dataclass(slots=True)
@@ -23,16 +27,24 @@ class ActiveJob:
     """In the trace."""
     job: TraceJob
     request: Request
-    progress: Progress = field(default_factory=Progress)
+    done_s: float = 0.0
+    """Work done so far, in seconds at slowdown 1."""
+    service_gpu_s: float = 0.0
+    """Attained service: GPU seconds held."""
     placed: Assignment | None = None
     """Where it runs; None: waiting."""
     last: Assignment | None = None
-    """Where it ran last."""
+    """Where it ran before; None: nowhere."""
     alone: float = 1.0
     """Slowdown of its GPUs, neighbours aside."""
     slowdown: float = 1.0
     run_s: float = 0.0
     """Time on GPUs so far."""
+    start_s: float = math.nan
+    """First start; NaN: it never started."""
+    end_s: float = math.nan
+    preemptions: int = 0
+    migrations: int = 0
     placed_s: float = 0.0
     """When it got the GPUs that it holds."""
     since_s: float = 0.0
@@ -66,9 +78,9 @@ class ActiveJob:
         """Write down the progress made since the last time this was done."""
         held = now - self.since_s
         self.run_s += held
-        self.progress.service_gpu_s += held * self.job.gpus
+        self.service_gpu_s += held * self.job.gpus
         if now > self.resume_s:
-            self.progress.done_s += (now - self.resume_s) / self.slowdown
+            self.done_s += (now - self.resume_s) / self.slowdown
             self.resume_s = now
         self.since_s = now
 
@@ -77,7 +89,7 @@ class ActiveJob:
         self.credit(now)
         self.slowdown = slowdown
         self.version += 1
-        left = max(self.job.duration_s - self.progress.done_s, 0.0)
+        left = max(self.job.duration_s - self.done_s, 0.0)
         return max(self.resume_s, now) + left * slowdown
 
     def as_holder(self) -> RunningJob:
@@ -95,3 +107,26 @@ class ActiveJob:
 
 def _same(one: Assignment, other: Assignment) -> bool:
     return (one.nodes, one.slots) == (other.nodes, other.slots)
+
+
+Key = Callable[[ActiveJob], tuple[float, ...]]
+
+
+def order_key(settings: SimSettings) -> Key:
+    """A sort key, smallest first; submission breaks ties, then the job's number (``Rounds``).
+
+    An order only says which job comes first; the planner says which GPUs it gets. LAS has two
+    queues (Gu et al., Tiresias, NSDI'19, section 3.2): below the threshold of attained service,
+    then above; inside each by submission, so that jobs of like service do not take turns.
+    """
+    limit = settings.las_threshold_gpu_s - _SLACK_GPU_S
+    keys: dict[str, Callable[[ActiveJob], float]] = {
+        "las": lambda active: float(active.service_gpu_s >= limit),
+        "srtf": lambda active: active.job.duration_s - active.done_s,
+        "priority": lambda active: -active.job.priority,
+        "edf": lambda active: math.inf if active.job.deadline_s is None else active.job.deadline_s,
+    }
+    first = keys.get(settings.order)
+    if first is None:
+        return lambda active: (active.job.submit_s,)
+    return lambda active: (first(active), active.job.submit_s)

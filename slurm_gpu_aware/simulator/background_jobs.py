@@ -1,8 +1,8 @@
-"""Jobs of a history that hold GPUs whatever the policy does: they still ran, or ran before it.
+"""Background jobs of a history: they hold GPUs at their recorded times, whatever the policy does.
 
-Each takes its GPUs at its recorded start and gives them back at its recorded end. It takes the
-recorded ones where these are known and free, else free ones of the recorded nodes, else the lowest
-free ones of the cluster; if too few are free, the rest as soon as they are.
+They still ran when the history ended, or had started before it began. A job takes the recorded GPUs
+where these are known and free, else free ones of the recorded nodes, else the lowest free ones of
+the cluster; if too few are free, the rest as soon as they are.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.simulator.cluster_state import Floor
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["Holding"]
+__all__ = ["BackgroundJobs"]
 
 
-class Holding:
-    """Fixed occupancy of a simulation."""
+class BackgroundJobs:
+    """Jobs that take and release GPUs of a cluster's state at given times."""
 
-    def __init__(self, jobs: Iterable[TraceJob], floor: Floor) -> None:
-        self.floor = floor
-        self._row = {name: i for i, name in enumerate(floor.idle.nodes)}
+    def __init__(self, jobs: Iterable[TraceJob], state: ClusterState) -> None:
+        self.state = state
+        self._row = {name: i for i, name in enumerate(state.idle.nodes)}
         self._coming = sorted(jobs, key=_start, reverse=True)
         self._ends: list[tuple[float, int, TraceJob]] = []
         self._number = 0
         self._lacking: dict[str, tuple[TraceJob, int]] = {}
-        """Job id -> job and the GPUs that it could not take yet."""
+        """Job id -> job and the number of GPUs that it could not take yet."""
 
     def next_time(self) -> float | None:
-        """When the next one starts or ends; None: none does."""
+        """Next start or end; None: there is none."""
         times = [_start(self._coming[-1])] if self._coming else []
         times += [self._ends[0][0]] if self._ends else []
         return min(times, default=None)
 
     def advance(self, now: float) -> bool:
-        """Let go and take what is due by ``now``; whether GPUs became free."""
+        """Release and take GPUs that are due by ``now``; return whether any became free."""
         freed = False
         while self._ends and self._ends[0][0] <= now:
             job = heapq.heappop(self._ends)[2]
-            freed |= self.floor.let_go(job.job_id)
+            freed |= self.state.release(job.job_id)
             self._lacking.pop(job.job_id, None)
         while self._coming and _start(self._coming[-1]) <= now:
             job = self._coming.pop()
@@ -50,7 +50,7 @@ class Holding:
                 self._number += 1
                 self._lacking[job.job_id] = (job, job.gpus)
         for job, lacking in list(self._lacking.values()):
-            if not self.floor.free:
+            if not self.state.free:
                 break
             self._take(job, lacking)
         return freed
@@ -65,7 +65,7 @@ class Holding:
         for node, slot in sorted(chosen):
             slots[node] = (*slots.get(node, ()), slot)
         end = _start(job) + job.time_limit_s
-        self.floor.hold(RunningJob(job.job_id, tuple(slots.items()), end, app_class=job.app_class))
+        self.state.hold(RunningJob(job.job_id, tuple(slots.items()), end, app_class=job.app_class))
         if len(chosen) == lacking:
             del self._lacking[job.job_id]
         else:
@@ -73,7 +73,7 @@ class Holding:
 
     def _candidates(self, job: TraceJob) -> Iterator[tuple[int, int]]:
         """Free (node, slot), the likeliest first; some of them again."""
-        free = self.floor.cluster.free
+        free = self.state.cluster.free
         nodes = [self._row[name] for name in job.recorded_nodes if name in self._row]
         if nodes:
             share = -(-job.gpus // len(job.recorded_nodes))

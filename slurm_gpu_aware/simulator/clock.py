@@ -1,4 +1,4 @@
-"""When something happens next: ends, crossings of a threshold, postponed jobs, rounds."""
+"""Event clock: ends of jobs, crossings of LAS's threshold, postponed jobs, rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["EventClock"]
 class EventClock:
     """Events that follow from the jobs that run. Times in seconds of the trace.
 
-    An entry whose job has changed its pace or lost its GPUs since is void and passed over.
+    An entry is void if its job has changed its pace or lost its GPUs since.
     """
 
     def __init__(self, round_s: float | None) -> None:
@@ -24,7 +24,7 @@ class EventClock:
         self.planned_at = -math.inf
         """Time of the last round."""
         self.due_s: float | None = None
-        """When a job that was postponed by the last round asks for little enough."""
+        """When the policy is content with less for a job that the last round postponed."""
         self._ends: list[tuple[float, int, ActiveJob, int]] = []
         self._crossings: list[tuple[float, int, ActiveJob, float]] = []
         self._sequence = count()
@@ -38,7 +38,7 @@ class EventClock:
         heapq.heappush(self._crossings, (time, next(self._sequence), active, active.placed_s))
 
     def ended(self) -> Iterator[ActiveJob]:
-        """Jobs whose work is done by now, one by one."""
+        """Jobs that have done their work by now, one by one."""
         while self._ends and self._ends[0][0] <= self.now:
             _, _, active, version = heapq.heappop(self._ends)
             if active.version == version:
@@ -66,7 +66,7 @@ class EventClock:
         return self._ends[0][0] if self._ends else None
 
     def next_crossing(self) -> float | None:
-        """Time of the next crossing; None: nobody below the threshold runs."""
+        """Time of the next crossing; None: no job below the threshold runs."""
         while self._crossings and not _holds(self._crossings[0][2], self._crossings[0][3]):
             heapq.heappop(self._crossings)
         return self._crossings[0][0] if self._crossings else None

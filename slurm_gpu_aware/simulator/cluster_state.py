@@ -1,6 +1,6 @@
-"""Who runs where: GPUs taken and given back, and the pace that each job has there.
+"""State of the simulated cluster: the jobs on its GPUs, and the pace of each.
 
-Nothing here grows with the number of nodes or of waiting jobs.
+The cost of an event does not grow with the number of nodes or of waiting jobs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from slurm_gpu_aware.simulator.clock import EventClock
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 
-__all__ = ["Floor"]
+__all__ = ["ClusterState"]
 
 
-class Floor:
+class ClusterState:
     """The cluster with the jobs that run on it."""
 
     def __init__(
@@ -39,9 +39,9 @@ class Floor:
         self.free: int = sum(self._free_on)
         self._on_node: dict[int, set[int]] = {}
         """Node -> positions of the jobs on it; kept with interference only."""
-        self.held: dict[str, list[RunningJob]] = {}
-        """Job id -> GPUs that a recorded job holds whatever is planned (``holding``)."""
-        self.held_gpus = 0
+        self.background: dict[str, list[RunningJob]] = {}
+        """Id of a background job -> GPUs that it holds whatever is planned."""
+        self.background_gpus = 0
         self.interferes = settings.interference is not None
 
     @property
@@ -64,7 +64,7 @@ class Floor:
         else:
             self._set_pace(active)
         if self.settings.order == "las":
-            left = self.settings.las_threshold_gpu_s - active.progress.service_gpu_s
+            left = self.settings.las_threshold_gpu_s - active.service_gpu_s
             if left > 0:
                 self.clock.expect_crossing(now + left / active.job.gpus, active)
 
@@ -81,26 +81,26 @@ class Floor:
         active.last, active.placed, active.holder = active.placed, None, None
 
     def hold(self, job: RunningJob) -> None:
-        """Let a recorded job take free GPUs, beside those that it holds already."""
+        """Give a background job free GPUs, beside those that it holds already."""
         for node, slots in job.gpus:
             self.cluster.take(node, slots)
             self._free_changed(node, -len(slots))
-            self.held_gpus += len(slots)
-        self.held.setdefault(job.job_id, []).append(job)
+            self.background_gpus += len(slots)
+        self.background.setdefault(job.job_id, []).append(job)
 
-    def let_go(self, job_id: str) -> bool:
-        """Take back all that a recorded job holds; whether it held anything."""
-        parts = self.held.pop(job_id, [])
+    def release(self, job_id: str) -> bool:
+        """Take back all GPUs of a background job; return whether it held any."""
+        parts = self.background.pop(job_id, [])
         for node, slots in (own for part in parts for own in part.gpus):
             self.cluster.give_back(node, slots)
             self._free_changed(node, len(slots))
-            self.held_gpus -= len(slots)
+            self.background_gpus -= len(slots)
         return bool(parts)
 
     def view(self, keep: set[int] | None, *, with_holders: bool) -> Cluster:
-        """The cluster as the planner sees it: only the jobs in ``keep`` (None: all) and recorded
-        ones hold GPUs."""
-        held = [part for parts in self.held.values() for part in parts]
+        """The cluster as the planner sees it: with the jobs in ``keep`` (None: all) and the
+        background jobs on it."""
+        held = [part for parts in self.background.values() for part in parts]
         if keep is None or len(keep) == len(self.running):
             view, keep = self.cluster, None
         else:
@@ -112,8 +112,8 @@ class Floor:
                     view.take(node, slots)
         if not with_holders:
             return view
-        holding: Iterable[int] = self.running if keep is None else keep
-        holders = tuple(self.running[p].as_holder() for p in sorted(holding))
+        shown: Iterable[int] = self.running if keep is None else keep
+        holders = tuple(self.running[p].as_holder() for p in sorted(shown))
         return replace(view, running=(*holders, *held))
 
     def _free_changed(self, node: int, by: int) -> None:
@@ -127,7 +127,7 @@ class Floor:
         self.free += by
 
     def _neighbours_changed(self, active: ActiveJob, *, gone: bool) -> None:
-        """Give everybody on the nodes of a job that came or went the pace that is now due."""
+        """Set the pace of every job on the nodes of a job that came or went."""
         affected: set[int] = set()
         for node, _ in active.where():
             there = self._on_node.setdefault(node, set())
@@ -139,11 +139,11 @@ class Floor:
     def _set_pace(self, active: ActiveJob) -> None:
         """Compute slowdown and end of a running job."""
         pace = active.alone
-        if self.settings.interference is not None:
+        if self.interferes:
             beside: set[int] = set()
             for node, _ in active.where():
                 beside |= self._on_node.get(node, set())
             beside.discard(active.position)
             others = [self.running[position].job for position in sorted(beside)]
-            pace *= self.settings.interference.factor(active.job, others)
+            pace *= self.physics.interference(active.job, others)
         self.clock.expect_end(active.end_at_pace(pace, self.clock.now), active)

@@ -1,21 +1,21 @@
-"""The virtual clock: arrivals, rounds, ends. All choosing is done by ``planning``.
+"""The engine: arrivals, rounds and ends on a virtual clock. ``planning`` makes every choice.
 
 Semantics
 ---------
-- Jobs that arrive or end at the time of a round are seen by it: ends first, then arrivals.
-- What is fixed about a job is its work (``duration_s`` at slowdown 1). While it holds GPUs it
-  progresses at 1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
-- Without ``round_s`` a round follows each time at which something arrived or ended, a running job
-  reached LAS's threshold, or a postponed job asks for little enough. With it, rounds happen at
-  its multiples; a job ends when its work is done, and its GPUs wait for the next round.
+- A round sees the jobs that arrive or end at its time: ends first, then arrivals.
+- The work of a job is fixed (``duration_s`` at slowdown 1). While it holds GPUs it progresses at
+  1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
+- Without ``round_s`` a round follows each arrival and end, each time at which a running job
+  reaches LAS's threshold, and each time at which a policy is content with less for a job that it
+  postponed. With it, rounds happen at its multiples; a job ends when its work is done, and its GPUs
+  wait for the next round.
 - The planner sees the cluster it is given (binned scores); the jobs run on ``truth`` (per-GPU
   scores), so that binning has its price here as it has on a real machine.
-- Recorded jobs that only hold GPUs do so at their recorded times (``holding``); they come before
-  everybody who arrives or waits.
-- With interference a job's pace changes whenever a neighbour comes or goes.
+- Background jobs hold GPUs at their recorded times and come before all others.
+- With interference the pace of a job changes whenever a neighbour comes or goes.
 
-Cost: nothing that an event does grows with the number of nodes or of waiting jobs; what grows is
-planning itself, and replanning everybody where jobs may move.
+Cost: what an event does does not grow with the number of nodes or of waiting jobs. Planning does,
+above all where jobs may move and every one is planned again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.background_jobs import Holding
+from slurm_gpu_aware.simulator.background_jobs import BackgroundJobs
 from slurm_gpu_aware.simulator.clock import EventClock
-from slurm_gpu_aware.simulator.cluster_state import Floor
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.postponing import next_due
 from slurm_gpu_aware.simulator.result import Result
@@ -49,17 +49,8 @@ __all__ = ["Simulator", "simulate"]
 Timer = Callable[[], float]
 
 
-def simulate(
-    trace: Trace,
-    cluster: Cluster,
-    settings: SimSettings,
-    *,
-    truth: Mapping[str, FloatArray] | None = None,
-    timer: Timer | None = None,
-    progress: Callable[[int], None] | None = None,
-    keep_placements: bool = False,
-) -> Result:
-    """Run a trace to its end.
+class Simulator:
+    """One run of a trace to its end.
 
     Parameters
     ----------
@@ -69,19 +60,6 @@ def simulate(
     progress : called with the number of jobs that ended since the last call.
     keep_placements : record every start in ``Result.placements``.
     """
-    return Simulator(
-        trace,
-        cluster,
-        settings,
-        truth=truth,
-        timer=timer,
-        progress=progress,
-        keep_placements=keep_placements,
-    ).run()
-
-
-class Simulator:
-    """One run; see :func:`simulate`."""
 
     def __init__(
         self,
@@ -105,20 +83,14 @@ class Simulator:
         scores = dict(truth if truth is not None else cluster.scores)
         physics = Physics(replace(cluster, scores=scores), settings)
         self.clock = EventClock(settings.round_s)
-        self.floor = Floor(cluster, settings, physics, self.clock)
-        self.rounds = Rounds(settings, self.floor)
-        self.holding = Holding(trace.held, self.floor)
+        self.state = ClusterState(cluster, settings, physics, self.clock)
+        self.rounds = Rounds(settings, self.state)
+        self.background = BackgroundJobs(trace.background, self.state)
         self.fitting: dict[object, bool] = {}
-        self.arrived = 0
+        self.jobs: list[ActiveJob] = []
+        """The jobs that have arrived, by position in the trace."""
         self.changed = False
         """Something happened that the last round did not know."""
-        n = len(trace.jobs)
-        self.start_s = np.full(n, np.nan)
-        self.end_s = np.full(n, np.nan)
-        self.run_s = np.zeros(n)
-        self.done_s = np.zeros(n)
-        self.preemptions = np.zeros(n, dtype=np.int64)
-        self.migrations = np.zeros(n, dtype=np.int64)
         self.never: list[tuple[str, str]] = []
         self.used: list[tuple[float, int]] = [(0.0, 0)]
         self.fragmented = 0.0
@@ -127,14 +99,11 @@ class Simulator:
 
     def run(self) -> Result:
         """Advance from event to event until every job has ended or can never run."""
-        while True:
-            time = self._next_time()
-            if time is None:
-                break
+        while (time := self._next_time()) is not None:
             self._account(time)
             self.clock.now = time
             self._end_jobs()
-            if self.holding.advance(time):
+            if self.background.advance(time):
                 self.changed, self.rounds.blocked = True, None
             self._admit()
             self.changed |= self.clock.crossed()
@@ -151,14 +120,14 @@ class Simulator:
         """Time of the next event, or None when nothing can happen any more."""
         clock = self.clock
         times = [clock.next_end(), clock.due_s]
-        if self.arrived < len(self.trace.jobs):
-            times.append(self.trace.jobs[self.arrived].submit_s)
+        if len(self.jobs) < len(self.trace.jobs):
+            times.append(self.trace.jobs[len(self.jobs)].submit_s)
         if self.rounds.waiting:
             times.append(clock.next_crossing())
         if clock.round_s is not None and self._wants_round():
             times.append(clock.next_round())
         if self.rounds.waiting or any(time is not None for time in times):
-            times.append(self.holding.next_time())  # at the end nobody waits for these
+            times.append(self.background.next_time())  # at the end no job waits for these
         first = min((time for time in times if time is not None), default=None)
         return None if first is None else max(first, clock.now)
 
@@ -167,29 +136,29 @@ class Simulator:
         if self.changed:
             return True
         # attained service and remaining time change while jobs run
-        return self.settings.preemptive and bool(self.rounds.waiting) and bool(self.floor.running)
+        return self.settings.preemptive and bool(self.rounds.waiting) and bool(self.state.running)
 
     # arrivals and ends
 
     def _admit(self) -> None:
         jobs, now = self.trace.jobs, self.clock.now
-        while self.arrived < len(jobs) and jobs[self.arrived].submit_s <= now:
-            job = jobs[self.arrived]
-            request = self._request(job)
-            if self._fits(request):
-                self.rounds.wait(ActiveJob(self.arrived, job, request))
+        while len(self.jobs) < len(jobs) and jobs[len(self.jobs)].submit_s <= now:
+            job = jobs[len(self.jobs)]
+            active = ActiveJob(len(self.jobs), job, self._request(job))
+            self.jobs.append(active)
+            if self._fits(active.request):
+                self.rounds.wait(active)
                 self.changed = True
             else:
-                reason = self.policy.why_not(request, self.floor.idle)
+                reason = self.policy.why_not(active.request, self.state.idle)
                 self.never.append((job.job_id, reason.text))
-            self.arrived += 1
 
     def _fits(self, request: Request) -> bool:
         """Whether the policy can place the request on the idle cluster, sooner or later."""
         request = self.policy.relaxed(request)
         key = shape_of(request)
         if key not in self.fitting:
-            self.fitting[key] = self.policy.place(request, self.floor.idle) is not None
+            self.fitting[key] = self.policy.place(request, self.state.idle) is not None
         return self.fitting[key]
 
     def _request(self, job: TraceJob) -> Request:
@@ -217,23 +186,18 @@ class Simulator:
     def _end_jobs(self) -> None:
         ended = 0
         for active in self.clock.ended():
-            self._leave(active)
-            self.end_s[active.position] = self.clock.now
+            self.state.leave(active)
+            active.end_s = self.clock.now
             ended += 1
         if ended:
             self.changed, self.rounds.blocked = True, None
             if self.progress is not None:
                 self.progress(ended)
 
-    def _leave(self, active: ActiveJob) -> None:
-        self.floor.leave(active)
-        self.run_s[active.position] = active.run_s
-        self.done_s[active.position] = active.progress.done_s
-
     # rounds
 
     def _round(self) -> None:
-        """Choose who takes part, let the planner place, and apply what it says."""
+        """Let the planner place the jobs that are due, and apply its plan."""
         started = self.timer() if self.timer is not None else 0.0
         self.changed, self.clock.planned_at = False, self.clock.now
         due = self.rounds.next()
@@ -243,10 +207,10 @@ class Simulator:
             self.placement_ms.append((self.timer() - started) * 1e3)
         self._apply(due)
         self.rounds.note_head()
-        self.used.append((self.clock.now, self.floor.used))
+        self.used.append((self.clock.now, self.state.used))
         if self.policy.may_postpone:
             waiting = [a.request for a in due.queue if a.placed is None]
-            view = self.floor.view(None, with_holders=self.profiled)
+            view = self.state.view(None, with_holders=self.profiled)
             self.clock.due_s = next_due(waiting, self.policy, view, self.clock.now)
 
     def _apply(self, due: Round) -> None:
@@ -261,12 +225,11 @@ class Simulator:
             else:
                 moves.append((active, assignment))
         moving = {active.position for active, _ in moves}
-        for position in sorted(set(self.floor.running) - stay) if keep is not None else ():
-            active = self.floor.running[position]
-            self._leave(active)
+        for position in sorted(set(self.state.running) - stay) if keep is not None else ():
+            active = self.state.running[position]
+            self.state.leave(active)
             self.rounds.wait(active)
-            if position not in moving:
-                self.preemptions[position] += 1
+            active.preemptions += position not in moving
         for active, assignment in moves:
             self._start(active, assignment)
 
@@ -274,13 +237,13 @@ class Simulator:
         cost = 0.0
         if active.last is not None:
             cost = self.settings.migration_s
-            self.migrations[active.position] += not active.was_at(assignment)
+            active.migrations += not active.was_at(assignment)
         else:
-            self.start_s[active.position] = self.clock.now
+            active.start_s = self.clock.now
         self.rounds.stop_waiting(active)
-        self.floor.enter(active, assignment, cost)
+        self.state.enter(active, assignment, cost)
         if self.keep_placements:
-            nodes = self.floor.idle.nodes
+            nodes = self.state.idle.nodes
             self.placements.append(
                 {
                     "job_id": active.job.job_id,
@@ -295,22 +258,26 @@ class Simulator:
 
     def _account(self, until: float) -> None:
         """Integrate fragmentation up to ``until`` and note the use of GPUs."""
-        self.fragmented += self.floor.partly * (until - self.clock.now)
-        if self.floor.used != self.used[-1][1]:
-            self.used.append((self.clock.now, self.floor.used))
+        self.fragmented += self.state.partly * (until - self.clock.now)
+        if self.state.used != self.used[-1][1]:
+            self.used.append((self.clock.now, self.state.used))
 
     def _result(self) -> Result:
-        self.used.append((self.clock.now, self.floor.used))
+        self.used.append((self.clock.now, self.state.used))
+
+        def column(name: str) -> FloatArray:
+            return np.array([getattr(active, name) for active in self.jobs], dtype=np.float64)
+
         return Result(
             trace=self.trace,
             settings=self.settings,
-            total_gpus=self.floor.total,
-            start_s=self.start_s,
-            end_s=self.end_s,
-            run_s=self.run_s,
-            done_s=self.done_s,
-            preemptions=self.preemptions,
-            migrations=self.migrations,
+            total_gpus=self.state.total,
+            start_s=column("start_s"),
+            end_s=column("end_s"),
+            run_s=column("run_s"),
+            done_s=column("done_s"),
+            preemptions=column("preemptions").astype(np.int64),
+            migrations=column("migrations").astype(np.int64),
             never=tuple(self.never),
             used_s=np.array([t for t, _ in self.used]),
             used_gpus=np.array([g for _, g in self.used], dtype=np.int64),
@@ -318,3 +285,8 @@ class Simulator:
             placement_ms=np.array(self.placement_ms),
             placements=self.placements,
         )
+
+
+def simulate(trace: Trace, cluster: Cluster, settings: SimSettings, **more: Any) -> Result:
+    """Run a trace to its end; parameters as of :class:`Simulator`."""
+    return Simulator(trace, cluster, settings, **more).run()

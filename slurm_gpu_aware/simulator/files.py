@@ -1,4 +1,4 @@
-"""A folder of results: a summary, and per policy the jobs and the GPUs in use over time."""
+"""Folder of results: a summary, and per policy the jobs and the GPUs in use over time."""
 
 from __future__ import annotations
 
@@ -83,25 +83,15 @@ def _write_jobs(path: Path, result: Result, compared: Mask) -> None:
         out.writerow([*_COLUMNS, "compared", "never"])
         for i, job in enumerate(result.trace.jobs):
             start, end = float(result.start_s[i]), float(result.end_s[i])
-            ended = math.isfinite(end)
-            run = float(result.run_s[i])
-            times = [start, end, start - job.submit_s, end - job.submit_s, run]
-            out.writerow(
-                [
-                    job.job_id,
-                    f"{job.submit_s:.3f}",
-                    job.gpus,
-                    *(f"{t:.3f}" if ended else "" for t in times),
-                    f"{run / job.duration_s:.5f}" if ended else "",
-                    job.app_class,
-                    job.model or "",
-                    int(result.preemptions[i]),
-                    int(result.migrations[i]),
-                    job.user or "",
-                    int(compared[i]),
-                    reasons.get(job.job_id, ""),
-                ]
-            )
+            times = [""] * 6
+            if math.isfinite(end):
+                run = float(result.run_s[i])
+                seconds = (start, end, start - job.submit_s, end - job.submit_s, run)
+                times = [*(f"{s:.3f}" for s in seconds), f"{run / job.duration_s:.5f}"]
+            counts = (int(result.preemptions[i]), int(result.migrations[i]))
+            row = [job.job_id, f"{job.submit_s:.3f}", job.gpus, *times, job.app_class, job.model]
+            last = (job.user, int(compared[i]), reasons.get(job.job_id))
+            out.writerow([*row, *counts, *last])
 
 
 def _write_used(path: Path, result: Result) -> None:
@@ -137,11 +127,11 @@ def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
 
 
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""What reading or drawing a folder raises that a person or a full disk has changed."""
+"""Errors of reading or drawing a folder that a person or a full disk has changed."""
 
 
 def damaged(folder: Path, exc: Exception) -> SourceError:
-    """The error of a folder whose content makes no sense."""
+    """The error for a folder with content that makes no sense."""
     return SourceError(f"{folder}: damaged: {exc!r}")
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import AwareError
@@ -25,36 +25,29 @@ _EVERY_S = 0.25
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 _work: dict[str, Any] = {}
-"""In a worker: what it was forked with, so that a trace is not copied per run."""
+"""In a worker: the runs with which it was forked, so that no trace is copied per run."""
 
 
+@dataclass(frozen=True, eq=False)
 class Run:
     """One simulation to do: a trace, a cluster in both views, and settings."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        cluster: Cluster,
-        truth: Mapping[str, FloatArray],
-        settings: SimSettings,
-        *,
-        keep_placements: bool = False,
-    ) -> None:
-        self.trace = trace
-        self.cluster = cluster
-        self.truth = {**cluster.scores, **truth}
-        self.settings = settings
-        self.keep_placements = keep_placements
+    trace: Trace
+    cluster: Cluster
+    truth: Mapping[str, FloatArray]
+    """Scores that the jobs run at; of a class that is not in here those of ``cluster``."""
+    settings: SimSettings
+    keep_placements: bool = False
 
     def execute(
         self, timer: Callable[[], float] | None, progress: Callable[[int], None] | None = None
     ) -> Result:
-        """Do it here and now."""
+        """Do it in this process."""
         return simulate(
             self.trace,
             self.cluster,
             self.settings,
-            truth=self.truth,
+            truth={**self.cluster.scores, **self.truth},
             timer=timer,
             progress=progress,
             keep_placements=self.keep_placements,
@@ -118,7 +111,7 @@ def _here(
 
 
 def _start(runs: Sequence[Run], timer: Callable[[], float] | None, done: Any, parent: int) -> None:
-    """In a worker, first. Ctrl-C is the parent's affair: it ends the workers."""
+    """In a worker, first. The parent handles Ctrl-C: it ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with(parent)
     _work.update(runs=runs, timer=timer, done=done)
@@ -144,7 +137,7 @@ def _one(position: int) -> Result:
 
 
 def _wait(futures: Sequence[Future[Result]], tell: Callable[[], None]) -> None:
-    """Until all are done or one failed."""
+    """Wait until all are done or one failed."""
     pending = set(futures)
     while pending:
         finished, pending = wait(pending, timeout=_EVERY_S, return_when=FIRST_COMPLETED)

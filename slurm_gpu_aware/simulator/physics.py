@@ -1,9 +1,9 @@
-"""How fast a job really runs where it was put.
+"""How fast a job really runs on its GPUs and beside its neighbours.
 
 slowdown = L x max V (PAL, eq. 1) x bandwidth factor, each part switchable. The bandwidth factor of
 a sensitive job with communication share c is (1 - c) + c best/have: communication takes as long as
-its slowest link makes it, the rest of the job does not notice. Interference changes with the
-neighbours and is added by the engine.
+its slowest link makes it, the rest of the job does not notice. Interference is a factor on top that
+changes with the neighbours.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Physics:
         self.cluster = cluster
         self.settings = settings
         self._plain = replace(cluster, indexed=np.zeros(len(cluster.nodes), dtype=np.bool_))
-        """The same without knowing who gets which GPU of a node."""
+        """The same, with GPUs of a node that are not told apart."""
 
     def slowdown(self, job: TraceJob, placed: Assignment) -> float:
         """t_iter / t_orig >= 0 of ``job`` on the GPUs of ``placed``, neighbours aside."""
@@ -73,6 +73,19 @@ class Physics:
             if (graph := self._graph(job, node)) is not None
         ]
         return self._product(job, worst, locality, ratios)
+
+    def interference(self, job: TraceJob, others: Sequence[TraceJob]) -> float:
+        """Slowdown >= 1 of ``job`` beside ``others`` on its machines (Amaral et al., SC'17, 3.2).
+
+        With several neighbours the excess over 1 of each is added: only pairs were measured. A
+        pair that was not measured, or a measured gain (noise), counts as no interference.
+        """
+        profile = self.settings.interference
+        if profile is None:
+            return 1.0
+        own = (job.model or "", job.gpus)
+        pairs = (profile.slowdown(own, (other.model or "", other.gpus)) for other in others)
+        return 1.0 + sum((ratio - 1.0 for ratio in pairs if ratio is not None), 0.0)
 
     def _graph(self, job: TraceJob, node: int) -> HardwareGraph | None:
         """Links of a node; None where they do not matter to the job or are not known."""

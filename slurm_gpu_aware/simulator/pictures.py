@@ -1,6 +1,6 @@
 """Pictures of simulated runs.
 
-Readable without colour: every policy has its own line style and marker, and bars carry hatches.
+They read without colour: every policy has its own line style and marker, and bars carry hatches.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) 
     edges = np.linspace(0, max(end - begin, 1.0), 2 * _BINS + 1)
     highest = 0.0
     for number, run in enumerate(runs):
-        times = np.append(run.used_s, max(end, run.used_s[-1]))  # who still holds GPUs goes on
+        times = np.append(run.used_s, max(end, run.used_s[-1]))  # jobs that still hold GPUs go on
         area = np.concatenate([[0.0], np.cumsum(np.diff(times) * run.used_gpus)])
         mean = np.diff(np.interp(begin + edges, times, area)) / np.diff(edges)
         _line(ax, number, (edges[1:] + edges[:-1]) / 2 / size, mean, run.label)

@@ -1,9 +1,9 @@
-"""What Slurm did: as a run beside the simulated ones, and as work that these can do again."""
+"""Record of the site: as a run beside the simulated ones, and as work that these do again."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,19 +20,16 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 __all__ = [
     "BASELINE",
     "KNOWLEDGE",
-    "LEFT",
     "LIMITS",
     "RECORDED",
-    "left_to_slurm",
     "recorded_result",
-    "with_slots",
     "with_work",
 ]
 
 RECORDED = "as recorded"
 BASELINE = SLURM
-"""The policy that places as Slurm does. What it gains or loses against the record no placement
-did: gains are told against it."""
+"""The policy that places as Slurm does. Gains are told against it: the difference between it and
+the record is the model's."""
 LIMITS = (
     "Any job may run on any GPU: partitions, GPU models, features, CPUs, memory and reservations "
     "are not modelled.",
@@ -45,66 +42,13 @@ LIMITS = (
     "them is left to Slurm.",
     "Users submit when they did, also where their jobs would have ended sooner.",
 )
-"""What a comparison with the record does not know; sentences for people."""
+"""Limits of a comparison with the record; sentences for people."""
 KNOWLEDGE: Mapping[str, str] = {
     "exact": "ran on GPUs whose indices were recorded",
     "expected": "ran on known nodes, on GPUs that were not recorded",
     "unknown": "ran on nodes that this cluster does not have",
 }
 """How well the slowdown of a recorded job is known."""
-LEFT = (
-    "left to Slurm, as a number of GPUs that does not split evenly over the nodes; such a job is "
-    "not modelled, its GPUs stay taken"
-)
-"""Under what the jobs of ``left_to_slurm`` are counted."""
-
-
-def left_to_slurm(trace: Trace, cluster: Cluster) -> Trace:
-    """The trace with the jobs that live are left to Slurm moved to those that only hold GPUs.
-
-    One GRES line for all nodes of a job cannot give them different numbers of GPUs: the filter
-    leaves ``-N2 --gpus=3`` to Slurm, and so ``--gpus=5`` where nodes have 4, which needs two of
-    them. These jobs ran all the same. They are counted in ``skipped`` under ``LEFT``. No job is
-    moved if the cluster lets its nodes differ, or if it ran on a node larger than any here.
-    """
-    widest = cluster.shape[1]
-
-    def left(job: TraceJob) -> bool:
-        nodes = job.nodes or -(-job.gpus // widest)
-        elsewhere = job.gpus > max(nodes, len(job.recorded_nodes)) * widest
-        if job.recorded_start_s is None or elsewhere or len(job.recorded_nodes) == 1:
-            return False
-        return job.gpus % nodes > 0
-
-    apart = () if not cluster.same_indices else tuple(job for job in trace.jobs if left(job))
-    if not apart:
-        return trace
-    names = {job.job_id for job in apart}
-    return replace(
-        trace,
-        jobs=tuple(job for job in trace.jobs if job.job_id not in names),
-        skipped={**trace.skipped, LEFT: len(apart)},
-        held=(*trace.held, *apart),
-    )
-
-
-def with_slots(trace: Trace, given: Mapping[str, Mapping[str, Sequence[int]]]) -> Trace:
-    """The trace with the GPUs that a ledger knows of jobs whose record does not name them.
-
-    ``given``: job id -> node -> indices (``Ledger.gpus_given``). A job is left as it is if its
-    nodes are others (its number came round again), or if the indices differ between its nodes.
-    """
-
-    def known(job: TraceJob) -> TraceJob:
-        nodes = given.get(job.job_id, {})
-        slots = {tuple(sorted(indices)) for indices in nodes.values()}
-        if job.recorded_slots or set(nodes) != set(job.recorded_nodes) or len(slots) != 1:
-            return job
-        (own,) = slots
-        return replace(job, recorded_slots=own) if len(own) * len(nodes) == job.gpus else job
-
-    jobs, held = ([known(job) for job in group] for group in (trace.jobs, trace.held))
-    return replace(trace, jobs=tuple(jobs), held=tuple(held))
 
 
 def with_work(
@@ -122,7 +66,7 @@ def with_work(
     - on nodes that the cluster does not have V counts as 1, and L as that of its loosest level if
       there are several.
 
-    What neighbours cost the job then is not known and stays in its work.
+    The cost of neighbours is not known and stays in the work.
     """
     physics = Physics(replace(cluster, scores={**cluster.scores, **truth}), settings)
     row = {name: i for i, name in enumerate(cluster.nodes) if cluster.exists[i].any()}
@@ -156,8 +100,8 @@ def _recorded_slowdown(
 def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -> Result:
     """A result from a trace's recorded starts and run times; GPUs are counted, not placed.
 
-    Counted are those of the jobs ``among`` a mask (None: all) and of those that only hold GPUs.
-    Order and fragmentation stay open: nobody recorded them.
+    Counted are those of the jobs ``among`` a mask (None: all) and of background jobs.
+    Order and fragmentation stay open: they were not recorded.
     Raises SourceError if a job has no recorded start.
     """
     jobs = trace.jobs
@@ -166,7 +110,7 @@ def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -
     start = np.array([job.recorded_start_s for job in jobs], dtype=np.float64)
     run = np.array([job.recorded_run_s or job.duration_s for job in jobs], dtype=np.float64)
     counted = [job for i, job in enumerate(jobs) if among is None or among[i]]
-    users = [*counted, *trace.held]
+    users = [*counted, *trace.background]
     begin = np.array([job.recorded_start_s for job in users], dtype=np.float64)
     held_s = np.array([job.recorded_run_s or job.duration_s for job in users], dtype=np.float64)
     gpus = np.array([job.gpus for job in users], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Plan recorded rounds of the live selector again and compare what comes out."""
+"""Replay: plan recorded rounds of the live selector again and compare the places."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Difference:
 
 
 def replay(recorded: RecordedRound) -> list[Difference]:
-    """Plan a round as the simulator does and name every job whose place differs."""
+    """Plan a round as the simulator does and name every job that gets another place."""
     plan = plan_round(
         recorded.queue,
         recorded.cluster,

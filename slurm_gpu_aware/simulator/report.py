@@ -1,4 +1,4 @@
-"""One self-contained page from a folder of results, with its pictures and what they say."""
+"""Report: one self-contained page from a folder of results, with pictures and sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_gpu_aware.simulator.files import DAMAGE, SavedRun, damaged, load_resu
 from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture, time_unit
 from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
 
-__all__ = ["calibration", "page_text", "plain_summary", "write_report"]
+__all__ = ["calibration", "counted", "page_text", "plain_summary", "write_report"]
 
 
 _SAME_PERCENT = 0.05
@@ -52,10 +52,10 @@ def _written(folder: Path, head: Mapping[str, Any], runs: Sequence[SavedRun]) ->
 
 
 def plain_summary(head: Mapping[str, Any]) -> list[str]:
-    """What the numbers say, one sentence per policy after the first.
+    """The numbers in words, one sentence per policy after the first.
 
-    A record is only held against the simulation of what Slurm does: gains are told against that,
-    so that nothing counts as gained which the model merely leaves out.
+    A record is only compared with the simulation of Slurm's own placement. Gains are told against
+    that simulation, so that what the model leaves out does not count as a gain.
     """
     runs = [run for run in head["runs"] if run["avg_jct_s"] is not None]
     record = next((run for run in runs if run["policy"] == RECORDED), None)
@@ -108,41 +108,41 @@ def _where_from(saved: float, on_gpus: float) -> str:
     return f"{waiting}% of it from less waiting, the rest from faster runs"
 
 
-def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
-    """The page; ``pictures`` are (title, explanation, PNG file), which go into it."""
+_COLUMNS = (
+    ("policy", "policy", "{}"),
+    ("ended", "jobs", "{}"),
+    ("never ran", "never", "{}"),
+    ("avg JCT, {unit}", "avg_jct_s", "time"),
+    ("median JCT, {unit}", "median_jct_s", "time"),
+    ("p99 JCT, {unit}", "p99_jct_s", "time"),
+    ("avg wait, {unit}", "avg_wait_s", "time"),
+    ("slowdown", "avg_slowdown", "{:.3f}"),
+    ("makespan, {unit}", "makespan_s", "time"),
+    ("GPUs in use", "utilization", "{:.0%}"),
+    ("fragmentation", "fragmentation", "{:.1%}"),
+    ("round, ms, median", "median", "{:.2f}"),
+    ("round, ms, max", "max", "{:.1f}"),
+)
+"""Header, key of a run's summary (or of its ``placement_ms``), format."""
 
-    def cell(value: Any, form: str = "{}") -> str:
-        return "<td>" + ("n/a" if value is None else html.escape(form.format(value))) + "</td>"
+
+def _cell(run: Mapping[str, Any], key: str, form: str, size: float) -> str:
+    value = run[key] if key in run else run["placement_ms"][key]
+    if value is None:
+        return "<td>n/a</td>"
+    text = _in_unit(value, size) if form == "time" else form.format(value)
+    return f"<td>{html.escape(text)}</td>"
+
+
+def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
+    """The page in HTML; ``pictures`` are (title, explanation, PNG file) and stand in it."""
 
     size, unit = _table_unit(head["runs"])
-
-    def time(seconds: float | None) -> str:
-        return cell(None if seconds is None else _in_unit(seconds, size))
-
+    headers = "".join(f"<th>{name.format(unit=unit)}</th>" for name, _, _ in _COLUMNS)
     rows = "".join(
-        "<tr>"
-        + cell(r["policy"])
-        + cell(r["jobs"])
-        + cell(r["never"])
-        + time(r["avg_jct_s"])
-        + time(r["median_jct_s"])
-        + time(r["p99_jct_s"])
-        + time(r["avg_wait_s"])
-        + cell(r["avg_slowdown"], "{:.3f}")
-        + time(r["makespan_s"])
-        + cell(r["utilization"], "{:.0%}")
-        + cell(r["fragmentation"], "{:.1%}")
-        + cell(r["placement_ms"]["median"], "{:.2f}")
-        + cell(r["placement_ms"]["max"], "{:.1f}")
-        + "</tr>"
-        for r in head["runs"]
+        "<tr>" + "".join(_cell(run, key, form, size) for _, key, form in _COLUMNS) + "</tr>"
+        for run in head["runs"]
     )
-    names = (
-        "policy", "ended", "never ran", f"avg JCT, {unit}", f"median JCT, {unit}",
-        f"p99 JCT, {unit}", f"avg wait, {unit}", "slowdown", f"makespan, {unit}", "GPUs in use",
-        "fragmentation", "round, ms, median", "round, ms, max",
-    )  # fmt: skip
-    headers = "".join(f"<th>{name}</th>" for name in names)
     figures = "".join(
         f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"
         f'<img alt="{html.escape(title)}" src="data:image/png;base64,'
@@ -176,20 +176,21 @@ img {{ max-width: 100%; height: auto }}
 
 
 def _about(head: Mapping[str, Any]) -> str:
-    """Which jobs, where, and which of them the numbers are about."""
+    """The jobs, the cluster, and the jobs that the numbers are about."""
     given, compared = head["input"], head["compared_jobs"]
-    bad = _counted(len(given["bad_rows"]), "bad row", "bad rows")
-    other = _counted(sum(given["skipped"].values()), "other job", "other jobs")
+    bad = counted(len(given["bad_rows"]), "bad row")
+    other = counted(sum(given["skipped"].values()), "other job")
     text = (
-        f"{_counted(given['jobs'], 'job', 'jobs')} of {head['trace']} on {head['cluster']}; order "
+        f"{counted(given['jobs'], 'job')} of {head['trace']} on {head['cluster']}; order "
         f"{head['settings']['order']}; variability: {head['site']['variability']}. "
         f"{bad} and {other} were left out. Times, percentiles, makespan and pictures are those of "
-        f"the {_counted(compared, 'job', 'jobs')} that ended in every run"
+        f"the {counted(compared, 'job')} that ended in every run"
     )
     if compared < given["jobs"]:
         text += f"; {given['jobs'] - compared} did not"
-    if given["held"]:
-        text += f"; {_counted(given['held'], 'more holds', 'more hold')} GPUs at the recorded times"
+    if given["background"]:
+        more = counted(given["background"], "more holds", "more hold")
+        text += f"; {more} GPUs at the recorded times"
     return f"{text}."
 
 
@@ -200,10 +201,11 @@ def _table_unit(runs: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
 
 
 def _in_unit(seconds: float, size: float) -> str:
-    """Two digits after the point; what is not nothing is not printed as nothing."""
+    """Two digits after the point; more than 0 is never printed as 0."""
     text = f"{seconds / size:.2f}"
     return "<0.01" if text == "0.00" and seconds > 0 else text
 
 
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count} {one if count == 1 else several}"
+def counted(count: int, one: str, several: str = "") -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"

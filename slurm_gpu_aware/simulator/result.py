@@ -1,4 +1,4 @@
-"""What a simulation leaves: per-job arrays, the use of GPUs over time, and summary numbers."""
+"""Results of a run: per-job arrays, the use of GPUs over time, and summary numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Mask", "Result", "ended_in_all"]
+__all__ = ["Mask", "Result", "compared", "ended_in_all"]
 
 Mask = BoolArray
-"""(jobs,) True for the jobs that are meant."""
+"""(jobs,) True for the jobs that count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Result:
     placements: list[dict[str, Any]] = field(default_factory=list)
     """Every start, in order: job_id, at_s, nodes, slots, slowdown (only if asked for)."""
     recorded: bool = False
-    """It really happened; the order of the queue was whatever it was."""
+    """It is a record of the site: nothing in it was simulated."""
 
     @property
     def done(self) -> Mask:
@@ -112,43 +112,59 @@ class Result:
         ``among`` restricts averages, percentiles and makespan, so that runs which ended different
         jobs can be compared. What the GPUs did is that of all jobs of the run.
         """
-        jct, wait, slow = self.jct_s(among), self.wait_s(among), self.slowdown(among)
         run = np.asarray(self.run_s[self._chosen(among)])
-
-        def stat(values: FloatArray, how: str) -> float | None:
-            if not len(values):
-                return None
-            if how == "avg":
-                return float(values.mean())
-            return float(np.percentile(values, 50 if how == "median" else float(how[1:])))
-
+        times = {"jct_s": self.jct_s(among), "wait_s": self.wait_s(among)}
+        stats = {
+            f"{how}_{name}": _statistic(values, how)
+            for name, values in (*times.items(), ("slowdown", self.slowdown(among)))
+            for how in ("avg", "median", "p99")
+        }
         return {
             "policy": self.settings.label,
             "order": None if self.recorded else self.settings.order,
             "jobs": int(self.done.sum()),
             "never": len(self.never),
-            "avg_jct_s": stat(jct, "avg"),
-            "median_jct_s": stat(jct, "median"),
-            "p99_jct_s": stat(jct, "p99"),
-            "avg_wait_s": stat(wait, "avg"),
-            "median_wait_s": stat(wait, "median"),
-            "p99_wait_s": stat(wait, "p99"),
-            "avg_run_s": stat(run, "avg"),
-            "avg_slowdown": stat(slow, "avg"),
-            "median_slowdown": stat(slow, "median"),
-            "p99_slowdown": stat(slow, "p99"),
+            **stats,
+            "avg_run_s": _statistic(run, "avg"),
             "makespan_s": self.makespan_s(among),
             "utilization": self.utilization(among),
             "fragmentation": self.fragmentation(),
             "preemptions": int(self.preemptions.sum()),
             "migrations": int(self.migrations.sum()),
             "placement_ms": {
-                "median": stat(self.placement_ms, "median"),
-                "max": float(self.placement_ms.max()) if len(self.placement_ms) else None,
+                "median": _statistic(self.placement_ms, "median"),
+                "max": _statistic(self.placement_ms, "max"),
             },
         }
+
+
+def _statistic(values: FloatArray, how: str) -> float | None:
+    """``avg`` or a percentile by name; None of no values."""
+    if not len(values):
+        return None
+    if how == "avg":
+        return float(values.mean())
+    return float(np.percentile(values, {"median": 50, "p99": 99, "max": 100}[how]))
 
 
 def ended_in_all(results: Sequence[Result]) -> Mask:
     """(jobs,) True for the jobs that ended in every run: those to compare."""
     return np.asarray(np.logical_and.reduce([result.done for result in results]))
+
+
+_RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown", "makespan_s")
+
+
+def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Summaries of the runs over the jobs that ended in all of them.
+
+    ``ratio_to_first`` compares each with the first run that is no record; less than 1 is better.
+    """
+    among = ended_in_all(results)
+    runs = [result.summary(among) for result in results]
+    first = next((run for run, r in zip(runs, results, strict=True) if not r.recorded), runs[0])
+    for run in runs:
+        run["ratio_to_first"] = {
+            key: run[key] / first[key] for key in _RATIOS if run[key] is not None and first[key]
+        }
+    return runs

@@ -1,4 +1,4 @@
-"""The rounds of a simulation: who takes part, in which order, and what the planner is shown."""
+"""Rounds of a simulation: the jobs that take part, their order, and the cluster they are shown."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from slurm_gpu_aware.planning import Plan, PlanSettings
 from slurm_gpu_aware.planning.order import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.timeline import as_running, take
-from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.cluster_state import Floor
-from slurm_gpu_aware.simulator.orders import order_key
+from slurm_gpu_aware.simulator.active import ActiveJob, order_key
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.settings import SimSettings
 
 __all__ = ["Round", "Rounds"]
@@ -25,26 +24,26 @@ Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
 
 @dataclass(frozen=True)
 class Round:
-    """What a round comes to."""
+    """The outcome of a round."""
 
     plan: Plan
     keep: set[int] | None
     """Positions of the running jobs that keep their GPUs whatever is planned; None: all. Others
     that run have lost them unless the plan gives them some."""
     queue: list[ActiveJob]
-    """Who was to be placed."""
+    """The jobs that were to be placed."""
 
 
 class Rounds:
     """The waiting jobs, and the questions that are put to ``planning``."""
 
-    def __init__(self, settings: SimSettings, floor: Floor) -> None:
+    def __init__(self, settings: SimSettings, state: ClusterState) -> None:
         self.settings = settings
-        self.floor = floor
+        self.state = state
         self.waiting: dict[int, ActiveJob] = {}
         """Position in the trace -> job."""
         self.blocked: int | None = None
-        """Position of the job that headed the line when the last round was done, until an end."""
+        """Position of the job that headed the queue after the last round, until a job ends."""
         self._plan_settings = PlanSettings(
             policy=settings.policy,
             classes=settings.classes,
@@ -53,13 +52,13 @@ class Rounds:
         )
         self._key = order_key(settings)
         self._lined = settings.sticky and not settings.preemptive
-        """Who waits does not change its place: the queue is kept sorted."""
+        """Waiting jobs keep their places: the queue is kept sorted."""
         self._line: list[Place] = []
         """Places of the waiting jobs, in order; unused where they change with time."""
         self._profiled = settings.policy_options.get("interference") is not None
-        """The policy looks at who runs beside whom."""
+        """The policy looks at the neighbours of jobs."""
         self._patient = settings.backfill or policy_class(settings.policy).may_postpone
-        """Jobs may overtake, or get less choosy with time."""
+        """Jobs may overtake, or be content with less in time."""
 
     def wait(self, active: ActiveJob) -> None:
         """Take a job into the queue."""
@@ -74,29 +73,29 @@ class Rounds:
             del self._line[bisect_left(self._line, self._place(active))]
 
     def note_head(self) -> None:
-        """The round is done: remember who could not start."""
+        """Remember the job that heads the queue after a round."""
         self.blocked = self._line[0][-1] if self._line else None
 
     def _still_blocked(self) -> bool:
-        """The head that found no place last time is still the head, and no GPU became free: then
-        nobody behind it starts either, unless jobs may overtake or get less choosy with time."""
+        """The head found no place last time, is still the head, and no GPU became free: no job
+        behind it starts either, unless jobs may overtake or be content with less in time."""
         return not self._patient and bool(self._line) and self._line[0][-1] == self.blocked
 
     def next(self) -> Round | None:
-        """Plan the round that is due; None if nobody takes part."""
-        settings, floor = self.settings, self.floor
+        """Plan the round that is due; None if no job takes part."""
+        settings, state = self.settings, self.state
         if self._lined:
             queue = list(self._head_of_line())
             if not queue or self._still_blocked():
                 return None
             return Round(self._plan(queue, None), None, queue)
-        for active in floor.running.values():
-            active.credit(floor.clock.now)
-        everybody = [*floor.running.values(), *self.waiting.values()]
-        everybody.sort(key=self._place)
-        room = floor.total - floor.held_gpus
-        prefix = guaranteed_prefix([a.job.gpus for a in everybody], room)
-        first, rest = everybody[:prefix], everybody[prefix:]
+        for active in state.running.values():
+            active.credit(state.clock.now)
+        ordered = [*state.running.values(), *self.waiting.values()]
+        ordered.sort(key=self._place)
+        room = state.total - state.background_gpus
+        prefix = guaranteed_prefix([a.job.gpus for a in ordered], room)
+        first, rest = ordered[:prefix], ordered[prefix:]
         if settings.sticky:
             return self._sticky(first, rest)
         queue = [*first, *rest] if settings.backfill else first
@@ -133,9 +132,9 @@ class Rounds:
         return Round(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
 
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
-        """Who of ``tail`` may stay, ever fewer: first as many go, from the last on, as have the
-        GPUs that ``want`` lacks; as packing may want more, twice as many, and so on."""
-        lacking = sum(a.job.gpus for a in want) - self.floor.free
+        """Jobs of ``tail`` that may stay, ever fewer: first as many go, from the last on, as have
+        the GPUs that ``want`` lacks; as packing may need more, twice as many, and so on."""
+        lacking = sum(a.job.gpus for a in want) - self.state.free
         go = 0
         while go < len(tail) and (lacking > 0 or not go):
             go += 1
@@ -155,10 +154,10 @@ class Rounds:
     ) -> Plan:
         """Let the planner place ``queue`` beside the jobs in ``keep`` (None: all that run).
 
-        ``given``: what an earlier plan of this round gave, and to whom. ``backfill``: None: as set.
+        ``given``: jobs and plan of an earlier part of this round. ``backfill``: None: as set.
         """
         holders = self.settings.backfill or self._profiled
-        shown, now = self.floor.view(keep, with_holders=holders), self.floor.clock.now
+        shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
             new = [(requests[a.job_id], a) for a in given[1].assignments]
@@ -177,11 +176,11 @@ class Rounds:
 
     def _place(self, active: ActiveJob) -> Place:
         """Where a job stands in the queue: by the order, ties as ``planning`` breaks them."""
-        return self._key(active.job, active.progress), active.turn, active.position
+        return self._key(active), active.turn, active.position
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
         """Waiting jobs in order, as far as the planner would look."""
-        room = self.floor.free
+        room = self.state.free
         beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
         for *_, position in self._line:
             active = self.waiting[position]
@@ -192,7 +191,7 @@ class Rounds:
             yield active
 
     def _ranked(self, ordered: list[ActiveJob]) -> list[Request]:
-        """Requests whose priority says their place in the list."""
+        """Requests with their place in the list as priority."""
         if self.settings.order == "fifo":
             return [a.request for a in ordered]  # submission time already says it
         return [

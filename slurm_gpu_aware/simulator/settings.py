@@ -1,4 +1,4 @@
-"""How a simulated site runs its jobs."""
+"""Settings of a run: policy, order of the queue, rounds, and what slows jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
-from slurm_gpu_aware.simulator.interference import Interference
 
 __all__ = ["MEASURED_SHARE", "ORDERS", "SimSettings", "parse_policy"]
 
@@ -29,7 +29,7 @@ PREEMPTIVE = frozenset({"las", "srtf"})
 
 @dataclass(frozen=True)
 class SimSettings:
-    """One run of the simulator. Everything that is not placement or planning."""
+    """Settings of one run, beside those of placement and planning."""
 
     policy: str = DEFAULT
     policy_options: Mapping[str, Any] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class SimSettings:
     """Time without progress whenever a job that has run starts again or moves (checkpoint,
     restore)."""
     limit_factor: float = 1.5
-    """Time limit of a job whose trace has none, as a multiple of its duration. A recorded job
+    """Time limit of a job without one in the trace, as a multiple of its duration. A recorded job
     without a limit has none here either: Slurm did not know more. Limits only inform backfill;
-    nobody is killed by one."""
+    they end no job."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     classes: tuple[str, ...] = ("A", "B", "C")
@@ -60,8 +60,8 @@ class SimSettings:
     """Share of a bandwidth-sensitive job's time that is communication at the best bandwidth its
     GPU count can have on the machine (``MEASURED_SHARE`` is one); a trace may give its jobs their
     own. None: bandwidth does not shorten a job."""
-    interference: Interference | None = None
-    """How neighbours on a machine slow each other; None: not at all."""
+    interference: InterferenceProfile | None = None
+    """Measured pairs of jobs on one machine that slow each other; None: neighbours do not."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:

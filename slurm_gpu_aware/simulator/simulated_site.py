@@ -1,7 +1,4 @@
-"""The cluster of a simulation: what the planner sees of it, and how fast it really is.
-
-The planner sees binned scores, as it does live; jobs run at the scores of the single GPUs.
-"""
+"""The cluster of a simulation: as the planner sees it, and as fast as its GPUs really are."""
 
 from __future__ import annotations
 
@@ -15,16 +12,21 @@ from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.simulator.timings import Draw
+from slurm_gpu_aware.topology.locality import with_levels
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.variability.bins import bin_scores
 
-__all__ = ["SimCluster", "bin_all", "store_cluster", "synthetic_cluster", "with_scores"]
+__all__ = ["SimulatedSite", "bin_all", "stored_site", "synthetic_site", "with_scores"]
+
+PENALTIES: Mapping[str, float] = {"node": 1.0, "cluster": 1.5}
+"""L of PAL's two levels."""
 
 
 @dataclass(frozen=True, eq=False)
-class SimCluster:
-    """An idle cluster in two views."""
+class SimulatedSite:
+    """An idle cluster in two views: binned scores for the planner, exact ones for the jobs."""
 
     cluster: Cluster
     """As the planner sees it: bins."""
@@ -62,23 +64,21 @@ class SimCluster:
         }
 
 
-def synthetic_cluster(
+def synthetic_site(
     nodes: int,
     gpus_per_node: int | None = None,
     *,
     machine_name: str | None = None,
-    locality_penalty: float = 1.5,
+    penalties: Mapping[str, float] | LevelPenalties = PENALTIES,
     same_indices: bool = True,
-) -> SimCluster:
-    """``nodes`` equal nodes, by GPU count or by kind of machine (then with its links).
+) -> SimulatedSite:
+    """``nodes`` equal nodes (``n1``, ``n2``, ...), by GPU count or by kind of machine with links.
 
     Raises
     ------
     SourceError
         Neither or both are given, the machine is unknown, or a number is out of range.
     """
-    if nodes < 1 or locality_penalty < 1:
-        raise SourceError("a cluster needs at least one node and a locality penalty of 1 or more")
     graph = None
     if machine_name is not None:
         try:
@@ -92,33 +92,26 @@ def synthetic_cluster(
         raise SourceError(
             f"a node has 1 to {MAX_GPUS_PER_NODE} GPUs: give their number or a machine"
         )
-    cluster = Cluster.uniform(
-        nodes,
-        width,
-        locality_penalty=locality_penalty,
-        graph=graph,
-        same_indices=same_indices,
-    )
+    names = [f"n{i + 1}" for i in range(nodes)]
+    cluster = Cluster.uniform(names, width, graph=graph, same_indices=same_indices)
     what = f"{machine_name} ({width} GPUs)" if machine_name else f"{width} GPUs"
     label = f"{nodes} node{'s' if nodes > 1 else ''} with {what}"
-    return SimCluster(cluster, {}, label)
+    return SimulatedSite(with_levels(cluster, penalties), {}, label)
 
 
-def store_cluster(
+def stored_site(
     cluster: Cluster, raw_scores: Mapping[str, Mapping[tuple[str, int], float]]
-) -> SimCluster:
+) -> SimulatedSite:
     """The profiled cluster; jobs run at the raw scores that the store keeps beside the bins."""
     row = {name: i for i, name in enumerate(cluster.nodes)}
-    truth = {}
-    for name, known in raw_scores.items():
-        values = np.ones(cluster.exists.shape)
-        for (node, slot), score in known.items():
+    truth = {name: np.ones(cluster.exists.shape) for name in raw_scores}
+    for name, scores in raw_scores.items():
+        for (node, slot), score in scores.items():
             if node in row and slot < cluster.shape[1]:
-                values[row[node], slot] = score
-        truth[name] = values
+                truth[name][row[node], slot] = score
     label = f"the store's cluster: {len(cluster.nodes)} nodes, {int(cluster.exists.sum())} GPUs"
     measured = "measured on these GPUs" if truth else "none: nothing was measured"
-    return SimCluster(cluster, truth, label, measured)
+    return SimulatedSite(cluster, truth, label, measured)
 
 
 def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, FloatArray]:
@@ -131,7 +124,7 @@ def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, Fl
     return binned
 
 
-def with_scores(base: SimCluster, draw: Draw) -> SimCluster:
+def with_scores(base: SimulatedSite, draw: Draw) -> SimulatedSite:
     """The cluster with drawn scores: the planner gets bins of them, the jobs the scores.
 
     A class that the draw leaves out keeps what it had.

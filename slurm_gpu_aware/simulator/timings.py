@@ -1,4 +1,4 @@
-"""Measured times of GPUs from a CSV, and drawing the GPUs of a simulated cluster from them."""
+"""Measured times of GPUs from a CSV, and scores of a simulated cluster drawn from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.variability.scores import combine_runs, pm_scores
 
@@ -48,12 +48,12 @@ class Timings:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Scores of a drawn cluster and how they came about."""
+    """Scores of a drawn cluster and their origin."""
 
     scores: dict[str, FloatArray]
     """Class -> (N, W) PM scores, relative to the median GPU of the profile."""
     how: str
-    """One sentence for a person."""
+    """The origin in words."""
 
 
 def read_timings(path: Path | str) -> Timings:
@@ -113,7 +113,7 @@ def draw_scores(
     for i, (name, timings) in enumerate(profile.items()):
         found = _joint({name: pool[name]}, exists, how, [seed, i])
         if found is None:
-            raise SourceError(_too_few(timings, pool[name], exists, how))
+            raise SourceError(_too_few(timings, len(pool[name][0]), exists, how))
         scores |= found
     return Draw(scores, f"{DRAWS[how]}, seed {seed}, drawn for each class by itself")
 
@@ -129,11 +129,13 @@ def _joint(
     common = set(order).intersection(*(set(gpus) for gpus, _, _ in pool.values()))
     places = [(gpu, node) for gpu, node in zip(order, nodes, strict=True) if gpu in common]
     rng = np.random.default_rng(seed)
-    chosen = (
-        _whole_nodes(places, exists, rng)
-        if how == "nodes"
-        else _single_gpus([gpu for gpu, _ in places], int(exists.sum()), rng, how == "repeat")
-    )
+    if how == "nodes":
+        chosen = _whole_nodes(places, exists.sum(axis=1), rng)
+    elif not places or (how == "gpus" and len(places) < exists.sum()):
+        chosen = None
+    else:
+        picks = rng.choice(len(places), size=int(exists.sum()), replace=how == "repeat")
+        chosen = [places[pick][0] for pick in picks]
     if chosen is None:
         return None
     scores = {}
@@ -143,30 +145,19 @@ def _joint(
     return scores
 
 
-def _single_gpus(
-    gpus: Sequence[str], count: int, rng: np.random.Generator, repeat: bool
-) -> list[str] | None:
-    if not gpus or (not repeat and len(gpus) < count):
-        return None
-    return [gpus[i] for i in rng.choice(len(gpus), size=count, replace=repeat)]
-
-
 def _whole_nodes(
-    places: Sequence[tuple[str, str]], exists: BoolArray, rng: np.random.Generator
+    places: Sequence[tuple[str, str]], widths: IntArray, rng: np.random.Generator
 ) -> list[str] | None:
     """GPUs of drawn nodes, row after row; a node with too few GPUs is not drawn."""
-    widths = exists.sum(axis=1)
     on: dict[str, list[str]] = {}
     for gpu, node in places:
         if node:
             on.setdefault(node, []).append(gpu)
-    full = [node for node, gpus in on.items() if len(gpus) >= int(widths.max(initial=0))]
+    full = [gpus for gpus in on.values() if len(gpus) >= int(widths.max(initial=0))]
     if len(full) < len(widths):
         return None
     rows = rng.choice(len(full), size=len(widths), replace=False)
-    return [
-        gpu for row, width in zip(rows, widths, strict=True) for gpu in on[full[row]][: int(width)]
-    ]
+    return [gpu for row, width in zip(rows, widths, strict=True) for gpu in full[row][:width]]
 
 
 def _single_runs(timings: Timings, count: int, seed: int, stream: int) -> FloatArray:
@@ -183,15 +174,10 @@ def _place(values: npt.ArrayLike, exists: BoolArray) -> FloatArray:
     return scores
 
 
-def _too_few(timings: Timings, pool: _Medians, exists: BoolArray, how: str) -> str:
-    have, want = len(pool[0]), int(exists.sum())
+def _too_few(timings: Timings, gpus: int, exists: BoolArray, how: str) -> str:
     if how == "nodes":
         width = int(exists.sum(axis=1).max(initial=0))
-        return (
-            f"{timings.name}: fewer than {len(exists)} nodes with {width} GPUs to draw from; "
-            "draw 'gpus' or 'repeat' instead"
-        )
-    return (
-        f"{timings.name}: {have} GPUs are too few to draw {want} without repetition; "
-        "draw 'repeat' instead"
-    )
+        lack = f"fewer than {len(exists)} nodes with {width} GPUs to draw from"
+        return f"{timings.name}: {lack}; draw 'gpus' or 'repeat' instead"
+    lack = f"{gpus} GPUs are too few to draw {int(exists.sum())} without repetition"
+    return f"{timings.name}: {lack}; draw 'repeat' instead"

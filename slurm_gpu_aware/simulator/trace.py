@@ -1,6 +1,6 @@
-"""Jobs for the simulator, and how they are read from CSV.
+"""Traces: jobs for the simulator, and their form as CSV.
 
-A bad row is never dropped in silence: it is counted and reported with its line number.
+A bad row is counted and reported with its line number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
-__all__ = ["BadRow", "Trace", "TraceJob", "checked", "last_records", "read_csv"]
+__all__ = ["BadRow", "Trace", "TraceJob", "checked", "read_csv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class TraceJob:
     submit_s: float
     gpus: int
     duration_s: float
-    """Work: run time on GPUs of score 1.0 inside one node. Of a recorded job, until
-    ``recorded.with_work`` has been at it, the recorded run time."""
+    """Work: run time on GPUs of score 1.0 inside one node. Of a recorded job, before
+    ``recorded.with_work`` the recorded run time."""
     app_class: str = "B"
     model: str | None = None
     """Application (``resnet50``), a label for reports."""
@@ -56,14 +56,14 @@ class TraceJob:
 
 @dataclass(frozen=True)
 class Trace:
-    """Jobs sorted by submission, and what was wrong with the rest."""
+    """Jobs sorted by submission, and rows that are none."""
 
     name: str
     jobs: tuple[TraceJob, ...]
     bad_rows: tuple[BadRow, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Reason -> rows that are fine but no GPU job (``no GPU``, ``still running``, ...)."""
-    held: tuple[TraceJob, ...] = ()
+    background: tuple[TraceJob, ...] = ()
     """Recorded jobs that are not played again but hold GPUs, see ``history.stretch``."""
 
     @classmethod
@@ -76,7 +76,7 @@ class Trace:
     ) -> Trace:
         """Sort jobs by submission; equal times keep their order.
 
-        Raises SourceError if two jobs have one id: nobody could tell them apart.
+        Raises SourceError if two jobs have the same id.
         """
         ordered = sorted(jobs, key=lambda job: job.submit_s)
         if len({job.job_id for job in ordered}) < len(ordered):
@@ -86,6 +86,15 @@ class Trace:
 
 _MAX_PRIORITY = 1e15
 """Slurm's own are 32 bits wide; beyond it doubles no longer tell whole numbers apart."""
+_RANGES = (
+    ("gpus", 1, MAX_GPUS),
+    ("duration_s", MIN_RUN_S, MAX_TIME_S),
+    ("submit_s", 0, MAX_TIME_S),
+    ("nodes", 1, MAX_NODES),
+    ("time_limit_s", MIN_RUN_S, MAX_TIME_S),
+    ("deadline_s", -MAX_TIME_S, MAX_TIME_S),
+    ("priority", -_MAX_PRIORITY, _MAX_PRIORITY),
+)
 
 
 def checked(job: TraceJob) -> TraceJob:
@@ -96,49 +105,18 @@ def checked(job: TraceJob) -> TraceJob:
     ValueError
         A number is out of range or the pattern is unknown; names the column and its value.
     """
-    if not 1 <= job.gpus <= MAX_GPUS:
-        raise ValueError(f"gpus is {quoted(job.gpus)}, expected 1 to {MAX_GPUS}")
-    if not MIN_RUN_S <= job.duration_s <= MAX_TIME_S:
-        expected = f"expected {MIN_RUN_S:g} to {MAX_TIME_S:g} s"
-        raise ValueError(f"duration_s is {job.duration_s:g}, {expected}")
-    if not 0 <= job.submit_s <= MAX_TIME_S:
-        raise ValueError(f"submit_s is {job.submit_s:g}, expected 0 to {MAX_TIME_S:g} s")
-    if job.nodes is not None and not 1 <= job.nodes <= MAX_NODES:
-        raise ValueError(f"nodes is {quoted(job.nodes)}, expected 1 to {MAX_NODES}")
-    if not (0 < job.time_limit_s <= MAX_TIME_S or job.time_limit_s == math.inf):
-        raise ValueError(
-            f"time_limit_s is {job.time_limit_s:g}, expected more than 0, up to {MAX_TIME_S:g} s"
-        )
-    if job.deadline_s is not None and not abs(job.deadline_s) <= MAX_TIME_S:
-        raise ValueError(f"deadline_s is {job.deadline_s:g}, expected up to {MAX_TIME_S:g} s")
-    if not abs(job.priority) <= _MAX_PRIORITY:
-        raise ValueError(f"priority is {job.priority:g}, expected up to {_MAX_PRIORITY:g}")
+    for name, least, most in _RANGES:
+        value = getattr(job, name)
+        unset = value is None or (name == "time_limit_s" and value == math.inf)
+        if not unset and not least <= value <= most:
+            shown = quoted(value) if isinstance(value, int) else f"{value:g}"
+            bounds = f"{least:g} to {most:g} s" if name.endswith("_s") else f"{least} to {most}"
+            raise ValueError(f"{name} is {shown}, expected {bounds}")
     try:
         parse_pattern(job.pattern)
     except RequestError as exc:
         raise ValueError(f"pattern is {quoted(job.pattern)}: {exc}") from None
     return job
-
-
-def last_records(
-    records: Iterable[tuple[int, str, TraceJob | None]],
-) -> tuple[list[TraceJob], list[BadRow]]:
-    """(line, job id, job) in the order of the file: the last record of each job, and the others.
-
-    A last record without a job leaves nothing of the earlier ones.
-    """
-    last: dict[str, tuple[int, TraceJob | None]] = {}
-    earlier: list[tuple[int, str]] = []
-    for line, name, job in records:
-        before = last.pop(name, None)
-        if before is not None and before[1] is not None:
-            earlier.append((before[0], name))
-        last[name] = (line, job)
-    bad = [
-        BadRow(line, f"job {name} occurs again in line {last[name][0]}; the last record counts")
-        for line, name in earlier
-    ]
-    return [job for _, job in last.values() if job is not None], bad
 
 
 def _flag(row: Row, column: str) -> bool:
@@ -201,14 +179,20 @@ def read_csv(
         if (column := class_column if name == "class" else name) in table.columns
     }
 
-    def job(row: Row) -> TraceJob:
+    def job(row: Row) -> tuple[int, TraceJob]:
         values: dict[str, object] = {"app_class": default_class}
         values |= {column: read(row, column) for column, read in _REQUIRED.items()}
         for column, (target, read) in optional.items():
             if row.cells[column]:
                 values[target] = read(row, column)
-        return checked(TraceJob(**values))  # type: ignore[arg-type]
+        return row.line, checked(TraceJob(**values))  # type: ignore[arg-type]
 
-    found, bad = table.parse(lambda row: (row.line, row.cells["job_id"], job(row)))
-    jobs, again = last_records(found)
-    return Trace.of(Path(source).stem, jobs, sorted([*bad, *again]))
+    found, bad = table.parse(job)
+    last = {job.job_id: line for line, job in found}
+    bad += [
+        BadRow(line, f"job {job.job_id} occurs again in line {again}; the last record counts")
+        for line, job in found
+        if (again := last[job.job_id]) != line
+    ]
+    jobs = (job for line, job in found if last[job.job_id] == line)
+    return Trace.of(Path(source).stem, jobs, sorted(bad))

@@ -119,8 +119,9 @@ class NewReservation:
 class SlurmClient(Protocol):
     """Every call has a time limit and raises SourceError when Slurm refuses or cannot be asked."""
 
-    unread: frozenset[int]
-    """Raw numbers of records that the last ``jobs`` left out: they are there, but were not read."""
+    @property
+    def unread(self) -> frozenset[int]:
+        """Raw numbers of records that this thread's last ``jobs`` left out, though they exist."""
 
     def settings(self) -> Mapping[str, str]:
         """Slurm's configuration: key -> value as ``scontrol show config`` spells them."""

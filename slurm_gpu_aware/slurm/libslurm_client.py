@@ -103,7 +103,9 @@ class LibslurmClient:
         self._complained: dict[str, str] = {}
         """What was not understood the last time, and why."""
         self._sliced = SlicedNodes()
-        self.unread: frozenset[int] = frozenset()
+        self._reading = threading.Lock()
+        """Held by the thread that reads all jobs: what is known of them is shared."""
+        self._last = threading.local()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -126,6 +128,16 @@ class LibslurmClient:
         While no job is pending slurmctld is asked only whether anything changed. It answers by its
         own clock, which may be set: so all is asked for now and then, and after every failure.
         """
+        with self._reading:
+            return self._read_jobs()
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Raw numbers of records that this thread's last `jobs` left out, though they exist."""
+        found: frozenset[int] = getattr(self._last, "unread", frozenset())
+        return found
+
+    def _read_jobs(self) -> list[SlurmJob]:
         last_update = self._slurm.ffi.new("int64_t *")
         fresh = time.monotonic() - self._read_at < _AGAIN_S
         since, self._since = self._since if fresh else 0, 0
@@ -135,6 +147,7 @@ class LibslurmClient:
             if exc.code != self._slurm.lib.SLURM_NO_CHANGE_IN_DATA:
                 raise
             self._since = since
+            self._last.unread = frozenset()  # else all would have been asked for
             return list(filter(None, self._known.values()))
         self._read_at = time.monotonic()
         before, self._known = self._known, {}
@@ -146,7 +159,7 @@ class LibslurmClient:
                 unread.append(int(decode(JOB, record)["job_id"]))
             else:
                 found.append(job)
-        self.unread = frozenset(unread)
+        self._last.unread = frozenset(unread)
         waits = unread or any(job.state == "PENDING" for job in found)
         self._since = 0 if waits else last_update[0]
         return found

@@ -35,6 +35,32 @@ _THREADS = 0x8000
 _GRES_ENFORCE_BIND = 1 << 4
 _GRES_DISABLE_BIND = 1 << 19
 _SPECIAL = ("core_spec", "thread_spec")
+_TEXTS = (
+    "dependency",
+    "account",
+    "qos",
+    "features",
+    "admin_comment",
+    "comment",
+    "extra",
+    "tres_per_node",
+    "tres_per_job",
+    "tres_per_task",
+    "tres_per_socket",
+    "tres_bind",
+    "tres_freq",
+    "cpus_per_tres",
+    "mem_per_tres",
+)
+"""Fields that are taken over as they are; empty: not given."""
+_COUNTS = {
+    "array_limit": "array_max_tasks",
+    "cpus_per_task": "cpus_per_task",
+    "ntasks_per_node": "ntasks_per_node",
+    "threads_per_core": "threads_per_core",
+    "tasks_per_core": "ntasks_per_core",
+}
+"""Number of a job -> Slurm's field; 0 and its sentinels: not given."""
 
 
 def job_of(raw: Mapping[str, Any]) -> SlurmJob:
@@ -49,11 +75,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     SourceError, ValueError
         slurmctld itself wrote what we do not understand.
     """
-    array_id = raw["array_job_id"] or None
-    task = raw["array_task_str"].strip("[]").partition("%")[0] if array_id else ""
-    if array_id and not task and raw["array_task_id"] >= 0:
-        task = str(raw["array_task_id"])
-    single = task.isdigit()
+    job_id, array_id, tasks = _ids(raw)
     state = raw["state"]
     pending = state == "PENDING"
     limit = raw["time_limit"]
@@ -61,16 +83,17 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     most = raw["max_nodes"] if pending else 0
     memory = _memory(raw)
     required, excluded = _nodes(raw["req_nodes"]), _nodes(raw["exc_nodes"])
+    tres, counted = _tres(raw["tres_req_str"])
     unchecked = _unchecked(raw)
     if required is None or excluded is None:
         unchecked += ("--nodelist or --exclude that is not understood",)
-    tres, counted = _tres(raw["tres_req_str"])
     if not counted:
         unchecked += ("an amount that Slurm cannot write",)
     reservation = raw["resv_name"] or None
     pool = reservation if in_holding_pool(reservation) else None
     return SlurmJob(
-        id=f"{array_id}_{task}" if single else str(raw["job_id"]),
+        **_optional(raw),
+        id=job_id,
         raw_id=raw["job_id"],
         name=raw["name"],
         user=raw["user_name"] or _user_name(raw["user_id"]),
@@ -90,12 +113,8 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         batch=raw["batch_flag"] > 0,
         time_min_s=60.0 * raw["time_min"] if raw["time_min"] > 0 else None,
         array_id=array_id,
-        array_tasks=None if single or not task else task,
-        array_limit=raw["array_max_tasks"] or None,
+        array_tasks=tasks,
         het=raw["het_job_id"] > 0,
-        dependency=raw["dependency"] or None,
-        account=raw["account"] or None,
-        qos=raw["qos"] or None,
         req_nodes=required or (),
         exc_nodes=excluded or (),
         nodes=() if pending else expand_hostlist(raw["nodes"]),
@@ -103,35 +122,36 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         max_nodes=most if most > 0 else None,
         cpus=max(0, raw["num_cpus"]),
         tasks=_count(raw["num_tasks"]) or 1,
-        cpus_per_task=_count(raw["cpus_per_task"]),
-        ntasks_per_node=_count(raw["ntasks_per_node"]),
         min_cpus_node=_count(raw["pn_min_cpus"]) or 1,
-        threads_per_core=_count(raw["threads_per_core"]),
-        tasks_per_core=_count(raw["ntasks_per_core"]),
         unchecked=unchecked,
         enforce_binding=_binding(raw["bitflags"]),
         memory_mb_per_node=memory[0],
         memory_mb_per_cpu=memory[1],
         req_tres=tres,
-        features=raw["features"] or None,
         reservation=None if pool is not None else reservation,
         holding_pool=pool,
         exclusive=raw["exclusive"] > 0,
         licenses=parse_licenses(raw["licenses"]),
-        admin_comment=raw["admin_comment"] or None,
-        comment=raw["comment"] or None,
-        extra=raw["extra"] or None,
-        tres_per_node=raw["tres_per_node"] or None,
-        tres_per_job=raw["tres_per_job"] or None,
-        tres_per_task=raw["tres_per_task"] or None,
-        tres_per_socket=raw["tres_per_socket"] or None,
-        tres_bind=raw["tres_bind"] or None,
-        tres_freq=raw["tres_freq"] or None,
-        cpus_per_tres=raw["cpus_per_tres"] or None,
-        mem_per_tres=raw["mem_per_tres"] or None,
         shares=_shares(raw["shares"]) if not pending else (),
         gpu_types=_gpu_types(raw["gres_total"]),
     )
+
+
+def _optional(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts and numbers that may not be given; None then."""
+    texts = {name: raw[name] or None for name in _TEXTS}
+    return texts | {name: _count(raw[field]) for name, field in _COUNTS.items()}
+
+
+def _ids(raw: Mapping[str, Any]) -> tuple[str, int | None, str | None]:
+    """(id as users type it, number of its array, tasks that an unsplit array still holds)."""
+    array_id: int | None = raw["array_job_id"] or None
+    task = raw["array_task_str"].strip("[]").partition("%")[0] if array_id else ""
+    if array_id and not task and raw["array_task_id"] >= 0:
+        task = str(raw["array_task_id"])
+    if task.isdigit():
+        return f"{array_id}_{task}", array_id, None
+    return str(raw["job_id"]), array_id, task or None
 
 
 @lru_cache(maxsize=4096)

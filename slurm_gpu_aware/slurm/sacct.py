@@ -1,16 +1,24 @@
-"""What sacct prints, parsable2 text or JSON, row by row in the columns of the text."""
+"""Jobs of Slurm's accounts: what ``sacct`` prints, parsable2 text or JSON, row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import math
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.bounds import MAX_TIME_S
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.text_file import parse_json
 
-__all__ = ["SACCT_ENVIRONMENT", "SACCT_FIELDS", "Reader", "Rows", "sacct_command", "sacct_rows"]
+__all__ = ["BAD_ROW", "SACCT_FIELDS", "SacctRow", "live_history", "sacct_command", "sacct_rows"]
 
 SACCT_FIELDS = (
     "JobID",
@@ -31,24 +39,145 @@ SACCT_FIELDS = (
 )
 """What to ask sacct for. Comment stands last: it is the users' text and may contain the bar."""
 
-SACCT_ENVIRONMENT: Mapping[str, str] = {"SLURM_TIME_FORMAT": "%s"}
-"""For sacct: Unix seconds. Local times lose or repeat an hour where clocks change."""
+BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, SourceError)
+"""What a property of a row raises where the row is damaged."""
 
+_ENVIRONMENT: Mapping[str, str] = {"SLURM_TIME_FORMAT": "%s"}
+"""For sacct: Unix seconds. Local times lose or repeat an hour where clocks change."""
+_TIMEOUT_S = 600.0
 _NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
 _TRES = ("AllocTRES", "ReqTRES")
 _FREE_TEXT = "Comment"
+_GPU = re.compile(r"gres/gpu(?P<type>:[^=,]+)?=(?P<count>\d+)")
+_INDEXED = re.compile(r"gres/gpu:g(?P<index>\d{1,2})=(?P<count>\d+)")
+_MIG = re.compile(r"\d+g\.\d+gb")
+_NODE_COUNT = re.compile(r"(?:^|,)node=(?P<count>\d+)")
+_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
 
-Rows = list[tuple[int, Any]]
-"""(number, row as it stands there)"""
-Reader = Callable[[Any], Mapping[str, str]]
-"""Row -> its columns; raises what makes it a bad row."""
+
+@dataclass(frozen=True)
+class SacctRow:
+    """An allocation, or one run of it if it was requeued. Times: Unix s.
+
+    A property of a damaged row raises one of ``BAD_ROW``.
+    """
+
+    cells: Mapping[str, str]
+    """Columns of the text form."""
+
+    @property
+    def job_id(self) -> str:
+        """``7``, ``7_3``, ``7_[3-9]``, ``7+1``, each with a step (``.batch``) or without."""
+        return self.cells["JobID"]
+
+    @property
+    def is_step(self) -> bool:
+        """A step of a job. sacct shortens long lists of pending tasks: ``12_[1-3,5...]``."""
+        return "." in self.job_id.rpartition("]")[2]
+
+    @property
+    def user(self) -> str:
+        """Name of the user; empty: not recorded."""
+        return self.cells.get("User", "")
+
+    @property
+    def running(self) -> bool:
+        """The job holds its nodes still."""
+        return self.cells["State"].split(" ")[0] in _RUNNING  # "CANCELLED by 1000"
+
+    @property
+    def submit_s(self) -> float | None:
+        """When the job began to wait for GPUs; None: not recorded.
+
+        That is when it was eligible: no placement could have shortened what it waited before
+        (dependencies, ``--begin``, holds). Its submission where that was not recorded.
+        """
+        submit, eligible = _time(self.cells["Submit"]), _time(self.cells.get("Eligible", ""))
+        if submit is None or eligible is None:
+            return submit
+        return eligible if submit <= eligible <= (self.start_s or eligible) else submit
+
+    @property
+    def start_s(self) -> float | None:
+        """None: the job never started."""
+        return _time(self.cells["Start"])
+
+    @property
+    def elapsed_s(self) -> int:
+        """Run time."""
+        return int(self.cells["ElapsedRaw"] or 0)
+
+    @property
+    def time_limit_s(self) -> float:
+        """From TimelimitRaw (minutes, UNLIMITED or Partition_Limit); inf: none."""
+        minutes = self.cells.get("TimelimitRaw", "")
+        limit = 60.0 * int(minutes) if minutes.isdigit() else math.inf
+        return limit if limit <= MAX_TIME_S else math.inf  # Slurm's number for infinite is finite
+
+    @property
+    def on_mig(self) -> bool:
+        """The job had MIG slices."""
+        return _MIG.search(self.cells.get("AllocTRES", "")) is not None
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs allocated, or else requested."""
+        return _gpus(self.cells.get("AllocTRES", "")) or _gpus(self.cells.get("ReqTRES", ""))
+
+    @property
+    def wanted_nodes(self) -> int | None:
+        """Nodes that the job must have: what it asked for, if recorded, else what it got.
+
+        One node is no wish: Slurm also counts one for a job that left the number open.
+        """
+        asked = _NODE_COUNT.search(self.cells.get("ReqTRES", ""))
+        text = asked["count"] if asked else self.cells.get("NNodes", "")
+        return int(text) if text.isdigit() and int(text) > 1 else None
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes on which the job ran."""
+        text = self.cells.get("NodeList", "")
+        return () if text in ("None assigned", "(null)") else expand_hostlist(text)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """GPU indices on each node where every GPU has a type of its own (``gK``), else nothing."""
+        matches = _INDEXED.finditer(self.cells.get("AllocTRES", ""))
+        found = {int(match["index"]): int(match["count"]) for match in matches}
+        nodes = len(self.nodes)
+        everywhere = all(count == nodes for count in found.values())
+        return tuple(sorted(found)) if everywhere and len(found) * nodes == self.gpus else ()
+
+    @property
+    def priority(self) -> float:
+        """The last priority that Slurm recorded."""
+        return float(self.cells.get("Priority") or 0)
+
+    @property
+    def comment(self) -> str:
+        """The user's comment."""
+        return self.cells.get("Comment", "")
+
+
+def _gpus(tres: str) -> int:
+    """GPUs in a TRES string; typed counts repeat what the untyped one says."""
+    counts = [(match["type"], int(match["count"])) for match in _GPU.finditer(tres)]
+    return max(sum(n for kind, n in counts if not kind), sum(n for kind, n in counts if kind))
+
+
+def _time(text: str) -> float | None:
+    """Unix seconds from ``1790000000`` or ``2026-01-31T12:00:00``; None for Unknown."""
+    if text in ("", "Unknown", "None", "0"):
+        return None
+    return float(text) if text.isdigit() else datetime.fromisoformat(text).timestamp()
 
 
 def sacct_command(days: int) -> list[str]:
     """Arguments that print the last ``days`` days of all users' allocations.
 
-    To be run with ``SACCT_ENVIRONMENT``. Duplicates are the earlier runs of requeued jobs: only
-    the first of them has the time of submission, each requeue resets it.
+    Duplicates are the earlier runs of requeued jobs: only the first of them has the time of
+    submission, each requeue resets it.
     """
     return [
         "sacct",
@@ -62,8 +191,34 @@ def sacct_command(days: int) -> list[str]:
     ]
 
 
-def sacct_rows(text: str, source: Path | str) -> tuple[Rows, Reader, str]:
-    """Rows, how to read one, and what their numbers count, as in ``BadRow``.
+def live_history(days: int) -> str:
+    """What sacct prints of the last ``days`` days. Raises SourceError if it does not answer."""
+    try:
+        done = subprocess.run(
+            sacct_command(days),
+            capture_output=True,
+            env={**os.environ, **_ENVIRONMENT},
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SourceError(
+            "sacct is not here: run this where Slurm's commands are, or give a saved file"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"sacct did not answer in {_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise SourceError(f"sacct failed: {said or f'exit {done.returncode}'}")
+    return done.stdout.decode("utf-8", errors="replace")
+
+
+def sacct_rows(
+    text: str, source: Path | str
+) -> tuple[str, Iterator[tuple[int, SacctRow | Exception]]]:
+    """What rows are numbered by (``line``, or ``record`` of JSON), and the numbered rows.
+
+    A row that cannot be read is the exception, one of ``BAD_ROW``.
 
     Raises
     ------
@@ -71,24 +226,31 @@ def sacct_rows(text: str, source: Path | str) -> tuple[Rows, Reader, str]:
         The text is neither parsable2 output with the needed columns nor JSON of sacct.
     """
     if text.lstrip()[:1] == "{":
-        return _json_rows(text, source), _flatten, "record"
-    return *_bar_rows(text, source), "line"
-
-
-def _bar_rows(text: str, source: Path | str) -> tuple[Rows, Reader]:
+        return "record", _read(enumerate(_json_jobs(text, source), start=1), _flatten)
     # not splitlines: a comment may hold any of the characters that it takes for an end of line
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    header = lines[0].split("|")
-    missing = [c for c in _NEEDED if c not in header]
-    if not missing and not set(_TRES) & set(header):
+    header, *lines = [line.removesuffix("\r") for line in text.split("\n")]
+    columns = header.split("|")
+    missing = [c for c in _NEEDED if c not in columns]
+    if not missing and not set(_TRES) & set(columns):
         missing = [_TRES[0]]
     if missing:
-        times = " ".join(f"{key}={value}" for key, value in SACCT_ENVIRONMENT.items())
+        times = " ".join(f"{key}={value}" for key, value in _ENVIRONMENT.items())
         raise SourceError(
             f"{source}: no column {missing[0]!r}; "
             f"make it with: {times} {' '.join(sacct_command(90))}"
         )
-    return [(n, line) for n, line in enumerate(lines[1:], 2) if line], partial(_cells, header)
+    numbered = ((number, line) for number, line in enumerate(lines, start=2) if line)
+    return "line", _read(numbered, partial(_cells, columns))
+
+
+def _read(
+    rows: Iterator[tuple[int, Any]] | enumerate[Any], cells_of: Callable[[Any], Mapping[str, str]]
+) -> Iterator[tuple[int, SacctRow | Exception]]:
+    for number, row in rows:
+        try:
+            yield number, SacctRow(cells_of(row))
+        except BAD_ROW as exc:
+            yield number, exc
 
 
 def _cells(header: Sequence[str], line: str) -> dict[str, str]:
@@ -100,15 +262,13 @@ def _cells(header: Sequence[str], line: str) -> dict[str, str]:
     return dict(zip(header, cells, strict=True))
 
 
-def _json_rows(text: str, source: Path | str) -> Rows:
-    """Jobs of ``sacct --json``, numbered by their position in the list."""
-    try:
-        jobs = parse_json(text, source)["jobs"]
-    except (KeyError, TypeError, IndexError):
-        raise SourceError(f"{source}: not the output of sacct --json") from None
+def _json_jobs(text: str, source: Path | str) -> list[Any]:
+    """Jobs of ``sacct --json``."""
+    content = parse_json(text, source)
+    jobs = content.get("jobs") if isinstance(content, dict) else None
     if not isinstance(jobs, list):
-        raise SourceError(f"{source}: not the output of sacct --json: 'jobs' is no list")
-    return list(enumerate(jobs, start=1))
+        raise SourceError(f"{source}: not the output of sacct --json: no list 'jobs'")
+    return jobs
 
 
 def _flatten(job: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Opening the store: locks, schema, errors, and the copy that other users read.
+"""Connection to the store: locks, schema, errors, and the copy that other users read.
 
 Start-up is kept light: this module is stdlib only, and sqlite-utils is imported only when a
 migration is pending.
@@ -161,8 +161,8 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
     """Write a copy of the store that users without write access can read; return its path.
 
     The copy is complete and consistent, is not in WAL mode, and replaces the previous one
-    atomically, so a reader sees the old or the new one. It holds the ledger: whoever may read it
-    (``mode``; everybody by default) sees user names, job ids and GPUs, as ``squeue`` shows them.
+    atomically, so a reader sees the old or the new one. It holds the ledger: a user who may read it
+    (``mode``; all users by default) sees user names, job ids and GPUs, as ``squeue`` shows them.
     Sites that hide jobs from each other pass ``mode=0o640`` and give the file a group.
 
     It reads through a connection of its own, so writers go on meanwhile and a daemon may call it
@@ -174,7 +174,7 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
     fresh = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         fresh.unlink(missing_ok=True)
-        # SQLite fills an empty file; nobody else shall open it before it has its mode.
+        # SQLite fills an empty file; no other user may open it before it has its mode.
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         if os.geteuid() == 0:
             owner = target.parent.stat()
@@ -198,7 +198,8 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
 def republish(store: Store) -> None:
     """Bring an existing copy up to date, as readable as it was: for writers beside the selector.
 
-    The selector makes the first one, when Slurm has told it who may see jobs. Raises StoreError.
+    The selector makes the first copy, when it knows from Slurm which users may see jobs. Raises
+    StoreError.
     """
     try:
         mode = stat.S_IMODE(published_path(store.path).stat().st_mode)

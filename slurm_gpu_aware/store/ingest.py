@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 
@@ -64,31 +66,13 @@ def _put_gpus(store: Store, probe: ProbeReport) -> None:
         replaced = new is not None and None not in (uuid, new.uuid) and uuid != new.uuid
         if gone or replaced:
             store.execute("DELETE FROM gpus WHERE node = ? AND slot = ?", (probe.node, slot))
-    columns = (
-        "node, slot, uuid, name, model, pci, numa, cpus, memory_mb, clocks_mhz, max_clock_mhz,"
-        " default_clock_mhz, power_limit_w, temperature_c"
-    )
-    updates = ", ".join(f"{c} = excluded.{c}" for c in columns.split(", ")[2:])
+    columns = [field.name for field in fields(GpuRecord)]
+    updates = ", ".join(f"{column} = excluded.{column}" for column in columns)
     store.executemany(
-        f"INSERT INTO gpus ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
-        f" ON CONFLICT (node, slot) DO UPDATE SET {updates}",
+        f"INSERT INTO gpus (node, slot, {', '.join(columns)})"  # noqa: S608
+        f" VALUES (?, ?{', ?' * len(columns)}) ON CONFLICT (node, slot) DO UPDATE SET {updates}",
         [
-            (
-                probe.node,
-                slot,
-                gpu.uuid,
-                gpu.name,
-                gpu.model,
-                gpu.pci,
-                gpu.numa,
-                gpu.cpus,
-                gpu.memory_mb,
-                json.dumps(list(gpu.clocks_mhz)),
-                gpu.max_clock_mhz,
-                gpu.default_clock_mhz,
-                gpu.power_limit_w,
-                gpu.temperature_c,
-            )
+            (probe.node, slot, *{**vars(gpu), "clocks_mhz": json.dumps(gpu.clocks_mhz)}.values())
             for slot, gpu in probe.gpus.items()
         ],
     )

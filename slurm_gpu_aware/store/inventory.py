@@ -35,7 +35,7 @@ def seen_gpus(store: Store) -> dict[str, set[int]]:
 
 
 def forget_gpus(store: Store, node: str, slot: int | None = None) -> int:
-    """Delete a GPU, or a node with all of its GPUs, and whatever was measured of them.
+    """Delete a GPU, or a node with all of its GPUs, and all that was measured of them.
 
     Returns the number of GPUs. Scores of the others are not touched; the caller computes them
     again. A later sweep brings back what it sees. Raises StoreError naming what is known.

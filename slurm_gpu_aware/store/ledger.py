@@ -1,4 +1,4 @@
-"""The ledger: every decision of the selector and every event of a job.
+"""Ledger: every decision of the selector and every event of a job.
 
 Each method is one short transaction; the daemon calls them from its loop. Readers make a
 :class:`Ledger` over a store that was opened read-only.
@@ -228,7 +228,7 @@ class Ledger:
     def events(self, job_id: str, *, last: int | None = None) -> list[Event]:
         """Events of a job, all or the ``last`` ones, oldest first; ``""`` gives those of the gate.
 
-        Those of one second come in the order in which they were told: Slurm's own times are whole
+        Those of one second come in the order in which they were stored: Slurm's own times are whole
         seconds.
         """
         rows = self._store.query(

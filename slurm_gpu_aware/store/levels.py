@@ -1,4 +1,4 @@
-"""Times per locality level: what ``gpu-aware-profile import`` reads of them, in and out.
+"""Times per locality level: imported ones in, all out.
 
 One measurement of a class is one import: it replaces all that was stored of the class, so that
 times of before and after a change of the site or of the program are never compared.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_gpu_aware.bounds import MAX_TIME_MS, MIN_TIME_MS, check_time_ms
+from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
 from slurm_gpu_aware.store.database import Store
@@ -33,7 +33,7 @@ def check_levels(
     """Sort rows into good and bad ones.
 
     ``classes`` are the site's; empty: any well-formed name. A class whose good rows cannot be
-    compared with each other is bad as a whole, told at the first of them.
+    compared with each other is bad as a whole, reported at the first of them.
     """
     by_class: dict[str, list[LevelRow]] = {}
     bad: list[BadRow] = []
@@ -84,14 +84,9 @@ def import_levels(
 
 
 def level_times(store: Store) -> list[LevelTime]:
-    """All times, by class and model, tightest level first, in the order of the import.
-
-    What cannot be a time is left out: an earlier release let such values in.
-    """
+    """All times, by class and model, tightest level first, in the order of the import."""
     rows = store.query(
-        "SELECT class, model, level, value_ms FROM level_times WHERE value_ms BETWEEN ? AND ?"
-        " ORDER BY class, model, run",
-        (MIN_TIME_MS, MAX_TIME_MS),
+        "SELECT class, model, level, value_ms FROM level_times ORDER BY class, model, run"
     )
     times = [LevelTime(r["class"], r["level"], r["value_ms"], r["model"]) for r in rows]
     known = [time for time in times if time.level in LEVELS]
@@ -116,20 +111,20 @@ def _check_class(app_class: str, times: Sequence[LevelTime]) -> None:
         of_model.setdefault(time.model, set()).add(time.level)
     inner = reference_of(time.level for time in times)
     for model, levels in of_model.items():
-        who = f"class {app_class}" + (f" on {model}" if model else "")
+        what = f"class {app_class}" + (f" on {model}" if model else "")
         there = ", ".join(name for name in LEVELS if name in levels)
         if reference_of(levels) is None:
             raise ValueError(
-                f"{who} was timed at {there} only; time it inside a node, too "
+                f"{what} was timed at {there} only; time it inside a node, too "
                 f"({', '.join(INSIDE_NODE)}), on as many GPUs: the others are compared with that"
             )
         if reference_of(levels) != inner:
             raise ValueError(
-                f"{who} was timed at {there}, and at {inner} on another model only; the innermost "
+                f"{what} was timed at {there}, and at {inner} on another model only; the innermost "
                 "level must be the same for all models of a class"
             )
         if len(levels) == 1:
             raise ValueError(
-                f"{who} was timed at {there} only; time it at a looser level, too: "
+                f"{what} was timed at {there} only; time it at a looser level, too: "
                 f"{', '.join(LEVELS[LEVELS.index(there) + 1 :])}"
             )

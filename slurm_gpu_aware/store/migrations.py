@@ -1,4 +1,4 @@
-"""The schema, as append-only named steps. A released step is never changed, only followed.
+"""Schema of the store, as append-only named steps; a released step is never changed.
 
 All tables are STRICT: without it a NumPy integer lands as a BLOB and NaN as NULL, silently. What
 is filtered or joined is a column; JSON keeps raw records only.
@@ -15,78 +15,80 @@ __all__ = ["migrations"]
 migrations = Migrations(MIGRATION_SET)
 
 
+_PROFILES = (
+    """
+    CREATE TABLE settings (
+      key TEXT PRIMARY KEY, value TEXT NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE nodes (
+      node TEXT PRIMARY KEY,
+      taken_at_unix REAL NOT NULL,  -- of the newest measurement, probed or imported
+      probed_at_unix REAL,          -- of the newest report; NULL: only imported
+      driver TEXT, backend TEXT,
+      report TEXT                   -- the newest probe report as it came, JSON
+    ) STRICT
+    """,
+    """
+    CREATE TABLE gpus (
+      node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+      slot INTEGER NOT NULL,        -- Slurm's IDX
+      uuid TEXT, name TEXT, model TEXT, pci TEXT, numa INTEGER, cpus TEXT,
+      memory_mb INTEGER,
+      clocks_mhz TEXT,              -- JSON list, descending
+      max_clock_mhz INTEGER, default_clock_mhz INTEGER,
+      power_limit_w REAL, temperature_c REAL,
+      PRIMARY KEY (node, slot)
+    ) STRICT
+    """,
+    "CREATE INDEX gpus_uuid ON gpus(uuid)",
+    """
+    CREATE TABLE links (
+      node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+      a INTEGER NOT NULL, b INTEGER NOT NULL CHECK (a < b),
+      link_class TEXT NOT NULL, gbps REAL NOT NULL,
+      PRIMARY KEY (node, a, b)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE timings (
+      node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
+      taken_at_unix REAL NOT NULL,
+      run INTEGER NOT NULL,         -- several values of one moment are counted from 0
+      value_ms REAL NOT NULL CHECK (value_ms BETWEEN 1e-6 AND 1e12),
+      repeats INTEGER, spread REAL,
+      source TEXT NOT NULL,         -- backend of the probe, or 'import'
+      PRIMARY KEY (node, slot, class, taken_at_unix, run),
+      FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+    ) STRICT
+    """,
+    """
+    CREATE TABLE probe_errors (
+      id INTEGER PRIMARY KEY,
+      node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+      slot INTEGER, call TEXT NOT NULL, error TEXT NOT NULL, taken_at_unix REAL NOT NULL
+    ) STRICT
+    """,
+    "CREATE INDEX probe_errors_node ON probe_errors(node)",
+    """
+    CREATE TABLE scores (
+      node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
+      value_ms REAL NOT NULL,       -- what the score was computed from
+      raw REAL NOT NULL, binned REAL NOT NULL, bin INTEGER NOT NULL,
+      outlier INTEGER NOT NULL,     -- 0 no, 1 binned among outliers, 2 keeps its own score
+      taken_at_unix REAL NOT NULL,
+      PRIMARY KEY (node, slot, class),
+      FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+    ) STRICT
+    """,
+)
+
+
 @migrations()
 def m001_profiles(db: Database) -> None:
     """Nodes, GPUs, links, timings, scores."""
-    _run(
-        db,
-        """
-        CREATE TABLE settings (
-          key TEXT PRIMARY KEY, value TEXT NOT NULL
-        ) STRICT
-        """,
-        """
-        CREATE TABLE nodes (
-          node TEXT PRIMARY KEY,
-          taken_at_unix REAL NOT NULL,  -- of the newest measurement, probed or imported
-          probed_at_unix REAL,          -- of the newest report; NULL: only imported
-          driver TEXT, backend TEXT,
-          report TEXT                   -- the newest probe report as it came, JSON
-        ) STRICT
-        """,
-        """
-        CREATE TABLE gpus (
-          node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
-          slot INTEGER NOT NULL,        -- Slurm's IDX
-          uuid TEXT, name TEXT, model TEXT, pci TEXT, numa INTEGER, cpus TEXT,
-          memory_mb INTEGER,
-          clocks_mhz TEXT,              -- JSON list, descending
-          max_clock_mhz INTEGER, default_clock_mhz INTEGER,
-          power_limit_w REAL, temperature_c REAL,
-          PRIMARY KEY (node, slot)
-        ) STRICT
-        """,
-        "CREATE INDEX gpus_uuid ON gpus(uuid)",
-        """
-        CREATE TABLE links (
-          node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
-          a INTEGER NOT NULL, b INTEGER NOT NULL CHECK (a < b),
-          link_class TEXT NOT NULL, gbps REAL NOT NULL,
-          PRIMARY KEY (node, a, b)
-        ) STRICT
-        """,
-        """
-        CREATE TABLE timings (
-          node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
-          taken_at_unix REAL NOT NULL,
-          run INTEGER NOT NULL,         -- several values of one moment are counted from 0
-          value_ms REAL NOT NULL CHECK (value_ms > 0),
-          repeats INTEGER, spread REAL,
-          source TEXT NOT NULL,         -- backend of the probe, or 'import'
-          PRIMARY KEY (node, slot, class, taken_at_unix, run),
-          FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
-        ) STRICT
-        """,
-        """
-        CREATE TABLE probe_errors (
-          id INTEGER PRIMARY KEY,
-          node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
-          slot INTEGER, call TEXT NOT NULL, error TEXT NOT NULL, taken_at_unix REAL NOT NULL
-        ) STRICT
-        """,
-        "CREATE INDEX probe_errors_node ON probe_errors(node)",
-        """
-        CREATE TABLE scores (
-          node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
-          value_ms REAL NOT NULL,       -- what the score was computed from
-          raw REAL NOT NULL, binned REAL NOT NULL, bin INTEGER NOT NULL,
-          outlier INTEGER NOT NULL,     -- 0 no, 1 binned among outliers, 2 keeps its own score
-          taken_at_unix REAL NOT NULL,
-          PRIMARY KEY (node, slot, class),
-          FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
-        ) STRICT
-        """,
-    )
+    _run(db, *_PROFILES)
 
 
 @migrations()
@@ -163,7 +165,7 @@ def m004_level_times(db: Database) -> None:
           model TEXT NOT NULL,          -- GPU model; '': the site has one
           level TEXT NOT NULL,
           run INTEGER NOT NULL,         -- several values of one level are counted from 0
-          value_ms REAL NOT NULL CHECK (value_ms > 0),
+          value_ms REAL NOT NULL CHECK (value_ms BETWEEN 1e-6 AND 1e12),
           taken_at_unix REAL NOT NULL,
           PRIMARY KEY (class, model, level, run)
         ) STRICT

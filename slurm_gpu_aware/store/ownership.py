@@ -1,8 +1,8 @@
-"""Who owns the store's files, and who may read them.
+"""Owner and mode of the store's files.
 
-The live files hold the ledger, which a site may hide from its users: they are for their owner and
-group alone, everybody else reads the published copy. And the selector, which runs as SlurmUser,
-must be able to write what root made before it ran. Standard library only.
+The live files hold the ledger, which a site may hide from its users: only their owner and group can
+read them, all other users read the published copy. The selector runs as SlurmUser and must be able
+to write what root made before it ran. Standard library only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make_file(path: Path) -> None:
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            folder.chmod(0o755)  # whatever the umask: everybody reads the copy in it
+            folder.chmod(0o755)  # independent of the umask: all users read the copy in it
         if path.exists():
             for file in live_files(path):
                 _close(file)
@@ -80,10 +80,10 @@ def _cure(folder: Path) -> str:
 
 
 def give_folder(folder: Path, user: str, names: Collection[str] = ()) -> list[Path]:
-    """As root: make a folder for ``user``, or give him one that root owns; return what changed.
+    """As root: make a folder for ``user``, or give that user root's one; return what changed.
 
     ``names``: files in it that go with it where root owns them, and notes of sweeps. A folder of
-    somebody else stays as it is, and so does one with things that are not ours: a site may keep its
+    another user stays as it is, and so does one with files that are not ours: a site may keep its
     store in ``/var/lib`` itself. Raises LookupError for an unknown user, OSError.
     """
     try:

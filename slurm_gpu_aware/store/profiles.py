@@ -1,15 +1,15 @@
-"""The profile that placement loads, and the scores in the store."""
+"""Profile and scores of the store."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import fields
 from operator import attrgetter
 
-from slurm_gpu_aware.model.hardware_graph import Link
 from slurm_gpu_aware.model.penalties import level_ratios
-from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Profile
+from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Link, Profile
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.inventory import unseen_gpus
 from slurm_gpu_aware.store.levels import level_times
@@ -91,17 +91,5 @@ def score_reference(store: Store) -> str | None:
 
 
 def _record(row: sqlite3.Row) -> GpuRecord:
-    return GpuRecord(
-        uuid=row["uuid"],
-        name=row["name"],
-        model=row["model"],
-        pci=row["pci"],
-        numa=row["numa"],
-        cpus=row["cpus"],
-        memory_mb=row["memory_mb"],
-        clocks_mhz=tuple(json.loads(row["clocks_mhz"] or "[]")),
-        max_clock_mhz=row["max_clock_mhz"],
-        default_clock_mhz=row["default_clock_mhz"],
-        power_limit_w=row["power_limit_w"],
-        temperature_c=row["temperature_c"],
-    )
+    values = {field.name: row[field.name] for field in fields(GpuRecord)}
+    return GpuRecord(**values | {"clocks_mhz": tuple(json.loads(row["clocks_mhz"] or "[]"))})

@@ -15,7 +15,7 @@ __all__ = ["KEEP", "KEEP_BYTES", "add_snapshot", "snapshots"]
 KEEP = 200
 """Rounds that are kept; older ones make room."""
 KEEP_BYTES = 16 << 20
-"""Nor do all of them together take more than this; the newest is kept in any case."""
+"""Limit of all rounds together; the newest is kept in any case."""
 
 
 def add_snapshot(store: Store, at: float, content: Mapping[str, Any]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu_aware.bounds import MAX_TIME_MS, MIN_TIME_MS, check_time_ms
+from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import Gpu, GpuTiming
 from slurm_gpu_aware.store.database import Store
@@ -14,9 +13,7 @@ from slurm_gpu_aware.store.inventory import listed, seen_gpus
 from slurm_gpu_aware.store.report import MAX_SLOT, check_name
 from slurm_gpu_aware.text_file import BadRow
 
-__all__ = ["TimingRow", "check_timings", "import_timings", "newest_runs", "warn_of_bad_timings"]
-
-log = logging.getLogger(__name__)
+__all__ = ["TimingRow", "check_timings", "import_timings", "newest_runs"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,6 @@ def import_timings(
     *,
     taken_at: float,
     classes: Sequence[str] = (),
-    source: str = "import",
     new_gpus: bool = False,
 ) -> int:
     """Add timings from elsewhere, measured at ``taken_at`` (Unix s); all or none.
@@ -99,45 +95,23 @@ def import_timings(
                 )
             store.execute(
                 "INSERT INTO timings (node, slot, class, taken_at_unix, run, value_ms, source)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*key, float(taken_at), run, float(row.value_ms), source),
+                " VALUES (?, ?, ?, ?, ?, ?, 'import')",
+                (*key, float(taken_at), run, float(row.value_ms)),
             )
     return len(good)
 
 
 def newest_runs(store: Store) -> list[GpuTiming]:
-    """All runs of the newest measurement of each GPU and class; older ones are history.
-
-    Values that cannot be times are left out (``warn_of_bad_timings``).
-    """
+    """All runs of the newest measurement of each GPU and class; older ones are history."""
     rows = store.query(
         "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, ifnull(g.model, '')"
         " FROM timings t JOIN gpus g USING (node, slot)"
         " JOIN (SELECT node, slot, class, max(taken_at_unix) AS newest FROM timings"
-        "       WHERE value_ms BETWEEN ?1 AND ?2 GROUP BY node, slot, class) n"
+        "       GROUP BY node, slot, class) n"
         " ON n.node = t.node AND n.slot = t.slot AND n.class = t.class"
-        " AND n.newest = t.taken_at_unix WHERE t.value_ms BETWEEN ?1 AND ?2"
-        " ORDER BY t.node, t.slot, t.class",
-        (MIN_TIME_MS, MAX_TIME_MS),
+        " AND n.newest = t.taken_at_unix ORDER BY t.node, t.slot, t.class"
     )
     return [GpuTiming(*row) for row in rows]
-
-
-def warn_of_bad_timings(store: Store) -> None:
-    """Log what the store has that cannot be a time; an earlier release let such values in."""
-    rows = store.query(
-        "SELECT node, slot, class, value_ms FROM timings WHERE value_ms NOT BETWEEN ? AND ?",
-        (MIN_TIME_MS, MAX_TIME_MS),
-    )
-    if rows:
-        first = rows[0]
-        log.warning(
-            "%s: %d timings are left out, as they cannot be times: %s:%d, class %s, %g ms%s",
-            store.path,
-            len(rows),
-            *(first["node"], first["slot"], first["class"], first["value_ms"]),
-            "" if len(rows) == 1 else ", ...",
-        )
 
 
 def _checked_slot(row: TimingRow, by_uuid: Mapping[str, Gpu], classes: Sequence[str]) -> int:

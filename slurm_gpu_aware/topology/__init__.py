@@ -5,8 +5,10 @@ graph      GPUs of a node and the best link of every pair
 machines   known machines by name
 patterns   ring, tree, ring+tree, all-to-all, none, edge lists
 bandwidth  AggBW, EffBW, PreservedBW (MAPA, eqs. 1 to 3), refit of eq. 2
-matching   best embedding on every set of GPUs, exact up to 16
-rings, trees, general, extend, subsets   the dynamic programs behind ``matching``
+locality   locality levels of a cluster
+distances  path lengths of the physical graph (topo-aware)
+matching   best embedding on every set of up to 16 GPUs
+rings, trees, general, orders, extend, subsets   the searches behind ``matching``
 ========== ==============================================================
 """
 

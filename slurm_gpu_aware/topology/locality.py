@@ -80,7 +80,7 @@ def build_levels(
 
 
 def with_levels(cluster: Cluster, penalties: Mapping[str, float] | LevelPenalties) -> Cluster:
-    """The cluster with the levels that its link graphs tell, and no network."""
+    """The cluster with the levels that follow from its link graphs, and no network."""
     numa = np.full(cluster.shape, -1, dtype=np.int64)
     for row, graph in enumerate(cluster.graphs):
         if graph is not None:

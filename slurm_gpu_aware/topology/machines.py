@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, Link, uniform_graph
+from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, uniform_graph
+from slurm_gpu_aware.model.profile import Link
 
 __all__ = ["machine", "machine_names"]
 

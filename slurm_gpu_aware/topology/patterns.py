@@ -6,7 +6,7 @@ tree        balanced binary tree: GPU i talks to GPU (i-1)//2
 ring+tree   both; each laid over the GPUs in its own best way, as NCCL builds its rings
             and trees separately; a link that both use counts twice
 all-to-all  every pair once
-none        nobody talks
+none        no links
 edge list   ``0-1,1-2,1-3``: the job's GPUs are numbered 0..k-1
 =========== ==========================================================================
 """

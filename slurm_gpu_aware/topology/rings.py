@@ -92,7 +92,7 @@ def _closed(weights: FloatArray, k: int, last: Rows) -> tuple[FloatArray, FloatA
 
 
 class Rings:
-    """The best paths over all sets of up to ``k >= 2`` GPUs, kept: they tell the rings, too."""
+    """The best paths over all sets of up to ``k >= 2`` GPUs; the best rings follow from them."""
 
     def __init__(self, weights: FloatArray, k: int, *ways: np.ufunc) -> None:
         self.weights, self.k = weights, k

@@ -70,7 +70,7 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
     Notes
     -----
     Sigma is the population's, over all GPUs including the outliers, computed once; with ten GPUs
-    or fewer nobody can be beyond 3 sigma. Degenerate inputs: no GPU gives no bins, one GPU or
+    or fewer none can be beyond 3 sigma. Degenerate inputs: no GPU gives no bins, one GPU or
     equal scores give one bin, two distinct scores give two. The binned mean equals the raw mean,
     and a GPU with a lower raw score never has a higher binned one. The paper leaves two things
     open, decided here: what "extreme" is (6 sigma, and at most 16 GPUs), and that fast outliers

@@ -35,9 +35,9 @@ def clusters(draw, most_nodes=4, most_slots=4, most_gpus=12, plain=True):
         LocalityLevel("cluster", draw(st.sampled_from([1.25, 1.5, 3.0])), np.zeros(n, dtype=int))
     )
     indexed = rng.random(n) < 0.6 if plain and draw(st.booleans()) else np.ones(n, dtype=bool)
-    return Cluster(
-        nodes=tuple(f"n{i}" for i in range(n)),
-        exists=exists,
+    return Cluster.build(
+        [f"n{i}" for i in range(n)],
+        exists,
         free=free,
         scores=scores,
         levels=tuple(levels),

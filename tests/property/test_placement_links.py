@@ -194,7 +194,8 @@ def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, p
         assert got.gpus == request.gpus
     assert got.policy == policy
     assert json.loads(json.dumps(got.why)) == got.why
-    assert got.why["summary"].endswith(("GB/s", "indices", "first", "not measured", "the GPUs"))
+    assert got.why["summary"]
+    assert "GB/s" not in got.why["summary"]
     measured = all(entry["measured"] for entry in got.why["links"])
     assert measured == ("preservedbw_gbps" in got.why) == ("effbw_gbps" in got.why)
     for entry in got.why["links"]:

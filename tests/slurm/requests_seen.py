@@ -140,7 +140,7 @@ def _placed(words: Mapping[str, str]) -> str:
     if not comment.startswith("gpuaware/"):
         return ""
     mark = re.search(r";sel=([a-z]+):", comment)
-    if mark is not None and mark[1] == "hand":
+    if mark is not None and mark[1] in ("left", "opened"):
         return "slurm"
     if mark is None or words["ReqNodeList"] == "(null)":
         return "parked"

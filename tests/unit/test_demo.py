@@ -99,6 +99,32 @@ def test_packed_gets_no_better_gpus_than_the_job_could_have(seed):
     assert kept  # otherwise nothing was tried
 
 
+def test_the_tables_fit_100_columns(capsys):
+    decision = {
+        "nodes": ["n1", "n2"],
+        "slots": [[0, 1], [0, 1]],
+        "level": "cluster",
+        "score": 1.04,
+        "slowdown": 1.56,
+        "clock_mhz": 1980,
+        "policy": "pal+mapa",
+        "why": {"summary": "the least link bandwidth taken from others, of 12 sets " * 2},
+    }
+    jobs = [
+        demo.Job(f"12{i}_3", user, app_class, demo.asked_of(options), decision)
+        for i, (user, app_class, options, _) in enumerate(demo.MIX)
+    ]
+    for job in jobs:
+        job.seen = {"n1": {0, 1}, "n2": {0, 1}}
+    other = {"place": {"n3": [2, 3], "n4": [2, 3]}, "slowdown": 1.5}
+    demo.report_jobs(jobs)
+    demo.report_packed(jobs, {job.job_id: other for job in jobs})
+    demo.further(jobs[0], keep=False)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "n1:0,1 n2:0,1  1980 MHz" in out
+
+
 def test_make_help_counts_the_jobs():
     (line,) = re.findall(r"^demo:.*## (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert f"{len(the_mix())} jobs" in line

@@ -2,14 +2,27 @@
 
 import re
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from slurm_gpu_aware.simulator.trace import read_csv
+
 ROOT = Path(__file__).parents[2]
-NAMES = ("common", "pal_bench", "pal_tables", "pal_synergy", "pal", "mapa", "topo")
+NAMES = (
+    "common",
+    "pal_bench",
+    "pal_tables",
+    "pal_synergy",
+    "pal",
+    "mapa",
+    "topo",
+    "topo_jobs",
+    "convert",
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +88,62 @@ def test_topology_aware_on_synthetic_data(scripts, partial):
     assert "synthetic data of the same shape" in text
     assert "synthetic-6: 6 jobs, 2 machines" in text
     assert "made up" in text
+
+
+ALIBABA = "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,gpu_spec,qos,phase"
+
+
+def converted(scripts, file):
+    left_out = Counter()
+    return list(scripts.convert.convert(file, left_out)), left_out
+
+
+def test_alibabas_tasks_are_jobs_where_they_have_whole_gpus_and_an_end(scripts, tmp_path):
+    file = tmp_path / "pods.csv"
+    rows = [
+        "a,0,5,105,100,1,1000,,LS,Failed",
+        "b,0,5,105,100,0,0,,LS,Succeeded",
+        "c,0,5,105,100,1,460,,LS,Succeeded",
+        "d,0,,105,,2,1000,,BE,Pending",
+        "e,3,5,900,895,8,1000,,BE,Running",
+        "f,3,5,899,894,8,1000,,BE,Running",
+        "g,3,5,900,895,2,1000,,BE,Succeeded",
+    ]
+    file.write_text("\n".join([ALIBABA, *rows]) + "\n")
+    jobs, left_out = converted(scripts, file)
+    assert [(j[0], j[2], j[3]) for j in jobs] == [
+        ("a", "1", "100"),
+        ("f", "8", "894"),
+        ("g", "2", "895"),
+    ]
+    assert left_out == {
+        "no GPU": 1,
+        "a share of one GPU": 1,
+        "never started": 1,
+        "still running at the end of the trace": 1,
+    }
+
+
+def test_a_converted_job_file_of_mapa_is_a_trace(scripts, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "jobs.txt"
+    file.write_text("2,ring,0,100,1,vgg\n4,clique,5,50,0,gmm\n3,star,6,50,0,x\n")
+    monkeypatch.setattr(sys, "argv", ["convert.py", str(file)])
+    scripts.convert.main()
+    trace = read_csv("t", text=capsys.readouterr().out)
+    first, second, third = trace.jobs
+    assert (first.gpus, first.pattern, first.bandwidth_sensitive) == (2, "ring", True)
+    assert (second.submit_s, second.duration_s, second.pattern) == (5, 50, "all-to-all")
+    assert (third.pattern, third.model) == ("0-1,0-2", "x")
+    assert trace.bad_rows == ()
+
+
+@pytest.mark.shared
+def test_every_task_of_the_shared_trace_of_alibaba_is_counted(scripts):
+    data = scripts.common.shared("traces/alibaba/openb_2023_pods.csv")
+    if data is None:
+        pytest.skip("no measured data here")
+    jobs, left_out = converted(scripts, data / "traces" / "alibaba" / "openb_2023_pods.csv")
+    assert len(jobs) + left_out.total() == 8152
 
 
 def test_a_section_replaces_the_one_before(scripts, tmp_path, monkeypatch, capsys):

@@ -19,7 +19,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.drb.fm import cut_weight, fm_bipartition
 from slurm_gpu_aware.placement.drb.utility import Scale, Weights, free_shares
-from slurm_gpu_aware.topology.levels import distances, path_sum
+from slurm_gpu_aware.topology.distances import distances, path_sum
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
 __all__ = [

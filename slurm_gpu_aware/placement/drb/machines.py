@@ -24,7 +24,7 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.masks import pack
 from slurm_gpu_aware.placement.selection.link_kinds import graph_of, sorted_rows
 from slurm_gpu_aware.placement.shapes import Split
-from slurm_gpu_aware.topology.levels import network_of, path_sum
+from slurm_gpu_aware.topology.distances import network_of, path_sum
 
 __all__ = ["Machines", "kind_mask", "scale_for"]
 

@@ -28,7 +28,7 @@ from slurm_gpu_aware.placement.level_views import LevelView, anywhere, level_vie
 from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.placement.selection.groups import fullest, groups_of
 from slurm_gpu_aware.placement.shapes import Split, splits
-from slurm_gpu_aware.topology.levels import path_sum
+from slurm_gpu_aware.topology.distances import path_sum
 
 __all__ = ["Found", "search"]
 

@@ -11,7 +11,7 @@ the machine and the size of the job are. A term that cannot differ (one GPU has 
 costs nothing; where I is not known, a_cc and a_d share its weight.
 
 ====== ======================================================================================
-t      eq. 3: sum of shortest path lengths over all pairs of the job's GPUs (``topology.levels``)
+t      eq. 3: sum of shortest path lengths over all pairs of the job's GPUs (``topology.distances``)
 t_best, t_worst  least and largest t on the fewest idle machines that can hold the job. A set on
        more machines costs more than 1 here: U may be 0, but the order stays right
 I      eq. 4, turned over: mean of co-located / solo time (``interference``)
@@ -33,7 +33,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.topology.levels import distances, path_sum, sockets_of
+from slurm_gpu_aware.topology.distances import distances, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
 __all__ = ["Scale", "Terms", "Weights", "extremes", "free_shares", "terms_of"]

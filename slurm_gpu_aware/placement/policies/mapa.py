@@ -168,24 +168,16 @@ def links_account(
     return account
 
 
-_MODELS = {"paper": " by eq. 2", "refit": " by the refit of eq. 2"}
-
-
 def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
-    """End of the summary sentence: rule, bandwidths that were measured, ties."""
+    """Rule, ties and what was not measured; the bandwidths stand in the account."""
     parts = [_RULES[goal.objective]]
     if choice.sets is not None:
-        parts[0] += f" (of {choice.sets} sets)" if choice.sets != 1 else " (the only set)"
+        parts[0] += f" of {choice.sets} sets" if choice.sets != 1 else " (the only set)"
     if choice.ties > 1:
-        parts.append(f"{choice.ties} equal: the lowest index")
+        parts.append(f"the lowest index of {choice.ties} equal ones")
     if "embeddings" in account:
         parts.append("layouts of this pattern searched in part")
-    if "effbw_gbps" in account:
-        model = _MODELS.get(goal.model.name, "")
-        parts.append(f"EffBW {account['effbw_gbps']:g}{model}, AggBW {account['aggbw_gbps']:g}")
-    if "preservedbw_gbps" in account:
-        parts.append(f"PreservedBW {account['preservedbw_gbps']:g} GB/s")
-    else:
+    if "preservedbw_gbps" not in account:
         parts.append("links not measured")
     if any("worst" in entry for entry in account["links"]):
         parts.append("at worst: Slurm picks the GPUs")

@@ -21,7 +21,7 @@ from slurm_gpu_aware.placement.drb.search import Found, search
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection.base import Choice
-from slurm_gpu_aware.topology.levels import with_known_sockets
+from slurm_gpu_aware.topology.distances import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["TopoAware", "TopoAwareP"]
@@ -167,13 +167,6 @@ def _terms_account(found: Found) -> dict[str, dict[str, float]]:
 
 
 def _rule(found: Found) -> str:
-    """End of the summary sentence."""
-    terms, scale = found.terms, found.machines.scale
-    known = found.machines.knows_interference
-    parts = [
-        f"utility {terms.utility:.2f} (path lengths {terms.t}, best {scale.t_best}",
-        f"interference {terms.i:.2f}" if known else "interference unknown",
-        f"free around it {terms.w:.2f})",
-    ]
-    text = ", ".join(parts)
-    return text + (f", {found.ties} equal: the lowest index" if found.ties > 1 else "")
+    """The rule with the utility; its terms stand in the account."""
+    ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
+    return f"the highest utility, {found.terms.utility:.2f}{ties}"

@@ -40,20 +40,30 @@ class ByLinks(Selection):
     def one_node(self, cell: Cell) -> Choice:
         """Return the best set, on the node with the fewest GPUs left."""
         kinds = kinds_of(cell)
-        best = _best_of_kinds(cell, kinds, self.goal)
-        if len(cell.units) == 1:
-            rows = np.zeros(1, dtype=np.int64)
-        else:
-            # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
-            values = np.array([b.values for b in best])
-            top = values[:, 0] == values[:, 0].max()
-            top &= values[:, 1] == values[top, 1].max()
-            rows = np.flatnonzero(top[kinds.of_row])
-            for spare in (left_beside(cell), popcount(cell.masks)):
-                rows = rows[spare[rows] == spare[rows].min()]
+        best, cut = _best_of_kinds(cell, kinds, self.goal), _cut(kinds, self.goal)
+        if len(cell.units) == 1:  # a machine on its own
+            only, row = best[0], np.zeros(1, dtype=np.int64)
+            considered = (Considered(cell.units.item(0), slots_of(only.mask), only.values[0]),)
+            return choice_of(
+                cell,
+                row,
+                [only.mask],
+                sets=only.sets,
+                ties=only.ties,
+                considered=considered,
+                cut=cut,
+            )
+        # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
+        values = np.array([b.values for b in best])
+        top = values[:, 0] == values[:, 0].max()
+        top &= values[:, 1] == values[top, 1].max()
+        rows = np.flatnonzero(top[kinds.of_row])
+        for spare in (left_beside(cell), popcount(cell.masks)):
+            rows = rows[spare[rows] == spare[rows].min()]
         picked = rows[np.argmin(cell.units[rows])][None]
-        considered = _considered(cell, kinds, best, int(picked[0]))
-        return _choice(cell, kinds, best, picked, rows, _cut(kinds, self.goal), considered)
+        return _choice(
+            cell, kinds, best, picked, rows, cut, _considered(cell, kinds, best, int(picked[0]))
+        )
 
     def even(self, cell: Cell) -> Choice:
         """Return several nodes that each give their own best set."""

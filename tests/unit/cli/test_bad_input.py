@@ -163,11 +163,6 @@ def test_bad_cells_of_a_trace_are_bad_rows(site: Path) -> None:
     ("file", "text"),
     [
         ("sacct", "JobID|Submit|Start|ElapsedRaw|State|AllocTRES\n1|1|2|{}|DONE|gres/gpu={}\n"),
-        ("mapa", "{},ring,0,{},1,net\n"),
-        ("mapa", "2,ring,{},{},1,net\n"),
-        ("mapa", "{},star,0,1,1,net{}\n"),
-        ("alibaba", "job_id,submit_s,start_s,end_s,duration_s,num_gpu,gpu_milli,phase\n"
-         "1,{0},0,{0},{1},{1},1000,Done\n"),
         ("json", '{{"jobs": [{{"job_id": 1, "time": {{"submission": {}, "start": {},'
          ' "elapsed": 9}}, "state": {{"current": "DONE"}}, "tres": {{"allocated": [{{'
          '"type": "gres", "name": "gpu", "count": {}}}]}}}}]}}'),
@@ -218,9 +213,7 @@ def test_files_that_are_no_trace(site: Path, data: bytes) -> None:
 )  # fmt: skip
 def test_bad_profiles_of_interference(site: Path, content: str) -> None:
     (site / "p.json").write_text(content)
-    jobs = '{"1": {"arrival": %s, "gpus": %s, "type": "a", "size": "1", "minimal_utility": 1e308}}'
-    (site / "j.json").write_text(jobs % ("9" * 4000, "9" * 4000))
-    args = ["j.json", "--profile", "p.json", "--nodes", "1", "--gpus-per-node", "2"]
+    args = ["--synthetic", "3", "--profile", "p.json", "--nodes", "1", "--gpus-per-node", "2"]
     assert len(refused(invoke(cli, "simulate", *args))) < 2000
 
 

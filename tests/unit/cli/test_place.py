@@ -75,7 +75,7 @@ def test_bandwidths_of_a_known_machine(config: Path):
 def test_the_table_fits_and_says_why(config: Path):
     done = place(config, "-g", "2", "--compare", "packed", *DGX)
     assert max(len(x) for x in done.stdout.splitlines()) <= 100
-    assert "packed: n1 GPUs" in done.stdout
+    assert "packed: tightest level, then fewest GPUs left on the node\n" in done.stdout
 
 
 def test_nothing_fits_is_exit_1(config: Path):
@@ -102,7 +102,7 @@ def test_a_postponed_job_is_not_called_impossible(config: Path):
     assert "Postponed: 4 GPUs on 2 nodes with 8 GPUs, 4 of them free. topo-aware-p" in done.stderr
     told = "topo-aware-p: the policy waits for better GPUs than the free ones"
     assert f"{told} (utility 0.00, it asks for 0.50 now)" in flat(done.stdout)
-    assert "packed: n1 GPUs 2,3 + n2 GPUs 2,3" in flat(done.stdout)
+    assert "n1: 2,3; n2: 2,3" in done.stdout
     waits, packed = json.loads(place(config, *asked, "--json").stdout)["answers"]
     assert (waits["place"], waits["postponed"]) == (None, True)
     assert waits["reason"].startswith("the policy waits for better GPUs")

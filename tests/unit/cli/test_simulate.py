@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.simulator.recorded import LEFT
+from slurm_gpu_aware.simulator.history import LEFT
 from slurm_gpu_aware.simulator.report import plain_summary
 
 SITE = ["--nodes", "2", "--gpus-per-node", "4"]
@@ -181,12 +181,12 @@ def test_what_live_is_left_to_slurm_is_not_called_impossible(tmp_path):
     output = json.loads(done.stdout)
     assert [(one["jobs"], one["never"]) for one in output["runs"]] == [(2, 0)] * 3
     assert output["input"]["skipped"] == {LEFT: 1}
-    assert output["input"]["held"] == 1
+    assert output["input"]["background"] == 1
     assert [one["avg_wait_s"] for one in output["runs"]] == [45.0] * 3  # 36 waits for 35, too
     assert "1 job left out: left to Slurm" in done.stderr
     assert "never ran" not in done.stderr
     freely = json.loads(run(*args, "--any-indices", "--json").stdout)
-    assert (freely["runs"][1]["jobs"], freely["input"]["held"]) == (3, 0)
+    assert (freely["runs"][1]["jobs"], freely["input"]["background"]) == (3, 0)
 
 
 @pytest.mark.parametrize("policies", [["packed"], ["packed", "pal"]])
@@ -221,7 +221,7 @@ def test_jobs_that_still_run_hold_their_gpus(tmp_path):
     assert [one["jobs"] for one in output["runs"]] == [2, 2, 2]
     assert {one["avg_wait_s"] for one in output["runs"]} == {470.0}
     assert {round(one["utilization"], 6) for one in output["runs"]} == {1.0}
-    assert output["input"]["held"] == 1
+    assert output["input"]["background"] == 1
     assert "1 job holds its recorded GPUs" in said
 
 
@@ -232,7 +232,7 @@ def test_a_file_can_be_cut_to_its_last_days(tmp_path):
     spans[4] = (1, 1, 10)
     rows = [f"{i}|{a}||{b}|{run}|COMPLETED|gres/gpu=4||" for i, (a, b, run) in spans.items()]
     output, said = what_if(tmp_path, rows, "-p", "pal", "--days", "3")
-    assert output["input"]["held"] == 1
+    assert output["input"]["background"] == 1
     assert {one["jobs"] for one in output["runs"]} == {2}
     recorded, ours, _ = output["runs"]
     assert (recorded["avg_wait_s"], ours["avg_wait_s"]) == (50.0, 0.0)
@@ -265,11 +265,14 @@ def test_what_if_serves_by_the_recorded_priority(tmp_path):
         assert sorted(starts, key=lambda job: starts[job]) == order
 
 
+CAPACITY = "[policies.topo-aware-p]\nminimal_utility = 0.9\n"
+
+
 @pytest.fixture
-def noisy(tmp_path):
+def noisy(tmp_path, monkeypatch):
     """Two jobs of two GPUs that take 70 s alone and 140 s beside each other, and their profile."""
-    row = {"arrival": 0.0, "gpus": 2, "type": "net", "size": "4", "minimal_utility": 0.9}
-    (tmp_path / "jobs.json").write_text(json.dumps({"0": row, "1": {**row, "arrival": 1.0}}))
+    jobs = "job_id,submit_s,gpus,duration_s,model,nodes\n0,0,2,70,net/4,1\n1,1,2,70,net/4,1\n"
+    (tmp_path / "jobs.csv").write_text(jobs)
     both = {"intra-socket": 70.0, "inter-socket": 0}
     beside = {"net": {"4": {"num_gpus": {"2": 140.0}}}}
     profile = {
@@ -277,7 +280,9 @@ def noisy(tmp_path):
         "collocation": {"net": {"4": {"num_gpus": {"2": beside}}}},
     }
     (tmp_path / "profile.json").write_text(json.dumps(profile))
-    files = [str(tmp_path / "jobs.json"), "--profile", str(tmp_path / "profile.json")]
+    (tmp_path / "config.toml").write_text(CAPACITY)
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(tmp_path / "config.toml"))
+    files = [str(tmp_path / "jobs.csv"), "--profile", str(tmp_path / "profile.json")]
     return [*files, "--interference", "--machine", "ibm-minsky-4xp100", "--json", "--no-backfill"]
 
 
@@ -292,11 +297,9 @@ def test_the_profile_reaches_the_policies_that_place_by_it(noisy):
     assert runs["topo-aware"]["avg_slowdown"] == 1.0
 
 
-def test_the_sites_options_of_a_policy_hold_here_too(noisy, tmp_path, monkeypatch):
+def test_the_sites_options_of_a_policy_hold_here_too(noisy, tmp_path):
     """Without weight on interference nobody is disturbed enough to wait."""
-    config = tmp_path / "config.toml"
-    config.write_text("[policies.topo-aware-p]\nweights = [0.5, 0.0, 0.5]\n")
-    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+    (tmp_path / "config.toml").write_text(f"{CAPACITY}weights = [0.5, 0.0, 0.5]\n")
     runs = runs_of(run(*noisy, "--nodes", "1", "-p", "topo-aware-p"))
     assert runs["topo-aware-p"]["avg_wait_s"] == 0.0
 

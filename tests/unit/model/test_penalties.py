@@ -161,7 +161,6 @@ def test_a_measured_penalty_changes_what_a_job_gets(policy):
     assert (a.nodes, a.level, a.slowdown) == ((2, 3), "switch", pytest.approx(1.2))
     assert (b.nodes, b.level, b.slowdown) == ((0,), "node", pytest.approx(1.3))
     assert a.why["penalty_from"] == "measured"
-    assert "L 1.2 (switch, measured) x V 1 = 1.2" in a.why["summary"]
     assert predicted_slowdown(cluster, "B", [0, 1], [[0], [0]]) == (1.0, "switch", 1.5)
     fixed = cluster_with(EXAMPLE, {"switch": 1.4}, scores).copy()
     for node in (1, 2, 3):

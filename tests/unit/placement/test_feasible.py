@@ -27,7 +27,7 @@ CASES = {
     ),
     "model": (
         Request("1", 1, gpu_model="h100"),
-        Cluster.uniform(2, 2, model="a100"),
+        replace(Cluster.uniform(2, 2), model=("a100", "a100")),
         "no node that the job may use has GPU model h100",
     ),
     "too large for a node": (

@@ -188,16 +188,17 @@ def test_on_a_plain_node_the_worst_that_slurm_may_pick_is_told():
     why = make_policy("pal+mapa").place(Request("1", 2, bandwidth_sensitive=True), cluster).why
     assert why["considered"][0]["effbw_gbps"] == why["effbw_gbps"] == 12.0
     assert why["links"][0]["order"] == [why["links"][0]["worst"]]
-    assert "EffBW 12, AggBW 24" in why["summary"]
+    assert (why["effbw_gbps"], why["aggbw_gbps"]) == (12.0, 24.0)
     assert why["summary"].endswith("at worst: Slurm picks the GPUs")
 
 
-def test_the_summary_names_a_model_that_is_not_the_default():
-    assert "EffBW 25, " in place("mapa-preserve", 5).why["summary"]
+def test_the_account_names_the_model_of_its_bandwidth():
+    usual = place("mapa-preserve", 5).why
+    assert (usual["effbw_model"], usual["effbw_gbps"]) == ("bottleneck", 25.0)
     paper = place("mapa-preserve", 5, options={"effbw": "paper"})
-    assert "EffBW 53.606 by eq. 2, " in paper.why["summary"]
+    assert (paper.why["effbw_model"], paper.why["effbw_gbps"]) == ("paper", 53.606)
     refit = place("mapa-preserve", 5, options={"effbw": [1.0] * 14})
-    assert " by the refit of eq. 2, " in refit.why["summary"]
+    assert refit.why["effbw_model"] == "refit"
 
 
 CUBE = "0-1,1-2,2-3,3-0,4-5,5-6,6-7,7-4,0-4,1-5,2-6,3-7"

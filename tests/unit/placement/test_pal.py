@@ -71,7 +71,7 @@ def test_account_tells_the_cells_in_order_and_which_one_held():
     ]
     assert got.why["cells_tried"] == 3
     assert got.nodes == (0,)  # least variability: 0.89 + 1.06 < 0.94 + 1.06
-    assert "n0 GPUs 0,1" in got.why["summary"]
+    assert got.why["summary"] == "the smallest L x V that holds a set, 3 cells tried"
 
 
 def test_one_gpu_gets_the_best_then_best_fit():

@@ -8,7 +8,7 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, interference
 from slurm_gpu_aware.placement.drb.utility import Scale, Weights, extremes, free_shares, terms_of
-from slurm_gpu_aware.topology.levels import network_of, path_sum, with_known_sockets
+from slurm_gpu_aware.topology.distances import network_of, path_sum, with_known_sockets
 from slurm_gpu_aware.topology.machines import machine
 
 MINSKY = machine("ibm-minsky-4xp100")

@@ -243,12 +243,15 @@ def test_place_goes_by_a_measured_penalty_and_says_so(site: Path) -> None:
     assert after["level"] == "socket"
     spread = place("-g", "8", "-c", "A")
     assert spread["why"]["penalty_from"] == "measured"
-    assert "L 2 (cluster, measured) x V" in spread["why"]["summary"]
-    assert "L 1.5 (cluster, default) x V" in place("-g", "8", "-c", "C")["why"]["summary"]
+    assert spread["slowdown"] == pytest.approx(2 * spread["score"])
+    other = place("-g", "8", "-c", "C")
+    assert other["why"]["penalty_from"] == "default"
+    assert other["slowdown"] == pytest.approx(1.5 * other["score"])
     configure(site, "[placement.levels]\nsocket = 1.0\nnode = 1.05\n")
     fixed = place("-g", "2", "-c", "A")
     assert list(fixed["place"].values()) == [[0, 2]]
-    assert "L 1.05 (node, configured) x V" in fixed["why"]["summary"]
+    assert fixed["why"]["penalty_from"] == "configured"
+    assert fixed["slowdown"] == pytest.approx(1.05 * fixed["score"])
 
 
 TOPOLOGY = (

@@ -25,7 +25,7 @@ from gpu_aware_profile.sweep import (
     gpu_nodes,
     parse_sinfo,
 )
-from gpu_aware_profile.sweep_notes import Scope, SweepNotes
+from gpu_aware_profile.sweep_progress import Scope, SweepProgress
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.store.database import open_store, publish, published_path
 from slurm_gpu_aware.store.profiles import load_profile
@@ -419,7 +419,7 @@ def test_the_default_partition_is_preferred():
 
 
 def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
-    notes = SweepNotes(tmp_path / "sweeps", "s1")
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
     assert (notes.done(), notes.unfinished()) == (set(), [])
     notes.begin(Scope((), {}))
     notes.note("n1.cluster.example")
@@ -430,7 +430,7 @@ def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
 
 
 def test_notes_that_cannot_be_read_say_so(tmp_path):
-    notes = SweepNotes(tmp_path / "sweeps", "s1")
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
     notes.begin(Scope(("n1",), {"repeats": 5, "classes": ["A"], "backend": None}))
     assert notes.scope() == Scope(("n1",), {"repeats": 5, "classes": ["A"], "backend": None})
     for text in ("{", "[]", '{"nodes": [1], "options": {}}', '{"nodes": [], "options": {"a": {}}}'):
@@ -442,13 +442,13 @@ def test_notes_that_cannot_be_read_say_so(tmp_path):
 def test_notes_that_cannot_be_written_are_an_error_of_ours(tmp_path):
     (tmp_path / "sweeps").write_text("a file where the folder should be")
     with pytest.raises(SourceError, match="cannot be made"):
-        SweepNotes(tmp_path / "sweeps", "s1").begin(Scope((), {}))
+        SweepProgress(tmp_path / "sweeps", "s1").begin(Scope((), {}))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_root_leaves_the_notes_to_the_owner_of_the_store(tmp_path):
     os.chown(tmp_path, 4711, 4712)
-    notes = SweepNotes(tmp_path / "sweeps", "s1")
+    notes = SweepProgress(tmp_path / "sweeps", "s1")
     notes.begin(Scope((), {}))
     assert [(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)] == [
         (4711, 4712)

@@ -396,6 +396,7 @@ def test_a_limit_of_the_past_does_not_keep_it_there(slurm: SlurmFolder) -> None:
     slurm.change("9", reason="QOSMaxGRESPerUser")
     slurm.change("8", state="COMPLETED", slots=[])
     bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 1
     slurm.change("9", reason="Licenses")
     bench.rounds.run()  # held back for two seconds
     assert pooled(slurm) == ["9"]

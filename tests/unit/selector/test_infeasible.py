@@ -12,7 +12,7 @@ from rounds_bench import RoundsBench
 from sample_jobs import as_gated, slurm_job
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.selector import infeasible
@@ -28,17 +28,12 @@ def cluster(*there: list[int], width: int = 4) -> Cluster:
     for i, slots in enumerate(there):
         exists[i, slots] = True
     nodes = len(there)
-    return Cluster(
-        nodes=tuple(f"n{i + 1}" for i in range(nodes)),
-        exists=exists,
-        free=exists.copy(),
-        scores={},
-        levels=(LocalityLevel("node", 1.0, np.arange(nodes, dtype=np.int64)),),
+    return Cluster.build(
+        [f"n{i + 1}" for i in range(nodes)],
+        exists,
         free_cpus=np.zeros(nodes, dtype=np.int64),
         cpus=np.full(nodes, 8, dtype=np.int64),
         free_memory_mb=np.zeros(nodes, dtype=np.int64),
-        indexed=np.ones(nodes, dtype=np.bool_),
-        model=(None,) * nodes,
     )
 
 

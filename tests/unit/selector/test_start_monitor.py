@@ -1,10 +1,13 @@
-"""Looks at placed jobs that have not started: between rounds and inside long ones."""
+"""The start monitor: which released jobs it parks again, by itself and while a round plans."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,16 +21,18 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.placement.policies.pal_mapa import PalMapa
 from slurm_gpu_aware.selector.daemon import Selector
+from slurm_gpu_aware.selector.round import Outcome
+from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.store.ledger import Ledger
 
 HELD = "QOSMaxGRESPerUser"
 
 
-def test_a_look_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
+def test_a_poll_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     slurm.change("8", reason="Resources")
-    assert bench.rounds.start_monitor.look() == 1
+    assert bench.rounds.start_monitor.poll() == 1
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
     assert slurm.jobs["8"]["licenses"] == ""
@@ -35,11 +40,11 @@ def test_a_look_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     assert "jobs" not in reads(slurm)  # never all jobs for two
 
 
-def test_a_look_forgets_who_has_started_or_is_gone(slurm: SlurmFolder) -> None:
+def test_a_poll_forgets_who_has_started_or_is_gone(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
     slurm.change("8", job_id=9)
-    assert bench.rounds.start_monitor.look() == 0
+    assert bench.rounds.start_monitor.poll() == 2
     assert bench.rounds.start_monitor.starting == []
 
 
@@ -61,52 +66,52 @@ def test_victims_of_a_placed_job_go_with_what_it_holds(
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site where reading all jobs takes so long that a look takes only one of them."""
+    """A site where reading all jobs takes so long that a poll takes only one of them."""
     monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor.FEW", 1)
     monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._QUICK_S", -1.0)
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_a_look_takes_a_few_and_the_others_next(slurm: SlurmFolder) -> None:
+def test_a_poll_takes_a_few_and_the_others_next(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     first, second = bench.rounds.start_monitor.starting
     for job_id in (first, second, first):
-        bench.rounds.start_monitor.look()
+        bench.rounds.start_monitor.poll()
         assert reads(slurm)[-1] == f"job {job_id}"
 
 
-def test_a_look_at_many_reads_all_where_that_is_quick(
+def test_a_poll_at_many_reads_all_where_that_is_quick(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor.FEW", 1)
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     slurm.change("8", reason=HELD)
-    assert bench.rounds.start_monitor.look() == 2
+    assert bench.rounds.start_monitor.poll() == 2
     assert reads(slurm)[0] == "jobs"
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_a_start_timeout_counts_from_the_opening_whoever_else_is_looked_at(
+def test_a_start_timeout_counts_from_the_opening_whichever_other_is_polled(
     slurm: SlurmFolder,
 ) -> None:
     bench = placed_and_stuck(slurm)
     for job_id in ("7", "8"):
         slurm.change(job_id, reason="Resources")
         bench.rounds.tracker.placed[job_id].opened = None  # as after a restart
-    bench.rounds.start_monitor.look()
-    bench.rounds.start_monitor.look()
+    bench.rounds.start_monitor.poll()
+    bench.rounds.start_monitor.poll()
     bench.steady += 31.0
-    assert bench.rounds.start_monitor.look() == 1
-    assert bench.rounds.start_monitor.look() == 1
+    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.rounds.start_monitor.poll() == 1
 
 
-def test_looks_do_nothing_while_the_gate_is_not_held(slurm: SlurmFolder) -> None:
+def test_polls_do_nothing_while_the_gate_is_not_held(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     bench.wall += 61.0
     bench.rounds._gate_held_until = lambda: bench.wall
-    assert bench.rounds.start_monitor.look() == 0
+    assert bench.rounds.start_monitor.poll() == 0
     assert slurm.jobs["7"]["licenses"] == ""
 
 
@@ -114,211 +119,437 @@ def test_what_a_user_types_into_a_comment_is_no_record(slurm: SlurmFolder) -> No
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason="Resources", comment=f"x\nJobId=8 Reason={HELD} JobName=y")
     slurm.change("8", reason="Resources")
-    assert bench.rounds.start_monitor.look() == 0
+    assert bench.rounds.start_monitor.poll() == 0
     assert bench.rounds.start_monitor.starting == ["7", "8"]
     assert slurm.jobs["8"]["licenses"] == ""
 
 
-def slow_planner(
-    monkeypatch: pytest.MonkeyPatch, bench: RoundsBench, then: Callable[[], None]
-) -> list[float]:
-    """Each decision takes 0.4 s; ``then`` happens during the first. Returns when each began."""
-    decided: list[float] = []
-    place = PalMapa.place
+def test_a_clock_that_is_set_back_keeps_no_job_bound(slurm: SlurmFolder) -> None:
+    slurm.write([parked(stuck=True)], ["n1"])
+    bench = RoundsBench(slurm)
+    bench.rounds.run()
+    slurm.change("7", reason="Resources")
+    assert slurm.jobs["7"]["req_nodes"] == "n1"
+    bench.wall -= 3600.0
+    bench.steady += 31.0
+    bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 1
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
+    assert slurm.jobs["7"]["req_nodes"] == ""
+    slurm.change("7", reason="Licenses")
+    bench.steady += 59.0
+    assert bench.rounds.run().placed == []
+    bench.steady += 2.0
+    assert bench.rounds.run().placed == ["7"]
 
-    def slow(self: PalMapa, *arguments: Any) -> Any:
-        decided.append(bench.steady)
-        if len(decided) == 1:
-            then()
-        bench.steady += 0.4
-        return place(self, *arguments)
 
-    monkeypatch.setattr(PalMapa, "place", slow)
-    return decided
-
-
-def test_a_long_planning_is_interrupted_by_a_look_each_second(
-    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("reason", "placed"),
+    [
+        ("ReqNodeNotAvail,_May_be_reserved_for_other_job", ["7"]),
+        ("ReqNodeNotAvail,_Reserved_for_maintenance", []),
+        ("Dependency", []),
+    ],
+)
+def test_a_node_that_another_job_waits_for_holds_nobody(
+    slurm: SlurmFolder, reason: str, placed: list[str]
 ) -> None:
-    """7 is placed on n1. While others are planned Slurm shows that a limit holds it."""
+    """Slurm gives the reason at submission and looks again only after a while."""
+    slurm.write([parked(reason=reason)], ["n1"])
+    assert RoundsBench(slurm).rounds.run().placed == placed
+
+
+@pytest.mark.parametrize(
+    ("reason", "left"),
+    [("Resources", True), ("BadConstraints", True), ("QOSMaxGRESPerUser", False)],
+)
+def test_a_bound_job_is_slurms_only_if_its_place_kept_it(
+    slurm: SlurmFolder, reason: str, left: bool
+) -> None:
+    """Slurm alone knows all of what it looks at for sockets; a limit says nothing about these."""
+    comment = "gpuaware/1;tn=gres/gpu:1;nt=1"
+    slurm.write([parked(admin_comment=comment, bitflags=1 << 4, stuck=True)], ["n1"])
+    bench = RoundsBench(slurm)
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", reason=reason)
+    bench.steady += 31.0
+    bench.rounds.run()
+    assert bench.rounds.start_monitor.poll() == 1
+    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
+    slurm.change("7", reason="Licenses")
+    bench.steady += 61.0
+    assert bench.rounds.run().placed == ([] if left else ["7"])
+    assert slurm.jobs["7"]["licenses"] == ""
+    assert (";sel=left:" in slurm.jobs["7"]["admin_comment"]) is left
+
+
+@pytest.mark.parametrize(("seconds", "parked_again"), [(-30, 0), (0, 0), (1, 1)])
+def test_a_licence_that_another_job_took_first(
+    slurm: SlurmFolder, seconds: int, parked_again: int
+) -> None:
+    """The gate's own reason is shown until Slurm has looked; afterwards it means another licence.
+
+    Slurm tells whole seconds: the one in which the gate was opened says nothing.
+    """
+    slurm.write([parked(stuck=True)], ["n1"])
+    bench = RoundsBench(slurm)
+    bench.wall += 0.4
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", reason="Licenses", last_sched_eval=int(bench.wall) + seconds)
+    bench.steady += 1.0
+    assert bench.rounds.start_monitor.poll() == parked_again
+    if not parked_again:
+        bench.steady += 4.5
+        assert bench.rounds.start_monitor.poll() == 1
+
+
+class Blocked:
+    """A policy whose first decision waits until `go_on`, in a round of a thread of its own."""
+
+    def __init__(self, bench: RoundsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = bench
+        self.planning, self._go_on = threading.Event(), threading.Event()
+        self.outcome: Outcome | None = None
+        self._failed: list[BaseException] = []
+        place = PalMapa.place
+
+        def slow(policy: PalMapa, *arguments: Any) -> Any:
+            self.planning.set()
+            assert self._go_on.wait(10)
+            return place(policy, *arguments)
+
+        monkeypatch.setattr(PalMapa, "place", slow)
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        # The ledger is written by the thread that made it; here that is this one.
+        self.bench.ledger._owner = threading.current_thread()
+        try:
+            self.outcome = self.bench.rounds.run()
+        except BaseException as exc:
+            self._failed.append(exc)
+
+    def __enter__(self) -> Blocked:
+        self.bench.ledger.close()  # its connection is of the thread that opened it
+        self.bench.ledger._tried = -float("inf")
+        self._thread.start()
+        assert self.planning.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._go_on.set()
+        self._thread.join(10)
+        self.bench.ledger.close()
+        self.bench.ledger._tried = -float("inf")
+        self.bench.ledger._owner = threading.current_thread()
+        assert not self._failed
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(bench: RoundsBench) -> Iterator[list[str]]:
+    """The monitor's thread; yields a list that gets an entry at each call of ``wake``."""
+    woken: list[str] = []
+    monitor = bench.rounds.start_monitor
+    monitor._wake = lambda: woken.append(threading.current_thread().name)
+    monitor.start()
+    try:
+        yield woken
+    finally:
+        monitor.stop()
+        assert not monitor._thread.is_alive()
+
+
+def stuck_and_others(slurm: SlurmFolder) -> RoundsBench:
+    """7 is placed on n1 and cannot start; others wait, for more GPUs than are free."""
     slurm.write([parked(stuck=True)], ["n1", "n2"])
     bench = RoundsBench(slurm)
     assert bench.rounds.run().placed == ["7"]
-    state = list(slurm.jobs.values())
-    slurm.write([*state, *(parked(str(n)) for n in range(20, 28))], ["n1", "n2"])
+    slurm.write([*slurm.jobs.values(), *(parked(str(n)) for n in range(20, 28))], ["n1", "n2"])
     slurm.change("7", reason="Resources")
-    decided = slow_planner(monkeypatch, bench, lambda: slurm.change("7", reason=HELD))
-    outcome = bench.rounds.run()
-    assert decided[-1] - decided[0] > 2.0
-    (closed,) = bench.closed("7")
-    assert closed - decided[0] <= 1.0 + 0.4
-    assert slurm.jobs["7"]["req_nodes"] == ""
-    assert outcome.parked_again == 1
-    # This round has read 7 with its GPUs; only the next one gives them to another.
-    pins = [dict(u.fields) for _, u in bench.told if u.job_id in outcome.placed]
-    mine = state[0]["tres_per_node"]
-    assert not [p for p in pins if (p.get("ReqNodeList"), p.get("TresPerNode")) == ("n1", mine)]
-    assert len(outcome.placed) == 3
-    assert bench.rounds.start_monitor.freed == 1
-    assert len(bench.rounds.run().placed) == 1
+    return bench
 
 
-def test_nobody_is_parked_again_twice_by_what_a_round_read_before_a_look(
+def test_a_job_is_parked_again_while_a_round_plans(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look comes between the reading of jobs, which shows the reason, too, and of nodes."""
+    """7 is placed on n1. While others are planned Slurm shows that a limit holds it."""
+    bench = stuck_and_others(slurm)
+    mine = slurm.jobs["7"]["tres_per_node"]
+    with running(bench) as woken, Blocked(bench, monkeypatch) as blocked:
+        slurm.change("7", reason=HELD)
+        wait_until(lambda: bool(woken))
+        assert slurm.jobs["7"]["req_nodes"] == ""
+        assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
+        assert bench.rounds.start_monitor.taken() == {"7"}
+    assert woken == ["start monitor"]
+    assert len(bench.closed("7")) == 1
+    # This round has read 7 with its GPUs; only the next one gives them to another.
+    outcome = blocked.outcome
+    assert outcome is not None
+    bound = [dict(u.fields) for _, u in bench.told if u.job_id in outcome.placed]
+    assert not [b for b in bound if (b.get("ReqNodeList"), b.get("TresPerNode")) == ("n1", mine)]
+    assert len(outcome.placed) == 3
+    assert len(bench.rounds.run().placed) == 1
+    assert bench.rounds.start_monitor.taken() == frozenset()
+    ledger = bench.ledger._open()
+    assert isinstance(ledger, Ledger)
+    kinds = [event.kind for event in ledger.events("7")]
+    assert kinds == ["parked", "prepared", "released", "reparked"]
+    (decision,) = ledger.decisions("7")
+    assert (decision.state, decision.outcome["why"]) == ("waiting", f"held by {HELD}")
+
+
+def test_a_round_that_read_a_job_as_parked_in_the_monitors_hands_leaves_it(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monitor has closed its gate and not restored it yet when a round reads all jobs."""
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
-    nodes = MemorySlurm.nodes
+    slurm.change("8", reason="Resources")
+    send, rounds = bench.client.update_jobs, []
+
+    def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        refused = send(updates)
+        if not rounds and any(u.fields == (("Licenses", "gpuaware:1"),) for u in updates):
+            rounds.append(None)
+            bench.told.clear()
+            rounds[0] = bench.rounds.run()
+            told = [update.job_id for _, update in bench.told]
+            assert told == []  # neither restored nor placed
+            assert slurm.jobs["7"]["req_nodes"] == "n1"
+        return refused
+
+    monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
+    assert bench.rounds.start_monitor.poll() == 1
+    (outcome,) = rounds
+    assert (outcome.placed, outcome.queued) == ([], 0)
+    assert slurm.jobs["7"]["req_nodes"] == ""
+    assert bench.rounds.start_monitor.starting == ["8"]
+    assert bench.rounds.run().queued == 1
+
+
+def test_what_a_round_read_before_the_monitor_took_it_is_not_watched_again(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poll comes between the reading of jobs, which shows the reason, too, and of nodes."""
+    bench = placed_and_stuck(slurm)
+    slurm.change("7", reason=HELD)
+    nodes, again = MemorySlurm.nodes, []
 
     def slow(client: MemorySlurm) -> Any:
-        bench.steady += 1.1
-        bench.rounds.start_monitor.if_due()
+        again.append(bench.rounds.start_monitor.poll())
         return nodes(client)
 
     monkeypatch.setattr(MemorySlurm, "nodes", slow)
-    assert bench.rounds.run().parked_again == 1
+    outcome = bench.rounds.run()
+    assert (again, outcome.placed) == ([1], [])
+    assert bench.rounds.start_monitor.starting == ["8"]
+    assert bench.rounds.start_monitor.poll() == 0
     assert len(bench.closed("7")) == 1
 
 
-def test_what_was_just_opened_is_looked_at_while_others_are_opened(
+def test_no_job_is_parked_again_twice(slurm: SlurmFolder) -> None:
+    """Rounds and the monitor's thread at the same time, both with the same reading."""
+    jobs = [parked(str(n), stuck=True, tres_per_node="gres/gpu:1") for n in range(7, 15)]
+    for job in jobs:
+        job["admin_comment"] = "gpuaware/1;tn=gres/gpu:1;mc=1"
+    slurm.write(jobs, ["n1", "n2"])
+    bench = RoundsBench(slurm)
+    placed = bench.rounds.run().placed
+    assert len(placed) == 8
+    with running(bench):
+        for job_id in placed:
+            slurm.change(job_id, reason=HELD)
+            assert bench.rounds.run().placed == []
+        wait_until(lambda: all(bench.closed(job_id) for job_id in placed))
+        bench.rounds.run()
+    assert [len(bench.closed(job_id)) for job_id in placed] == [1] * 8
+    bench.ledger.flush()
+    ledger = bench.ledger._open()
+    assert ledger is not None
+    for job_id in placed:
+        assert [e.kind for e in ledger.events(job_id)].count("reparked") == 1
+        assert (slurm.jobs[job_id]["licenses"], slurm.jobs[job_id]["req_nodes"]) == (
+            "gpuaware:1",
+            "",
+        )
+
+
+def test_what_was_just_opened_is_polled_while_others_are_opened(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm_gpu_aware.selector.recovery._AT_ONCE", 1)
+    monkeypatch.setattr("slurm_gpu_aware.selector.placer._AT_ONCE", 1)
     slurm.write([parked("7", stuck=True, priority=900), *map(parked, "1234")], ["n1", "n2", "n3"])
     bench = RoundsBench(slurm)
-    bench.update_s = 0.6
-    opened = bench.rounds.start_monitor.opened
+    send, first = bench.client.update_jobs, []
 
-    def told(job_ids: list[str]) -> None:
-        opened(job_ids)
-        if "7" in job_ids:
+    def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        refused = send(updates)
+        opened = [u.job_id for u in updates if dict(u.fields).get("Licenses") == ""]
+        first.extend(opened)
+        if opened == ["7"]:
             slurm.change("7", reason=HELD)
+        elif opened:  # the second
+            wait_until(lambda: bench.closed("7") != [])
+        return refused
 
-    monkeypatch.setattr(bench.rounds.start_monitor, "opened", told)
-    outcome = bench.rounds.run()
+    monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
+    with running(bench) as woken:
+        outcome = bench.rounds.run()
+        wait_until(lambda: bool(woken))
     assert sorted(outcome.placed) == ["1", "2", "3", "4", "7"]
-    times = {u.job_id: at for at, u in bench.told if dict(u.fields).get("Licenses") == ""}
-    (closed,) = bench.closed("7")
-    assert times["7"] < closed <= times["7"] + 1.0 + 2 * 0.6
-    assert closed < max(times.values())
+    assert first[0] == "7"
+    assert len(bench.closed("7")) == 1
+    assert slurm.jobs["7"]["req_nodes"] == ""
     bench.ledger.flush()
     ledger = bench.ledger._open()
     assert isinstance(ledger, Ledger)
     kinds = [event.kind for event in ledger.events("7")]
     assert kinds == ["parked", "prepared", "released", "reparked"]
-    assert [d.state for d in ledger.decisions("7")] == ["reparked"]
+    assert [d.state for d in ledger.decisions("7")] == ["waiting"]
 
 
-def test_a_look_that_fails_does_not_end_the_round(
+def test_a_round_that_sees_why_a_job_cannot_start_makes_the_monitor_poll_at_once(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.write([parked(stuck=True)], ["n1", "n2"])
+    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._SOON_S", 1000.0)
+    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._POLL_S", 1000.0)
+    bench = placed_and_stuck(slurm)
+    slurm.change("7", reason=HELD)
+    slurm.change("8", reason="Resources")
+    with running(bench) as woken:
+        bench.rounds.run()
+        wait_until(lambda: bool(woken))
+    assert len(bench.closed("7")) == 1
+    assert bench.closed("8") == []
+
+
+@pytest.mark.parametrize("error", [SourceError("no answer"), RuntimeError("a fault of ours")])
+def test_the_thread_survives_a_poll_that_fails(
+    slurm: SlurmFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._SOON_S", 0.01)
+    bench = placed_and_stuck(slurm)
+    slurm.change("7", reason=HELD)
+    slurm.change("8", reason="Resources")
+    read, tries = bench.client.jobs_of, []
+
+    def fails_twice(ids: Sequence[str]) -> Any:
+        tries.append(ids)
+        if len(tries) <= 2:
+            raise error
+        return read(ids)
+
+    monkeypatch.setattr(bench.client, "jobs_of", fails_twice)
+    with running(bench) as woken:
+        wait_until(lambda: bool(woken))
+    assert slurm.jobs["7"]["req_nodes"] == ""
+    assert caplog.text.count("released jobs are polled again later") == 2
+
+
+def test_what_slurm_does_not_answer_about_is_polled_again(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm falls silent when the job's gate is to be closed."""
+    bench = placed_and_stuck(slurm)
+    slurm.change("7", reason=HELD)
+    slurm.change("8", reason="Resources")
+    with monkeypatch.context() as patch:
+
+        def silent(updates: Sequence[JobUpdate]) -> Any:
+            raise SourceError("no answer")
+
+        patch.setattr(bench.client, "update_jobs", silent)
+        with pytest.raises(SourceError):
+            bench.rounds.start_monitor.poll()
+    assert bench.rounds.start_monitor.poll() == 1
+    assert slurm.jobs["7"]["req_nodes"] == ""
+
+
+def test_a_job_that_starts_while_it_is_taken_back_keeps_its_place(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = placed_and_stuck(slurm)
+    slurm.change("7", reason=HELD)
+    slurm.change("8", reason="Resources")
+    send = bench.client.update_jobs
+
+    def starts_first(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        if slurm.jobs["7"]["state"] == "PENDING":
+            slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
+        return send(updates)
+
+    monkeypatch.setattr(bench.client, "update_jobs", starts_first)
+    assert bench.rounds.start_monitor.poll() == 0
+    assert (slurm.jobs["7"]["licenses"], slurm.jobs["7"]["req_nodes"]) == ("", "n1")
+    assert slurm.get("touched_running") == []
+    bench.rounds.run()
+    assert bench.rounds.tracker.placed["7"].phase == "started"
+
+
+def test_without_released_jobs_nothing_is_read(slurm: SlurmFolder) -> None:
     bench = RoundsBench(slurm)
     bench.rounds.run()
-    slurm.write([*slurm.jobs.values(), *map(parked, "123")], ["n1", "n2"])
-    slow_planner(monkeypatch, bench, lambda: None)
-    tries = []
-
-    def silent(client: MemorySlurm, ids: list[str]) -> Any:
-        tries.append(bench.steady)
-        raise SourceError("no answer")
-
-    monkeypatch.setattr(MemorySlurm, "jobs_of", silent)
-    assert len(bench.rounds.run().placed) == 3
-    assert len(tries) == 1
-
-
-class Clock:
-    """Stands for the module ``time``; waiting is what makes it go on."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def wait(self, seconds: float) -> str:
-        self.sleep(seconds)
-        return "timer"
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("slurm_gpu_aware.selector.daemon.time", clock)
-    return clock
-
-
-@pytest.fixture
-def selector(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Selector]:
-    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
-    config = Config(
-        store=StoreConfig(path=tmp_path / "store.db"),
-        events=EventsConfig(submit_file=tmp_path / "submitted"),
-    )
-    found = Selector(config, MemorySlurm(tmp_path))
-    found._rounds.start_monitor._timer = clock.monotonic
-    yield found
-    found.close()
+    slurm.forget_calls()
+    assert bench.rounds.start_monitor.poll() == 0
+    assert slurm.calls == []
 
 
 @pytest.mark.parametrize(("took_s", "apart_s"), [(0.0, 0.5), (0.2, 0.6), (5.0, 1.0)])
-def test_placed_jobs_are_looked_at_every_second_between_rounds(
-    selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch, took_s: float, apart_s: float
+def test_released_jobs_are_polled_every_second(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, took_s: float, apart_s: float
 ) -> None:
-    looks = []
-    found = selector._rounds.start_monitor
+    """Quick polls more often; ``time.monotonic`` is the test's own."""
+    monitor = RoundsBench(slurm).rounds.start_monitor
+    now, pauses = [100.0], []
 
-    def look() -> int:
-        looks.append(clock.now)
-        clock.sleep(took_s)
+    class Due:
+        def wait(self, seconds: float) -> bool:
+            pauses.append(seconds)
+            monitor._stopping = len(pauses) > 4
+            return False
+
+        def clear(self) -> None:
+            pass
+
+    def poll() -> int:
+        now[0] += took_s
         return 0
 
-    monkeypatch.setattr(found, "_look", look)
-    found.seen(["7"])
-    found.look()
-    selector._pause(3.5 * (apart_s + took_s), clock.wait)
-    gaps = [after - before - took_s for before, after in pairwise(looks)]
-    assert gaps[:3] == pytest.approx([apart_s] * 3)
-
-
-def test_a_look_is_due_at_once_after_a_long_round(
-    selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = []
+    monkeypatch.setattr(monitor, "_due", Due())
+    monkeypatch.setattr(monitor, "poll", poll)
     monkeypatch.setattr(
-        selector._rounds.start_monitor, "_look", lambda: looks.append(clock.now) or 0
+        "slurm_gpu_aware.selector.start_monitor.time", SimpleNamespace(monotonic=lambda: now[0])
     )
-    selector._rounds.start_monitor.seen(["7"])
-    clock.sleep(4.0)  # writing it all down
-    selector._pause(0.1, clock.wait)
-    assert looks == [104.0]
+    monitor._run()
+    assert pauses[1:] == pytest.approx([apart_s] * 4)
 
 
-def test_what_a_look_parks_again_starts_a_round(
-    selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_what_the_monitor_parks_again_starts_a_round(
+    tmp_path: Path, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selector._rounds.start_monitor, "_look", lambda: 1)
-    selector._rounds.start_monitor.seen(["7"])
-    assert selector._pause(4.5, clock.wait) == "timer"
-    assert clock.now == 100.5
-
-
-def test_what_a_look_inside_a_round_parked_again_starts_a_round_at_once(
-    selector: Selector,
-) -> None:
-    assert selector._wait_s() > 1.0
-    selector._rounds.start_monitor.freed = 1
-    assert selector._wait_s() == 0.0
-
-
-def test_without_placed_jobs_nobody_is_looked_at(
-    selector: Selector, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(selector._rounds.start_monitor, "_look", lambda: pytest.fail("looked"))
-    assert selector._pause(5.0, clock.wait) == "timer"
-    assert clock.now == 105.0
+    """In the daemon: its wait for an event ends at once."""
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
+    config = Config(
+        store=StoreConfig(path=slurm.store),
+        events=EventsConfig(submit_file=tmp_path / "submitted"),
+    )
+    selector = Selector(config, slurm.client())
+    try:
+        monitor = selector._rounds.start_monitor
+        monkeypatch.setattr(monitor, "poll", lambda: 1)
+        monitor.start()
+        assert selector._events.wait(10.0) == "woken"
+    finally:
+        selector.close()
+    assert not monitor._thread.is_alive()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.simulator.background_jobs import Holding
+from slurm_gpu_aware.simulator.background_jobs import BackgroundJobs
 from slurm_gpu_aware.simulator.clock import EventClock
-from slurm_gpu_aware.simulator.cluster_state import Floor
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.history import BEFORE, stretch
 from slurm_gpu_aware.simulator.physics import Physics
@@ -45,13 +45,13 @@ def test_a_stretch_keeps_what_started_in_it_and_the_rest_holds():
     assert not left_out
 
 
-def floor_with(*taken):
+def state_with(*taken):
     settings, clock = SimSettings(), EventClock(None)
-    floor = Floor(CLUSTER, settings, Physics(CLUSTER, settings), clock)
+    state = ClusterState(CLUSTER, settings, Physics(CLUSTER, settings), clock)
     for node, slot in taken:
-        floor.cluster.take(node, (slot,))
-        floor._free_changed(node, -1)
-    return floor
+        state.cluster.take(node, (slot,))
+        state._free_changed(node, -1)
+    return state
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def floor_with(*taken):
     ],
 )
 def test_a_holder_takes_its_recorded_gpus_or_the_lowest(nodes, slots, taken, expected):
-    floor = floor_with(*taken)
+    state = state_with(*taken)
     job = recorded("9", 0, 100, gpus=2, recorded_nodes=nodes, recorded_slots=slots)
-    holding = Holding([job], floor)
-    assert not holding.advance(0.0)
-    held = {(int(n), int(s)) for n, s in zip(*np.nonzero(~floor.cluster.free), strict=True)}
+    background = BackgroundJobs([job], state)
+    assert not background.advance(0.0)
+    held = {(int(n), int(s)) for n, s in zip(*np.nonzero(~state.cluster.free), strict=True)}
     assert held - {tuple(gpu) for gpu in taken} == expected
-    assert (floor.held_gpus, floor.free) == (2, 6 - len(taken))
-    assert holding.advance(100.0)
-    assert (floor.held_gpus, floor.free) == (0, 8 - len(taken))
+    assert (state.background_gpus, state.free) == (2, 6 - len(taken))
+    assert background.advance(100.0)
+    assert (state.background_gpus, state.free) == (0, 8 - len(taken))
 
 
 @pytest.mark.parametrize("order", ["fifo", "las"])
@@ -84,7 +84,7 @@ def test_what_is_not_free_yet_is_taken_as_soon_as_it_is(order, sticky):
     """The holder starts at 50, finds two free GPUs, and has the others before the queue has any."""
     holder = recorded("9", 50, 400, gpus=8)
     jobs = [TraceJob("1", 0, 6, 200), TraceJob("2", 60, 4, 100), TraceJob("3", 500, 8, 10)]
-    trace = replace(Trace.of("t", jobs), held=(holder,))
+    trace = replace(Trace.of("t", jobs), background=(holder,))
     settings = SimSettings(policy="packed", order=order, sticky=sticky, migration_s=0)
     result = simulate(trace, CLUSTER, settings)
     assert result.start_s.tolist() == [0, 450, 550]
@@ -93,8 +93,10 @@ def test_what_is_not_free_yet_is_taken_as_soon_as_it_is(order, sticky):
     assert result.utilization() == pytest.approx((300 + 50 * 0 + 400 * 8 + 100 * 4 + 80) / 8 / 560)
 
 
-def test_nobody_waits_for_a_holder_when_the_jobs_have_ended():
-    trace = replace(Trace.of("t", [TraceJob("1", 0, 4, 100)]), held=(recorded("9", 0, 1e6, 4),))
+def test_the_run_ends_with_its_jobs_whatever_the_background_holds():
+    trace = replace(
+        Trace.of("t", [TraceJob("1", 0, 4, 100)]), background=(recorded("9", 0, 1e6, 4),)
+    )
     result = simulate(trace, CLUSTER, SimSettings())
     assert result.end_s.tolist() == [100]
     assert result.used_s[-1] == 100

@@ -10,8 +10,8 @@ import pytest
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.interference import Interference
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.machines import machine
@@ -112,7 +112,8 @@ def test_fifo_without_variability_is_a_plain_queue(policy, seed):
     np.testing.assert_allclose(result.start_s, expected)
 
 
-NOISE = Interference({(("a", 1), ("b", 1)): 1.5, (("b", 1), ("a", 1)): 2.0})
+A, B = ("a", 1), ("b", 1)
+NOISE = InterferenceProfile({A: 100.0, B: 100.0}, {(A, B): 150.0, (B, A): 200.0})
 """Beside each other a takes 1.5 times as long, b twice."""
 
 
@@ -270,7 +271,7 @@ def test_backfill_uses_holes_without_delaying_the_head():
     assert plain.start_s.tolist() == [0, 1000, 1100, 1100]
 
 
-def test_a_job_larger_than_the_cluster_is_reported_and_blocks_nobody():
+def test_a_job_larger_than_the_cluster_is_reported_and_blocks_no_other():
     jobs = [TraceJob("giant", 0, 17, 10), TraceJob("small", 1, 1, 10)]
     result = simulate(Trace.of("t", jobs), FLAT, SimSettings())
     assert [job for job, _ in result.never] == ["giant"]

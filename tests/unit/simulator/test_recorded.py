@@ -10,15 +10,9 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
+from slurm_gpu_aware.simulator.history import LEFT, left_to_slurm, with_slots
 from slurm_gpu_aware.simulator.physics import Physics, expected_worst
-from slurm_gpu_aware.simulator.recorded import (
-    LEFT,
-    RECORDED,
-    left_to_slurm,
-    recorded_result,
-    with_slots,
-    with_work,
-)
+from slurm_gpu_aware.simulator.recorded import RECORDED, recorded_result, with_work
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.machines import machine
@@ -99,7 +93,7 @@ def test_the_same_place_takes_the_recorded_time_again():
     assert ours.slowdown()[0] == pytest.approx(theirs.slowdown()[0]) == pytest.approx(1.6)
 
 
-def test_what_nobody_recorded_stays_open():
+def test_what_was_not_recorded_stays_open():
     trace = Trace.of("t", [recorded()])
     summary = recorded_result(trace, CLUSTER).summary()
     assert summary["policy"] == RECORDED
@@ -151,7 +145,7 @@ def test_uneven_jobs_are_left_to_slurm(gpus, asked, ran_on, left):
     )  # fmt: skip
     other = replace(job, job_id="36", gpus=1, nodes=None)
     found = left_to_slurm(Trace.of("t", [job, other]), cluster)
-    assert found.held == ((job,) if left else ())
+    assert found.background == ((job,) if left else ())
     assert found.jobs == ((other,) if left else (job, other))
     assert found.skipped == ({LEFT: 1} if left else {})
 

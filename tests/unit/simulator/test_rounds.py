@@ -1,4 +1,4 @@
-"""The simulator's rounds: whom they show the planner, who gives way, and what comes out."""
+"""The simulator's rounds: the jobs shown to the planner, the jobs that give way, the outcome."""
 
 import random
 

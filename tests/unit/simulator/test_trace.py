@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
-from slurm_gpu_aware.simulator.sacct_trace import SACCT_FIELDS, read_sacct, sacct_command
+from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.sources import read_trace
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
+from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS, sacct_command
 
 HEADER = "job_id,submit_s,gpus,duration_s"
 
@@ -71,7 +71,7 @@ def test_a_bad_row_is_reported_with_its_line(row, reason):
         ("nodes", "-1", "nodes is -1, expected 1 to 65536"),
         ("nodes", "0", "nodes is 0"),
         ("pattern", "star", "pattern is 'star'"),
-        ("time_limit_s", "0", "time_limit_s is 0, expected more than 0"),
+        ("time_limit_s", "0", "time_limit_s is 0, expected 0.001 to"),
         ("time_limit_s", "-60", "time_limit_s is -60"),
     ],
 )
@@ -182,7 +182,7 @@ def test_sacct_counts_what_is_no_finished_gpu_job():
     ("asked", "got", "nodes"),
     [
         ("gres/gpu=2,node=2", "2", 2),
-        ("gres/gpu=2,node=1", "2", None),  # Slurm spread it; nobody asked for that
+        ("gres/gpu=2,node=1", "2", None),  # Slurm spread it; the job did not ask for that
         ("gres/gpu=2", "2", 2),
         ("gres/gpu=2,node=1", "1", None),
         ("", "", None),
@@ -212,7 +212,7 @@ def test_indices_are_recorded_where_each_gpu_has_its_type(tres, slots):
     [
         "garbage",
         "|".join(row("8"))[:40],  # cut off in the middle
-        "|".join(row("8")[:-1]),  # no comment, and nobody knows whether the priority is whole
+        "|".join(row("8")[:-1]),  # no comment, so the priority may be cut
         "the rest of a comment",
         "|".join(["x", *row()[1:]]),
     ],
@@ -294,7 +294,7 @@ def test_a_requeued_job_that_still_runs_leaves_nothing():
     text = sacct_text(row("1", State="NODE_FAIL"), again)
     trace = read_sacct("history", text=text)
     assert trace.jobs == ()
-    assert [job.job_id for job in trace.held] == ["1"]
+    assert [job.job_id for job in trace.background] == ["1"]
     assert trace.skipped == {"an earlier run of a requeued job": 1, "still running": 1}
 
 

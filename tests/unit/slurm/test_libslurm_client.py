@@ -177,6 +177,37 @@ def test_a_job_that_cannot_be_understood_is_left_out_and_named_once(
     assert client.unread == frozenset()
 
 
+def test_threads_read_all_jobs_one_after_the_other(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told what its own reading left out."""
+    library.found["aware_jobs"] = [job(7, state="RUNNING", shares="n1 odd"), job(8)]
+    client = LibslurmClient()
+    at_work, most, answer = [], [], library.records
+
+    def slow(*given: Any) -> list[bytes]:
+        at_work.append(1)
+        most.append(len(at_work))
+        time.sleep(0.05)
+        at_work.pop()
+        return answer(*given)
+
+    monkeypatch.setattr(library, "records", slow)
+    found: list[tuple[list[str], frozenset[int]]] = []
+
+    def read() -> None:
+        found.append(([job.id for job in client.jobs()], client.unread))
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(["8"], frozenset({7}))] * 3
+    assert max(most) == 1
+    assert client.unread == frozenset()  # this thread has read nothing
+
+
 def test_a_node_that_cannot_be_understood_costs_no_other_its_place(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:

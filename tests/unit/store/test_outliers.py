@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +12,8 @@ from store_samples import report
 
 from gpu_aware_profile.cli import cli
 from gpu_aware_profile.scoring import newest_timings, recompute_scores, stored_outliers
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.levels import level_times
-from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.timings import TimingRow, import_timings
 from slurm_gpu_aware.variability.outliers import Outlier, new_outliers, outlier_sentences
 
@@ -118,46 +116,17 @@ def test_times_and_scores_are_stored_together_or_not_at_all(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("no scores today")
 
-    monkeypatch.setattr("gpu_aware_profile.scoring.recompute_scores", fail)
+    monkeypatch.setattr("gpu_aware_profile.importing.recompute_scores", fail)
     assert import_text(csv(n1=100)).exit_code != 0
     assert times(store_path) == set()
 
 
-def damage(store: Store) -> None:
-    """What an earlier release let in."""
-    with store.write():
-        store.execute("UPDATE timings SET value_ms = 9e999 WHERE node = 'n1' AND slot = 0")
-
-
-def test_a_damaged_store_is_scored_without_the_bad_row(
-    store_path: Path, import_text: Import, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_a_time_is_not_stored_at_all(store_path: Path) -> None:
     with open_store(store_path) as store:
-        rows = [TimingRow(str(gpu), "n1", "A", 100.0) for gpu in range(3)]
-        import_timings(store, rows, taken_at=1.0)
-        import_timings(store, rows[:1], taken_at=2.0)
-        with store.write():
-            store.execute("UPDATE timings SET value_ms = 9e999 WHERE taken_at_unix = 2.0")
-        with caplog.at_level(logging.WARNING):
-            recompute_scores(store)
-        assert "1 timings are left out, as they cannot be times: n1:0, class A, inf ms" in (
-            caplog.text
-        )
-        assert set(load_profile(store).scores["A"].values()) == {1.0}  # the older time counts
-        damage(store)
-        recompute_scores(store)
-        assert set(load_profile(store).scores["A"]) == {("n1", 1), ("n1", 2)}
-    assert import_text(csv(n1=100)).exit_code == 0
-
-
-def test_bad_level_times_of_a_store_do_not_count(store_path: Path) -> None:
-    with open_store(store_path) as store, store.write():
-        for run, value in enumerate(("9e999", "100")):
-            store.execute(
-                "INSERT INTO level_times (class, model, level, run, value_ms, taken_at_unix)"
-                f" VALUES ('A', '', 'node', {run}, {value}, 1)"
-            )
-        assert [time.value_ms for time in level_times(store)] == [100.0]
+        import_timings(store, [TimingRow("0", "n1", "A", 100.0)], taken_at=1.0)
+        for value in ("9e999", "0", "1e13"):
+            with pytest.raises(sqlite3.IntegrityError):
+                store.execute(f"UPDATE timings SET value_ms = {value}")
 
 
 def test_level_times_in_two_units_are_refused(import_text: Import) -> None:

@@ -10,8 +10,7 @@ from store_samples import report
 
 from gpu_aware_profile.scoring import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.model.hardware_graph import Link
-from slurm_gpu_aware.model.profile import Fault, GpuRecord
+from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import load_profile, score_rows

@@ -1,66 +1,52 @@
-"""Content of profile files: run times alone and beside one other job (Amaral et al., SC'17).
+"""Interference files: run times alone and beside one other job, as published with Amaral et al.
 
-An object with ``solo`` and ``collocation`` by application type, batch size and GPU count. A job's
-application is ``TYPE/SIZE`` (``bvlc_alexnet/4``). What cannot be used is reported.
+A JSON object: ``solo`` and ``collocation`` by application type, batch size and GPU count. The
+application of a job is ``TYPE/SIZE`` (``bvlc_alexnet/4``). Entries that cannot be used are
+reported, and entries of 0 were never measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
+from slurm_gpu_aware.text_file import read_object
 
-__all__ = ["ProfileFile", "parse_profile"]
-
-
-@dataclass(frozen=True)
-class ProfileFile:
-    """What a profile file says."""
-
-    profile: InterferenceProfile
-    across: Mapping[Workload, float]
-    """Run time with the GPUs on two sockets, s; ``profile.solo`` has that inside one socket."""
-    unmeasured: int
-    """Entries of 0: never measured."""
-    bad: tuple[str, ...]
-    """Entries that are no run time, each with the reason."""
+__all__ = ["read_interference"]
 
 
-def parse_profile(content: Mapping[str, Any], name: object) -> ProfileFile:
-    """Parse the JSON object of a profile file; ``name`` stands in the error.
+def read_interference(path: Path | str) -> tuple[InterferenceProfile, tuple[str, ...]]:
+    """The profile in a file, and its entries that are no run time, each with the reason.
 
     Raises
     ------
     SourceError
-        It lacks ``solo`` or ``collocation``.
+        The file cannot be read, is no JSON, lacks ``solo`` or ``collocation``, or has no run time
+        of a job beside another.
     """
+    content = read_object(path)
     for part in ("solo", "collocation"):
         if not isinstance(content.get(part), dict):
-            raise SourceError(f"{name}: no object {part!r}; is it a profile file?")
+            raise SourceError(f"{path}: no object {part!r}; is it a profile file?")
     bad: list[str] = []
     solo: dict[Workload, float] = {}
-    across: dict[Workload, float] = {}
     together: dict[tuple[Workload, Workload], float] = {}
-    zeros = 0
     for job, entry in _workloads(content["solo"], "solo", bad):
-        for kind, target in (("intra-socket", solo), ("inter-socket", across)):
-            seconds = entry.get(kind, 0) if isinstance(entry, dict) else entry
-            found = _seconds(seconds, f"solo {_words(job)} {kind}", bad)
-            if found:
-                target[job] = found
-            zeros += found == 0.0
+        seconds = entry.get("intra-socket", 0) if isinstance(entry, dict) else entry
+        if found := _seconds(seconds, f"solo {_words(job)}", bad):
+            solo[job] = found
     for job, partners in _workloads(content["collocation"], "collocation", bad):
         where = f"collocation {_words(job)}"
         for other, seconds in _workloads(partners, where, bad):
-            found = _seconds(seconds, f"{where} beside {_words(other)}", bad)
-            if found:
+            if found := _seconds(seconds, f"{where} beside {_words(other)}", bad):
                 together[job, other] = found
-            zeros += found == 0.0
-    return ProfileFile(InterferenceProfile(solo, together), across, zeros, tuple(bad))
+    if not together:
+        raise SourceError(f"{path} has no run time of a job beside another")
+    return InterferenceProfile(solo, together), tuple(bad)
 
 
 def _workloads(tree: object, where: str, bad: list[str]) -> Iterator[tuple[Workload, Any]]:
@@ -83,7 +69,7 @@ def _items(tree: object, where: str, bad: list[str]) -> Iterator[tuple[str, Any]
 
 
 def _seconds(value: object, where: str, bad: list[str]) -> float | None:
-    """The run time; 0.0 if it was not measured, None (and a report) if it is no run time."""
+    """The run time; 0.0 if it was not measured, None with a report if it is no run time."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= MAX_TIME_S:  # type: ignore[operator]
         bad.append(f"{where}: {quoted(value)} is no run time")

@@ -1,4 +1,4 @@
-"""The store as this program opens it for writing: beside the selector, or before it and as root.
+"""The store, opened for writing beside the selector, or before it and as root.
 
 What root makes must be SlurmUser's, or the selector could not write it; and what readers see must
 be renewed, because the selector publishes only what it writes itself.
@@ -19,13 +19,13 @@ from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
 
-__all__ = ["written"]
+__all__ = ["writable_store"]
 
 _SLURM_USER = re.compile(r"([^\s(]+)")
 
 
 @contextmanager
-def written(path: Path, config: Config) -> Iterator[Store]:
+def writable_store(path: Path, config: Config) -> Iterator[Store]:
     """Open a store for writing; the published copy, if there is one, is renewed at the end.
 
     Root gives the folder of the site's own store to SlurmUser. Raises StoreError.

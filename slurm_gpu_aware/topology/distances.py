@@ -1,4 +1,4 @@
-"""Levels of the physical graph and their qualitative distances (Amaral et al., SC'17, eq. 3).
+"""Distances in the physical graph, by the level that a path crosses (Amaral et al., SC'17, eq. 3).
 
 From near to far: GPU, switch, socket, machine, network. The numbers only say which level a path
 has to cross; they are no latencies. As published a path inside a socket counts 1 and one across

@@ -1,4 +1,4 @@
-"""What a sweep was asked to do and which of its nodes are done, so that it can go on.
+"""Progress of a sweep on disk: what was asked and which nodes are done, so that it can resume.
 
 A folder per sweep: ``scope.json``, and one empty file per node that is done.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from gpu_aware_profile.sweep import is_sweep_id
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["Scope", "SweepNotes"]
+__all__ = ["Scope", "SweepProgress"]
 
 Option = int | float | str | list[str] | None
 _SCOPE = "scope.json"
@@ -31,8 +31,8 @@ class Scope:
 
 
 @dataclass
-class SweepNotes:
-    """The notes of one sweep."""
+class SweepProgress:
+    """Progress of one sweep."""
 
     root: Path
     sweep_id: str
@@ -66,7 +66,7 @@ class SweepNotes:
     def begin(self, scope: Scope) -> None:
         """Make the folder and write down what is asked. Raises SourceError.
 
-        Root gives it to the owner of the store's folder, who may go on with the sweep.
+        Root gives it to the owner of the store's folder, who may resume the sweep.
         """
         file = self.folder / _SCOPE
         try:

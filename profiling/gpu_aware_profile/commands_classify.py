@@ -1,29 +1,21 @@
-"""``gpu-aware-profile classify`` and ``fit-effbw``: what a site's own measurements say."""
+"""``gpu-aware-profile classify``: the class of an application, from its counters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from slurm_gpu_aware.bounds import MAX_GBPS, quoted
-from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
+from slurm_gpu_aware.cli.output import json_option, print_json, table
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import Row, Table, name_of, read_table, read_text
+from slurm_gpu_aware.text_file import Row, name_of, read_table, read_text
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.topology.bandwidth import Fit
     from slurm_gpu_aware.variability.classes import Classifier, Utilisation
 
-__all__ = ["classify", "fit_effbw"]
-
-T = TypeVar("T")
-
-_MOST_LINKS = 10_000
-_POLICIES = ("pal+mapa", "mapa-preserve")
-"""Policies that go by EffBW."""
+__all__ = ["classify"]
 
 
 @click.command()
@@ -101,145 +93,12 @@ def classify(
         click.echo(_classes_table(classifier, found))
 
 
-@click.command("fit-effbw")
-@click.argument("file", type=click.File("rb"))
-@click.option(
-    "--machine",
-    "machine_name",
-    metavar="NAME",
-    help="The rows name GPUs of this machine (columns gpus,gbps) instead of counting links.",
-)
-@json_option
-def fit_effbw(file: BinaryIO, machine_name: str | None, as_json: bool) -> None:
-    """Fit MAPA's effective bandwidth to measured all-reduce bandwidths.
-
-    The model is its equation 2. FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the
-    double NVLinks, single NVLinks and other links of the ring that was measured, and its
-    bandwidth. A ring of two GPUs counts its link twice. With --machine the columns are gpus,gbps,
-    gpus such as "0 2 3", and the links of the ring with the best slowest link are counted, then
-    with the largest sum. Decisions with the fitted model look at that ring, too.
-
-    Prints the 14 coefficients, how far they are from the samples, and the lines for the
-    configuration. Fourteen terms want many samples: the error on samples that were left out of
-    their own fit says how far to trust the rest.
-
-    \b
-      gpu-aware-profile fit-effbw nccl.csv
-      gpu-aware-profile fit-effbw --machine dgx-1-v100 nccl.csv --json
-    """
-    from slurm_gpu_aware.topology.bandwidth import EQ2_TERMS, PAPER, eq2, fit_eq2
-
-    samples = _ring_samples(file, machine_name)
-    try:
-        fit = fit_eq2(samples)
-    except ValueError as exc:
-        raise SourceError(name_of(file)) from exc
-    coefficients = [round(c, 6) for c in fit.model.coefficients or ()]
-    x, y, z, measured = zip(*samples, strict=True)
-    published = float(abs(eq2(x, y, z, PAPER) - measured).mean())
-    if as_json:
-        print_json(
-            {
-                "coefficients": dict(zip(EQ2_TERMS, coefficients, strict=True)),
-                "effbw": coefficients,
-                "samples": fit.samples,
-                "rank": fit.rank,
-                "mae_gbps": fit.mae,
-                "rmse_gbps": fit.rmse,
-                "left_out_rmse_gbps": fit.loo_rmse,
-                "published_mae_gbps": published,
-            }
-        )
-    else:
-        click.echo(_fit_text(fit, coefficients, EQ2_TERMS, published))
-    if fit.rank < len(coefficients):
-        say(
-            f"only {fit.rank} of {len(coefficients)} terms are independent in these samples: do"
-            " not use the fit for other counts of links than those measured"
-        )
-    if fit.loo_rmse > 2.0 * max(fit.rmse, 0.1):
-        say("the error on left-out samples is far above that of the fit: measure more rings")
-
-
-def _fit_text(
-    fit: Fit, coefficients: Sequence[float], terms: Sequence[str], published: float
-) -> str:
-    rows = [[term, f"{value:.6g}"] for term, value in zip(terms, coefficients, strict=True)]
-    errors = pairs(
-        {
-            "samples": f"{fit.samples}, {fit.rank} independent terms",
-            "mean error": f"{fit.mae:.3g} GB/s (published coefficients: {published:.3g})",
-            "RMS error": f"{fit.rmse:.3g} GB/s",
-            "left out": f"{fit.loo_rmse:.3g} GB/s RMS on samples left out of their own fit",
-        }
-    )
-    option = f"effbw = [{', '.join(f'{c:g}' for c in coefficients)}]"
-    sections = "\n".join(f'[policies."{policy}"]\n{option}' for policy in _POLICIES)
-    return f"{table(['term', 'GB/s'], rows, right=['GB/s'])}\n\n{errors}\n\n{sections}"
-
-
-def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[tuple[int, int, int, float]]:
-    """(x, y, z, GB/s) of each row."""
-    from slurm_gpu_aware.topology import machine, machine_names
-    from slurm_gpu_aware.topology.matching import fitted_ring
-
-    table = read_table(file)
-    if machine_name is None:
-        table.require("x", "y", "z", "gbps")
-        return _all(
-            table, lambda row: (_links(row, "x"), _links(row, "y"), _links(row, "z"), _gbps(row))
-        )
-    if machine_name not in machine_names():
-        raise SourceError(
-            f"machine {machine_name!r} is not known; known: {', '.join(machine_names())}"
-        )
-    graph = machine(machine_name)
-    table.require("gpus", "gbps")
-    return _all(table, lambda row: (*fitted_ring(graph, _gpus(row, graph.n)), _gbps(row)))
-
-
-def _all(table: Table, make: Callable[[Row], T]) -> list[T]:
-    """What ``make`` gives for the rows. Raises SourceError for the first bad one."""
-    good, bad = table.parse(make)
-    if bad:
-        raise SourceError(f"{table.name}: line {bad[0].line}: {bad[0].reason}")
-    if not good:
-        raise SourceError(f"{table.name}: no row")
-    return good
-
-
-def _links(row: Row, column: str) -> int:
-    count = row.count(column)
-    if not 0 <= count <= _MOST_LINKS:
-        raise ValueError(f"{column} is {count}: not a number of links")
-    return count
-
-
-def _gbps(row: Row) -> float:
-    value = row.number("gbps")
-    if not 0.0 < value <= MAX_GBPS:
-        raise ValueError(f"gbps is {value:g}: not a bandwidth in GB/s")
-    return value
-
-
-def _gpus(row: Row, most: int) -> tuple[int, ...]:
-    """GPUs of a machine of ``most``, separated by spaces or commas: two or more, each once."""
-    text = row.text("gpus")
-    words = text.replace(",", " ").split()
-    chosen = sorted(int(word) if word.isdecimal() and len(word) < 3 else most for word in words)
-    if len(chosen) < 2 or len(set(chosen)) < len(chosen) or chosen[-1] >= most:
-        raise ValueError(
-            f"{quoted(text)} is not two or more different GPUs below {most}, such as 0 2 3"
-        )
-    return tuple(chosen)
-
-
 def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
     """Named points of a CSV with the columns ``kind``,dram,peak_fu; each name once."""
     from slurm_gpu_aware.variability.classes import Utilisation
 
-    table = read_table(file)
-    table.require(kind, "dram", "peak_fu")
+    points = read_table(file)
+    points.require(kind, "dram", "peak_fu")
     names: set[str] = set()
 
     def point(row: Row) -> tuple[str, Utilisation]:
@@ -249,7 +108,7 @@ def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
         names.add(name)
         return name, Utilisation(row.number("dram"), row.number("peak_fu"))
 
-    return dict(_all(table, point))
+    return dict(points.parse_all(point))
 
 
 def _fitted(

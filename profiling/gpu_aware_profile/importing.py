@@ -1,0 +1,133 @@
+"""Import of a file of times: checks its rows, stores the good ones, reports the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_aware_profile.import_file import holds_levels, read_levels, read_timings
+from gpu_aware_profile.level_tables import hidden
+from gpu_aware_profile.scoring import recompute_scores, stored_outliers
+from gpu_aware_profile.writable_store import writable_store
+from slurm_gpu_aware.cli.output import paragraph, say
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.penalties import LevelTime, level_ratios
+from slurm_gpu_aware.model.profile import gpu_names
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.levels import check_levels, import_levels
+from slurm_gpu_aware.store.profiles import load_profile
+from slurm_gpu_aware.store.timings import TimingRow, check_timings, import_timings
+from slurm_gpu_aware.text_file import BadRow, Table
+from slurm_gpu_aware.variability.outliers import mixed_units, new_outliers, outlier_sentences
+
+__all__ = ["Import"]
+
+BAD_SHOWN = 20
+"""Bad rows that are named before they are only counted."""
+FAR_LEVEL = 50.0
+"""A level that takes longer, or less time, than the innermost one by this factor is an outlier."""
+_REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it was measured so"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import. Methods raise StoreError if nothing may be stored."""
+
+    table: Table
+    path: Path
+    """The store."""
+    config: Config
+    taken_at: float
+    """Unix time of the measurement."""
+    app_class: str | None = None
+    """Class of a file without that column."""
+    skip_bad: bool = False
+    new_gpus: bool = False
+    """Rows of GPUs that no sweep has seen are good, too."""
+    accept_outliers: bool = False
+
+    def run(self) -> bool:
+        """Import what the table holds; return False if bad rows were left out."""
+        return self._levels() if holds_levels(self.table) else self._timings()
+
+    def _timings(self) -> bool:
+        rows, bad = read_timings(self.table, self.app_class)
+        classes = self.config.site.classes
+        with writable_store(self.path, self.config) as store, store.write():
+            good, unknown = check_timings(store, rows, classes, new_gpus=self.new_gpus)
+            bad = sorted([*bad, *unknown])
+            self._refuse(bad, some=bool(good))
+            self._store(store, [row for row, _ in good])
+            unseen = load_profile(store).unseen if self.new_gpus else frozenset()
+        gpus = {(row.node, slot) for row, slot in good}
+        say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPUs into {self.path}")
+        if new := sorted(unseen & gpus):
+            say(
+                paragraph(
+                    "note: place, setup and simulations over the store leave these GPUs out until a"
+                    f" sweep has seen them: {gpu_names(new)}."
+                )
+            )
+        return not bad
+
+    def _store(self, store: Store, rows: Sequence[TimingRow]) -> None:
+        """Times and scores, or neither: the caller's transaction."""
+        classes = self.config.site.classes
+        before = stored_outliers(store)
+        import_timings(store, rows, taken_at=self.taken_at, classes=classes, new_gpus=self.new_gpus)
+        found = outlier_sentences(new_outliers(before, stored_outliers(store)))
+        if found and not self.accept_outliers:
+            raise StoreError(f"{'; '.join(found)}. {_REFUSED}")
+        for sentence in found:
+            say(f"accepted: {sentence}")
+        recompute_scores(store, classes)
+
+    def _levels(self) -> bool:
+        rows, bad = read_levels(self.table, self.app_class)
+        classes = self.config.site.classes
+        good, unfit = check_levels(rows, classes)
+        bad = sorted([*bad, *unfit])
+        self._refuse(bad, some=bool(good))
+        times = [row.time for row in good]
+        if not self.accept_outliers:
+            _refuse_far(times)
+        with writable_store(self.path, self.config) as store:
+            count = import_levels(store, good, taken_at=self.taken_at, classes=classes)
+        names = list(dict.fromkeys(time.app_class for time in times))
+        plural = "" if len(names) == 1 else "es"
+        say(f"imported {count} level times of class{plural} {', '.join(names)} into {self.path}")
+        for sentence in hidden(times, self.config.placement.penalties_with(level_ratios(times))):
+            say(sentence)
+        return not bad
+
+    def _refuse(self, bad: Sequence[BadRow], *, some: bool) -> None:
+        """Name the bad rows; raise StoreError if they may not be skipped or no row is good."""
+        name = self.table.name
+        for row in bad[:BAD_SHOWN]:
+            say(f"{name}: line {row.line}: {row.reason}")
+        if len(bad) > BAD_SHOWN:
+            say(f"{name}: and {len(bad) - BAD_SHOWN} more bad rows")
+        if bad and not self.skip_bad:
+            raise StoreError(
+                f"{len(bad)} bad row{_s(bad)}, nothing was imported; correct the file or give"
+                " --skip-bad"
+            )
+        if not some:
+            raise StoreError(f"{name}: no row to import")
+
+
+def _refuse_far(times: Sequence[LevelTime]) -> None:
+    for app_class, ratios in level_ratios(times).items():
+        inner = next(iter(ratios))
+        for level, ratio in ratios.items():
+            if not 1 / FAR_LEVEL <= ratio <= FAR_LEVEL:
+                raise StoreError(
+                    f"class {app_class} takes {ratio:.3g} times as long at level {level} as at"
+                    f" {inner}{mixed_units(ratio)}. {_REFUSED}"
+                )
+
+
+def _s(things: Sequence[object]) -> str:
+    return "" if len(things) == 1 else "s"

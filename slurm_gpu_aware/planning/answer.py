@@ -1,0 +1,105 @@
+"""The answer of one policy to one request: its place with the bandwidths inside, or the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
+from slurm_gpu_aware.topology.matching import Match, match
+from slurm_gpu_aware.topology.patterns import parse_pattern
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
+
+__all__ = ["Answer", "ask_policy"]
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one policy picks, and what it is worth."""
+
+    policy: str
+    assignment: Assignment | None
+    """None: nothing fits, or the policy postpones the job."""
+    reason: str = ""
+    """Why there is no assignment; one sentence without a full stop."""
+    postponed: bool = False
+    """GPUs that fit are free, but the policy lets the job wait for better ones."""
+    nodes: tuple[str, ...] = ()
+    agg_gbps: float | None = None
+    """AggBW (MAPA, eq. 1) of the best embedding; summed over nodes. None: links not known."""
+    eff_gbps: float | None = None
+    """EffBW, bottleneck model; of the slowest node."""
+    preserved_gbps: float | None = None
+    """PreservedBW (eq. 3): links among the GPUs that stay free on the nodes used."""
+    links: tuple[tuple[Pair, ...], ...] = ()
+    """Pairs of slots that the best embedding uses, per node; empty: links not known."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; ``place`` None with the ``reason`` if there is none."""
+        found = self.assignment
+        if found is None:
+            return {
+                "policy": self.policy,
+                "place": None,
+                "postponed": self.postponed,
+                "reason": self.reason,
+            }
+        return {
+            "policy": self.policy,
+            "place": {n: list(s) for n, s in zip(self.nodes, found.slots, strict=True)},
+            "exact": found.exact,
+            "level": found.level,
+            "score": found.score,
+            "slowdown": found.slowdown,
+            "agg_gbps": self.agg_gbps,
+            "eff_gbps": self.eff_gbps,
+            "preserved_gbps": self.preserved_gbps,
+            "why": dict(found.why),
+        }
+
+
+def ask_policy(name: str, request: Request, cluster: Cluster, options: Mapping[str, Any]) -> Answer:
+    """Ask one policy. Raises PolicyError for an unknown one."""
+    policy = make_policy(name, options)
+    found = policy.place(request, cluster)
+    if found is None:
+        postponed = policy.postpones(request, cluster)
+        return Answer(name, None, policy.why_not(request, cluster).text, postponed)
+    nodes = tuple(cluster.nodes[i] for i in found.nodes)
+    return _with_links(Answer(name, found, nodes=nodes), found, request, cluster)
+
+
+def _with_links(base: Answer, found: Assignment, request: Request, cluster: Cluster) -> Answer:
+    """The answer with bandwidths inside its nodes; unchanged where links are not known."""
+    pattern = parse_pattern(request.pattern)
+    agg, eff, preserved = 0.0, float("inf"), 0.0
+    used: list[tuple[Pair, ...]] = []
+    for node, slots in zip(found.nodes, found.slots, strict=True):
+        graph = cluster.graphs[node] if cluster.graphs else None
+        if graph is None or graph.n > MAX_EXACT or not found.exact:
+            return base
+        best = match(graph, slots, pattern, BOTTLENECK)
+        agg += best.agg_gbps
+        eff = min(eff, best.eff_gbps)
+        free = mask_of([int(s) for s in np.flatnonzero(cluster.free[node])])
+        preserved += float(preserved_bw(graph, free, mask_of(slots)))
+        used.append(_pairs(best, request.pattern))
+    return replace(base, agg_gbps=agg, eff_gbps=eff, preserved_gbps=preserved, links=tuple(used))
+
+
+def _pairs(best: Match, pattern: str) -> tuple[Pair, ...]:
+    """Slots that talk to each other, each pair once."""
+    found: set[Pair] = set()
+    for order, name in zip(best.order, pattern.split("+"), strict=True):
+        for a, b in parse_pattern(name).edges_for(len(order)):
+            found.add((min(order[a], order[b]), max(order[a], order[b])))
+    return tuple(sorted(found))
