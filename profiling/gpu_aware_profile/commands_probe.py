@@ -65,7 +65,7 @@ def node(
 def _probe(
     name: str, backend: str | None, no_timings: bool, classes: tuple[str, ...], repeats: int
 ) -> dict[str, Any]:
-    from gpu_aware_profile.node import SCHEMA, probe
+    from gpu_aware_profile.node import failed_report, fault_of, probe
     from gpu_aware_profile.nvml import Nvml, NvmlError
     from gpu_aware_profile.timing import available_backend, make_backend
 
@@ -84,18 +84,7 @@ def _probe(
                 progress=talk,
             )
     except NvmlError as exc:
-        error = {"index": None, "call": exc.call, "error": exc.reason}
-        report = {
-            "schema": SCHEMA,
-            "node": name,
-            "taken_at": time.time(),
-            "driver": None,
-            "backend": None,
-            "gpus": [],
-            "links": [],
-            "timings": [],
-            "errors": [error],
-        }
+        report = failed_report(name, time.time(), [fault_of(None, exc)])
     return report
 
 

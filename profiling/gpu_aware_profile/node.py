@@ -15,7 +15,7 @@ from gpu_aware_profile.nvml import Device, NvLink, Nvml, NvmlError
 from gpu_aware_profile.timing import Gpu, TimingBackend, median_and_spread
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["SCHEMA", "model_word", "probe"]
+__all__ = ["failed_report", "fault_of", "model_word", "probe"]
 
 SCHEMA = "gpu-aware-probe/1"
 Faults = list[dict[str, Any]]
@@ -72,24 +72,34 @@ def probe(
     """
     faults: Faults = []
     found = _gpus(nvml, faults)
-    report: dict[str, Any] = {
-        "schema": SCHEMA,
-        "node": node,
-        "taken_at": taken_at,
-        "driver": _try(faults, None, nvml.driver),
-        "backend": backend.name if backend else None,
-        "gpus": [gpu.record for gpu in found],
-        "links": _links(found, faults),
-        "timings": [],
-        "errors": faults,
-    }
+    report = failed_report(node, taken_at, faults)
+    report["driver"] = _try(faults, None, nvml.driver)
+    report["backend"] = backend.name if backend else None
+    report["gpus"] = [gpu.record for gpu in found]
+    report["links"] = _links(found, faults)
     if backend is not None:
         wanted = backend.classes if classes is None else classes
         report["timings"] = _timings(found, backend, wanted, repeats, faults, progress)
     return report
 
 
-def _fault(index: int | None, error: SourceError) -> dict[str, Any]:
+def failed_report(node: str, taken_at: float, faults: Faults) -> dict[str, Any]:
+    """Report of a node of which nothing could be read."""
+    return {
+        "schema": SCHEMA,
+        "node": node,
+        "taken_at": taken_at,
+        "driver": None,
+        "backend": None,
+        "gpus": [],
+        "links": [],
+        "timings": [],
+        "errors": faults,
+    }
+
+
+def fault_of(index: int | None, error: SourceError) -> dict[str, Any]:
+    """Entry of ``errors``; ``index`` None: it concerns the node."""
     if isinstance(error, NvmlError):
         return {"index": index, "call": error.call, "error": error.reason}
     return {"index": index, "call": "timing", "error": str(error)}
@@ -100,7 +110,7 @@ def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any)
     try:
         return ask(*args)
     except SourceError as exc:
-        faults.append(_fault(index, exc))
+        faults.append(fault_of(index, exc))
         return None
 
 
@@ -109,12 +119,12 @@ def _gpus(nvml: Nvml, faults: Faults) -> list[_Found]:
     unopened: list[dict[str, Any]] = []
     for index, device in nvml.devices():
         if isinstance(device, NvmlError):
-            unopened.append(_fault(None, device))
+            unopened.append(fault_of(None, device))
             continue
         try:
             found.append(_Found(index, device, _identity(index, device, faults)))
         except NvmlError as exc:  # lost between two calls
-            faults.append(_fault(index, exc))
+            faults.append(fault_of(index, exc))
     _name_the_missing(unopened, [gpu.index for gpu in found] + [f["index"] for f in faults])
     faults.extend(unopened)
     return sorted(found, key=lambda gpu: gpu.index)

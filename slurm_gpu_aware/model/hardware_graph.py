@@ -189,25 +189,17 @@ class HardwareGraph:
 
     @classmethod
     def from_classes(
-        cls,
-        classes: Sequence[Sequence[str]],
-        groups: Sequence[int] | None = None,
-        *,
-        gbps: Mapping[str, float] | None = None,
+        cls, classes: Sequence[Sequence[str]], groups: Sequence[int] | None = None
     ) -> HardwareGraph:
         """Graph from the matrix that ``nvidia-smi topo -m`` prints (diagonal ignored).
 
-        ``gbps`` overrides the nominal bandwidth of a class. Raises ValueError for unknown words.
+        Raises ValueError for unknown words.
         """
-        n = len(classes)
-        weights = np.zeros((n, n))
-        for i in range(n):
-            for j in range(n):
-                if i != j:
-                    word = classes[i][j]
-                    known = (gbps or {}).get(word)
-                    weights[i, j] = class_gbps(word) if known is None else known
-        return cls.build(weights, classes, groups)
+        gbps = [
+            [0.0 if i == j else class_gbps(word) for j, word in enumerate(row)]
+            for i, row in enumerate(classes)
+        ]
+        return cls.build(gbps, classes, groups)
 
     def subgraph(self, gpus: Sequence[int]) -> HardwareGraph:
         """Graph of these GPUs alone, renumbered in the given order."""

@@ -67,8 +67,8 @@ def test_words_of_nvidia_smi():
     assert [nvlinks(w) for w in ("NV1", "NV18", "PIX", "SYS")] == [1, 18, 0, 0]
     near_to_far = [class_gbps(w) for w in ("NV2", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS")]
     assert near_to_far == sorted(near_to_far, reverse=True)
-    graph = HardwareGraph.from_classes([["X", "NV1"], ["NV1", "X"]], gbps={"NV1": 20.0})
-    assert graph.gbps[0, 1] == 20.0
+    graph = HardwareGraph.from_classes([["X", "NV1"], ["NV1", "X"]])
+    assert graph.gbps[0, 1] == 25.0
 
 
 def test_bandwidths_are_kept_to_a_1024th_so_that_sums_are_exact():
