@@ -8,11 +8,14 @@ ROUNDS ?= 3
 CLUSTERS ?= 2
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
+# Tests without Slurm take a quarter longer with it; COVERAGE= leaves it out
+COVERAGE ?= --cov --cov-report=
 # On two busy cores a real cluster sometimes outruns a deadline: such a test is repeated on a clean
 # cluster, and the summary lists it as rerun. Never repeated: filter and requests, where one failure
 # in many runs is a failure; in survival, rolling and preemption only what ran past a deadline is.
 SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder \
   --reruns 2 --reruns-delay 5 -r fER --durations=25
+SHOW_COVERAGE := [ -z "$(COVERAGE)" ] || echo "Coverage: $$($(BIN)/coverage report --format=total)% of lines"
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint test test-fast test-search test-slurm test-sid test-storm test-hostile test-requests requests docker image cluster-up cluster-down demo clean
@@ -39,11 +42,13 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	  shellcheck docker/*.sh docker/cluster .ci/run etc/resv.d/*
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
-	$(PYTEST) -q -n 2
+	$(PYTEST) -q -n 2 $(COVERAGE)
+	@$(SHOW_COVERAGE)
 	GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST)
 
 test-fast: lint  ## Without the Slurm tests
-	$(PYTEST) -n 2
+	$(PYTEST) -n 2 $(COVERAGE)
+	@$(SHOW_COVERAGE)
 
 test-search: venv  ## Property tests on new random examples, ROUNDS times (make test tries the same ones always)
 	for round in $$(seq $(ROUNDS)); do \
@@ -65,7 +70,7 @@ test-hostile: venv docker  ## 3,000 hostile jobs and as many updates by raw RPC 
 test-requests: venv docker  ## The whole matrix of requests, with us and without (SUITE=sid for Slurm 26.05)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=all $(PYTEST) tests/slurm/test_requests.py
 
-requests: venv docker  ## The same, and write docs/requests.md
+requests: venv docker  ## The same, and write docs/internals/requests.md
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=write $(PYTEST) tests/slurm/test_requests.py
 
 docker: venv
@@ -85,5 +90,5 @@ demo: docker  ## Sweep, 20 jobs of three classes, and why each got its GPUs (KEE
 	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) $(BIN)/python docker/demo.py
 
 clean:  ## Remove what was built, this checkout's images of the cluster included
-	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	@docker/remove-images.sh

@@ -28,10 +28,10 @@ from placement_profile import show_profile
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement import link_kinds, link_values
 from slurm_gpu_aware.placement.drb import split as topo_split
 from slurm_gpu_aware.placement.policies import mapa
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.selection import link_kinds, link_values
 from slurm_gpu_aware.topology import general, matching, orders, patterns, rings, subsets, trees
 from slurm_gpu_aware.topology.machines import machine
 

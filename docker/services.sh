@@ -123,7 +123,7 @@ mode() {
     esac
 }
 
-# Slurm 24.11.5 hangs for ever in some of its reconfigures and shutdowns (docs/slurm.md). An admin would
+# Slurm 24.11.5 hangs for ever in some of its reconfigures and shutdowns (docs/internals/slurm.md). An admin would
 # restart it; here this does, and keeps what its threads did.
 watch_slurmctld() {
     local pid last="" silent=0

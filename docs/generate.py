@@ -6,8 +6,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
+import os
 import re
+import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +25,11 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.lua_files import lua_rules
+from slurm_gpu_aware.model import job_phase
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "profiling")))
 CONFIG = ROOT / "etc" / "config.toml"
 NODES = [
     render.NodeGpus(f"n{i}", (0, 1, 2, 3), "a100", (0, 0, 1, 1), sockets=2, cores_per_socket=16)
@@ -134,6 +143,68 @@ FILES = {
     "etc/examples/gres.conf": gres_example,
     "etc/examples/slurm.conf": slurm_example,
 }
+
+
+def between(name: str, start: str, text: str) -> str:
+    """A page with ``text`` behind its line ``<!-- START ... -->``, up to ``<!-- end -->``."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    pattern = rf"(<!-- {re.escape(start)}[^\n]*-->\n).*?(<!-- end -->)"
+    return re.sub(pattern, lambda m: m[1] + text + m[2], page, count=1, flags=re.DOTALL)
+
+
+def phase_meanings() -> dict[str, str]:
+    """Phase -> its docstring in the source."""
+    entries = ast.parse(inspect.getsource(job_phase.JobPhase)).body[0].body
+    meanings = {}
+    for entry, text in itertools.pairwise(entries):
+        if isinstance(entry, ast.Assign) and isinstance(text, ast.Expr):
+            meaning = ast.literal_eval(text.value)
+            meanings[ast.literal_eval(entry.value)] = " ".join(meaning.split())
+    return meanings
+
+
+def architecture_page() -> str:
+    """docs/architecture.md with the table of phases."""
+    meanings = phase_meanings()
+    rows = ["| phase | meaning | next phase, and what brings it about |", "| --- | --- | --- |"]
+    for phase, following in job_phase.TRANSITIONS.items():
+        ways = "<br>".join(f"*{then}*: {why}" for then, why in following.items())
+        rows.append(f"| **{phase}** | {meanings[phase]} | {ways or 'none'} |")
+    return between("docs/architecture.md", "phases:", "\n" + "\n".join(rows) + "\n\n")
+
+
+def readme() -> str:
+    """README.md with what the commands of its example print."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"<!-- example:.*?```sh\n(.*?)```", page, re.DOTALL)
+    shown = run_example(example)
+    return between("README.md", "output:", f"\n```text\n{shown}```\n\n")
+
+
+def run_example(commands: str) -> str:
+    """What a shell example prints, without the lines that install the package."""
+    program = f"echo; {shlex.quote(sys.executable)} -m slurm_gpu_aware.cli.main"
+    installs = r"(?m)^(python3 -m venv|pip install) .*\n"
+    script = re.sub(r"(?m)^gpu-aware\b", lambda _: program, re.sub(installs, "", commands))
+    environment = {
+        **os.environ,
+        "GPU_AWARE_CONFIG": os.devnull,
+        "PYTHONPATH": PYTHONPATH,
+        "COLUMNS": "100",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            ["/bin/sh", "-euc", script],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return done.stdout.lstrip()
+
+
+FILES |= {"docs/architecture.md": architecture_page, "README.md": readme}
 
 
 def main(arguments: list[str]) -> int:

@@ -18,7 +18,7 @@ from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.timings import Timings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "reproductions.md"
+PAGE = ROOT / "docs" / "internals" / "reproductions.md"
 SYNTHETIC = (
     "The measured data were not there: these are **synthetic data of the same shape**, and the\n"
     "numbers say nothing about the paper.\n\n"

@@ -1,4 +1,4 @@
-"""``gpu-aware-profile``: measure GPUs, and look at what was measured.
+"""``gpu-aware-profile``: measures GPUs and shows what was measured.
 
 Exit codes: 0 done; 1 failed (one line on stderr says why, nothing was stored); 2 wrong usage;
 3 ``import --skip-bad`` stored the good rows and skipped others; 130 interrupted.

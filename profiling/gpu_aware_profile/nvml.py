@@ -1,4 +1,4 @@
-"""NVIDIA's management library, typed, for reading: the only place that calls ``pynvml``.
+"""Typed, reading access to NVIDIA's management library; the only module that calls ``pynvml``.
 
 ``pynvml`` comes from the distribution ``nvidia-ml-py`` (extra ``gpu``) and is imported when the
 first :class:`Nvml` is opened: commands that find nothing to do never pay for it. Setting clocks is
@@ -221,10 +221,6 @@ class Device:
     def temperature_c(self) -> int | None:
         """Temperature of the chip. Units: degrees C."""
         return _whole(self._maybe("nvmlDeviceGetTemperature", 0))
-
-    def processes(self) -> list[int]:
-        """Process ids that compute on the GPU now."""
-        return [int(p.pid) for p in self._maybe("nvmlDeviceGetComputeRunningProcesses") or ()]
 
     def pcie_gbps(self) -> float | None:
         """Nominal bandwidth of the GPU's own PCIe link, one direction. Units: GB/s."""

@@ -1,4 +1,4 @@
-"""The probe on every GPU node of a cluster, run by Slurm itself.
+"""Sweep: the probe on every GPU node of a cluster, run by Slurm itself.
 
 One ``srun`` per node (exclusive, so that nothing disturbs the timings), a bounded number at a
 time. Threads wait for the probes, but the caller's thread alone merges reports: the store has one

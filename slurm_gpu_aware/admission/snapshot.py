@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import measured
 from slurm_gpu_aware.gate.index_types import gpu_slots
-from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.records import HOLDING, HOLDING_CPUS, SlurmConfig, SlurmJob, SlurmNode
 from slurm_gpu_aware.topology.locality import build_levels
 
-__all__ = ["NODE_TAKEN", "Hold", "build_cluster", "is_usable"]
+__all__ = ["NODE_TAKEN", "Hold", "SiteProfile", "build_cluster", "is_usable"]
 
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job for whose node (-w) another one waits, too: it says nothing about the job."""
@@ -88,97 +88,138 @@ def is_usable(node: SlurmNode) -> bool:
     return bool(node.states & _BASE) and not blocking
 
 
+@dataclass(frozen=True)
+class SiteProfile:
+    """What a site has measured and configured about its nodes and jobs."""
+
+    classes: Sequence[str]
+    penalties: Mapping[str, float] | LevelPenalties
+    """Of locality levels (`build_levels`)."""
+    profile: Profile | None = None
+    network: Mapping[str, Mapping[str, str]] | None = None
+    """Level -> node -> group in Slurm's network."""
+    class_of: Callable[[SlurmJob], str | None] = lambda job: None
+    applications: Mapping[str, str] = field(default_factory=dict)
+    """Class -> application of its jobs, where one is known."""
+
+
 def build_cluster(
     nodes: Sequence[SlurmNode],
     jobs: Sequence[SlurmJob],
-    profile: Profile | None,
     slurm: SlurmConfig,
+    site: SiteProfile,
     *,
-    classes: Sequence[str],
-    penalties: Mapping[str, float] | LevelPenalties,
-    network: Mapping[str, Mapping[str, str]] | None = None,
     holds: Sequence[Hold] = (),
     busy_nodes: Set[str] = frozenset(),
     now: float = 0.0,
-    class_of: Callable[[SlurmJob], str | None] = lambda job: None,
-    applications: Mapping[str, str] | None = None,
     rules: PreemptionRules = PreemptionRules(),  # noqa: B008 - it is frozen
 ) -> Cluster:
     """The cluster as the planner sees it: nodes that have GPUs of their own, in Slurm's order.
 
     Nodes whose GPUs are shared or cut in parts (MPS, shards, MIG) are not in it.
-
     A GPU is free if the node can be used, Slurm has not drained it, and neither the node
     (GresUsed) nor one of ``holds`` says that it is taken. On ``busy_nodes`` nothing is free
-    for now (Slurm starts no job on a node while an epilog runs there). ``penalties`` and
-    ``network`` give the locality levels (`build_levels`). ``applications``: class -> application
-    of its jobs, where one is known.
+    for now (Slurm starts no job on a node while an epilog runs there).
     """
     here = [node for node in nodes if node.gpus and not node.shared_gres]
-    places = {node.name: i for i, node in enumerate(here)}
+    names = [node.name for node in here]
+    places = {name: i for i, name in enumerate(names)}
     known = [gpu_slots(node) for node in here]
-    width = max((max(slots, default=-1) + 1 for slots, _ in known), default=0)
-    exists = np.zeros((len(here), width), dtype=np.bool_)
-    free = exists.copy()
-    for i, node in enumerate(here):
-        slots = [s for s in known[i][0] if s not in node.gpus_drained]
-        exists[i, slots] = is_usable(node)
-        ready = is_usable(node) and node.name not in busy_nodes
-        free[i, [s for s in slots if s not in node.gpus_used]] = ready
-    running = [
-        _with_standing(running_job, job, rules, now)
-        for job in jobs
-        if job.state in HOLDING
-        and (running_job := _running(job, places, here, class_of)) is not None
-    ]
-    nodes_cpus = np.array([_cpus(node, slurm) for node in here], dtype=np.int64)
-    free_cpus = np.array([_free_cpus(node, slurm) for node in here], dtype=np.int64)
-    free_memory = np.array([_free_memory(node, slurm) for node in here], dtype=np.int64)
-    for hold in holds:
-        for name in hold.nodes:
-            if name in places:
-                free_cpus[places[name]] -= (
-                    nodes_cpus[places[name]] if hold.whole_node else hold.cpus_per_node
-                )
-                free_memory[places[name]] -= hold.memory_mb_per_node
+    widths = [max(slots, default=-1) + 1 for slots, _ in known]
+    exists, free = _gpus(here, [slots for slots, _ in known], max(widths, default=0), busy_nodes)
+    running = _running_jobs(jobs, here, site, rules, now)
     for job in running:
         _take(free, job)
     for hold in holds:
         # One after the other: on a plain node the next one is given other GPUs.
         held = _held(hold, places, exists if hold.whole_node else free, now)
         _take(free, held)
-        running = _without_victims(running, held, hold)
-        running.append(held)
-    if applications:
-        running = [
-            replace(job, application=applications.get(job.app_class or "")) for job in running
-        ]
-    slots_of = [max(slots, default=-1) + 1 for slots, _ in known]
-    told = measured(profile, [node.name for node in here], slots_of, classes)
-    asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
+        running = [*_without_victims(running, held, hold), held]
+    of = site.applications.get
+    running = [replace(job, application=of(job.app_class or "")) for job in running]
+    cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
+    told = measured(site.profile, names, widths, site.classes)
+    levels = build_levels(
+        site.penalties,
+        names,
+        exists.shape[1],
+        numa=told.numa,
+        graphs=told.graphs,
+        network=site.network,
+    )
     return Cluster.build(
-        [node.name for node in here],
+        names,
         exists,
         free=free,
         scores=told.scores,
-        levels=build_levels(
-            penalties,
-            [node.name for node in here],
-            width,
-            numa=told.numa,
-            graphs=told.graphs,
-            network=network,
-        ),
-        free_cpus=np.maximum(free_cpus, 0),
-        cpus=nodes_cpus,
-        free_memory_mb=np.maximum(free_memory, 0),
+        levels=levels,
+        free_cpus=free_cpus,
+        cpus=cpus,
+        free_memory_mb=free_memory_mb,
         indexed=np.array([indexed for _, indexed in known], dtype=np.bool_),
         model=tuple(_model(node, told.models) for node in here),
         graphs=told.graphs,
         running=tuple(running),
-        asleep=asleep if asleep.any() else None,
+        asleep=_asleep(here),
         preemption=slurm.preemption,
     )
+
+
+def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
+    """(N,) nodes that are powered down; None: none is."""
+    asleep = np.array(["POWERED_DOWN" in node.states for node in nodes], dtype=np.bool_)
+    return asleep if asleep.any() else None
+
+
+def _gpus(
+    nodes: Sequence[SlurmNode], known: Sequence[Sequence[int]], width: int, busy: Set[str]
+) -> tuple[BoolArray, BoolArray]:
+    """(N, W) GPUs that are there, and those of them that no running job holds."""
+    exists = np.zeros((len(nodes), width), dtype=np.bool_)
+    free = exists.copy()
+    for i, (node, all_slots) in enumerate(zip(nodes, known, strict=True)):
+        slots = [s for s in all_slots if s not in node.gpus_drained]
+        exists[i, slots] = is_usable(node)
+        ready = is_usable(node) and node.name not in busy
+        free[i, [s for s in slots if s not in node.gpus_used]] = ready
+    return exists, free
+
+
+def _resources(
+    nodes: Sequence[SlurmNode],
+    slurm: SlurmConfig,
+    holds: Sequence[Hold],
+    places: Mapping[str, int],
+) -> tuple[IntArray, IntArray, IntArray]:
+    """(N,) CPUs, free CPUs and free memory (MB) of each node, less what is held."""
+    plenty = np.full(len(nodes), _PLENTY, dtype=np.int64)
+    cpus = np.array([node.cpus for node in nodes], dtype=np.int64)
+    used = np.array([node.cpus_used for node in nodes], dtype=np.int64)
+    memory = np.array([n.memory_mb - n.memory_used_mb for n in nodes], dtype=np.int64)
+    cpus, free = (cpus, cpus - used) if slurm.counts_cpus else (plenty, plenty.copy())
+    memory = memory if slurm.counts_memory else plenty.copy()
+    for hold in holds:
+        for i in (places[name] for name in hold.nodes if name in places):
+            free[i] -= cpus[i] if hold.whole_node else hold.cpus_per_node
+            memory[i] -= hold.memory_mb_per_node
+    return cpus, np.maximum(free, 0), np.maximum(memory, 0)
+
+
+def _running_jobs(
+    jobs: Sequence[SlurmJob],
+    nodes: Sequence[SlurmNode],
+    site: SiteProfile,
+    rules: PreemptionRules,
+    now: float,
+) -> list[RunningJob]:
+    """Jobs that hold GPUs of these nodes."""
+    places = {node.name: i for i, node in enumerate(nodes)}
+    return [
+        _with_standing(running, job, rules, now)
+        for job in jobs
+        if job.state in HOLDING
+        and (running := _running(job, places, nodes, site.class_of)) is not None
+    ]
 
 
 def _with_standing(
@@ -223,18 +264,6 @@ def _without_victims(
 def _take(free: BoolArray, job: RunningJob) -> None:
     for i, slots in job.gpus:
         free[i, [s for s in slots if s < free.shape[1]]] = False
-
-
-def _cpus(node: SlurmNode, slurm: SlurmConfig) -> int:
-    return node.cpus if slurm.counts_cpus else _PLENTY
-
-
-def _free_cpus(node: SlurmNode, slurm: SlurmConfig) -> int:
-    return node.cpus - node.cpus_used if slurm.counts_cpus else _PLENTY
-
-
-def _free_memory(node: SlurmNode, slurm: SlurmConfig) -> int:
-    return node.memory_mb - node.memory_used_mb if slurm.counts_memory else _PLENTY
 
 
 def _running(

@@ -26,7 +26,7 @@ def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
 
     It does unless the job says how many tasks a node has: then it counts with as many tasks as
     there are CPUs (``eval_nodes_select_cores`` in Slurm's eval_nodes.c). Seen: 8 CPUs of a socket
-    of 8 for ``--gres=gpu:2``, which gets one CPU otherwise (``docs/requests.md``).
+    of 8 for ``--gres=gpu:2``, which gets one CPU otherwise (``docs/internals/requests.md``).
     """
     tasks = original.num_tasks
     return not original.ntasks_per_node and (

@@ -5,8 +5,9 @@ RUNNING with reason Prolog. Nor is one that a slurmd is told to launch when it r
 moment after slurmctld. So a reservation of all nodes keeps jobs from starting until the slurmds
 have begun anew; it ends by itself if we are killed.
 
-Some releases of Slurm can hang when they are reconfigured (docs/slurm.md). An administrator then
-has to restart slurmctld, and the slurmds have not been told: it is done once more.
+Some releases of Slurm can hang when they are reconfigured (docs/internals/slurm.md). An
+administrator then has to restart slurmctld, and the slurmds have not been told: it is done once
+more.
 """
 
 from __future__ import annotations

@@ -81,9 +81,8 @@ def release(
     if still_open:
         found.parked += _close(client, gate, still_open, now, found.wrong)
     most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
-    _send(
-        client, found, {j.id: _updates(j, _restored(j), split, most, found) for j in found.parked}
-    )
+    restoring = {job.id: _updates(job, _restored(job), split, most, found) for job in found.parked}
+    _send(client, found, restoring)
     if then is not JobPhase.WAITING:
         opening = {
             job.id: _updates(job, _opening(job, then, now), split, most, found)

@@ -1,7 +1,7 @@
 """THE table: how each form of request is rewritten when a job is placed, and how it is restored.
 
 A form that has no row here is left to Slurm. Rows were tried on real Slurm, one by one: that
-``srun`` inside the job works in all its forms, and that the job starts (`docs/slurm.md`).
+``srun`` inside the job works in all its forms, and that the job starts (`docs/internals/slurm.md`).
 
 ========================  =======================================================================
 asked                     told to Slurm, with the gate closed

@@ -1,1 +1,1 @@
-"""What there is, what is asked, what is given: values that every package shares."""
+"""Values that all packages share: cluster, request, assignment, profile, penalties."""

@@ -1,4 +1,4 @@
-"""Locality penalties: what the site has configured and what it has measured, put together.
+"""Locality penalties: configured and measured values, combined.
 
 L of a level is how many times longer an iteration takes on GPUs that need this level than on GPUs
 that the tightest level holds (PAL, eq. 1, ``L_within`` = 1). PAL takes 1.7 as a first estimate and

@@ -1,4 +1,4 @@
-"""What was measured of a cluster: GPU records, links, times and scores. GPUs are (node, index)."""
+"""Profile of a cluster: GPU records, links, times and scores. GPUs are (node, Slurm's index)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job asks for, in the planner's terms. Slurm's forms are translated in ``slurm``."""
+"""Request: what a job asks for, in the planner's terms."""
 
 from __future__ import annotations
 

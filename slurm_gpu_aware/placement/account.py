@@ -1,4 +1,4 @@
-"""From a cell and a choice to an assignment with its account (``Assignment.why``)."""
+"""The account of a placement (``Assignment.why``), and the assignment that carries it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.evaluate import level_of, worst_score
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.base import Choice
 
 __all__ = ["assignment", "cells_tried", "set_words"]
 

@@ -136,10 +136,14 @@ def smallest_bound(
     """
 
     def first(index: int) -> Split | None:
-        split = next((s for s in choices if holds(supply, level, s, index)), None)
+        found = None
+        for split in choices:
+            if holds(supply, level, split, index):
+                found = split
+                break
         if tried is not None:
-            tried.append(Tried(level, index, split is not None))
-        return split
+            tried.append(Tried(level, index, found is not None))
+        return found
 
     low, high, step = -1, 0, 1
     found = first(0) if limit > 0 else None

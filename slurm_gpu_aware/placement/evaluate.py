@@ -1,4 +1,4 @@
-"""What a set of GPUs costs a job: worst score, locality level, predicted slowdown."""
+"""Cost of a set of GPUs for a job: worst score, locality level, predicted slowdown."""
 
 from __future__ import annotations
 

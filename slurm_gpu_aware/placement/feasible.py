@@ -1,4 +1,4 @@
-"""What a request may use: one place for every constraint that all policies share.
+"""Feasible GPUs: what a request may use, by every rule that all policies share.
 
 Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive`` and
 plain nodes. And, where nothing fits, the sentence why.

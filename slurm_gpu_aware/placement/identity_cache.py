@@ -1,4 +1,4 @@
-"""Memory of results by the identity of what they were computed from."""
+"""Cache of results by the identity of the objects that they were computed from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 _SIZE = 24  # results of each function
-_BY_VALUE = (str, int)
+_BY_VALUE = frozenset({str, int})
 
 
 def by_identity(build: Callable[[*_Ts], _T]) -> Callable[[*_Ts], _T]:
@@ -26,7 +26,7 @@ def by_identity(build: Callable[[*_Ts], _T]) -> Callable[[*_Ts], _T]:
 
     @wraps(build)
     def remembered(*args: *_Ts) -> _T:
-        key = tuple([arg if isinstance(arg, _BY_VALUE) else id(arg) for arg in args])
+        key = tuple([arg if arg.__class__ in _BY_VALUE else id(arg) for arg in args])
         entry = entries.get(key)
         if entry is not None:
             entries.move_to_end(key)

@@ -42,32 +42,41 @@ class Split:
 
 def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
     """Return the splits that the request and the cluster's GRES rule allow, fewest nodes first."""
-    counts = request.node_counts(cluster.shape[1])
-    most = request.max_nodes if request.max_nodes is not None else request.gpus
-    fewest = max(request.min_nodes, len(request.required))
-    free_choice = not (request.whole_node or cluster.same_indices or request.gpus_per_node)
-    return _splits(
-        tuple((n, request.gpus // n) for n in counts),
-        same_slots=cluster.same_indices and not request.whole_node,
-        plain=not every(cluster.indexed),
-        uneven=free_choice and most > 1 and request.gpus > 1 and fewest <= min(most, request.gpus),
-        even=not free_choice,
+    bounds = (
+        request.gpus,
+        request.min_nodes,
+        request.max_nodes,
+        request.gpus_per_node,
+        len(request.required),
+        cluster.shape[1],
     )
+    return _splits(bounds, request.whole_node, cluster.same_indices, not every(cluster.indexed))
 
 
 @lru_cache(maxsize=4096)
 def _splits(
-    counts: tuple[tuple[int, int], ...], *, same_slots: bool, plain: bool, uneven: bool, even: bool
+    bounds: tuple[int, int, int | None, int | None, int, int],
+    whole_node: bool,
+    same_indices: bool,
+    plain: bool,
 ) -> tuple[Split, ...]:
-    """``counts``: nodes and GPUs on each. Equal questions get the same objects."""
+    """``bounds``: of the request's counts, and the GPUs of the widest node."""
+    gpus, least, most_nodes, per_node_asked, required, width = bounds
+    request = Request("", gpus, least, most_nodes, per_node_asked, required=tuple(range(required)))
+    free_choice = not (whole_node or same_indices or request.gpus_per_node)
     found: list[Split] = []
-    for nodes, per_node in counts:
+    for nodes in request.node_counts(width):
+        per_node = request.gpus // nodes
         if nodes == 1:
             found.append(Split(1, per_node))
-        elif same_slots:
+        elif same_indices and not whole_node:
             found.append(Split(nodes, per_node, True, "indexed" if plain else "all"))
             if plain:
                 found.append(Split(nodes, per_node, pool="plain"))
-        elif even:
+        elif not free_choice:
             found.append(Split(nodes, per_node))
-    return (*found, Split(0, 0)) if uneven else tuple(found)
+    most = request.max_nodes if request.max_nodes is not None else request.gpus
+    fewest = max(request.min_nodes, required)
+    if free_choice and min(most, request.gpus) > 1 and fewest <= min(most, request.gpus):
+        found.append(Split(0, 0))
+    return tuple(found)

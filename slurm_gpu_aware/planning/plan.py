@@ -1,4 +1,4 @@
-"""What a round is given beside the cluster, and what comes out of it."""
+"""Settings of a round and its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round as plain values: what it saw and what it decided, so that it can be planned again.
+"""Record of a round: what it saw and what it decided, as plain values to plan it again.
 
 JSON-able except that times without a limit are infinite. A request's own options must be plain
 values; others make a round that cannot be recorded. Of a policy's options an interference profile

@@ -1,4 +1,4 @@
-"""What holds GPUs until when, and the cluster as it will be at a later time."""
+"""Timeline: until when jobs hold GPUs, and the cluster at a later time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placing one job after the other on a copy of the cluster, which a round may try several times.
+"""Trial: jobs placed one after the other on a copy of the cluster, in several tries of a round.
 
 Where a job goes follows from what was placed before it, in which order. So a try that begins like
 an earlier one of the same round does not search anew until they part: mostly the prefix placed by

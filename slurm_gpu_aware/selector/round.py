@@ -13,7 +13,7 @@ from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.per_gpu import least_with_gpus
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, build_cluster, is_usable
+from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster, is_usable
 from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
@@ -284,19 +284,22 @@ class Rounds:
         profile = self._ledger.profile()
         measured = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(measured)
+        site = SiteProfile(
+            self._config.site.classes,
+            penalties,
+            profile,
+            network=self._network.groups(penalties.general, self._timer),
+            class_of=self._class_of,
+            applications=self._config.applications,
+        )
         cluster = build_cluster(
             list(nodes.values()),
             view.jobs,
-            profile,
             slurm,
-            classes=self._config.site.classes,
-            penalties=penalties,
-            network=self._network.groups(penalties.general, self._timer),
+            site,
             holds=holds,
             busy_nodes=self._busy(view.jobs, self._timer()),
             now=now,
-            class_of=self._class_of,
-            applications=self._config.applications,
             rules=rules,
         )
         if any(is_bound(gated.job, slurm) for gated in (*view.parked, *view.released)):

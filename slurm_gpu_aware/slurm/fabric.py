@@ -1,6 +1,6 @@
 """Which nodes Slurm lets one job have: a block of topology/block, a fabric of topology/tree.
 
-As slurmctld does (eval_nodes_block.c, eval_nodes_tree.c; docs/slurm.md says what was measured):
+As slurmctld does (eval_nodes_block.c, eval_nodes_tree.c; measured: docs/internals/slurm.md):
 
 - **block**: the number of nodes decides the size of the block that has to hold the job; up to the
   base BlockSize that is one base block. Nodes in no block get no jobs at all.

@@ -61,6 +61,13 @@ _COUNTS = {
     "tasks_per_core": "ntasks_per_core",
 }
 """Number of a job -> Slurm's field; 0 and its sentinels: not given."""
+_TIMES = {
+    "eligible_s": "eligible_time",
+    "accrue_s": "accrue_time",
+    "looked_at_s": "last_sched_eval",
+    "start_s": "start_time",
+}
+"""Unix time of a job -> Slurm's field; 0: not yet."""
 
 
 def job_of(raw: Mapping[str, Any]) -> SlurmJob:
@@ -80,8 +87,6 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     pending = state == "PENDING"
     limit = raw["time_limit"]
     endless = limit == UNLIMITED and (pending or state in _GOING_ON)  # Slurm says: in a year
-    most = raw["max_nodes"] if pending else 0
-    memory = _memory(raw)
     required, excluded = _nodes(raw["req_nodes"]), _nodes(raw["exc_nodes"])
     tres, counted = _tres(raw["tres_req_str"])
     unchecked = _unchecked(raw)
@@ -93,6 +98,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     pool = reservation if in_holding_pool(reservation) else None
     return SlurmJob(
         **_optional(raw),
+        **_amounts(raw),
         id=job_id,
         raw_id=raw["job_id"],
         name=raw["name"],
@@ -103,10 +109,6 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         partitions=tuple(raw["partition"].split(",")),
         priority=raw["priority"] & 0xFFFFFFFF,
         submit_s=float(raw["submit_time"]),
-        eligible_s=_time(raw["eligible_time"]),
-        accrue_s=_time(raw["accrue_time"]),
-        looked_at_s=_time(raw["last_sched_eval"]),
-        start_s=_time(raw["start_time"]),
         end_s=math.inf if endless else _time(raw["end_time"]) or math.inf,
         time_limit_s=60.0 * limit if limit >= 0 else math.inf,
         restarts=raw["restart_cnt"],
@@ -118,15 +120,8 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         req_nodes=required or (),
         exc_nodes=excluded or (),
         nodes=() if pending else expand_hostlist(raw["nodes"]),
-        min_nodes=max(1, min(raw["num_nodes"], most) if most > 0 else raw["num_nodes"]),
-        max_nodes=most if most > 0 else None,
-        cpus=max(0, raw["num_cpus"]),
-        tasks=_count(raw["num_tasks"]) or 1,
-        min_cpus_node=_count(raw["pn_min_cpus"]) or 1,
         unchecked=unchecked,
         enforce_binding=_binding(raw["bitflags"]),
-        memory_mb_per_node=memory[0],
-        memory_mb_per_cpu=memory[1],
         req_tres=tres,
         reservation=None if pool is not None else reservation,
         holding_pool=pool,
@@ -138,9 +133,25 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
 
 
 def _optional(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts and numbers that may not be given; None then."""
+    """Texts, numbers and times that may not be given; None then."""
     texts = {name: raw[name] or None for name in _TEXTS}
-    return texts | {name: _count(raw[field]) for name, field in _COUNTS.items()}
+    counts = {name: _count(raw[field]) for name, field in _COUNTS.items()}
+    return texts | counts | {name: _time(raw[field]) for name, field in _TIMES.items()}
+
+
+def _amounts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Nodes, CPUs, tasks and memory, each with its sentinels."""
+    most = raw["max_nodes"] if raw["state"] == "PENDING" else 0
+    per_node, per_cpu = _memory(raw)
+    return {
+        "min_nodes": max(1, min(raw["num_nodes"], most) if most > 0 else raw["num_nodes"]),
+        "max_nodes": most if most > 0 else None,
+        "cpus": max(0, raw["num_cpus"]),
+        "tasks": _count(raw["num_tasks"]) or 1,
+        "min_cpus_node": _count(raw["pn_min_cpus"]) or 1,
+        "memory_mb_per_node": per_node,
+        "memory_mb_per_cpu": per_cpu,
+    }
 
 
 def _ids(raw: Mapping[str, Any]) -> tuple[str, int | None, str | None]:

@@ -1,4 +1,4 @@
-"""The ledger: every decision of the selector and every event of a job.
+"""Ledger: every decision of the selector and every event of a job.
 
 Each method is one short transaction; the daemon calls them from its loop. Readers make a
 :class:`Ledger` over a store that was opened read-only.

@@ -1,4 +1,4 @@
-"""The schema, as append-only named steps. A released step is never changed, only followed.
+"""Schema of the store, as append-only named steps; a released step is never changed.
 
 All tables are STRICT: without it a NumPy integer lands as a BLOB and NaN as NULL, silently. What
 is filtered or joined is a column; JSON keeps raw records only.

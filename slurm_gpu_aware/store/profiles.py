@@ -1,4 +1,4 @@
-"""The profile that placement loads, and the scores in the store."""
+"""Profile and scores of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strict grammar of a probe's report (schema ``gpu-aware-probe/1``).
+"""Grammar of a probe's report (schema ``gpu-aware-probe/1``).
 
 A report comes from another host, so nothing in it is trusted: every field is checked before
 anything is stored, and the first wrong one is named.
@@ -7,9 +7,9 @@ anything is stored, and the first wrong one is named.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_gpu_aware.bounds import (
     MAX_GBPS,
@@ -32,6 +32,8 @@ _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are 
 MAX_SLOT = MAX_GPUS_PER_NODE - 1
 _MOST = 1e9
 """Of watts, degrees and shares."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,154 +75,133 @@ def parse_report(raw: Mapping[str, Any]) -> ProbeReport:
     node = raw.get("node") if isinstance(raw, Mapping) else None
     where = f"probe report of {node}" if isinstance(node, str) and len(node) < 256 else "report"
     try:
-        return _report(raw)
-    except (KeyError, ValueError, TypeError) as exc:
-        reason = f"{exc.args[0]} is missing" if isinstance(exc, KeyError) else str(exc)
-        raise SourceError(f"{where}: {reason}") from None
+        if not isinstance(raw, Mapping):
+            raise TypeError("expected a JSON object")
+        return _report(_Object(raw))
+    except (ValueError, TypeError) as exc:
+        raise SourceError(f"{where}: {exc}") from None
 
 
-def _report(raw: Mapping[str, Any]) -> ProbeReport:
-    if not isinstance(raw, Mapping):
-        raise TypeError("expected a JSON object")
-    if raw.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {quoted(raw.get('schema'))}, expected {SCHEMA!r}")
+class _Object:
+    """A JSON object of the report. Methods raise ValueError or TypeError naming the field."""
+
+    def __init__(self, raw: Mapping[str, Any], where: str = "") -> None:
+        self.raw, self.where = raw, where
+
+    def at(self, key: str) -> str:
+        """The name of a field."""
+        return f"{self.where}.{key}" if self.where else key
+
+    def objects(self, key: str) -> list[_Object]:
+        value = self.raw.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+            raise TypeError(f"{key}: expected a list of objects")
+        return [_Object(entry, f"{key}[{i}]") for i, entry in enumerate(value)]
+
+    def text(self, key: str) -> str:
+        value = self.raw.get(key)
+        if not isinstance(value, str) or len(value) > 4096 or _UNSTORABLE.search(value):
+            raise TypeError(f"{self.at(key)}: expected a text, not {quoted(value)}")
+        return value
+
+    def whole(self, key: str, least: int = 0) -> int:
+        value = self.raw.get(key)
+        if type(value) is not int or not least <= value < 1 << 53:
+            raise TypeError(f"{self.at(key)}: expected a whole number, not {quoted(value)}")
+        return value
+
+    def slot(self, key: str) -> int:
+        value = self.raw.get(key)
+        if type(value) is not int or not 0 <= value <= MAX_SLOT:
+            raise ValueError(f"{self.at(key)}: expected a GPU index, not {quoted(value)}")
+        return value
+
+    def number(self, key: str, least: float = 0.0, most: float = _MOST) -> float:
+        value = self.raw.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{self.at(key)}: expected a number, not {quoted(value)}")
+        if not least <= value <= most:  # NaN is not either
+            raise ValueError(f"{self.at(key)}: {quoted(value)} is out of range")
+        return float(value)
+
+    def maybe(self, read: Callable[..., T], key: str, *bounds: float) -> T | None:
+        """What a method of this object reads; None where the field is missing or null."""
+        return None if self.raw.get(key) is None else read(key, *bounds)
+
+
+def _report(raw: _Object) -> ProbeReport:
+    if raw.raw.get("schema") != SCHEMA:
+        raise ValueError(f"schema is {quoted(raw.raw.get('schema'))}, expected {SCHEMA!r}")
     gpus: dict[int, GpuRecord] = {}
-    for i, entry in enumerate(_entries(raw, "gpus")):
-        where = f"gpus[{i}]"
-        slot = _slot(entry, "index", where)
+    for entry in raw.objects("gpus"):
+        slot = entry.slot("index")
         if slot in gpus:
-            raise ValueError(f"{where}.index: GPU {slot} occurs twice")
-        gpus[slot] = _gpu(entry, where)
+            raise ValueError(f"{entry.at('index')}: GPU {slot} occurs twice")
+        gpus[slot] = _gpu(entry)
     return ProbeReport(
-        node=check_name("node", _text(raw, "node", "", required=True) or ""),
-        taken_at=_number(raw, "taken_at", "", least=0.0, most=MAX_TIME_S),
-        driver=_text(raw, "driver", ""),
-        backend=_text(raw, "backend", ""),
+        node=check_name("node", raw.text("node")),
+        taken_at=raw.number("taken_at", most=MAX_TIME_S),
+        driver=raw.maybe(raw.text, "driver"),
+        backend=raw.maybe(raw.text, "backend"),
         gpus=gpus,
         links=_links(raw, gpus),
-        timings=_timings(raw, gpus),
-        faults=tuple(_fault(e, f"errors[{i}]") for i, e in enumerate(_entries(raw, "errors"))),
+        timings=tuple(_timing(entry, gpus) for entry in raw.objects("timings")),
+        faults=tuple(
+            Fault(entry.maybe(entry.slot, "index"), entry.text("call"), entry.text("error"))
+            for entry in raw.objects("errors")
+        ),
     )
 
 
-def _gpu(entry: Mapping[str, Any], where: str) -> GpuRecord:
-    clocks = entry.get("clocks_mhz") or []
+def _gpu(entry: _Object) -> GpuRecord:
+    clocks = entry.raw.get("clocks_mhz") or []
     if not isinstance(clocks, list) or not all(type(c) is int and 0 < c <= MAX_MHZ for c in clocks):
-        raise ValueError(f"{where}.clocks_mhz: expected a list of MHz, not {quoted(clocks)}")
+        raise ValueError(f"{entry.at('clocks_mhz')}: expected a list of MHz, not {quoted(clocks)}")
     return GpuRecord(
-        uuid=_text(entry, "uuid", where),
-        name=_text(entry, "name", where),
-        model=_text(entry, "model", where),
-        pci=_text(entry, "pci", where),
-        numa=_whole(entry, "numa", where, least=-1),
-        cpus=_text(entry, "cpus", where),
-        memory_mb=_whole(entry, "memory_mb", where),
+        uuid=entry.maybe(entry.text, "uuid"),
+        name=entry.maybe(entry.text, "name"),
+        model=entry.maybe(entry.text, "model"),
+        pci=entry.maybe(entry.text, "pci"),
+        numa=entry.maybe(entry.whole, "numa", -1),
+        cpus=entry.maybe(entry.text, "cpus"),
+        memory_mb=entry.maybe(entry.whole, "memory_mb"),
         clocks_mhz=tuple(sorted(clocks, reverse=True)),
-        max_clock_mhz=_whole(entry, "max_clock_mhz", where),
-        default_clock_mhz=_whole(entry, "default_clock_mhz", where),
-        power_limit_w=_maybe_number(entry, "power_limit_w", where),
-        temperature_c=_maybe_number(entry, "temperature_c", where, least=-273.0),
+        max_clock_mhz=entry.maybe(entry.whole, "max_clock_mhz"),
+        default_clock_mhz=entry.maybe(entry.whole, "default_clock_mhz"),
+        power_limit_w=entry.maybe(entry.number, "power_limit_w"),
+        temperature_c=entry.maybe(entry.number, "temperature_c", -273.0),
     )
 
 
-def _links(raw: Mapping[str, Any], gpus: Mapping[int, GpuRecord]) -> tuple[Link, ...]:
+def _links(raw: _Object, gpus: Mapping[int, GpuRecord]) -> tuple[Link, ...]:
     found: dict[tuple[int, int], Link] = {}
-    for i, entry in enumerate(_entries(raw, "links")):
-        where = f"links[{i}]"
-        a, b = sorted((_slot(entry, "a", where), _slot(entry, "b", where)))
+    for entry in raw.objects("links"):
+        a, b = sorted((entry.slot("a"), entry.slot("b")))
         if a == b or a not in gpus or b not in gpus:
-            raise ValueError(f"{where}: {a} and {b} are not two GPUs of this report")
+            raise ValueError(f"{entry.where}: {a} and {b} are not two GPUs of this report")
         if (a, b) in found:
-            raise ValueError(f"{where}: the pair {a}, {b} occurs twice")
-        kind = _text(entry, "class", where, required=True) or ""
+            raise ValueError(f"{entry.where}: the pair {a}, {b} occurs twice")
+        kind = entry.text("class")
         if not _LINK.match(kind):
             raise ValueError(
-                f"{where}.class: {quoted(kind)} is not NVn, PIX, PXB, PHB, NODE or SYS"
+                f"{entry.at('class')}: {quoted(kind)} is not NVn, PIX, PXB, PHB, NODE or SYS"
             )
-        found[a, b] = Link(a, b, kind, _number(entry, "gbps", where, least=0.0, most=MAX_GBPS))
+        found[a, b] = Link(a, b, kind, entry.number("gbps", most=MAX_GBPS))
     return tuple(found[pair] for pair in sorted(found))
 
 
-def _timings(raw: Mapping[str, Any], gpus: Mapping[int, GpuRecord]) -> tuple[Timing, ...]:
-    timings = []
-    for i, entry in enumerate(_entries(raw, "timings")):
-        where = f"timings[{i}]"
-        slot = _slot(entry, "index", where)
-        if slot not in gpus:
-            raise ValueError(f"{where}.index: GPU {slot} is not in this report")
-        try:
-            value_ms = check_time_ms(_number(entry, "value_ms", where, least=0.0, most=MAX_TIME_MS))
-        except ValueError as exc:
-            raise ValueError(f"{where}: {exc}") from None
-        timings.append(
-            Timing(
-                slot=slot,
-                app_class=check_name("class", _text(entry, "class", where, required=True) or ""),
-                value_ms=value_ms,
-                repeats=_whole(entry, "repeats", where, least=1),
-                spread=_maybe_number(entry, "spread", where),
-            )
-        )
-    return tuple(timings)
-
-
-def _fault(entry: Mapping[str, Any], where: str) -> Fault:
-    slot = None if entry.get("index") is None else _slot(entry, "index", where)
-    return Fault(
-        slot,
-        _text(entry, "call", where, required=True) or "",
-        _text(entry, "error", where, required=True) or "",
+def _timing(entry: _Object, gpus: Mapping[int, GpuRecord]) -> Timing:
+    slot = entry.slot("index")
+    if slot not in gpus:
+        raise ValueError(f"{entry.at('index')}: GPU {slot} is not in this report")
+    try:
+        value_ms = check_time_ms(entry.number("value_ms", most=MAX_TIME_MS))
+    except ValueError as exc:
+        raise ValueError(f"{entry.where}: {exc}") from None
+    return Timing(
+        slot=slot,
+        app_class=check_name("class", entry.text("class")),
+        value_ms=value_ms,
+        repeats=entry.maybe(entry.whole, "repeats", 1),
+        spread=entry.maybe(entry.number, "spread"),
     )
-
-
-def _entries(raw: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    value = raw.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
-        raise TypeError(f"{key}: expected a list of objects")
-    return value
-
-
-def _at(key: str, where: str) -> str:
-    return f"{where}.{key}" if where else key
-
-
-def _text(raw: Mapping[str, Any], key: str, where: str, *, required: bool = False) -> str | None:
-    value = raw.get(key)
-    if value is None and not required:
-        return None
-    if not isinstance(value, str) or len(value) > 4096 or _UNSTORABLE.search(value):
-        raise TypeError(f"{_at(key, where)}: expected a text, not {quoted(value)}")
-    return value
-
-
-def _whole(raw: Mapping[str, Any], key: str, where: str, *, least: int = 0) -> int | None:
-    value = raw.get(key)
-    if value is None:
-        return None
-    if type(value) is not int or not least <= value < 1 << 53:
-        raise TypeError(f"{_at(key, where)}: expected a whole number, not {quoted(value)}")
-    return value
-
-
-def _slot(raw: Mapping[str, Any], key: str, where: str) -> int:
-    value = _whole(raw, key, where)
-    if value is None or value > MAX_SLOT:
-        raise ValueError(f"{_at(key, where)}: expected a GPU index, not {quoted(value)}")
-    return value
-
-
-def _number(
-    raw: Mapping[str, Any], key: str, where: str, *, least: float, most: float = _MOST
-) -> float:
-    value = raw.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{_at(key, where)}: expected a number, not {quoted(value)}")
-    if not least <= value <= most:  # nor is NaN
-        raise ValueError(f"{_at(key, where)}: {quoted(value)} is out of range")
-    return float(value)
-
-
-def _maybe_number(
-    raw: Mapping[str, Any], key: str, where: str, *, least: float = 0.0
-) -> float | None:
-    return None if raw.get(key) is None else _number(raw, key, where, least=least)

@@ -1,4 +1,4 @@
-"""One link more: the step that the dynamic programs over subsets share."""
+"""Extension of partial placements by one link, the step of all dynamic programs over subsets."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, 
     if graph.is_uniform:
         link = float(graph.gbps.max())
         return _frozen(np.full(sets, link * len(edges)), np.full(sets, link))
-    if pattern.name == "ring":
-        small = graph.n <= _SMALL
-        return _frozen(
-            *(_search(graph, pattern, k).values() if small else ring_values(graph.gbps, k))
-        )
+    if pattern.name in ("ring", "tree"):
+        if graph.n <= _SMALL:
+            return _frozen(*_search(graph, pattern, k).values())
+        values = ring_values if pattern.name == "ring" else tree_values
+        return _frozen(*values(graph.gbps, k))
     if pattern.name == "ring+tree":
         ring, tree = _link_tables(graph, _RING, k), _link_tables(graph, _TREE, k)
         return _frozen(ring[0] + tree[0], np.minimum(ring[1], tree[1]))
@@ -116,11 +116,6 @@ def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, 
         first, second = _pairs(k)
         links = graph.gbps[members[first], members[second]]
         return _frozen(links.sum(axis=0), links.min(axis=0))
-    if pattern.name == "tree":
-        small = graph.n <= _SMALL
-        return _frozen(
-            *(_search(graph, pattern, k).values() if small else tree_values(graph.gbps, k))
-        )
     return _frozen(*mapping_values(graph.gbps, edges, k))
 
 

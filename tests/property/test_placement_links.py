@@ -14,8 +14,8 @@ from small_clusters import all_sets, clusters, requests
 from small_machines import brute_agg, brute_bottleneck, brute_preserved, machines
 from small_oracle import assert_best, chosen_of, relabelled
 
-from slurm_gpu_aware.placement.link_kinds import graph_of
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.selection.link_kinds import graph_of
 from slurm_gpu_aware.topology.patterns import NAMED_PATTERNS, parse_pattern
 
 POLICIES = ("pal+mapa", "mapa-preserve", "mapa-greedy", "mapa-baseline", "mapa-topo-aware")

@@ -308,8 +308,8 @@ class Cluster:
     def hung(self) -> bool:
         """Whether slurmctld hung since the last `reset`, as 24.11.5 does now and then when it ends.
 
-        Its slurmscriptd answers before it waits for the answer (docs/slurm.md), so it waits for
-        ever. Read from its stack; any other hang does not count.
+        Its slurmscriptd answers before it waits for the answer (docs/internals/slurm.md), so it
+        waits for ever. Read from its stack; any other hang does not count.
         """
         with contextlib.suppress(ClusterError):
             self.await_answer()

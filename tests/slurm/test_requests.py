@@ -2,7 +2,7 @@
 
 The normal run takes the cells that are marked ``quick``: any two of the five main factors in all
 combinations, and some of each further kind. ``make test-requests`` takes all, ``make requests``
-writes ``docs/requests.md`` as well.
+writes ``docs/internals/requests.md`` as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from requests_seen import Seen, seen_of
 from requests_table import expected_rows, judge, row_of, write_document
 
 pytestmark = pytest.mark.flaky(reruns=0)  # a request that differs once differs
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "requests.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "internals" / "requests.md"
 WRITE = os.environ.get("GPU_AWARE_REQUESTS") == "write"
 ALL = WRITE or os.environ.get("GPU_AWARE_REQUESTS") == "all"
 BOUND_S = 15.0
@@ -118,4 +118,4 @@ def test_the_document_says_what_was_found(cluster: Cluster, found: list[Pair]) -
         old = DOCUMENT.read_text()
     told = expected_rows(old, cluster.suite)
     wrong = [f"{told.get(key)}\n{row}" for key, row in rows.items() if told.get(key) != row]
-    assert not wrong, "docs/requests.md says, and found was:\n" + "\n".join(wrong)
+    assert not wrong, "docs/internals/requests.md says, and found was:\n" + "\n".join(wrong)

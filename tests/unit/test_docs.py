@@ -14,9 +14,11 @@ from slurm_gpu_aware.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "docker" / "README.md", *sorted(DOCS.rglob("*.md"))]
 GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_FENCED = re.compile(r"```.*?```", re.DOTALL)
 _CALL = re.compile(r"(?<![\w/.-])(gpu-aware(?:-profile)?) ([a-z]+(?:-[a-z]+)*)\b([^`\n#|]*)")
 _TARGET = re.compile(r"\bmake ([a-z-]+)")
 
@@ -27,8 +29,22 @@ def ids(path: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_links_resolve(page: Path):
-    targets = [t for t in _LINK.findall(page.read_text()) if "://" not in t]
-    assert [t for t in targets if not (page.parent / t.split("#")[0]).exists()] == []
+    """Files exist, and sections as a host of Markdown names them."""
+    targets = [t for t in _LINK.findall(_FENCED.sub("", page.read_text())) if "://" not in t]
+    broken = []
+    for target in targets:
+        name, _, section = target.partition("#")
+        path = page.parent / name if name else page
+        if not path.exists() or (section and section not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings."""
+    headings = _HEADING.findall(_FENCED.sub("", page.read_text()))
+    words = [re.sub(r"[^\w -]", "", heading.lower()) for heading in headings]
+    return {heading.replace(" ", "-") for heading in words}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -84,17 +100,56 @@ def test_every_page_is_reachable_from_the_index():
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_shell_blocks_can_be_split_by_a_shell(page: Path):
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", " ").splitlines():
             assert shlex.split(line, comments=True) is not None
 
 
 def test_pages_name_files_that_exist():
     text = "\n".join(p.read_text() for p in PAGES)
-    named = set(re.findall(r"`((?:etc|docs|docker)/[\w./-]+)`", text))
+    folders = "etc|docs|docker|slurm_gpu_aware|profiling|tests|benchmarks"
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]+)`", text))
+    named -= {"slurm_gpu_aware/placement/policies/spare.py"}  # the example of a policy
     assert [n for n in named if not (ROOT / n).exists()] == []
 
 
-def test_the_walk_of_how_it_works():
+def test_the_page_of_architecture_knows_every_room():
+    """Each package of the code stands in the drawing of packages."""
+    (drawing,) = re.findall(
+        r"## Packages and imports\n\n```text\n(.*?)```",
+        (DOCS / "architecture.md").read_text(),
+        re.DOTALL,
+    )
+    package = ROOT / "slurm_gpu_aware"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")} | {"gpu_aware_profile"}
+    assert {room for room in rooms if not re.search(rf"\b{room}\b", drawing)} == set()
+
+
+def test_the_gain_in_the_readme_is_the_one_that_was_simulated():
+    """The row of ``pal`` in the table of PAL's reproduction."""
+    page = (DOCS / "internals" / "reproductions.md").read_text()
+    ((gain, worst, best),) = re.findall(
+        r"^\| pal \| [\d.]+ \| ([\d.]+)% \| -([\d.]+)% to ([\d.]+)% \|", page, re.MULTILINE
+    )
+    said = " ".join((ROOT / "README.md").read_text().split())
+    assert f"complete {gain}% sooner" in said
+    assert f"between {worst}% later and {best}% sooner" in said
+
+
+def test_pages_avoid_words_that_make_persons_of_things():
+    """CONTRIBUTING.md lists the words; generated pages follow their sources."""
+    words = re.compile(r"\b(whom|somebody|nobody|whoever)\b", re.IGNORECASE)
+    elsewhere = {"CONTRIBUTING.md", "requests.md", "cli.md", "configuration.md"}
+    found = [
+        f"{ids(page)}:{number} {match[0]}"
+        for page in PAGES
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        for match in [words.search(line)]
+        if match and page.name not in elsewhere
+    ]
+    assert found == []
+
+
+def test_the_walk_of_a_score():
     """The table of the L x V walk, asked of the policy itself."""
     import numpy as np
 
@@ -104,7 +159,7 @@ def test_the_walk_of_how_it_works():
 
     rows = re.findall(
         r"\| node 1: ([\d., ]+); node 2: ([\d., ]+) \| (\d) GPUs? \| ([\d.x, ]+) \| ([\d.]+) \|",
-        (DOCS / "how-it-works.md").read_text(),
+        (DOCS / "architecture.md").read_text(),
     )
     assert len(rows) == 3
     for first, second, gpus, cells, slowdown in rows:

@@ -1,4 +1,4 @@
-"""What jobs on one machine do to each other (Amaral et al., SC'17, eq. 4).
+"""Interference of jobs on one machine (Amaral et al., SC'17, eq. 4).
 
 Eq. 4 is a mean of solo time / co-located time, which falls when jobs hurt each other, while eqs.
 1 and 2 treat I as a cost. Here every quotient is turned over: co-located / solo, at least 1, so

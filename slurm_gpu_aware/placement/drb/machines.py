@@ -1,4 +1,4 @@
-"""The machines that a job may use, sorted into kinds, and what their sets cost it.
+"""Machines that a job may use, sorted into kinds, and the cost of their sets.
 
 Machines with the same graph, the same GPUs and the same free ones are one kind: what is best on
 one of them is best on all, but for the jobs that run there (interference).
@@ -21,8 +21,8 @@ from slurm_gpu_aware.placement.drb.interference import interference
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares, terms_of
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.placement.link_kinds import graph_of, sorted_rows
 from slurm_gpu_aware.placement.masks import pack
+from slurm_gpu_aware.placement.selection.link_kinds import graph_of, sorted_rows
 from slurm_gpu_aware.placement.shapes import Split
 from slurm_gpu_aware.topology.distances import network_of, path_sum
 

@@ -1,4 +1,4 @@
-"""Why ``topo-aware`` gives a job no place, where its own options are the reason."""
+"""Reasons of ``topo-aware``: which of its options gives a job no place."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Above the machine the physical graph is a tree of levels, whose cuts are known: a job on one
 machine goes to the half that holds the machine of the highest utility, level after level, which is
 the machine of the highest utility; a job on several machines goes to the tightest group that holds
-it and fills the groups inside as few as possible. Inside a machine ``drb`` splits the graph.
+it and fills as few groups inside as possible. Inside a machine ``bipartition`` splits the graph.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.uneven import uneven_rows
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.feasible import Supply
-from slurm_gpu_aware.placement.groups import fullest, groups_of
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import LevelView, anywhere, level_views
 from slurm_gpu_aware.placement.score_table import flat_table
+from slurm_gpu_aware.placement.selection.groups import fullest, groups_of
 from slurm_gpu_aware.placement.shapes import Split, splits
 from slurm_gpu_aware.topology.distances import path_sum
 

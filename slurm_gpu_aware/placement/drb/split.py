@@ -12,11 +12,11 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.link_kinds import choice_of, kinds_of
-from slurm_gpu_aware.placement.score_rows import left_beside
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
+from slurm_gpu_aware.placement.selection.link_kinds import choice_of, kinds_of
+from slurm_gpu_aware.placement.selection.score_rows import left_beside
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 

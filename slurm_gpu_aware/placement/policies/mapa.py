@@ -5,11 +5,12 @@ mapa-greedy    the set with the largest AggBW (eq. 1)
 mapa-preserve  bandwidth sensitive jobs: the largest EffBW (eq. 2 or the default
                model); others: the largest PreservedBW (eq. 3)
 mapa-baseline  the lowest free indices of the first node that has room
-mapa-topo-aware  recursive bipartition: same socket first (``topo_split``)
+mapa-topo-aware  recursive bipartition: same socket first (``drb.split``)
 ============== =====================================================================
 
 MAPA places within one machine. Over the nodes of a cluster the same values choose the node, then
-best fit, then the lowest index; jobs larger than a node take the fewest nodes (see ``links``).
+best fit, then the lowest index; jobs larger than a node take the fewest nodes (see
+``selection.by_links``).
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import MOST_NODES, assignment
-from slurm_gpu_aware.placement.by_links import ByLinks, compared_in_part
-from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.split import choose_by_sockets
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import two_levels
-from slurm_gpu_aware.placement.link_kinds import Goal, Objective, graph_of
-from slurm_gpu_aware.placement.link_values import promised_set
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
 from slurm_gpu_aware.placement.score_table import flat_table
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.by_links import ByLinks, compared_in_part
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
+from slurm_gpu_aware.placement.selection.link_kinds import Goal, Objective, graph_of
+from slurm_gpu_aware.placement.selection.link_values import promised_set
 from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,

@@ -6,12 +6,12 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
-from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import level_views
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.shapes import splits
 
 __all__ = ["Pal", "best_cell"]
@@ -25,7 +25,7 @@ def best_cell(request: Request, cluster: Cluster) -> Cell | None:
     (C, W) the GPUs that may be taken on each; :class:`Cell` says how ``cell.split`` combines rows.
     For one-node jobs any ``split.per_node`` GPUs out of one row are a set. The choice is turned
     into an assignment with its account by :func:`account.assignment`, and
-    :func:`choose.choose` is PAL's own choice.
+    `ByScores` is PAL's own choice.
 
     Notes
     -----

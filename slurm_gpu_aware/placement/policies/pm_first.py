@@ -8,13 +8,13 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment
-from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell, holds, smallest_bound
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import anywhere
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.shapes import Split, splits
 
 __all__ = ["PmFirst", "best_anywhere"]

@@ -1,7 +1,7 @@
 """Topology-aware placement (Amaral et al., SC'17): ``topo-aware`` and ``topo-aware-p``.
 
 M. Amaral, J. Polo, D. Carrera, S. Seelam, M. Steinder, "Topology-aware GPU scheduling for learning
-workloads in cloud environments", SC'17. Utility: ``utility``; bipartition: ``drb``, ``fm``.
+workloads in cloud environments", SC'17. Utility: ``drb.utility``; bipartition: ``drb.bipartition``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_gpu_aware.placement.drb.reason import constraint_reason
 from slurm_gpu_aware.placement.drb.search import Found, search
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.topology.distances import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 

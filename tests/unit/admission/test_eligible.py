@@ -12,7 +12,7 @@ from test_translate import NOW, asked, eligible, job, node, site
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.eligible import allowed_nodes
-from slurm_gpu_aware.admission.snapshot import build_cluster, is_usable
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
 from slurm_gpu_aware.slurm.mig import SlicedNodes
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
@@ -150,4 +150,4 @@ def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> Non
 def test_a_job_of_a_partition_without_gpus_waits_as_before() -> None:
     where = site([node("n1")], {"cpu": [], "gpu": ["n1"]})
     assert not allowed_nodes(asked(), where, where.partitions["cpu"]).any()
-    assert build_cluster([], [], None, where.slurm, classes=["A"], penalties={}).nodes == ()
+    assert build_cluster([], [], where.slurm, SiteProfile(["A"], {})).nodes == ()

@@ -16,7 +16,7 @@ from slurm_gpu_aware.admission import fitting
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.snapshot import build_cluster
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -61,7 +61,7 @@ def site(
 ) -> AdmissionContext:
     by_name = {n.name: n for n in nodes}
     inside = partitions or {"gpu": list(by_name)}
-    cluster = build_cluster(nodes, running, None, slurm, classes=["A"], penalties={"cluster": 1.5})
+    cluster = build_cluster(nodes, running, slurm, SiteProfile(["A"], {"cluster": 1.5}))
     return AdmissionContext(
         Config(),
         slurm,

@@ -12,7 +12,7 @@ from sample_jobs import request_of, slurm_job
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.per_gpu import default_cpus, least_with_gpus
-from slurm_gpu_aware.admission.snapshot import build_cluster
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.request import Request
@@ -46,7 +46,7 @@ def site(
     reservations: Sequence[SlurmReservation] = (),
 ) -> AdmissionContext:
     inside = partitions or {"gpu": [n.name for n in nodes]}
-    cluster = build_cluster(nodes, [], None, SLURM, classes=["A"], penalties={"cluster": 1.5})
+    cluster = build_cluster(nodes, [], SLURM, SiteProfile(["A"], {"cluster": 1.5}))
     return AdmissionContext(
         Config(),
         SLURM,

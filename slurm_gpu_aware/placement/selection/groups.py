@@ -1,4 +1,4 @@
-"""The group (switch, rack, row) for a job on several nodes: all that can hold it are compared.
+"""Groups (switches, racks, rows) for a job on several nodes: all that can hold it are compared.
 
 A large cluster has thousands of groups, and what a group's best set is worth can be costly. But
 how good it can be at best is known for all of them from a few array operations. Groups are looked

@@ -1,4 +1,4 @@
-"""What candidate rows are worth by their scores."""
+"""Values of candidate rows by their scores."""
 
 from __future__ import annotations
 

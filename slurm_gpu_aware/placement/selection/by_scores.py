@@ -13,13 +13,18 @@ from math import comb
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import IntArray
-from slurm_gpu_aware.placement.by_scores_same import choose_same
-from slurm_gpu_aware.placement.by_scores_uneven import choose_uneven
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.groups import groups_of, load_of_groups, top_rows
 from slurm_gpu_aware.placement.masks import popcount
-from slurm_gpu_aware.placement.score_rows import SUM_WEIGHT, best_slots, least_totals, left_beside
-from slurm_gpu_aware.placement.selection import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.by_scores_same import choose_same
+from slurm_gpu_aware.placement.selection.by_scores_uneven import choose_uneven
+from slurm_gpu_aware.placement.selection.groups import groups_of, load_of_groups, top_rows
+from slurm_gpu_aware.placement.selection.score_rows import (
+    SUM_WEIGHT,
+    best_slots,
+    least_totals,
+    left_beside,
+)
 
 __all__ = ["ByScores"]
 

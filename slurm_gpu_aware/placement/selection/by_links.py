@@ -10,15 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.placement.by_links_same import choose_same
-from slurm_gpu_aware.placement.by_scores import ByScores
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.groups import groups_of, load_of_groups, top_rows
-from slurm_gpu_aware.placement.link_kinds import Goal, Kinds, choice_of, graph_of, kinds_of
-from slurm_gpu_aware.placement.link_values import BestSet, best_set, worst_set
 from slurm_gpu_aware.placement.masks import popcount
-from slurm_gpu_aware.placement.score_rows import left_beside
-from slurm_gpu_aware.placement.selection import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.by_links_same import choose_same
+from slurm_gpu_aware.placement.selection.by_scores import ByScores
+from slurm_gpu_aware.placement.selection.groups import groups_of, load_of_groups, top_rows
+from slurm_gpu_aware.placement.selection.link_kinds import (
+    Goal,
+    Kinds,
+    choice_of,
+    graph_of,
+    kinds_of,
+)
+from slurm_gpu_aware.placement.selection.link_values import BestSet, best_set, worst_set
+from slurm_gpu_aware.placement.selection.score_rows import left_beside
 from slurm_gpu_aware.topology.matching import exact_tables
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of
 
@@ -34,20 +40,30 @@ class ByLinks(Selection):
     def one_node(self, cell: Cell) -> Choice:
         """Return the best set, on the node with the fewest GPUs left."""
         kinds = kinds_of(cell)
-        best = _best_of_kinds(cell, kinds, self.goal)
-        if len(cell.units) == 1:
-            rows = np.zeros(1, dtype=np.int64)
-        else:
-            # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
-            values = np.array([b.values for b in best])
-            top = values[:, 0] == values[:, 0].max()
-            top &= values[:, 1] == values[top, 1].max()
-            rows = np.flatnonzero(top[kinds.of_row])
-            for spare in (left_beside(cell), popcount(cell.masks)):
-                rows = rows[spare[rows] == spare[rows].min()]
+        best, cut = _best_of_kinds(cell, kinds, self.goal), _cut(kinds, self.goal)
+        if len(cell.units) == 1:  # a machine on its own
+            only, row = best[0], np.zeros(1, dtype=np.int64)
+            considered = (Considered(cell.units.item(0), slots_of(only.mask), only.values[0]),)
+            return choice_of(
+                cell,
+                row,
+                [only.mask],
+                sets=only.sets,
+                ties=only.ties,
+                considered=considered,
+                cut=cut,
+            )
+        # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
+        values = np.array([b.values for b in best])
+        top = values[:, 0] == values[:, 0].max()
+        top &= values[:, 1] == values[top, 1].max()
+        rows = np.flatnonzero(top[kinds.of_row])
+        for spare in (left_beside(cell), popcount(cell.masks)):
+            rows = rows[spare[rows] == spare[rows].min()]
         picked = rows[np.argmin(cell.units[rows])][None]
-        considered = _considered(cell, kinds, best, int(picked[0]))
-        return _choice(cell, kinds, best, picked, rows, _cut(kinds, self.goal), considered)
+        return _choice(
+            cell, kinds, best, picked, rows, cut, _considered(cell, kinds, best, int(picked[0]))
+        )
 
     def even(self, cell: Cell) -> Choice:
         """Return several nodes that each give their own best set."""

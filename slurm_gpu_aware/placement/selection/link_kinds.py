@@ -1,4 +1,4 @@
-"""What a choice by links is made of: the goal, the kinds of nodes, what is left.
+"""Kinds of nodes and the goal of a selection by links.
 
 Nodes with the same link graph and the same free GPUs are one *kind*: what is best on one of them
 is best on all, so thousands of nodes cost little more than one.
@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.identity_cache import by_identity
-from slurm_gpu_aware.placement.selection import Choice, Considered
+from slurm_gpu_aware.placement.selection.base import Choice, Considered
 from slurm_gpu_aware.topology.bandwidth import EffBwModel
 from slurm_gpu_aware.topology.patterns import Pattern
 from slurm_gpu_aware.topology.subsets import slots_of

@@ -1,4 +1,4 @@
-"""The same slots on several nodes, chosen by links: index set and nodes together.
+"""Selection by links of the same slots on several nodes: index set and nodes together.
 
 Slurm gives a job one GRES line for all its nodes. For every index set that enough nodes have free
 (``cells.supports_of``) the nodes on which its links are best are taken; then the sets are compared.
@@ -15,21 +15,21 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell, supports_of
-from slurm_gpu_aware.placement.groups import (
+from slurm_gpu_aware.placement.index_sets import words_of_cut
+from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.groups import (
     Candidate,
     Walk,
     best_first,
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.link_kinds import (
+from slurm_gpu_aware.placement.selection.link_kinds import (
     Goal,
     Kinds,
     choice_of,
 )
-from slurm_gpu_aware.placement.score_rows import left_beside
-from slurm_gpu_aware.placement.selection import Choice
+from slurm_gpu_aware.placement.selection.score_rows import left_beside
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.matching import agg_table, eff_table
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, rank_of_mask
