@@ -11,6 +11,7 @@ import inspect
 import itertools
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -145,9 +146,8 @@ FILES = {
 }
 
 
-def between(name: str, start: str, text: str) -> str:
+def between(page: str, start: str, text: str) -> str:
     """A page with ``text`` behind its line ``<!-- START ... -->``, up to ``<!-- end -->``."""
-    page = (ROOT / name).read_text(encoding="utf-8")
     pattern = rf"(<!-- {re.escape(start)}[^\n]*-->\n).*?(<!-- end -->)"
     return re.sub(pattern, lambda m: m[1] + text + m[2], page, count=1, flags=re.DOTALL)
 
@@ -164,13 +164,28 @@ def phase_meanings() -> dict[str, str]:
 
 
 def architecture_page() -> str:
-    """docs/architecture.md with the table of phases."""
+    """docs/architecture.md with its tables of phases and of packages."""
     meanings = phase_meanings()
     rows = ["| phase | meaning | next phase, and what brings it about |", "| --- | --- | --- |"]
     for phase, following in job_phase.TRANSITIONS.items():
         ways = "<br>".join(f"*{then}*: {why}" for then, why in following.items())
         rows.append(f"| **{phase}** | {meanings[phase]} | {ways or 'none'} |")
-    return between("docs/architecture.md", "phases:", "\n" + "\n".join(rows) + "\n\n")
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = between(page, "phases:", "\n" + "\n".join(rows) + "\n\n")
+    return between(page, "packages:", "\n" + "\n".join(package_rows()) + "\n\n")
+
+
+def package_rows() -> Iterator[str]:
+    """What each package holds and may import, as the test of the architecture has it."""
+    held = runpy.run_path(str(ROOT / "tests" / "unit" / "test_architecture.py"))
+    yield "| package | what it holds | may import |"
+    yield "| --- | --- | --- |"
+    for room, below in held["ALLOWED"].items():
+        module = ROOT / "slurm_gpu_aware" / room / "__init__.py"
+        if module.exists():
+            text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or room
+            used = ", ".join(f"`{name}`" for name in sorted(below - held["SHARED"]))
+            yield f"| `{room}` | {text.splitlines()[0].replace('``', '`')} | {used or 'none'} |"
 
 
 def readme() -> str:
@@ -178,7 +193,7 @@ def readme() -> str:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"<!-- example:.*?```sh\n(.*?)```", page, re.DOTALL)
     shown = run_example(example)
-    return between("README.md", "output:", f"\n```text\n{shown}```\n\n")
+    return between(page, "output:", f"\n```text\n{shown}```\n\n")
 
 
 def run_example(commands: str) -> str:

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from cluster import Cluster
+from cluster import OUTRUN, Cluster
+
+pytestmark = OUTRUN
 
 
 @pytest.fixture

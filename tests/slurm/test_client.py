@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
+from cluster import OUTRUN, Cluster
+
+pytestmark = OUTRUN
 
 CONTRACT = Path(__file__).resolve().parents[1] / "contract"
 PYTHON = "/opt/slurm-gpu-aware/bin/python"

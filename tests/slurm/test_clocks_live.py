@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from cluster import NODES, Cluster
+from cluster import NODES, OUTRUN, Cluster
+
+pytestmark = OUTRUN
 
 WAIT = "sleep 4"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cluster import NODES, Cluster
+from cluster import NODES, OUTRUN, Cluster
+
+pytestmark = OUTRUN
 
 SHOW = (
     "echo cuda=$CUDA_VISIBLE_DEVICES; srun --gres=gpu:g3:1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES'"

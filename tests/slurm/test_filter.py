@@ -11,7 +11,6 @@ from cluster import GATE, Cluster
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 
-pytestmark = pytest.mark.flaky(reruns=0)  # a gate opened once is open
 CONF = "/etc/slurm/gpu_aware_conf.lua"
 SUBMITTED = "/var/spool/slurm-gpu-aware/submitted"
 SAME_AS_G3 = "xfUUwfUUxfUU"

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from cluster import GATE, Cluster
+from cluster import GATE, OUTRUN, Cluster
 from site_files import CONFIG, SLURM_CONF
 from test_limits import WAIT, fill, limit
 from test_survival import storm_without_mercy
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go, started
+
+pytestmark = OUTRUN
 
 __all__ = ["limit"]  # a fixture of test_limits
 

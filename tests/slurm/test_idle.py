@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 
-from cluster import Cluster
+from cluster import OUTRUN, Cluster
 from test_limits import quiet, slack
+
+pytestmark = OUTRUN
 
 IDLE_S = 60.0
 

@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from cluster import GATE, Cluster
+from cluster import GATE, OUTRUN, Cluster
 from test_way_of_a_job import GATE_LICENCE, decisions, events, let_go
+
+pytestmark = OUTRUN
 
 WAIT = "while [ ! -e go-$SLURM_JOB_ID ]; do sleep 0.2; done"
 LIMIT = "two_gpus"

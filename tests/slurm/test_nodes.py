@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster import NODES, Cluster, CommandFailed
+from cluster import NODES, OUTRUN, Cluster, CommandFailed
 from site_files import GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT, fill, is_parked, limit
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go
+
+pytestmark = OUTRUN
 
 __all__ = ["limit"]  # a fixture of test_limits
 

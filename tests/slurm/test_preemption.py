@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from cluster import Cluster
+from cluster import OUTRUN, Cluster
 from site_files import SLURM_CONF, restart
 from test_limits import WAIT, is_parked, sacctmgr
 
 # A wrong victim once is a failure, and never tried again. A missed deadline is, once.
-pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
+pytestmark = OUTRUN
 MARK = "# preemption, for a test"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cluster import Cluster
+from cluster import OUTRUN, Cluster
+
+pytestmark = OUTRUN
 
 REPLAY = """
 import json

@@ -19,7 +19,6 @@ from requests_run import await_gate, lanes, run_pass
 from requests_seen import Seen, seen_of
 from requests_table import expected_rows, judge, row_of, write_document
 
-pytestmark = pytest.mark.flaky(reruns=0)  # a request that differs once differs
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "internals" / "requests.md"
 WRITE = os.environ.get("GPU_AWARE_REQUESTS") == "write"
 ALL = WRITE or os.environ.get("GPU_AWARE_REQUESTS") == "all"

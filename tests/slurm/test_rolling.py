@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from cluster import ENDED, NODES, Cluster, LostJob
+from cluster import ENDED, NODES, OUTRUN, Cluster, LostJob
 from site_files import CONFIG, GRES_CONF, SLURM_CONF
 
 # A job lost once is a failure, and never tried again. A missed deadline is, once, and what else
 # fails where slurmctld hung by itself.
-pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
+pytestmark = OUTRUN
 STATE = "/var/lib/slurm-gpu-aware/rollout.json"
 PLAIN_GRES = """\
 # Four GPUs on every node

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cluster import Cluster
+from cluster import OUTRUN, Cluster
+
+pytestmark = OUTRUN
 
 
 def test_what_if_from_the_live_history(cluster: Cluster) -> None:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from cluster import Cluster
+from cluster import OUTRUN, Cluster
 from site_files import SLURM_CONF
 from test_limits import WAIT, is_parked
 from test_way_of_a_job import decisions, expect_kinds, let_go, started
+
+pytestmark = OUTRUN
 
 STORE = "/var/lib/slurm-gpu-aware/store.db"
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cluster import ENDED, GATE, Cluster, CommandFailed
+from cluster import ENDED, GATE, OUTRUN, Cluster, CommandFailed
 from test_way_of_a_job import decisions, expect_kinds, ledger_of, started
 
 # Of what is lost or runs twice an assertion tells: never tried again. A missed deadline is, once.
-pytestmark = pytest.mark.flaky(reruns=1, reruns_delay=5, only_rerun=["ClusterError"])
+pytestmark = OUTRUN
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
 STORM_SEED = int(os.environ.get("GPU_AWARE_STORM_SEED", "1"))
 GUARDED = r"""

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from cluster import ENDED, NODES, Cluster
+from cluster import ENDED, NODES, OUTRUN, Cluster
 from site_files import SLURM_CONF
+
+pytestmark = OUTRUN
 
 GATE_LICENCE = "gpuaware"
 SEEN = """
