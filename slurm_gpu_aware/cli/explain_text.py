@@ -1,4 +1,4 @@
-"""What ``gpu-aware explain`` says of a job, for people."""
+"""Texts of ``gpu-aware explain``: the state of a job, its placement, its events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import pairs, paragraph, table
-from slurm_gpu_aware.cli.values import MAX_ROWS, flat, rows, short
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.time_text import age, stamp
 
@@ -14,6 +13,11 @@ __all__ = ["explain_text", "place_text"]
 
 _UNSAID = (None, "", "None")
 """Reasons that tell nothing; the last is Slurm's."""
+_MAX_ROWS = 12
+_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
+"""``None`` is also Slurm's own word for no reason."""
+_EPOCH_S = 1e9
+"""Seconds under ``..._s`` beyond this (2001) are a time, no duration."""
 
 
 def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool = True) -> str:
@@ -27,7 +31,7 @@ def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool
 
 
 def explain_text(answer: Mapping[str, Any]) -> str:
-    """What ``explain`` prints of a job; ``answer``: what it prints as JSON, and ``away``."""
+    """The text about a job; ``answer``: its JSON, and ``away``."""
     job_id, state = answer["job_id"], answer["state"]
     over = state in OPEN_DECISION and answer["slurm"] is not None and answer["slurm"]["ended"]
     blocks = [f"Job {job_id}: {'ended' if over else state}"]
@@ -62,13 +66,13 @@ def explain_text(answer: Mapping[str, Any]) -> str:
         if len(decisions) > 1:
             blocks.append(_earlier_text(decisions[:-1]))
     if answer["events"]:
-        happened = [(stamp(e["at"]), e["kind"], flat(e["detail"])) for e in answer["events"]]
+        happened = [(stamp(e["at"]), e["kind"], _flat(e["detail"])) for e in answer["events"]]
         blocks.append("What happened\n" + table(["time", "event", "detail"], happened))
     return "\n\n".join(blocks)
 
 
 def _tasks_text(tasks: Sequence[str]) -> str:
-    shown = ", ".join(tasks[:MAX_ROWS]) + (", ..." if len(tasks) > MAX_ROWS else "")
+    shown = ", ".join(tasks[:_MAX_ROWS]) + (", ..." if len(tasks) > _MAX_ROWS else "")
     return paragraph(f"A job array; each task was placed by itself: {shown}. Explain one of them.")
 
 
@@ -169,7 +173,7 @@ def _parked_text(answer: Mapping[str, Any]) -> str:
 def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
     return [
         ("user", d["user"]),
-        ("asked", flat(d["asked"])),
+        ("asked", _flat(d["asked"])),
         ("submitted", stamp(d["submitted_at"])),
     ]
 
@@ -197,9 +201,9 @@ def _decision_text(d: Mapping[str, Any]) -> str:
     for name, value in why.items():
         title = name.replace("_", " ")
         if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
-            blocks.append(f"{title.capitalize()}\n{rows(value)}")
+            blocks.append(f"{title.capitalize()}\n{_rows(value)}")
         else:
-            entries.append((title, short(value)))
+            entries.append((title, _short(value)))
     return "\n\n".join([pairs(entries), *blocks])
 
 
@@ -222,3 +226,42 @@ def _earlier_text(decisions: Sequence[Mapping[str, Any]]) -> str:
     ]
     headers = ["time", "place", "slowdown", "became"]
     return "Earlier placements\n" + table(headers, past, right=["slowdown"])
+
+
+def _flat(detail: Mapping[str, Any]) -> str:
+    """``key=value`` pairs on one line; what is not set is left out, times are shown as such."""
+    return ", ".join(_pair(k, v) for k, v in detail.items() if v not in _UNSET)
+
+
+def _pair(key: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and value > _EPOCH_S and key.endswith("_s"):
+        return f"{key.removesuffix('_s')}={stamp(float(value))}"
+    return f"{key}={_short(value)}"
+
+
+def _rows(records: Sequence[Mapping[str, Any]]) -> str:
+    """A table of equal records; keys become columns, long lists are cut."""
+    headers: list[str] = []
+    for record in records:
+        headers += [k for k in record if k not in headers]
+    right = [h for h in headers if all(isinstance(r.get(h), int | float | None) for r in records)]
+    cells = [[_short(r.get(h)) for h in headers] for r in records[:_MAX_ROWS]]
+    text = table(headers, cells, right=right)
+    more = len(records) - _MAX_ROWS
+    return text + (f"\n... and {more} more, with --json" if more > 0 else "")
+
+
+def _short(value: Any) -> str:
+    """One value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return " ".join(
+            "[" + _short(v) + "]" if isinstance(v, list | tuple) else _short(v) for v in value
+        )
+    if isinstance(value, Mapping):
+        return _flat(value)
+    return "" if value is None else str(value)

@@ -8,9 +8,8 @@
     The cluster in two views, the planner's and the true one; scores drawn from measured times.
 ``settings``
     Policy, order of the queue, rounds, and what slows jobs.
-``engine``; ``active``, ``clock``, ``cluster_state``, ``background_jobs``, ``rounds``; ``physics``,
-``postponing``
-    The run; its jobs, events, GPUs and rounds; the pace of a job, and when a postponed one is due.
+``engine``; ``active``, ``clock``, ``cluster_state``, ``background_jobs``, ``rounds``; ``physics``
+    The run; its jobs, events, GPUs and rounds; the pace of a job.
 ``result``, ``files``, ``report``, ``pictures``
     Numbers of a run, folders of results, and the page that shows them.
 ``parallel``, ``replay``

@@ -21,7 +21,7 @@ above all where jobs may move and every one is planned again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,6 @@ from slurm_gpu_aware.simulator.background_jobs import BackgroundJobs
 from slurm_gpu_aware.simulator.clock import EventClock
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.physics import Physics
-from slurm_gpu_aware.simulator.postponing import next_due
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -210,8 +209,26 @@ class Simulator:
         self.used.append((self.clock.now, self.state.used))
         if self.policy.may_postpone:
             waiting = [a.request for a in due.queue if a.placed is None]
-            view = self.state.view(None, with_holders=self.profiled)
-            self.clock.due_s = next_due(waiting, self.policy, view, self.clock.now)
+            self.clock.due_s = self._next_due(waiting)
+
+    def _next_due(self, requests: Iterable[Request]) -> float | None:
+        """Next time at which the policy is content with the best set that is free for one of these
+        postponed requests; None if there is none.
+
+        Live the next round comes after seconds anyway. A virtual clock that only knows arrivals
+        and ends would never look again.
+        """
+        view = self.state.view(None, with_holders=self.profiled)
+        waits: dict[object, float | None] = {}
+        times = []
+        for request in requests:
+            shape = shape_of(request)
+            if shape not in waits:
+                waits[shape] = self.policy.due_after_s(request, view)
+            wait = waits[shape]
+            if wait is not None and request.submit_s + wait > self.clock.now:
+                times.append(request.submit_s + wait)
+        return min(times, default=None)
 
     def _apply(self, due: Round) -> None:
         by_id = {a.job.job_id: a for a in due.queue}

@@ -21,23 +21,10 @@ from slurm_gpu_aware.text_file import parse_json
 __all__ = ["BAD_ROW", "SACCT_FIELDS", "SacctRow", "live_history", "sacct_command", "sacct_rows"]
 
 SACCT_FIELDS = (
-    "JobID",
-    "User",
-    "Partition",
-    "Submit",
-    "Eligible",
-    "Start",
-    "ElapsedRaw",
-    "TimelimitRaw",
-    "State",
-    "AllocTRES",
-    "ReqTRES",
-    "NNodes",
-    "NodeList",
-    "Priority",
-    "Comment",
+    *("JobID", "User", "Partition", "Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw"),
+    *("State", "AllocTRES", "ReqTRES", "NNodes", "NodeList", "Priority", "Comment"),
 )
-"""What to ask sacct for. Comment stands last: it is the users' text and may contain the bar."""
+"""Columns to ask for. Comment stands last: it is the users' text and may contain the bar."""
 
 BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, SourceError)
 """What a property of a row raises where the row is damaged."""

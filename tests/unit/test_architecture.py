@@ -1,6 +1,7 @@
 """A room uses only rooms below it, and the core knows no Slurm, no database and no clock."""
 
 import ast
+import re
 from pathlib import Path
 
 import slurm_gpu_aware
@@ -36,7 +37,7 @@ ALLOWED = {
     "store": MODEL | {"config"},
     "selector": CORE_BELOW
     | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
-    "simulator": CORE_BELOW | {"config", "slurm", "planning", "placement", "sizing", "store"},
+    "simulator": CORE_BELOW | {"slurm", "planning", "placement", "store"},
     "clocks": SHARED | {"slurm"},
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }
@@ -153,3 +154,9 @@ def test_every_room_is_listed():
     rooms = {p.stem if p.is_file() else p.name for p in ROOT.iterdir()}
     rooms -= {"__init__", "__pycache__", "cli", "py"}
     assert {r for r in rooms if not r.startswith(".") and r != "py.typed"} <= set(ALLOWED)
+
+
+def test_the_simulator_takes_from_slurm_only_its_accounts():
+    texts = [path.read_text() for path in modules("simulator")]
+    used = {name for text in texts for name in re.findall(r"slurm_gpu_aware\.slurm\.(\w+)", text)}
+    assert used == {"sacct"}
