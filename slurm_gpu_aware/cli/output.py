@@ -84,12 +84,12 @@ def table(
         ]
         return "  ".join(parts).rstrip()
 
-    out = [line(headers), line(["-" * w for w in widths])]
-    for row in cells:
-        pieces = textwrap.wrap(row[-1], widths[-1], break_on_hyphens=False) or [""]
-        out.append(line([*row[:-1], pieces[0]]))
-        out.extend(line([""] * (len(row) - 1) + [piece]) for piece in pieces[1:])
-    return "\n".join(out)
+    def lines(row: Sequence[str]) -> list[str]:
+        first, *more = textwrap.wrap(row[-1], widths[-1], break_on_hyphens=False) or [""]
+        return [line([*row[:-1], first]), *(line([*[""] * (len(row) - 1), m]) for m in more)]
+
+    out = [*lines(headers), line(["-" * w for w in widths])]
+    return "\n".join([*out, *(text for row in cells for text in lines(row))])
 
 
 def pairs(entries: Mapping[str, object] | Sequence[tuple[str, object]]) -> str:

@@ -158,7 +158,8 @@ def table_text(output: dict[str, Any]) -> str:
         values = [_cell(key, run[key]) for key in _COLUMNS]
         against = "" if ratio is None else f"{100 * (ratio - 1):+.1f}%"
         rows.append((run["policy"], run["jobs"], *values, against))
-    head = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
+    what = f"{output['trace']} on {output['cluster']}; variability: {output['site']['variability']}"
+    head = paragraph(what)
     if any(run["jobs"] != common for run in output["runs"]):
         head += f"\ntimes are those of the {counted(common, 'job')} that ended in every run"
     return f"{head}\n\n{table(headers, rows, right=headers[1:])}{below}"
