@@ -187,6 +187,7 @@ class Simulator:
         for active in self.clock.ended():
             self.state.leave(active)
             active.end_s = self.clock.now
+            active.last = active.holder = None  # a long trace has many accounts
             ended += 1
         if ended:
             self.changed, self.rounds.blocked = True, None
