@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -114,30 +115,30 @@ class Timeline:
 
     def __init__(self, jobs: Sequence[RunningJob], now: float) -> None:
         self._gpus = _Ends(
-            (
+            [
                 (node, slot, 1, job.end_s)
                 for job in jobs
                 for node, slots in job.gpus
                 for slot in slots
-            ),
+            ],
             now,
         )
         self._shares = _Ends(
-            (
+            [
                 (node, job.cpus.get(node, 0), job.memory_mb.get(node, 0), job.end_s)
                 for job in jobs
                 for node in {*job.cpus, *job.memory_mb}
-            ),
+            ],
             now,
         )
         self._sockets = _Ends(
-            (
+            [
                 (node, socket, count, job.end_s)
                 for job in jobs
                 for node, cpus in job.socket_cpus.items()
                 for socket, count in enumerate(cpus)
                 if count
-            ),
+            ],
             now,
         )
         ends = {max(job.end_s, now) for job in jobs}
@@ -165,8 +166,9 @@ class Timeline:
 class _Ends:
     """Rows of three whole numbers, each with the time at which it ends."""
 
-    def __init__(self, rows: Iterable[tuple[int, int, int, float]], now: float) -> None:
-        table = np.array([*rows], dtype=np.float64).reshape(-1, 4)
+    def __init__(self, rows: Sequence[tuple[int, int, int, float]], now: float) -> None:
+        flat = itertools.chain.from_iterable(rows)
+        table = np.fromiter(flat, dtype=np.float64, count=4 * len(rows)).reshape(-1, 4)
         self._numbers: IntArray = table[:, :3].astype(np.int64)
         self._end = np.maximum(table[:, 3], now)
 
