@@ -8,10 +8,7 @@ import signal
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["INTERRUPTED", "gpu_aware", "gpu_aware_profile"]
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+__all__ = ["gpu_aware", "gpu_aware_profile"]
 
 
 def gpu_aware() -> NoReturn:

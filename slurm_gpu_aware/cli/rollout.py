@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from slurm_gpu_aware.cli.entry import INTERRUPTED
+from slurm_gpu_aware.cli import INTERRUPTED
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
@@ -24,7 +24,7 @@ from slurm_gpu_aware.deploy.rollout_state import StateFile, Summary
 from slurm_gpu_aware.deploy.rollout_waits import Waits
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.instance_lock import hold_lock
-from slurm_gpu_aware.slurm.client import open_client
+from slurm_gpu_aware.slurm.connect import open_client
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
 __all__ = ["FAILED", "SKIPPED", "run_rollout"]

@@ -24,7 +24,6 @@ __all__ = [
     "JobUpdate",
     "NewReservation",
     "SlurmClient",
-    "open_client",
 ]
 
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
@@ -180,13 +179,3 @@ class SlurmClient(Protocol):
 
     def resume_node(self, name: str) -> None:
         """The node takes jobs again."""
-
-
-def open_client(timeout_s: float) -> SlurmClient:
-    """The client of the Slurm that this host belongs to; ``timeout_s`` bounds each call.
-
-    Raises SourceError that says what is missing.
-    """
-    from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
-
-    return LibslurmClient(timeout_s)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
+from slurm_gpu_aware.store import MIGRATION_SET
 from slurm_gpu_aware.store.ownership import make_file
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
 SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger", "m003_snapshots", "m004_level_times")
 """Names of all migrations, in order; never renamed, only appended to."""
 
-MIGRATION_SET = "slurm-gpu-aware"
 BUSY_TIMEOUT_S = 15.0
 """How long a writer waits for another one; every transaction of ours is far shorter."""
 

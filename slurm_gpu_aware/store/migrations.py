@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
-from slurm_gpu_aware.store.database import MIGRATION_SET
+from slurm_gpu_aware.store import MIGRATION_SET
 
 __all__ = ["migrations"]
 

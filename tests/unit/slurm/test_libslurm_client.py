@@ -15,7 +15,8 @@ from memory_slurm import job_record, node_record
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm, libslurm_client
-from slurm_gpu_aware.slurm.client import JobUpdate, open_client
+from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.connect import open_client
 from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient, _named
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind

@@ -17,7 +17,7 @@ from store_samples import decision, report
 
 from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.store import database, migrations
+from slurm_gpu_aware.store import MIGRATION_SET, database, migrations
 from slurm_gpu_aware.store.database import (
     SCHEMA,
     check_integrity,
@@ -82,7 +82,7 @@ def test_a_failing_step_leaves_the_schema_as_it_was(
     path = tmp_path / "store.db"
     open_store(path).close()
     before = schema_of(path)
-    steps = sqlite_utils.Migrations(database.MIGRATION_SET)
+    steps = sqlite_utils.Migrations(MIGRATION_SET)
     steps._migrations = list(migrations.migrations._migrations)
 
     @steps()
