@@ -8,6 +8,8 @@ import signal
 from types import FrameType
 from typing import NoReturn
 
+from slurm_gpu_aware.cli import INTERRUPTED
+
 __all__ = ["gpu_aware", "gpu_aware_profile"]
 
 
