@@ -18,7 +18,7 @@ from slurm_gpu_aware.gate.holding_pool import (
     LICENCE,
     create_pool,
     holding_pools,
-    left_fields,
+    leave_pool_fields,
     lost_reservation,
 )
 from slurm_gpu_aware.gate.release import begin_fields
@@ -228,7 +228,9 @@ class HoldingPool:
         self._taken = {i: at for i, at in self._taken.items() if now - at < 2 * _LOOKED_S}
         self._taken |= {job.id: now for job in jobs}
         begun = self._clock()
-        self._send([JobUpdate(j.id, left_fields(j.job) + begin_fields(j, begun)) for j in jobs])
+        self._send(
+            [JobUpdate(j.id, leave_pool_fields(j.job) + begin_fields(j, begun)) for j in jobs]
+        )
 
     def free(self, jobs: Iterable[SlurmJob], split: Set[int]) -> None:
         """Take from any holding pool who must not lie there, and nobody would take from there.
@@ -241,7 +243,7 @@ class HoldingPool:
             if job.holding_pool is None:
                 continue
             try:
-                updates += [JobUpdate(i, left_fields(job)) for i in update_ids(job, split)]
+                updates += [JobUpdate(i, leave_pool_fields(job)) for i in update_ids(job, split)]
                 log.info("job %s is taken from the holding pool", job.id)
             except ValueError as exc:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.holding_pool import left_fields
+from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.job_marker import marked
 from slurm_gpu_aware.gate.release import extra_with_clock, open_fields, read_jobs, release
 from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences, placed_fields
@@ -165,7 +165,7 @@ class Placer:
 
     def _fields(self, gated: GatedJob, binding: Binding, now: float) -> Fields:
         job, original = gated.job, gated.original
-        fields = placed_fields(original, binding) + left_fields(job)
+        fields = placed_fields(original, binding) + leave_pool_fields(job)
         if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
             fields += (("TresFreq", original.tres_freq or ""),)
         extra = extra_with_clock(job.extra, binding.clock_mhz, binding.slots)
