@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.slurm.fabric import BLOCK
 from slurm_gpu_aware.slurm.records import SlurmPartition
 
-__all__ = ["groups_of", "most_together", "together"]
+__all__ = ["groups_of", "most_in_one_group", "required_groups"]
 
 
 def groups_of(partition: SlurmPartition, context: AdmissionContext) -> NodeGroups | None:
@@ -20,17 +20,21 @@ def groups_of(partition: SlurmPartition, context: AdmissionContext) -> NodeGroup
     return None if _own_topology(partition, context) else context.groups
 
 
-def most_together(nodes: BoolArray, groups: NodeGroups | None, required: Sequence[int] = ()) -> int:
+def most_in_one_group(
+    nodes: BoolArray, groups: NodeGroups | None, required: Sequence[int] = ()
+) -> int:
     """How many of these nodes one job can have, together with the ``required`` ones."""
     if groups is None:
         return int(nodes.sum())
     inside = groups.of >= 0
     if required:
-        inside &= groups.of == groups.of[required[0]]  # `together` sees to it that all are in one
+        inside &= (
+            groups.of == groups.of[required[0]]
+        )  # `required_groups` sees to it that all are in one
     return int(np.bincount(groups.of[nodes & inside]).max(initial=0))
 
 
-def together(
+def required_groups(
     request: Request,
     asked: tuple[int, int | None] | None,
     partition: SlurmPartition,

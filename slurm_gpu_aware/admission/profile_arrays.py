@@ -17,11 +17,11 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.profile import Link, Profile
 
-__all__ = ["Measured", "measured"]
+__all__ = ["ProfileArrays", "profile_arrays"]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class ProfileArrays:
     """Of N nodes with at most W slots."""
 
     scores: Mapping[str, FloatArray]
@@ -35,15 +35,15 @@ class Measured:
 
 
 _Key = tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]
-_last: tuple[Profile | None, _Key, Measured] | None = None
+_last: tuple[Profile | None, _Key, ProfileArrays] | None = None
 
 
-def measured(
+def profile_arrays(
     profile: Profile | None,
     nodes: Sequence[str],
     slots: Sequence[int],
     classes: Sequence[str],
-) -> Measured:
+) -> ProfileArrays:
     """Lay a profile out. ``slots``: largest GPU index of each node, plus one."""
     global _last
     key = (tuple(nodes), tuple(slots), tuple(classes))
@@ -52,7 +52,7 @@ def measured(
         return last[2]
     width = max(slots, default=0)
     scores = {name: np.ones((len(nodes), width)) for name in classes}
-    found = Measured(scores)
+    found = ProfileArrays(scores)
     if profile is not None:
         places = {name: i for i, name in enumerate(nodes)}
         _fill(scores, profile, places, width)
@@ -61,7 +61,7 @@ def measured(
         for (name, slot), record in profile.gpus.items():
             if name in places and slot < width and record.numa is not None:
                 numa[places[name], slot] = record.numa
-        found = Measured(scores, models, _graphs(profile, nodes, slots), numa)
+        found = ProfileArrays(scores, models, _graphs(profile, nodes, slots), numa)
     _last = (profile, key, found)
     return found
 

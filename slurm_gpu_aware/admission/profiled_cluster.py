@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slurm_gpu_aware.admission.profile_arrays import measured
+from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
@@ -31,7 +31,7 @@ def profiled_cluster(
     exists = np.zeros((len(names), max(widths)), dtype=np.bool_)
     for row, name in enumerate(names):
         exists[row, slots_of[name]] = True
-    arrays = measured(profile, names, widths, tuple(profile.scores))
+    arrays = profile_arrays(profile, names, widths, tuple(profile.scores))
     models = [{profile.gpus[name, slot].model for slot in slots_of[name]} for name in names]
     return Cluster.build(
         names,

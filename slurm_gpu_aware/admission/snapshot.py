@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.profile_arrays import measured
+from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -138,7 +138,7 @@ def build_cluster(
     of = site.applications.get
     running = [replace(job, application=of(job.app_class or "")) for job in running]
     cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
-    told = measured(site.profile, names, widths, site.classes)
+    told = profile_arrays(site.profile, names, widths, site.classes)
     levels = build_levels(
         site.penalties,
         names,

@@ -17,7 +17,7 @@ from slurm_gpu_aware.admission.eligible import (
 )
 from slurm_gpu_aware.admission.features import understood
 from slurm_gpu_aware.admission.fitting import fits, fits_idle, needs_both_kinds
-from slurm_gpu_aware.admission.node_groups import groups_of, most_together, together
+from slurm_gpu_aware.admission.node_groups import groups_of, most_in_one_group, required_groups
 from slurm_gpu_aware.admission.per_gpu import check_default_cpus, default_cpus, per_gpu_of
 from slurm_gpu_aware.admission.socket_binding import bind, check_binding, is_bound
 from slurm_gpu_aware.bounds import MAX_GPUS
@@ -80,8 +80,8 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
         raise CannotPlanError("heterogeneous jobs are left to Slurm", leave=True)
     if not understood(original.features):
         raise CannotPlanError("its constraint is left to Slurm", leave=True)
-    if job.unchecked:
-        raise CannotPlanError(f"{job.unchecked[0]} is left to Slurm", leave=True)
+    if job.unsupported:
+        raise CannotPlanError(f"{job.unsupported[0]} is left to Slurm", leave=True)
     if form.kind != "task" and form.item.others:
         raise CannotPlanError("other GRES than GPUs are left to Slurm", leave=True)
     found: list[Request] = []
@@ -159,7 +159,7 @@ def _in_partition(
         preempting_priority=float(job.priority),
     )
     asked = original.nodes if form.kind == "node" else None
-    if (kept := together(request, asked, partition, context)) is not None:
+    if (kept := required_groups(request, asked, partition, context)) is not None:
         request = replace(request, node_groups=kept)
     return bind(request, original, form) if is_bound(job, context.slurm) else request
 
@@ -319,7 +319,7 @@ def _size(
     count = form.item.count
     if form.kind == "node":
         ready = eligible & (cluster.free.sum(axis=1) >= count)
-        nodes = _most_nodes(least, original.nodes, most_together(ready, groups, required))
+        nodes = _most_nodes(least, original.nodes, most_in_one_group(ready, groups, required))
         return count * nodes, count, nodes, nodes
     if form.kind == "job":
         return count, None, least, most
