@@ -1,4 +1,4 @@
-"""The profiled nodes as an idle cluster, without a question to Slurm about its jobs."""
+"""Idle cluster of the profiled nodes, without Slurm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def profiled_cluster(
             graphs=arrays.graphs,
             network=network,
         ),
-        model=tuple(found.pop() if len(found) == 1 else None for found in models),
+        model=tuple(names.pop() if len(names) == 1 else None for names in models),
         graphs=arrays.graphs,
     )
 

@@ -34,7 +34,7 @@ _SLICE = re.compile(
 
 @dataclass(frozen=True)
 class GresItem:
-    """An entry of a GRES line: GPUs of one type, or a GRES that shares them (``mps``, ``shard``)."""
+    """GPUs of one type, or a GRES that shares GPUs (``mps``, ``shard``)."""
 
     name: str
     kind: str | None
