@@ -1,7 +1,7 @@
-"""Bounds of numbers that come from outside, and how a text from outside is quoted.
+"""Bounds of numbers from outside, and quotation of texts from outside.
 
-They are far above what any site has and far below what exhausts memory or a double's precision:
-a value beyond one is a typing error, a wrong unit, or an attack.
+The bounds are far above what any site has and far below what exhausts memory or a double's
+precision. A value beyond one is a typing error, a wrong unit, or an attack.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = [
 ]
 
 MAX_GPUS = 99_999
-"""GPUs of one job; as many as ``gpus=`` of a comment can say."""
+"""GPUs of one job, the largest number that ``gpus=`` of a comment takes."""
 MAX_GPUS_PER_NODE = 64
 """A set of a node's GPUs is a mask in one machine word."""
 MAX_NODES = 65_536
 MAX_TIME_S = 1e10
 """Points in time and durations: 300 years, so that Unix seconds fit and milliseconds do not."""
 MIN_RUN_S = 1e-3
-"""Run time of a job in a trace; a shorter one vanishes beside ``MAX_TIME_S``."""
+"""Run time of a job in a trace; a shorter one is lost in rounding beside ``MAX_TIME_S``."""
 MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12
 """A measured time: 1 ns to 30 years."""
 MAX_PENALTY = 1e6
@@ -40,14 +40,14 @@ _SHOWN = 60
 
 
 def check_time_ms(value_ms: float) -> float:
-    """Return a measured time in ms, or raise ValueError if it cannot be one."""
-    if not MIN_TIME_MS <= value_ms <= MAX_TIME_MS:  # nor is NaN
+    """Return a measured time in ms; raise ValueError if it is out of bounds."""
+    if not MIN_TIME_MS <= value_ms <= MAX_TIME_MS:  # refuses NaN, too
         bounds = f"{MIN_TIME_MS:g} to {MAX_TIME_MS:g} ms"
         raise ValueError(f"value_ms must be a time of {bounds}, not {value_ms!r}")
     return value_ms
 
 
 def quoted(value: object) -> str:
-    """``repr`` of a value for a sentence, cut if it is long."""
+    """``repr`` of a value, cut if it is long."""
     text = repr(value[: _SHOWN + 1]) if isinstance(value, str) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

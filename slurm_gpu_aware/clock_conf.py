@@ -1,4 +1,4 @@
-"""clock.conf: lines ``key = /path``. Standard library only, for the hooks of `clocks`."""
+"""Reader of clock.conf: lines ``key = /path``. Standard library only, for the hooks of `clocks`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ __all__ = ["ClockConfig", "read_clock_conf"]
 
 CONFIG = "/etc/slurm-gpu-aware/clock.conf"
 _KEYS = ("spool", "locks", "command")
-"""``command``, where the hooks find this program, is read by them alone."""
+"""``command``, the path of this program, is read by the hooks only."""
 
 
 class ClockConfig:
-    """Where the hooks keep what."""
+    """Folders of the hooks."""
 
     def __init__(self) -> None:
         self.spool = "/var/spool/slurm-gpu-aware/clocks"
-        """Folder of the records, one file NODE.jsonl per node. May be on a shared file system."""
+        """Folder of the records, one file NODE.jsonl per node; may be on a shared file system."""
         self.locks = "/var/lib/slurm-gpu-aware/clock-locks"
-        """Folder of the notes; local to the node, and kept over a restart."""
+        """Folder of the notes; local to the node, kept across restarts."""
 
 
 def read_clock_conf(file: str | None = None) -> tuple[ClockConfig, str | None]:
-    """Return (configuration, complaint): a wrong line costs its own setting, never the job.
+    """Return (configuration, complaint). A wrong line is skipped, so that no job fails by it.
 
     ``$GPU_AWARE_CLOCK_CONFIG`` names another file, ``$GPU_AWARE_CLOCK_SPOOL`` another spool.
     """

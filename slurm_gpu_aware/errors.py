@@ -1,4 +1,4 @@
-"""Errors that callers distinguish. Bad arguments inside the code stay ``ValueError``."""
+"""Errors that callers distinguish. A bad argument inside the code stays ``ValueError``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ __all__ = [
 
 
 class AwareError(Exception):
-    """Base of all errors with a sentence for a person.
-
-    ``str()`` joins the chain of causes, so that one printed line says what failed and why.
-    """
+    """Base of all errors whose message is for a person; ``str()`` joins the chain of causes."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -31,7 +28,7 @@ class AwareError(Exception):
 
 
 class ConfigError(AwareError):
-    """The configuration is wrong; names file, key and reason. Stops the start."""
+    """The configuration is wrong; the message names file, key and reason."""
 
 
 class PolicyError(AwareError):
@@ -39,27 +36,27 @@ class PolicyError(AwareError):
 
 
 class RequestError(AwareError):
-    """A user's request is wrong; the message is the sentence that the user reads."""
+    """A user's request is wrong; the user reads the message."""
 
 
 class SourceError(AwareError):
-    """A call to the outside (a Slurm command, NVML) failed, timed out or answered nonsense."""
+    """A file or a call to the outside (Slurm, NVML) failed, timed out or gave an invalid answer."""
 
 
 class StoppedError(SourceError):
-    """A person gave up waiting for an answer from outside."""
+    """The user stopped a call to the outside."""
 
 
 class StoreError(AwareError):
-    """The SQLite store is damaged, newer than we are, or cannot be opened."""
+    """The SQLite store is damaged, of a newer version, or cannot be opened."""
 
 
 class StoreBusyError(StoreError):
-    """Another process is writing to the store; the same call may succeed in a moment."""
+    """Another process writes to the store; the same call can succeed a moment later."""
 
 
 def not_installed(library: str, extra: str) -> str:
-    """What to do where a library of an extra is missing: as the README installs, into here."""
+    """Message that a library is missing, with the command that installs its extra."""
     return (
         f"{library} is not installed; in the folder of the sources:"
         f" {sys.prefix}/bin/pip install '.[{extra}]'"

@@ -1,8 +1,8 @@
 """Rules that the Lua filter and Python share.
 
-``docs/generate.py`` writes all constants to ``etc/lua/gpu_aware_rules.lua`` (`deploy.lua_files`).
-A pattern means the same as a Python regular expression and as a Lua pattern; both sides add the
-ends.
+``docs/generate.py`` writes the constants to ``etc/lua/gpu_aware_rules.lua`` (`deploy.lua_files`).
+A pattern is a Python regular expression and a Lua pattern of the same meaning; both sides add the
+anchors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FEATURE = "[a-z0-9][a-z0-9_.-]*"
 """GPU models, in lower case."""
 MAX_NAME = 64
 
-# What belongs to us in Slurm.
+# Names of ours in Slurm.
 LICENCE = "gpuaware"
 RESERVATION = "gpuaware_gate"
 """Default names of the gate's licence and reservation."""
 HOLDING_POOL = "gpuaware_pool"
-"""Licence of the reservations in which parked jobs wait; their names begin with it."""
+"""Licence of the reservations in which parked jobs wait, and the start of their names."""
 EXTRA_CLOCK = "freq="
-"""How the entry of Extra begins that sets a job's clock."""
+"""Start of the entry of Extra that sets a job's clock."""
 
 # --comment=class=A,bw=high (docs/comment.md)
 COMMENT_KEYS = ("class", "bw", "pattern", "gpus", "freq", "model", "place")
@@ -58,10 +58,10 @@ SENTENCES = {
 
 # The AdminComment of a parked job: gpuaware/1;tn=gres/gpu:2;nn=2-2
 RECORD = "gpuaware/"
-"""How each of ours begins, of whatever version."""
+"""Start of a record of any version."""
 RECORD_VERSION = f"{RECORD}1;"
 MAX_RECORD = 960
-"""Bytes that the filter writes: the selector adds its mark."""
+"""Bytes that the filter may write; the rest is for the job marker."""
 RECORD_SAFE = "A-Za-z0-9_.:/=,+*@-"
 """Characters of a value that are not percent-encoded."""
 RECORD_KEYS = (
@@ -92,7 +92,7 @@ RECORD_KEYS = (
 )
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
 
-# What is left to Slurm.
+# Unsupported options: such a job is left to Slurm.
 UNSUPPORTED_BOUNDS = (
     ("contiguous", "--contiguous", 16),
     ("req_switch", "--switches", 32),
@@ -106,8 +106,8 @@ UNSUPPORTED_BOUNDS = (
     ("batch_features", "--batch", 0),
     ("burst_buffer", "--bb", 0),
 )
-"""(field, option that bounds a job's nodes in a way that the planner does not check, its bits or 0
-for a text)."""
+"""(field, option, bits or 0 for a text) of bounds on a job's nodes that the planner does not
+check."""
 
 
 def in_holding_pool(reservation: str | None) -> bool:

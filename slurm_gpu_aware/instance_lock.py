@@ -1,4 +1,4 @@
-"""Locks that let one instance of a program run at a time: selector, rollout."""
+"""Instance locks: one selector or rollout runs at a time."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ SELECTOR_LOCK = "selectd.lock"
 
 @contextlib.contextmanager
 def hold_selector_lock(store: Path) -> Iterator[None]:
-    """Hold the lock that only one selector can have, beside its store. Raises SourceError."""
+    """Hold the selector's lock, beside its store. Raises SourceError."""
     path = store.parent / SELECTOR_LOCK
-    # Root ('release --all') must not make a lock that the selector, as SlurmUser, cannot open.
+    # Root ('release --all') must not make a lock that SlurmUser cannot open.
     with hold_lock(path, "selector", of_folder=True):
         yield
 
 
 @contextlib.contextmanager
 def hold_lock(path: Path, what: str, *, of_folder: bool = False) -> Iterator[None]:
-    """Hold a lock that ends with the process, and note the process in its file.
+    """Hold a lock that ends with the process, and write the process id to its file.
 
     Parameters
     ----------
-    path : the lock file; it is made, with its folder, where it is missing.
-    what : the program that the lock is for, for the message.
-    of_folder : the file belongs to the folder's owner also if root makes it.
+    path : the lock file; made, with its folder, if missing.
+    what : the program, for the message.
+    of_folder : the file belongs to the folder's owner even if root makes it.
 
-    Raises SourceError if another process holds it or the file cannot be opened.
+    Raises SourceError if another process holds the lock or the file cannot be opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

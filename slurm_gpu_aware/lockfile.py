@@ -1,6 +1,6 @@
-"""Lock files that only their owner can open, because a user who can open one can hold its lock.
+"""Lock files that only their owner can open: a user who can open one can hold its lock.
 
-Standard library only, and little of it: the clock hooks import this (`clocks`).
+Standard library only, for the hooks of `clocks`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["open_lock"]
 def open_lock(path: str, owner: int | None = None, dir_fd: int | None = None) -> int:
     """Open a lock file, or make it; return the file descriptor.
 
-    Its mode becomes 0600 and its owner ``owner`` (a user id; None: the effective one), also if it
-    was there before. Another owner than oneself needs root.
+    The file gets mode 0600 and ``owner`` (a user id; None: the effective one), even if it exists
+    already. Another owner than the process needs root.
 
-    Raises OSError, also for a link and for a file that has other names.
+    Raises OSError, also for a link and for a file with several names.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(path, flags, 0o600, dir_fd=dir_fd)

@@ -5,9 +5,9 @@ from __future__ import annotations
 __all__ = ["INDEX_TYPES", "NODE_NAME", "index_type", "is_name", "is_node_name", "slot_of"]
 
 NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
-"""Pattern of what may be handed to a command as the name of a node."""
+"""Pattern of a node name that may be passed to a command."""
 INDEX_TYPES = 1024
-"""``g0`` to ``g1023`` are GRES types of GPU indices; more GPUs than any node has."""
+"""``g0`` to ``g1023`` are the GRES types of GPU indices."""
 
 _LONGEST_NODE = 255
 _LONGEST_NAME = 32
@@ -16,13 +16,13 @@ _NAME_MARKS = str.maketrans("", "", "_-")
 
 
 def is_node_name(text: str) -> bool:
-    """Whether a text has the pattern `NODE_NAME`; without regular expressions, for the hooks."""
+    """Whether a text matches `NODE_NAME`; without regular expressions, for the hooks."""
     plain = text.translate(_NODE_MARKS)
     return len(text) <= _LONGEST_NODE and text[:1].isalnum() and plain.isascii() and plain.isalnum()
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be a class, licence or reservation: ``filter_rules.NAME``, not long."""
+    """Whether a text can name a class, licence or reservation: a short ``filter_rules.NAME``."""
     plain = text.translate(_NAME_MARKS)
     return len(text) <= _LONGEST_NAME and text[:1].isalpha() and plain.isascii() and plain.isalnum()
 

@@ -1,7 +1,6 @@
-"""Text, tables (CSV) and JSON from files of people and other programs.
+"""Readers of text, CSV tables and JSON from people and other programs.
 
-Traces, histories, timings, profiles and counters are all read through this module. Each fault is a
-SourceError of one sentence; a bad row of a table is a `BadRow` with its line.
+Each fault is a SourceError of one sentence; a bad row of a table is a `BadRow` with its line.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 MAX_BYTES = 1 << 30
-"""Of a file, also after decompression."""
+"""Size limit of a file, before and after decompression."""
 
 T = TypeVar("T")
 
@@ -47,14 +46,13 @@ _COMPRESSED = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PK\x03\x04": "zip",
 }
-"""How files begin that are not decompressed here."""
+"""First bytes of formats that are not decompressed here."""
 
 
 def read_text(source: Path | str | BinaryIO, *, errors: str = "strict") -> str:
-    """The text of a file or an open binary stream, UTF-8 with or without a byte order mark.
+    """The text of a file or a binary stream: UTF-8, with or without a byte order mark, or gzip.
 
-    A gzip file is decompressed. ``errors``: ``strict``, or ``replace`` for files in which users'
-    own texts may be anything.
+    ``errors``: ``strict``, or ``replace`` for files that contain texts of users in any encoding.
 
     Raises
     ------
@@ -91,7 +89,7 @@ def read_data(source: Path | str | BinaryIO) -> bytes:
 
 
 def decoded(data: bytes, name: Path | str, *, errors: str = "strict") -> str:
-    """UTF-8 text of bytes. Raises SourceError naming the line (strict)."""
+    """UTF-8 text of bytes. Raises SourceError that names the line (strict)."""
     try:
         text = data.decode("utf-8-sig", errors)
     except UnicodeDecodeError as exc:
@@ -101,7 +99,7 @@ def decoded(data: bytes, name: Path | str, *, errors: str = "strict") -> str:
         return text.replace("\0", "\ufffd")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise SourceError(f"{name}: line {line}: NUL byte, so it is no text")
+        raise SourceError(f"{name}: line {line}: NUL byte: not a text file")
     return text
 
 
@@ -110,9 +108,8 @@ def csv_records(
 ) -> Iterator[tuple[int, list[str]]]:
     """(number of its last line, cells) of each record, empty lines included.
 
-    ``lines`` with their ends, as a text stream gives them; ``name`` stands in errors. Raises
-    SourceError naming the line where it is not CSV: a cell of more than 128 KiB, and (strict) a
-    quote that is left open.
+    ``lines`` keep their ends; ``name`` is for errors. Raises SourceError that names the line if a
+    cell is larger than 128 KiB or (strict) a quote is not closed.
     """
     reader = csv.reader(lines, strict=strict)
     where = f"{name}: " if name else ""
@@ -129,16 +126,16 @@ class BadRow(NamedTuple):
     line: int
     reason: str
     unit: str = "line"
-    """What ``line`` counts: ``record`` in a list that is no text."""
+    """What ``line`` counts: ``line``, or ``record`` of a list."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table. Methods raise ValueError that names column and cell."""
+    """One row of a table. The methods raise ValueError that names column and cell."""
 
     line: int
     cells: Mapping[str, str]
-    """Column -> cell, without blanks around it."""
+    """Column -> cell without surrounding blanks."""
 
     def text(self, column: str) -> str:
         """A cell that is not empty."""
@@ -167,7 +164,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV with a header. Made by :func:`read_table`."""
+    """A CSV table with a header, from :func:`read_table`."""
 
     name: str
     columns: tuple[str, ...]
@@ -176,10 +173,7 @@ class Table:
     """Rows with fewer or more cells than columns."""
 
     def require(self, *columns: str, hint: str = "") -> None:
-        """Raise SourceError unless each of ``columns`` is there once.
-
-        ``hint`` ends the sentence that names what is missing.
-        """
+        """Raise SourceError unless each column occurs once; ``hint`` ends the message."""
         missing = [column for column in columns if column not in self.columns]
         if missing:
             raise SourceError(
@@ -191,7 +185,7 @@ class Table:
                 raise SourceError(f"{self.name}: column {column!r} occurs twice")
 
     def parse(self, make: Callable[[Row], T]) -> tuple[list[T], list[BadRow]]:
-        """What ``make`` gives for each row, and the rows for which it raises ValueError."""
+        """Results of ``make`` for the rows, and the rows for which it raises ValueError."""
         good: list[T] = []
         bad = list(self.bad_rows)
         for row in self.rows:
@@ -202,7 +196,7 @@ class Table:
         return good, sorted(bad)
 
     def parse_all(self, make: Callable[[Row], T]) -> list[T]:
-        """What ``make`` gives for the rows. Raises SourceError for the first bad one, or none."""
+        """Results of ``make`` for the rows. Raises SourceError for a bad row or without rows."""
         good, bad = self.parse(make)
         if bad:
             raise SourceError(f"{self.name}: line {bad[0].line}: {bad[0].reason}")
@@ -214,12 +208,8 @@ class Table:
 def read_table(source: Path | str | BinaryIO, text: str | None = None) -> Table:
     """Read a CSV file, or ``text`` if it is given (then ``source`` is only its name).
 
-    The first row names the columns. Empty rows are skipped, and so are rows that begin with ``#``.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read or is not CSV.
+    The first row names the columns. Empty rows and rows that begin with ``#`` are skipped. Raises
+    SourceError if the file cannot be read or is not CSV.
     """
     name = name_of(source)
     lines = io.StringIO(read_text(source) if text is None else text, newline="")
@@ -248,7 +238,7 @@ def read_object(path: Path | str, text: str | None = None) -> dict[str, Any]:
 
 
 def parse_json(text: str, name: Path | str) -> Any:
-    """The value of a JSON text. Raises SourceError, also for one that is nested too deep."""
+    """The value of a JSON text. Raises SourceError."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -258,6 +248,6 @@ def parse_json(text: str, name: Path | str) -> Any:
 
 
 def name_of(source: Path | str | BinaryIO) -> str:
-    """The file as a person knows it."""
+    """Name of the file for messages."""
     name = str(source if isinstance(source, Path | str) else getattr(source, "name", "-"))
     return "stdin" if name in ("<stdin>", "-") else name

@@ -1,1 +1,1 @@
-"""From Slurm's state to the planner's values, and what is unsupported and why."""
+"""Translation of Slurm's state to the planner's values; jobs that are unsupported, and why."""

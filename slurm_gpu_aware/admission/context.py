@@ -1,4 +1,4 @@
-"""What a translation needs to know beside the job, and how it says that a job cannot be planned."""
+"""Admission context, and the error of jobs that cannot be planned."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ __all__ = ["AdmissionContext", "CannotPlanError"]
 
 
 class CannotPlanError(Exception):
-    """Why a job cannot be planned.
-
-    ``leave`` : True: it never can, Slurm shall place it; False: not now.
-    """
+    """A job cannot be planned. ``leave``: never, so it is left to Slurm; False: not now."""
 
     def __init__(self, reason: str, *, leave: bool) -> None:
         super().__init__(reason)
@@ -33,7 +30,7 @@ class CannotPlanError(Exception):
 
 @dataclass(frozen=True)
 class AdmissionContext:
-    """What a translation needs to know beside the job."""
+    """State of the site for the translation of its jobs."""
 
     config: Config
     slurm: SlurmConfig
@@ -44,23 +41,23 @@ class AdmissionContext:
     now: float
     rules: PreemptionRules = field(default_factory=PreemptionRules)
     eligible: dict[object, BoolArray] = field(default_factory=dict)
-    """Node masks of this round by what they follow from; jobs that share one share the array, by
-    which the planner sees that they fit alike."""
+    """Cache of node masks by their inputs. Jobs with equal masks share the array, by which the
+    planner sees that they fit alike."""
     idle: dict[object, bool] = field(default_factory=dict)
-    """What fits the idle cluster, by all that decides it."""
+    """Cache of `fitting.fits_idle` by its inputs."""
     fabric: Fabric = field(default_factory=Fabric)
-    """What Slurm's default topology asks of the nodes of one job."""
+    """Node groups of Slurm's default topology."""
 
     @cached_property
     def groups(self) -> NodeGroups | None:
-        """Groups of nodes of which a job must not leave one; None: no job is bound by them."""
+        """Groups of nodes of which a job must not leave one; None: no such rule."""
         if self.fabric.kind == TREE and self.slurm.topology_optional:
-            return None  # with --switches, which is left to Slurm
+            return None  # they hold only with --switches, which is left to Slurm
         return self.fabric.of(self.cluster.nodes)
 
     @cached_property
     def usable(self) -> BoolArray:
-        """(N,) nodes on which Slurm would start a job, today or when it is free."""
+        """(N,) nodes on which Slurm starts jobs if they are free."""
         return np.asarray(self.cluster.exists.any(axis=1), dtype=np.bool_)
 
     @cached_property
@@ -70,13 +67,13 @@ class AdmissionContext:
 
     @cached_property
     def memory_mb(self) -> IntArray:
-        """(N,) memory of each node with GPUs. Units: MB."""
+        """(N,) memory of each node with GPUs, in MB."""
         return np.array([self.nodes[name].memory_mb for name in self.cluster.nodes], dtype=np.int64)
 
     @cached_property
     def partial(self) -> frozenset[str]:
         """Names of reservations that hold only some CPUs or GPUs of their nodes."""
-        found = set()
+        names = set()
         for reservation in self.reservations:
             nodes = [self.nodes[name] for name in reservation.nodes if name in self.nodes]
             cpus = sum(node.cpus for node in nodes)
@@ -84,5 +81,5 @@ class AdmissionContext:
             if (reservation.cpus is not None and reservation.cpus < cpus) or (
                 reservation.gpus is not None and reservation.gpus < gpus
             ):
-                found.add(reservation.name)
-        return frozenset(found)
+                names.add(reservation.name)
+        return frozenset(names)

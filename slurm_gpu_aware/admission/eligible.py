@@ -1,4 +1,4 @@
-"""Which nodes a job may use: partition, features, ``-x``, reservations."""
+"""Eligible nodes of a job: by partition, features, ``-x``, reservations."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
 
 
 def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmPartition]:
-    """The job's partitions that take it now, the highest tier first; at least one.
+    """The job's partitions that take it now, highest tier first.
 
-    Raises CannotPlanError if none does.
+    Raises CannotPlanError if there is none.
     """
     known = [context.partitions[p] for p in job.partitions if p in context.partitions]
     up = [p for p in known if p.up]
@@ -43,9 +43,9 @@ def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmParti
 def allowed_nodes(
     original: OriginalRequest, context: AdmissionContext, partition: SlurmPartition
 ) -> BoolArray:
-    """(N,) nodes that partition, features and ``-x`` leave, whatever is reserved.
+    """(N,) nodes that partition, features and ``-x`` allow, without regard to reservations.
 
-    Raises CannotPlanError if these are only nodes on which Slurm alone places.
+    Raises CannotPlanError if they are only nodes with shared GPUs, where Slurm places.
     """
     key = (partition.name, original.exc_nodes, original.features)
     known = context.eligible.get(key)
@@ -65,7 +65,7 @@ def check_not_too_large(
     context: AdmissionContext,
     partition: SlurmPartition,
 ) -> None:
-    """Leave a job to Slurm that whole GPUs cannot hold, even idle, but perhaps shared ones.
+    """Leave a job to Slurm that fits no idle whole GPUs, but perhaps shared ones.
 
     Raises CannotPlanError.
     """
@@ -76,7 +76,7 @@ def check_not_too_large(
 def _may_use(
     original: OriginalRequest, context: AdmissionContext, partition: SlurmPartition
 ) -> Callable[[str], bool]:
-    """Whether partition, features and ``-x`` leave a node, by its name."""
+    """Function: whether partition, features and ``-x`` allow a node, by its name."""
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
     return lambda name: (
         name in partition.nodes
@@ -99,7 +99,7 @@ def eligible_nodes(
     partition: SlurmPartition,
     limit_s: float,
 ) -> BoolArray:
-    """(N,) nodes that partition, features, ``-x`` and reservations leave."""
+    """(N,) nodes that partition, features, ``-x`` and reservations allow."""
     blocked = frozenset(_reserved(job, context, limit_s))
     if not blocked:
         return allowed_nodes(original, context, partition)
@@ -120,10 +120,10 @@ def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[s
     Raises CannotPlanError.
     """
     end_s = context.now + limit_s
-    met = [r for r in context.reservations if r.start_s < end_s and r.end_s > context.now]
+    overlapping = [r for r in context.reservations if r.start_s < end_s and r.end_s > context.now]
     wanted = set((job.reservation or "").split(",")) - {""}
     if not wanted:
-        return set().union(*(r.nodes for r in met))
+        return set().union(*(r.nodes for r in overlapping))
     inside: set[str] = set()
     for own in context.reservations:
         if own.name not in wanted:
@@ -133,13 +133,13 @@ def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[s
                 f"reservation {own.name} holds only a part of its nodes", leave=True
             )
         if own.active:
-            others = (r.nodes for r in met if r is not own and _goes_first(r, own, context))
-            inside |= own.nodes.difference(*others)
+            others = [r for r in overlapping if r is not own and _goes_first(r, own, context)]
+            inside |= own.nodes.difference(*(r.nodes for r in others))
     return set(context.cluster.nodes) - inside
 
 
 def _goes_first(other: SlurmReservation, own: SlurmReservation, context: AdmissionContext) -> bool:
-    """Whether a reservation keeps out jobs of another one that has nodes of it, too.
+    """Whether a reservation keeps jobs of ``own`` from nodes that both hold.
 
     As slurmctld does (job_test_resv in reservation.c, 24.11).
     """
@@ -155,10 +155,10 @@ def check_not_shut_out(
     required: tuple[int, ...],
     context: AdmissionContext,
 ) -> None:
-    """Leave a job to Slurm that reservations keep from all its nodes, but perhaps only from us.
+    """Leave a job to Slurm if a reservation of its nodes may let it in.
 
-    Slurm knows whom a reservation with the flag MAGNETIC draws in, and which cores and GPUs one of
-    a part of a node leaves. Raises CannotPlanError.
+    Only Slurm knows which jobs a MAGNETIC reservation takes, and which cores and GPUs a reservation
+    of a part of a node leaves. Raises CannotPlanError.
     """
     if job.reservation or (eligible.any() and all(eligible[i] for i in required)):
         return

@@ -1,7 +1,7 @@
-"""Feature expressions of ``--constraint``: which nodes they allow.
+"""Feature expressions of ``--constraint``.
 
-``a&b``, ``a,b``, ``a|b`` and parentheses are evaluated. Counts (``a*2``), brackets and negation ask
-for more than a yes or no per node; such jobs are left to Slurm.
+``a&b``, ``a,b``, ``a|b`` and parentheses are evaluated. Counts (``a*2``), brackets and negation are
+not a yes or no per node; such jobs are left to Slurm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def understood(expression: str | None) -> bool:
 
 
 def matches(expression: str | None, features: Set[str]) -> bool:
-    """Whether a node with these features is allowed. Raises ValueError if not understood.
+    """Whether a node with these features is allowed. Raises ValueError if it cannot tell.
 
     Slurm reads ``&`` and ``|`` from left to right without precedence.
     """

@@ -1,6 +1,6 @@
-"""Whether a request fits a cluster by numbers alone: which partition to plan for, what to leave.
+"""Fit of a request by counts, to select a partition and to find jobs to leave to Slurm.
 
-No GPU is chosen here; that is the planner's, which may still find that a job has to wait.
+The planner chooses the GPUs; it can still find that a job must wait.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["fits", "fits_idle", "needs_both_kinds"]
 
 
 def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
-    """Whether enough nodes have enough for the request: now, or (``idle``) if nobody held anything.
+    """Whether enough nodes have enough for the request, now or (``idle``) in the idle cluster.
 
-    On several indexed nodes the same GPU indices must be free; that there are enough indices which
-    are free on enough nodes is looked at, not that it is the same nodes each time.
+    On several indexed nodes the same GPU indices must be free. The check counts indices that are
+    free on enough nodes; it does not check that these are the same nodes for each index.
     """
     if request.bound and cluster.sockets is not None:
         return any(fits(r, view, idle=idle) for r, view in views(request, cluster, idle=idle))
@@ -50,7 +50,7 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
 
 
 def fits_idle(request: Request, context: AdmissionContext) -> bool:
-    """`fits` if nobody held anything, worked out once a round for all requests that fit alike."""
+    """`fits` in the idle cluster, computed once a round for all requests that fit alike."""
     key = (
         request.gpus,
         request.gpus_per_node,
@@ -61,8 +61,8 @@ def fits_idle(request: Request, context: AdmissionContext) -> bool:
         request.bound,
         request.several_sockets,
         request.total_cpus,
-        id(request.eligible),  # one of site.eligible, which keeps it
-        request.node_groups is not None,  # then those of the site
+        id(request.eligible),  # kept alive by context.eligible
+        request.node_groups is not None,  # there is only context.groups
     )
     if key not in context.idle:
         context.idle[key] = fits(request, context.cluster, idle=True)
@@ -70,7 +70,7 @@ def fits_idle(request: Request, context: AdmissionContext) -> bool:
 
 
 def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:
-    """Sets of which a job on so many nodes may have any, none of them too small."""
+    """Sets of at least ``nodes`` nodes within which a job may use any."""
     if request.node_groups is None:
         if int(here.sum()) >= nodes:
             yield here
@@ -82,7 +82,7 @@ def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArr
 
 
 def _has_rest(request: Request, cluster: Cluster, nodes: int, idle: bool) -> BoolArray:
-    """(N,) nodes with the CPUs and, if it matters now, the memory of the request."""
+    """(N,) nodes with the CPUs and, unless ``idle``, the memory of the request."""
     able = np.ones(cluster.shape[0], dtype=np.bool_)
     cpus = cluster.cpus if idle or request.whole_node else cluster.free_cpus
     if cpus is not None:
@@ -95,19 +95,19 @@ def _has_rest(request: Request, cluster: Cluster, nodes: int, idle: bool) -> Boo
 
 
 def needs_both_kinds(request: Request, cluster: Cluster) -> bool:
-    """Whether it fits on idle nodes only if some have a type per GPU and others do not."""
+    """Whether the request fits on idle nodes only if it gets indexed and plain nodes."""
     indexed = cluster.indexed
     if request.whole_node or indexed.all() or not indexed.any():
         return False
     counts = cluster.exists.sum(axis=1)
     if request.eligible is not None:
         counts = np.where(request.eligible, counts, 0)
-    together = False
+    fits_mixed = False
     for nodes in request.node_counts(cluster.shape[1]):
         able = counts >= request.gpus // nodes
         kinds = [k for k in (indexed, ~indexed) if all(k[i] for i in request.required)]
         if any(int((able & k).sum()) >= nodes for k in kinds):
             return False
-        # A required node that is away now (drained, just restarted) says nothing: the job waits.
-        together |= int(able.sum()) >= nodes and all(able[i] for i in request.required)
-    return together
+        # Without a required node (drained, just restarted) the job waits.
+        fits_mixed |= int(able.sum()) >= nodes and all(able[i] for i in request.required)
+    return fits_mixed

@@ -1,7 +1,6 @@
-"""Free cores by socket: what the planner is told where a waiting job wants CPUs beside its GPUs.
+"""Free cores by socket, for jobs that need CPUs on the sockets of their GPUs.
 
-Which socket a GPU is bound to stands in a node's ``Gres`` (``gpu:g0:1(S:0)``), which cores a job
-holds in its record. Nothing of this is looked at where no job asks for it.
+A node's ``Gres`` names the socket of a GPU (``gpu:g0:1(S:0)``), a job's record its cores.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def with_sockets(
 ) -> Cluster:
     """The cluster with the free cores beside each GPU.
 
-    ``holds`` are those that the cluster was made with. One without slots on a node whose GPUs have
-    names (where Slurm chooses) keeps all others from there until it has started: it may get any.
+    ``holds`` are those of the cluster. A hold without slots on an indexed node, where Slurm
+    chooses, keeps all other jobs from the node until its job has started.
     """
     here = [nodes[name] for name in cluster.nodes]
     places = {name: i for i, name in enumerate(cluster.nodes)}
@@ -44,21 +43,20 @@ def with_sockets(
         else job
         for job in cluster.running
     }
-    found = replace(cluster.copy(), sockets=sockets)
+    result = replace(cluster.copy(), sockets=sockets)
     unsure: list[RunningJob] = []
     for hold in holds:
         held = running.get(hold.job_id)
         if held is not None:
-            running[hold.job_id] = _promise(found, hold, held)
-            unsure += _unsure(found, hold, held, now)
-    return replace(found, running=(*running.values(), *unsure))
+            running[hold.job_id] = _promise(result, hold, held)
+            unsure += _unsure(result, hold, held, now)
+    return replace(result, running=(*running.values(), *unsure))
 
 
 def _read(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob], width: int) -> Sockets:
-    """Sockets as the jobs leave them.
+    """Sockets with the free CPUs that the jobs leave.
 
-    CPUs that the node counts as allocated and that no job is known to hold are missing on each of
-    its sockets.
+    Allocated CPUs of a node that no known job holds are subtracted on each of its sockets.
     """
     many = max((node.cores.sockets for node in nodes if node.cores), default=1)
     gpu = np.full((len(nodes), width), -1, dtype=np.int64)
@@ -96,8 +94,8 @@ def _bound_to(
     gpu_sockets: tuple[tuple[int, ...] | None, ...],
     sockets: int,
 ) -> tuple[tuple[int, int], ...]:
-    """(GPU index, socket) where a GPU is bound to one socket, or there is only one."""
-    found: list[tuple[int, int]] = []
+    """(GPU index, socket) of GPUs that are bound to one socket, or of all if there is only one."""
+    pairs: list[tuple[int, int]] = []
     first = 0
     for (kind, count), bound in zip(gpus, gpu_sockets, strict=True):
         slot = slot_of(kind) if count == 1 else None
@@ -106,13 +104,13 @@ def _bound_to(
         if sockets == 1:
             bound = (0,)
         if bound is not None and len(bound) == 1 and bound[0] < sockets:
-            found += [(each, bound[0]) for each in slots]
-    return tuple(found)
+            pairs += [(each, bound[0]) for each in slots]
+    return tuple(pairs)
 
 
 @lru_cache(maxsize=1 << 14)
 def _core_bits(cpu_ids: tuple[int, ...], threads: int) -> int:
-    """The cores that CPUs of so many threads belong to: bit N stands for core N of the node."""
+    """Cores of CPU ids, with ``threads`` ids per core: bit N stands for core N of the node."""
     bits = 0
     for cpu in cpu_ids:
         bits |= 1 << (cpu // threads)
@@ -133,19 +131,19 @@ def _by_socket(core_bits: int, cores: NodeCores, many: int) -> tuple[int, ...]:
 def _held(
     job: SlurmJob, places: Mapping[str, int], nodes: Sequence[SlurmNode], many: int
 ) -> dict[int, tuple[int, ...]]:
-    """CPUs of each socket that a job holds, by place of the node; what is not told is left out."""
-    found = {}
+    """Place of a node -> CPUs that the job holds on each socket; without unknown ones."""
+    cpus = {}
     for share in job.shares:
         i = places.get(share.node)
         if i is not None and (cores := nodes[i].cores) is not None and share.cores:
-            found[i] = _by_socket(_core_bits(share.cores, 1), cores, many)
-    return found
+            cpus[i] = _by_socket(_core_bits(share.cores, 1), cores, many)
+    return cpus
 
 
 def _promise(cluster: Cluster, hold: Hold, held: RunningJob) -> RunningJob:
-    """Take the cores of a placed job that Slurm has not started, in place."""
+    """Subtract the cores of a placed job that Slurm has not started; changes the cluster."""
     sockets = cluster.sockets
-    assert sockets is not None  # noqa: S101 - it was just made
+    assert sockets is not None  # noqa: S101 - the caller has set it
     cpus, memory_mb, on_sockets = dict(held.cpus), dict(held.memory_mb), {}
     for i, slots in held.gpus:
         if hold.whole_node:
@@ -169,7 +167,7 @@ def _promise(cluster: Cluster, hold: Hold, held: RunningJob) -> RunningJob:
 
 
 def _unsure(cluster: Cluster, hold: Hold, held: RunningJob, now: float) -> list[RunningJob]:
-    """Keep back what Slurm may choose for a hold, as what a job holds that ends at once."""
+    """Reserve the GPUs that Slurm may choose for a hold, by a running job that ends at once."""
     if hold.slots or hold.whole_node:
         return []
     gpus = []

@@ -1,4 +1,4 @@
-"""What each GPU of a job brings with it: CPUs and memory, as asked or by ``JobDefaults``."""
+"""CPUs and memory per GPU of a job, as requested or by ``JobDefaults``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["check_default_cpus", "default_cpus", "least_with_gpus", "per_gpu_of"
 
 
 def per_gpu_of(original: OriginalRequest, cluster: GpuDefaults, own: GpuDefaults) -> GpuDefaults:
-    """CPUs and memory that each GPU brings: as asked, else by the partition, else by the cluster.
+    """CPUs and memory per GPU: as requested, else of the partition, else of the cluster.
 
-    Slurm applies the defaults itself whenever it tries to start the job; ``-c`` keeps the one of
-    CPUs away, ``--mem`` and ``--mem-per-cpu`` the one of memory.
+    Slurm applies the defaults whenever it tries the job; ``-c`` disables that of CPUs, ``--mem``
+    and ``--mem-per-cpu`` that of memory.
     """
     cpus = own.cpus if own.cpus is not None else cluster.cpus
     memory_mb = own.memory_mb if own.memory_mb is not None else cluster.memory_mb
@@ -37,17 +37,17 @@ def least_with_gpus(
     slurm: SlurmConfig,
     partitions: Mapping[str, SlurmPartition],
 ) -> tuple[int, int]:
-    """CPUs and memory in MB that each GPU of a job brings, where its partitions give most."""
+    """CPUs and memory in MB per GPU of a job, each the most of its partitions."""
     own = [partitions[name].per_gpu for name in job.partitions if name in partitions]
-    found = [per_gpu_of(original, slurm.per_gpu, each) for each in own]
+    per_gpu = [per_gpu_of(original, slurm.per_gpu, defaults) for defaults in own]
     return (
-        max((each.cpus or 0 for each in found), default=0),
-        max((each.memory_mb or 0 for each in found), default=0),
+        max((each.cpus or 0 for each in per_gpu), default=0),
+        max((each.memory_mb or 0 for each in per_gpu), default=0),
     )
 
 
 def default_cpus(job: SlurmJob, request: Request, context: AdmissionContext) -> int | None:
-    """CPUs with each GPU, to be told as CPUs per task; None where no ``DefCpuPerGPU`` holds."""
+    """CPUs with each GPU, to be written as CPUs per task; None if no ``DefCpuPerGPU`` applies."""
     defaults = [context.slurm.per_gpu, *(p.per_gpu for p in open_partitions(job, context))]
     return (request.cpus_per_gpu or None) if any(d.cpus is not None for d in defaults) else None
 
@@ -55,7 +55,7 @@ def default_cpus(job: SlurmJob, request: Request, context: AdmissionContext) -> 
 def check_default_cpus(
     original: OriginalRequest, form: Form, per_gpu: int, request: Request
 ) -> None:
-    """Leave to Slurm whose tasks do not share the CPUs of its GPUs evenly, beside DefCpuPerGPU.
+    """Leave a job to Slurm if DefCpuPerGPU applies and its tasks do not share the CPUs evenly.
 
     Raises CannotPlanError.
     """

@@ -1,8 +1,8 @@
-"""Who may preempt whom, as the site's Slurm has it: by partition tier or by QOS.
+"""Preemption rules of the site's Slurm: by partition tier or by QOS.
 
-Slurm does the preempting. The planner has to know which jobs it would, so that it pins a job to
-GPUs of victims only where Slurm will make room. Jobs that would be suspended keep their GPUs, so
-only modes that end a job or send it back to the queue make victims.
+Slurm preempts. The planner must know which jobs, so that it binds a job to GPUs of victims only if
+Slurm makes room. A suspended job keeps its GPUs, so only modes that end or requeue a job make
+victims.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _FREEING = frozenset({"REQUEUE", "CANCEL"})
 """Modes that free a victim's GPUs."""
 _PREEMPTED = HOLDING - {"COMPLETING"}
 _MOST = 0xFFFF
-"""A QOS of higher priority is preempted as readily as one of this (preempt/qos)."""
+"""Higher priorities of a QOS count as this one (preempt/qos)."""
 _SUSPENDING = frozenset({"SUSPEND"})
-NOBODY = frozenset[str]()
+_NO_GROUP = frozenset[str]()
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a running job stands to preemption, in the planner's terms."""
+    """Which jobs may preempt a running job, in the planner's terms."""
 
     preemptable_by: float | None = None
-    """Jobs of a higher tier may preempt it; for a job of a group: what it costs to preempt it."""
+    """Jobs of a higher tier may preempt it; with a group: the cost of preempting it."""
     group: str | None = None
     """Jobs that name this group may preempt it."""
     keeps_gpus: bool = False
-    """They only suspend it."""
+    """It would only be suspended."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,24 @@ class PreemptionRules:
     qos: Mapping[str, SlurmQos] = field(default_factory=dict)
 
     def tier(self, partition: SlurmPartition) -> float | None:
-        """Preemption tier of a waiting job in a partition; None: tiers mean nothing here."""
+        """Preemption tier of a waiting job in a partition; None: Slurm does not preempt by tier."""
         return float(partition.priority_tier) if self._by("partition_prio") else None
 
     def preempts(self, job: SlurmJob) -> frozenset[str]:
         """Groups whose jobs a waiting job may preempt."""
         own = self._own_qos(job)
-        return own.preempts - {own.name} if own is not None else NOBODY
+        return own.preempts - {own.name} if own is not None else _NO_GROUP
 
     def preempts_lower(self, job: SlurmJob) -> frozenset[str]:
         """Groups whose jobs of lower priority it may preempt: its own QOS with ``WITHIN``."""
         own = self._own_qos(job)
         if self.slurm is None or own is None:
-            return NOBODY
+            return _NO_GROUP
         within = "WITHIN" in own.preempt_mode | self.slurm.preempt_mode
-        return frozenset({own.name}) if within else NOBODY
+        return frozenset({own.name}) if within else _NO_GROUP
 
     def standing(self, job: SlurmJob, now: float) -> Standing:
-        """How a running job stands: who may preempt it."""
+        """Which jobs may preempt a running job."""
         if self.slurm is None or job.state not in _PREEMPTED or self._is_spared(job, now):
             return Standing()
         if self._by("partition_prio"):
@@ -79,7 +79,7 @@ class PreemptionRules:
 
     @property
     def grace_s(self) -> float:
-        """The longest time that a victim may go on after it was told (GraceTime). Units: s."""
+        """The longest time that a victim may still run (GraceTime). Units: s."""
         if self._by("partition_prio"):
             return max((p.grace_s for p in self.partitions.values()), default=0.0)
         if self._by("qos"):
@@ -91,12 +91,12 @@ class PreemptionRules:
         return slurm is not None and slurm.preempt_type == kind
 
     def _own_qos(self, job: SlurmJob) -> SlurmQos | None:
-        """The job's QOS where these preempt."""
+        """The job's QOS if Slurm preempts by QOS."""
         return self.qos.get(job.qos or "") if self._by("qos") else None
 
     def _is_spared(self, job: SlurmJob, now: float) -> bool:
-        """Slurm spares a job for a while after its start, and those of high priority."""
-        assert self.slurm is not None  # noqa: S101 - the caller looked
+        """Whether Slurm spares the job: for a time after its start, or by its high priority."""
+        assert self.slurm is not None  # noqa: S101 - the caller has checked it
         if job.priority > self.slurm.spared_above:
             return True
         exempt_s = self.slurm.preempt_exempt_s

@@ -1,7 +1,7 @@
-"""What was measured, laid out for the nodes that Slurm shows: scores, models, link graphs.
+"""Profile arrays: scores, models and link graphs of a profile for the nodes that Slurm shows.
 
-A profile is replaced as a whole when the store changes, so what was made from one is kept for as
-long as the same profile and the same nodes are asked for.
+The store replaces a profile as a whole, so the arrays are kept for as long as profile and nodes are
+the same.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.profile import Link, Profile
 
-__all__ = ["Measured", "measured"]
+__all__ = ["ProfileArrays", "profile_arrays"]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """Of N nodes with at most W slots."""
+class ProfileArrays:
+    """Arrays of N nodes with at most W slots."""
 
     scores: Mapping[str, FloatArray]
-    """Class -> (N, W); 1.0 where nothing was measured."""
+    """Class -> (N, W); 1.0 if not measured."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Node -> GPU model, as the probe named it."""
+    """Node -> GPU model, as the probe names it."""
     graphs: tuple[HardwareGraph | None, ...] = ()
-    """Per node; empty if no link was measured."""
+    """Graph of each node; empty if no link was measured."""
     numa: IntArray | None = None
-    """(N, W) NUMA node of each GPU, -1 where not known; None: nothing was measured."""
+    """(N, W) NUMA node of each GPU, -1 if not known; None: there is no profile."""
 
 
 _Key = tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]
-_last: tuple[Profile | None, _Key, Measured] | None = None
+_last: tuple[Profile | None, _Key, ProfileArrays] | None = None
 
 
-def measured(
+def profile_arrays(
     profile: Profile | None,
     nodes: Sequence[str],
     slots: Sequence[int],
     classes: Sequence[str],
-) -> Measured:
-    """Lay a profile out. ``slots``: largest GPU index of each node, plus one."""
+) -> ProfileArrays:
+    """Arrays of a profile. ``slots``: largest GPU index of each node, plus one."""
     global _last
     key = (tuple(nodes), tuple(slots), tuple(classes))
     last = _last
@@ -52,7 +52,7 @@ def measured(
         return last[2]
     width = max(slots, default=0)
     scores = {name: np.ones((len(nodes), width)) for name in classes}
-    found = Measured(scores)
+    arrays = ProfileArrays(scores)
     if profile is not None:
         places = {name: i for i, name in enumerate(nodes)}
         _fill(scores, profile, places, width)
@@ -61,9 +61,9 @@ def measured(
         for (name, slot), record in profile.gpus.items():
             if name in places and slot < width and record.numa is not None:
                 numa[places[name], slot] = record.numa
-        found = Measured(scores, models, _graphs(profile, nodes, slots), numa)
-    _last = (profile, key, found)
-    return found
+        arrays = ProfileArrays(scores, models, _graphs(profile, nodes, slots), numa)
+    _last = (profile, key, arrays)
+    return arrays
 
 
 def _fill(
@@ -87,7 +87,7 @@ def _graphs(
             graphs.append(None)
             continue
         records = [profile.gpus.get((name, slot)) for slot in range(count)]
-        # A GPU whose socket is not known counts as one of the first socket.
+        # A GPU of unknown socket counts as one of the first socket.
         sockets = [max(0, r.numa) if r is not None and r.numa is not None else 0 for r in records]
         graphs.append(_graph(links, count, tuple(sockets)))
     return tuple(graphs)
@@ -95,7 +95,7 @@ def _graphs(
 
 @lru_cache(maxsize=65536)
 def _graph(links: tuple[Link, ...], slots: int, sockets: tuple[int, ...]) -> HardwareGraph | None:
-    """One graph per distinct machine; a few kB each, the largest clusters fit."""
+    """Graph of one kind of node; a few kB each, so the cache holds the largest clusters."""
     inside = [link for link in links if max(link.a, link.b) < slots]
     try:
         return HardwareGraph.from_links(inside, n=slots, groups=sockets)

@@ -1,4 +1,4 @@
-"""The profiled nodes as an idle cluster, without a question to Slurm about its jobs."""
+"""Idle cluster of the profiled nodes, without Slurm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slurm_gpu_aware.admission.profile_arrays import measured
+from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
@@ -31,7 +31,7 @@ def profiled_cluster(
     exists = np.zeros((len(names), max(widths)), dtype=np.bool_)
     for row, name in enumerate(names):
         exists[row, slots_of[name]] = True
-    arrays = measured(profile, names, widths, tuple(profile.scores))
+    arrays = profile_arrays(profile, names, widths, tuple(profile.scores))
     models = [{profile.gpus[name, slot].model for slot in slots_of[name]} for name in names]
     return Cluster.build(
         names,
@@ -45,7 +45,7 @@ def profiled_cluster(
             graphs=arrays.graphs,
             network=network,
         ),
-        model=tuple(found.pop() if len(found) == 1 else None for found in models),
+        model=tuple(names.pop() if len(names) == 1 else None for names in models),
         graphs=arrays.graphs,
     )
 

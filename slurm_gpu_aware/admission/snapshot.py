@@ -1,4 +1,4 @@
-"""Nodes, running jobs and profile into the planner's `Cluster`."""
+"""Snapshot of the site: the planner's `Cluster` from nodes, running jobs, holds and profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.profile_arrays import measured
+from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -21,7 +21,7 @@ from slurm_gpu_aware.topology.locality import build_levels
 __all__ = ["NODE_TAKEN", "Hold", "SiteProfile", "build_cluster", "is_usable"]
 
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
-"""Reason of a job for whose node (-w) another one waits, too: it says nothing about the job."""
+"""Reason of a job if another one waits for the same node (-w); it does not concern the job."""
 
 _BASE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING"})
 _BLOCKING = frozenset(
@@ -48,16 +48,16 @@ _BLOCKING = frozenset(
         "UNKNOWN",
     }
 )
-# Not MAINTENANCE: a reservation sets it, which keeps out all jobs but its own.
+# Without MAINTENANCE, which a reservation sets: it keeps out all jobs but its own.
 _ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP"})
 _SILENT = frozenset({"NOT_RESPONDING", "NO_RESPOND"})
 _PLENTY = 1 << 40
-"""Stands for what Slurm does not count."""
+"""Amount of a resource that Slurm does not count."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Resources given to a job that Slurm has not started yet."""
+    """Resources of a released job that Slurm has not started yet."""
 
     job_id: str
     nodes: tuple[str, ...]
@@ -69,7 +69,7 @@ class Hold:
     end_s: float
     app_class: str | None = None
     whole_node: bool = False
-    """It gets all GPUs and CPUs of its nodes, whatever it asked for."""
+    """It gets all GPUs and CPUs of its nodes."""
     fills_sockets: bool = False
     """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
     memory_mb_per_cpu: int = 0
@@ -78,9 +78,9 @@ class Hold:
 
 
 def is_usable(node: SlurmNode) -> bool:
-    """Whether Slurm would start a job on it now (or could wake it up for one).
+    """Whether Slurm starts jobs on a node, if need be after waking it up.
 
-    A node that sleeps or wakes up does not respond and can be used all the same.
+    A node that sleeps or wakes up does not respond, but is usable.
     """
     blocking = node.states & _BLOCKING
     if node.states & _ASLEEP:
@@ -90,17 +90,17 @@ def is_usable(node: SlurmNode) -> bool:
 
 @dataclass(frozen=True)
 class SiteProfile:
-    """What a site has measured and configured about its nodes and jobs."""
+    """Measurements and configuration of a site for its nodes and jobs."""
 
     classes: Sequence[str]
     penalties: Mapping[str, float] | LevelPenalties
-    """Of locality levels (`build_levels`)."""
+    """Penalties of locality levels (`build_levels`)."""
     profile: Profile | None = None
     network: Mapping[str, Mapping[str, str]] | None = None
     """Level -> node -> group in Slurm's network."""
     class_of: Callable[[SlurmJob], str | None] = lambda job: None
     applications: Mapping[str, str] = field(default_factory=dict)
-    """Class -> application of its jobs, where one is known."""
+    """Class -> application of its jobs, if known."""
 
 
 def build_cluster(
@@ -114,12 +114,11 @@ def build_cluster(
     now: float = 0.0,
     rules: PreemptionRules = PreemptionRules(),  # noqa: B008 - it is frozen
 ) -> Cluster:
-    """The cluster as the planner sees it: nodes that have GPUs of their own, in Slurm's order.
+    """The planner's cluster: nodes with GPUs in Slurm's order, without MPS, shards and MIG.
 
-    Nodes whose GPUs are shared or cut in parts (MPS, shards, MIG) are not in it.
-    A GPU is free if the node can be used, Slurm has not drained it, and neither the node
-    (GresUsed) nor one of ``holds`` says that it is taken. On ``busy_nodes`` nothing is free
-    for now (Slurm starts no job on a node while an epilog runs there).
+    A GPU is free if its node is usable, Slurm has not drained it, and neither the node (GresUsed)
+    nor one of ``holds`` uses it. No GPU of ``busy_nodes`` is free: Slurm starts no job on a node
+    while an epilog runs there.
     """
     here = [node for node in nodes if node.gpus and not node.shared_gres]
     names = [node.name for node in here]
@@ -131,34 +130,34 @@ def build_cluster(
     for job in running:
         _take(free, job)
     for hold in holds:
-        # One after the other: on a plain node the next one is given other GPUs.
+        # One by one, so that holds on a plain node get different GPUs.
         held = _held(hold, places, exists if hold.whole_node else free, now)
         _take(free, held)
         running = [*_without_victims(running, held, hold), held]
     of = site.applications.get
     running = [replace(job, application=of(job.app_class or "")) for job in running]
     cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
-    told = measured(site.profile, names, widths, site.classes)
+    arrays = profile_arrays(site.profile, names, widths, site.classes)
     levels = build_levels(
         site.penalties,
         names,
         exists.shape[1],
-        numa=told.numa,
-        graphs=told.graphs,
+        numa=arrays.numa,
+        graphs=arrays.graphs,
         network=site.network,
     )
     return Cluster.build(
         names,
         exists,
         free=free,
-        scores=told.scores,
+        scores=arrays.scores,
         levels=levels,
         free_cpus=free_cpus,
         cpus=cpus,
         free_memory_mb=free_memory_mb,
         indexed=np.array([indexed for _, indexed in known], dtype=np.bool_),
-        model=tuple(_model(node, told.models) for node in here),
-        graphs=told.graphs,
+        model=tuple(_model(node, arrays.models) for node in here),
+        graphs=arrays.graphs,
         running=tuple(running),
         asleep=_asleep(here),
         preemption=slurm.preemption,
@@ -166,7 +165,7 @@ def build_cluster(
 
 
 def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
-    """(N,) nodes that are powered down; None: none is."""
+    """(N,) nodes that are powered down; None: no node is."""
     asleep = np.array(["POWERED_DOWN" in node.states for node in nodes], dtype=np.bool_)
     return asleep if asleep.any() else None
 
@@ -174,7 +173,7 @@ def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
 def _gpus(
     nodes: Sequence[SlurmNode], known: Sequence[Sequence[int]], width: int, busy: Set[str]
 ) -> tuple[BoolArray, BoolArray]:
-    """(N, W) GPUs that are there, and those of them that no running job holds."""
+    """(N, W) usable GPUs, and those of them that no running job holds."""
     exists = np.zeros((len(nodes), width), dtype=np.bool_)
     free = exists.copy()
     for i, (node, all_slots) in enumerate(zip(nodes, known, strict=True)):
@@ -191,7 +190,7 @@ def _resources(
     holds: Sequence[Hold],
     places: Mapping[str, int],
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """(N,) CPUs, free CPUs and free memory (MB) of each node, less what is held."""
+    """(N,) CPUs, free CPUs and free memory (MB) of each node, less the holds."""
     plenty = np.full(len(nodes), _PLENTY, dtype=np.int64)
     cpus = np.array([node.cpus for node in nodes], dtype=np.int64)
     used = np.array([node.cpus_used for node in nodes], dtype=np.int64)
@@ -240,14 +239,14 @@ def _with_standing(
 def _without_victims(
     running: Sequence[RunningJob], held: RunningJob, hold: Hold
 ) -> list[RunningJob]:
-    """Take from running jobs the GPUs that are promised to a placed one.
+    """Take from running jobs the GPUs of a hold.
 
-    Its victims are on their way out: they free nothing for others, and are nobody else's victims.
-    Where Slurm picks the GPUs and too few are free, any job of the node may be the victim.
+    Its victims free nothing for other jobs, and cannot be victims again. If Slurm picks the GPUs
+    and too few are free, any job of the node can be the victim.
     """
     promised = {(node, slot) for node, slots in held.gpus for slot in slots}
     short = {node for node, slots in held.gpus if len(slots) < hold.gpus_per_node}
-    left = []
+    remaining = []
     for job in running:
         keeps = tuple(
             (node, rest)
@@ -257,8 +256,8 @@ def _without_victims(
         goes = job.job_id in hold.victims
         if goes or keeps != job.gpus or any(node in short for node, _ in job.gpus):
             job = replace(job, gpus=keeps, preemptable_by=None, preempt_group=None)
-        left.append(job)
-    return left
+        remaining.append(job)
+    return remaining
 
 
 def _take(free: BoolArray, job: RunningJob) -> None:
@@ -272,7 +271,7 @@ def _running(
     nodes: Sequence[SlurmNode],
     class_of: Callable[[SlurmJob], str | None],
 ) -> RunningJob | None:
-    """A running job; of its GPUs those that its nodes confirm, so that no job can claim others."""
+    """A running job with those of its GPUs that its nodes count as used; None: not on ``nodes``."""
     shares = [share for share in job.shares if share.node in places]
     if not shares:
         return None
@@ -298,7 +297,7 @@ def _held(
     usable: BoolArray,
     now: float,
 ) -> RunningJob:
-    """A hold as a running job; where Slurm picks the GPUs, any usable ones stand for them."""
+    """A hold as a running job; if Slurm picks the GPUs, any usable ones stand for them."""
     here = [places[name] for name in hold.nodes if name in places]
     gpus = []
     for i in here:
@@ -318,7 +317,7 @@ def _held(
 
 
 def _model(node: SlurmNode, models: Mapping[str, str]) -> str | None:
-    """The feature ``gpu_a100``, else what the probe read."""
+    """GPU model of a node, from its feature ``gpu_MODEL``, else from the probe."""
     for feature in sorted(node.features):
         if feature.startswith("gpu_"):
             return feature.removeprefix("gpu_")

@@ -1,4 +1,4 @@
-"""``--gres-flags=enforce-binding``: whom it holds for, what it asks for, what is left to Slurm."""
+"""Socket binding: jobs with ``--gres-flags=enforce-binding``, and which are left to Slurm."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["bind", "check_binding", "fills_sockets", "is_bound"]
 
 
 def is_bound(job: SlurmJob, slurm: SlurmConfig) -> bool:
-    """Whether a job gets only cores of its GPUs' sockets: it says so, or the cluster does."""
+    """Whether a job gets only cores of its GPUs' sockets, by its option or by default."""
     return slurm.enforce_binding if job.enforce_binding is None else job.enforce_binding
 
 
 def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
     """Whether Slurm gives a bound job on ``nodes`` nodes every free core beside its GPUs.
 
-    It does unless the job says how many tasks a node has: then it counts with as many tasks as
-    there are CPUs (``eval_nodes_select_cores`` in Slurm's eval_nodes.c). Seen: 8 CPUs of a socket
-    of 8 for ``--gres=gpu:2``, which gets one CPU otherwise (``docs/internals/requests.md``).
+    It does unless the job fixes the tasks per node, because it then assumes one task per CPU
+    (``eval_nodes_select_cores`` in Slurm's eval_nodes.c). ``--gres=gpu:2`` gets all 8 CPUs of a
+    socket, and 1 CPU without binding (``docs/internals/requests.md``).
     """
     tasks = original.num_tasks
     return not original.ntasks_per_node and (
@@ -35,18 +35,18 @@ def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
 
 
 def bind(request: Request, original: OriginalRequest, form: Form) -> Request:
-    """The request of a job that is bound. ``--exclusive`` gives it all cores in any case."""
+    """The request of a bound job; unchanged with ``--exclusive``, which gives it all cores."""
     if request.whole_node:
         return request
     most = max(request.min_nodes, request.max_nodes or request.gpus)
     fills = any(fills_sockets(original, n) for n in {request.min_nodes, most})
-    # With --gpus and one CPU per node Slurm looks at one socket only (_socks_per_node).
+    # With --gpus and 1 CPU per node Slurm considers only one socket (_socks_per_node).
     several = 2 if form.kind == "job" else 0
     return replace(request, bound=True, fills_sockets=fills, several_sockets=several)
 
 
 def check_binding(request: Request, context: AdmissionContext) -> None:
-    """Leave to Slurm what cannot be told by sockets, so that it never waits longer for our sake.
+    """Leave a bound job to Slurm if its sockets cannot be planned, so that it waits no longer.
 
     Raises CannotPlanError.
     """

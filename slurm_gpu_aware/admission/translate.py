@@ -1,4 +1,4 @@
-"""A parked job into the planner's `Request`, or the reason why it cannot be planned."""
+"""Translation of a parked job to the planner's `Request`, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu_aware.admission.eligible import (
 )
 from slurm_gpu_aware.admission.features import understood
 from slurm_gpu_aware.admission.fitting import fits, fits_idle, needs_both_kinds
-from slurm_gpu_aware.admission.node_groups import groups_of, most_together, together
+from slurm_gpu_aware.admission.node_groups import groups_of, most_in_one_group, required_groups
 from slurm_gpu_aware.admission.per_gpu import check_default_cpus, default_cpus, per_gpu_of
 from slurm_gpu_aware.admission.socket_binding import bind, check_binding, is_bound
 from slurm_gpu_aware.bounds import MAX_GPUS
@@ -36,21 +36,20 @@ from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob, SlurmPartition
 __all__ = ["class_of", "to_request"]
 
 _TIER = 2.0**32
-"""Slurm serves partitions of a higher tier first, whatever the priority (which has 32 bits)."""
+"""Weight of a partition's tier, which goes before the priority (of 32 bits)."""
 
 
 def hints_of(job: SlurmJob, config: Config) -> JobHints:
-    """The user's comment; one that is wrong by now (the site changed) counts as none."""
+    """Job hints of the comment; none if it is no longer valid because the site has changed."""
     return _hints(job.comment, tuple(config.site.classes), tuple(config.placement.allowed))
 
 
-@lru_cache(maxsize=1 << 12)  # users type few different ones
+@lru_cache(maxsize=1 << 12)  # users write few different comments
 def _hints(comment: str | None, classes: tuple[str, ...], allowed: tuple[str, ...]) -> JobHints:
     try:
-        found = parse_comment(comment, classes, allowed)
+        return parse_comment(comment, classes, allowed) or JobHints()
     except RequestError:
-        found = None
-    return found if found is not None else JobHints()
+        return JobHints()
 
 
 def class_of(job: SlurmJob, config: Config) -> str:
@@ -70,7 +69,7 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
     Raises
     ------
     CannotPlanError
-        With the reason; ``leave`` says whether the gate should be opened for Slurm to place it.
+        With the reason, and whether the job is left to Slurm.
     """
     job, original = gated.job, gated.original
     form = form_of(original)
@@ -80,11 +79,11 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
         raise CannotPlanError("heterogeneous jobs are left to Slurm", leave=True)
     if not understood(original.features):
         raise CannotPlanError("its constraint is left to Slurm", leave=True)
-    if job.unchecked:
-        raise CannotPlanError(f"{job.unchecked[0]} is left to Slurm", leave=True)
+    if job.unsupported:
+        raise CannotPlanError(f"{job.unsupported[0]} is left to Slurm", leave=True)
     if form.kind != "task" and form.item.others:
         raise CannotPlanError("other GRES than GPUs are left to Slurm", leave=True)
-    found: list[Request] = []
+    requests: list[Request] = []
     failed: list[CannotPlanError] = []
     partitions = open_partitions(job, context)
     for partition in partitions:
@@ -94,19 +93,19 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
         except CannotPlanError as exc:
             failed.append(exc)
             continue
-        # All nodes of a job are in one partition: the first where it can start now is taken.
+        # All nodes of a job are in one partition: take the first where it can start now.
         if len(partitions) == 1 or fits(request, context.cluster, idle=False):
             return request
-        found.append(request)
-    if found:
-        return next((r for r in found if fits_idle(r, context)), found[0])
+        requests.append(request)
+    if requests:
+        return next((r for r in requests if fits_idle(r, context)), requests[0])
     raise next((exc for exc in failed if not exc.leave), failed[0])
 
 
 def _in_partition(
     gated: GatedJob, form: Form, context: AdmissionContext, partition: SlurmPartition
 ) -> Request:
-    """The request as one of the job's partitions bounds it. Raises CannotPlanError."""
+    """The request of the job in one of its partitions. Raises CannotPlanError."""
     job, original = gated.job, gated.original
     hints = hints_of(job, context.config)
     app_class = class_of(job, context.config)
@@ -159,8 +158,8 @@ def _in_partition(
         preempting_priority=float(job.priority),
     )
     asked = original.nodes if form.kind == "node" else None
-    if (kept := together(request, asked, partition, context)) is not None:
-        request = replace(request, node_groups=kept)
+    if (node_groups := required_groups(request, asked, partition, context)) is not None:
+        request = replace(request, node_groups=node_groups)
     return bind(request, original, form) if is_bound(job, context.slurm) else request
 
 
@@ -171,7 +170,7 @@ def _check(
     context: AdmissionContext,
     partition: SlurmPartition,
 ) -> None:
-    """Whether it can be told to Slurm, and fits there. Raises CannotPlanError."""
+    """Check that the request can be written to Slurm and fits. Raises CannotPlanError."""
     job, original = gated.job, gated.original
     if is_bound(job, context.slurm):
         check_binding(request, context)
@@ -187,10 +186,7 @@ def _check(
 
 
 def _check_threads(job: SlurmJob, allowed: BoolArray, context: AdmissionContext) -> None:
-    """Leave to Slurm what takes whole cores of nodes whose cores count as several CPUs.
-
-    Raises CannotPlanError.
-    """
+    """Leave a job to Slurm if its thread options matter on its nodes. Raises CannotPlanError."""
     if job.threads_per_core is None and job.tasks_per_core is None:
         return
     threads = {
@@ -211,7 +207,7 @@ def _check_time_min(
 ) -> None:
     """Leave a job to Slurm's backfill if only a shorter limit lets it start before a reservation.
 
-    The main scheduler, which starts what we place, never shortens. Raises CannotPlanError.
+    The main scheduler, which starts placed jobs, never shortens. Raises CannotPlanError.
     """
     if job.time_min_s is None or job.time_min_s >= request.time_limit_s:
         return
@@ -255,7 +251,7 @@ def _node_bounds(
     eligible: BoolArray,
     context: AdmissionContext,
 ) -> tuple[int, int | None]:
-    """Fewest and most nodes: what was asked, what the tasks and CPUs need, what is allowed."""
+    """Fewest and most nodes, from request, tasks, CPUs and partition; most None: no bound."""
     least, most = original.nodes or (1, None)
     if partition.max_nodes is not None and least <= partition.max_nodes:
         most = partition.max_nodes if most is None else min(most, partition.max_nodes)
@@ -263,7 +259,7 @@ def _node_bounds(
     if tasks is not None and original.ntasks_per_node:
         # On more nodes Slurm would count more tasks.
         least = most = max(least, -(-tasks // original.ntasks_per_node))
-    # Of nodes that are down for now, the others have to do.
+    # Nodes that are down count only if all are.
     widest = _largest(context.cpus, eligible & context.usable) or _largest(context.cpus, eligible)
     if context.slurm.counts_cpus and widest and original.cpus_per_tres is None:
         least = max(least, -(-job.cpus // widest))
@@ -280,7 +276,7 @@ def _check_size(
     context: AdmissionContext,
     per_gpu: GpuDefaults,
 ) -> None:
-    """Leave to Slurm what no node of the partition could hold, so that Slurm says so.
+    """Leave a job to Slurm if no node of the partition can hold it, so that Slurm says so.
 
     Raises CannotPlanError.
     """
@@ -319,7 +315,7 @@ def _size(
     count = form.item.count
     if form.kind == "node":
         ready = eligible & (cluster.free.sum(axis=1) >= count)
-        nodes = _most_nodes(least, original.nodes, most_together(ready, groups, required))
+        nodes = _most_nodes(least, original.nodes, most_in_one_group(ready, groups, required))
         return count * nodes, count, nodes, nodes
     if form.kind == "job":
         return count, None, least, most
@@ -337,7 +333,7 @@ def _size(
 
 
 def _most_nodes(least: int, asked: tuple[int, int | None] | None, ready: int) -> int:
-    """``--nodes=2-4``: as many as can start now, as Slurm does, but at least the fewest."""
+    """Nodes of ``--nodes=2-4``: as many as can start now, as in Slurm, but at least the fewest."""
     most = asked[1] if asked is not None else None
     if most is None or most <= least:
         return least
@@ -356,7 +352,7 @@ def _memory(
         return 0, job.memory_mb_per_cpu, 0
     if job.memory_mb_per_node:
         return job.memory_mb_per_node, 0, 0
-    # --mem=0: all memory of the node; only nodes where all of it is free will do.
+    # --mem=0: all memory of a node, so only nodes where all of it is free count.
     sizes = [
         context.nodes[name].memory_mb
         for i, name in enumerate(context.cluster.nodes)

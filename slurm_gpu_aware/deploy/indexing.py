@@ -22,7 +22,7 @@ from slurm_gpu_aware.slurm.confblocks import (
     pairs_of,
     render_pairs,
 )
-from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres
+from slurm_gpu_aware.slurm.gres_line import is_mig, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 __all__ = ["NodeForm", "SiteFiles", "read_site"]
@@ -203,7 +203,7 @@ def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> 
         problem: str | None = "its GPUs are shared (MPS, shards)"
     elif found.problem:
         problem = found.problem
-    elif any(map(is_slice, models)):
+    elif any(map(is_mig, models)):
         problem = "its GPUs are cut in parts (MIG)"
     elif len(models) > 1:
         problem = f"it has several GPU types: {', '.join(sorted(models))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_gpu_aware.names import index_type
-from slurm_gpu_aware.slurm.gres_line import is_slice
+from slurm_gpu_aware.slurm.gres_line import is_mig
 from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = [
@@ -37,7 +37,7 @@ def unusable(view: SlurmNode, ours: bool) -> str | None:
         return f"drained for another reason ({view.reason or 'none is given'})"
     if view.states & _AWAY:
         return f"its state is {'+'.join(sorted(view.states))}"
-    if any(is_slice(kind) for kind, _ in view.gpus):
+    if any(is_mig(kind) for kind, _ in view.gpus):
         return "its GPUs are cut in parts (MIG)"
     return None
 

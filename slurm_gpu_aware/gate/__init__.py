@@ -1,1 +1,1 @@
-"""A GPU job's life in Slurm: its phases, request forms, licence gate, holding pool, release."""
+"""Life of a GPU job in Slurm: phases, request forms, licence gate, holding pool, release."""

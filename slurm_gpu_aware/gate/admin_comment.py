@@ -1,13 +1,12 @@
-"""The AdminComment of a parked job: what Slurm held when the filter parked it.
+"""Record of a parked job in its AdminComment: the original request.
 
 ``etc/lua/gpu_aware_request.lua`` writes it at submission; the selector reads it to place the job
-and to put everything back when the job is parked again. One line of ASCII without blanks::
+and to restore it. One line of ASCII without blanks::
 
     gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big
 
-Values are percent-encoded outside `filter_rules.RECORD_SAFE`. An absent key was not
-given. The values are those of the *parked* job: a model type (``gpu:a100:2``) is already a
-feature, and the gate's licence is not among the licences.
+Values are percent-encoded outside `filter_rules.RECORD_SAFE`; an option that was not given has no
+key. A model type (``gpu:a100:2``) is a feature, and the gate's licence is not among the licences.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class OriginalRequest:
     tres_per_job: str | None = None
     """``--gpus``."""
     tres_per_task: str | None = None
-    """``--gpus-per-task`` (``gres/gpu=1``), and ``cpu=N`` where Slurm writes ``-c`` so."""
+    """``--gpus-per-task`` (``gres/gpu=1``), and ``cpu=N`` where Slurm writes ``-c`` this way."""
     tres_per_socket: str | None = None
     tres_bind: str | None = None
     cpus_per_tres: str | None = None
@@ -44,9 +43,9 @@ class OriginalRequest:
     mem_per_tres: str | None = None
     """``--mem-per-gpu``."""
     nodes: tuple[int, int | None] | None = None
-    """(least, most) nodes; most None: no upper bound was given."""
+    """(least, most) nodes; most None: no upper bound."""
     licenses: str | None = None
-    """The user's own, without the gate's."""
+    """Those of the user, without the gate's."""
     features: str | None = None
     """``--constraint``, with the model's feature."""
     req_nodes: str | None = None
@@ -58,7 +57,7 @@ class OriginalRequest:
     min_cpus_node: int | None = None
     """``--mincpus``."""
     memory: bool = False
-    """``--mem`` or ``--mem-per-cpu`` was given: ``DefMemPerGPU`` does not count."""
+    """``--mem`` or ``--mem-per-cpu`` was given, so ``DefMemPerGPU`` does not apply."""
     tres_freq: str | None = None
     model: str | None = None
     """GPU model that the user typed as GRES type (``a100``)."""
@@ -69,7 +68,7 @@ class OriginalRequest:
     begin_s: int | None = None
     """Begin time that the filter gave, Unix seconds; see `gate.deferral`."""
     admin_comment: str | None = None
-    """AdminComment that the site's own script had set."""
+    """AdminComment that a script of the site set before."""
 
 
 _KEYS = dict(rules.RECORD_KEYS)
@@ -77,15 +76,15 @@ _KINDS = {f.name: str(f.type) for f in fields(OriginalRequest)}
 
 
 def is_ours(text: str | None) -> bool:
-    """Say whether an AdminComment is one of ours, of whatever version."""
+    """Whether an AdminComment holds a record of any version."""
     return text is not None and text.startswith(rules.RECORD)
 
 
-@lru_cache(maxsize=1 << 14)  # of each job several steps of each round ask
+@lru_cache(maxsize=1 << 14)  # several steps of each round ask for the same job
 def parse(text: str | None) -> OriginalRequest | None:
-    """Read an AdminComment; None if it is not ours or does not follow the grammar.
+    """Read an AdminComment; None if it is not a record or does not follow the grammar.
 
-    Keys that this version does not know are skipped, so that a newer filter does no harm.
+    Unknown keys are skipped, so that a newer filter does no harm.
     """
     if text is None or not text.startswith(rules.RECORD_VERSION):
         return None
@@ -105,7 +104,7 @@ def parse(text: str | None) -> OriginalRequest | None:
 
 
 def encode(request: OriginalRequest) -> str:
-    """Write a request as the filter does; `parse` gives it back."""
+    """Write a request as the filter does; the inverse of `parse`."""
     entries = []
     for key, name in _KEYS.items():
         value = getattr(request, name)
@@ -116,7 +115,7 @@ def encode(request: OriginalRequest) -> str:
 
 
 def _read(kind: str, text: str) -> object | None:
-    """Convert a decoded value; None if it is not of its kind."""
+    """Convert a decoded value; None if it does not have the type."""
     if kind == "bool":
         return True if text == "1" else None
     if kind.startswith("int"):

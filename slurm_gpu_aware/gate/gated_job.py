@@ -1,4 +1,4 @@
-"""Gated job: a job that the filter has parked, with its record, its marker and its phase."""
+"""Gated job: a job that the filter parked, with its record, marker and phase."""
 
 from __future__ import annotations
 
@@ -21,51 +21,48 @@ _CLOSED = frozenset({JobPhase.WAITING, JobPhase.HELD, JobPhase.PREPARED})
 
 @dataclass(frozen=True)
 class GatedJob:
-    """A job of ours as Slurm shows it."""
+    """A job that the filter parked, as Slurm shows it."""
 
     job: SlurmJob
     original: OriginalRequest
-    """What its user asked for, as the filter recorded it."""
+    """The user's request, as the filter recorded it."""
     marker: JobMarker | None
     phase: JobPhase
-    """Never ``planned``: that is known to the ledger only."""
+    """Never ``planned``, which only the ledger knows."""
 
     @property
     def id(self) -> str:
-        """As users type it: ``98``, or ``98_3`` for an array task."""
+        """Id as users type it: ``98``, or ``98_3`` for an array task."""
         return self.job.id
 
     @property
     def closed(self) -> bool:
-        """It is pending and the gate keeps it from starting."""
+        """Whether it is pending and the gate keeps it from starting."""
         return self.phase in _CLOSED
 
     @property
     def released(self) -> bool:
-        """It is pending with a binding of ours, and the gate is open."""
+        """Whether it is pending with a binding, and the gate is open."""
         return self.phase in (JobPhase.RELEASED, JobPhase.REQUEUED)
 
     @cached_property
     def deferred(self) -> bool:
-        """Its begin time is the one that the filter gave it.
-
-        Another eligible time is one that a user or Slurm (requeue) has set since.
-        """
+        """Whether its begin time is the filter's, not one that a user or a requeue set later."""
         begin_s = self.original.begin_s
         return begin_s is not None and self.job.eligible_s == begin_s
 
     @property
     def only_deferred(self) -> bool:
-        """Slurm shows as reason the begin time that the filter gave it."""
+        """Whether Slurm shows the filter's begin time as the reason why it waits."""
         return self.job.reason == "BeginTime" and self.deferred
 
     @property
     def record(self) -> str:
-        """Its AdminComment as the filter wrote it."""
+        """AdminComment as the filter wrote it."""
         return unmarked(self.job.admin_comment or "")
 
     def task(self, job_id: str) -> GatedJob:
-        """One task of an unsplit array's record, as a record of its own."""
+        """One task of an unsplit array record, as a record of its own."""
         if job_id == self.id:
             return self
         return replace(self, job=replace(self.job, id=job_id, array_tasks=None))
@@ -77,7 +74,7 @@ class GatedJob:
 
 
 def gated_job(job: SlurmJob, gate: GateConfig) -> GatedJob | None:
-    """The job, read; None for one that the filter has not parked or whose record is lost."""
+    """The gated job; None if the filter did not park the job or its record is lost."""
     original = parse(job.admin_comment)
     if original is None:
         return None
@@ -87,7 +84,7 @@ def gated_job(job: SlurmJob, gate: GateConfig) -> GatedJob | None:
 
 def gated_jobs(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob]:
     """All gated jobs among ``jobs``, in their order."""
-    return [found for job in jobs if (found := gated_job(job, gate)) is not None]
+    return [gated for job in jobs if (gated := gated_job(job, gate)) is not None]
 
 
 def _phase(
@@ -104,8 +101,8 @@ def _phase(
         return JobPhase.HELD if job.holding_pool is not None else JobPhase.WAITING
     if not bound:
         return marker.phase if marker is not None else JobPhase.OPENED
-    came_back = marker is not None and job.restarts > marker.restarts
-    return JobPhase.REQUEUED if came_back else JobPhase.RELEASED
+    requeued = marker is not None and job.restarts > marker.restarts
+    return JobPhase.REQUEUED if requeued else JobPhase.RELEASED
 
 
 def _is_bound(job: SlurmJob, original: OriginalRequest, marker: JobMarker | None) -> bool:
@@ -114,4 +111,4 @@ def _is_bound(job: SlurmJob, original: OriginalRequest, marker: JobMarker | None
     try:
         return is_bound(job, original)
     except SourceError:
-        return False  # a request that cannot be read is one that was never bound
+        return False  # a request that cannot be read was never bound

@@ -1,4 +1,4 @@
-"""GPUs in TRES lists: requests, and the GPU indices that a placed job names."""
+"""GPUs in TRES lists: requests, and the GPU indices of placed jobs."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ class GpuItem:
     count: int
     kind: str | None
     others: tuple[str, ...]
-    """The other entries, as they stand."""
+    """The other entries, unchanged."""
 
 
 def typed_gres(slots: Sequence[int], others: Sequence[str] = (), *, nodes: int = 1) -> str:
-    """TresPerNode that means exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``.
+    """TresPerNode of exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``.
 
-    With ``nodes``: TresPerJob of a job on as many nodes, each of which has one GPU of each type.
+    With ``nodes``: TresPerJob of a job on that many nodes, with one GPU of each type on each.
     """
     typed = (f"gres/gpu:{index_type(slot)}:{nodes}" for slot in sorted(slots))
     return ",".join([*typed, *others])
 
 
 def gpu_item(text: str | None) -> GpuItem | None:
-    """The one GPU entry of a TRES list; None if there is none, or more than one."""
-    found: list[re.Match[str]] = []
+    """The only GPU entry of a TRES list; None if there is none, or more than one."""
+    gpus: list[re.Match[str]] = []
     others: list[str] = []
     for item in filter(None, (text or "").split(",")):
         match = _GPU.match(item)
         if match is None:
             others.append(item)
         else:
-            found.append(match)
-    if len(found) != 1:
+            gpus.append(match)
+    if len(gpus) != 1:
         return None
-    return GpuItem(int(found[0][2] or 1), found[0][1], tuple(others))
+    return GpuItem(int(gpus[0][2] or 1), gpus[0][1], tuple(others))
 
 
 def same_tres(one: str | None, other: str | None) -> bool:
-    """Whether two TRES lists say the same, whatever the order and the way of writing."""
+    """Whether two TRES lists mean the same, whatever their order and spelling."""
     return _normal(one) == _normal(other)
 
 
@@ -70,26 +70,26 @@ def _normal(text: str | None) -> list[str]:
 
 
 def gpu_slots(node: SlurmNode) -> tuple[tuple[int, ...], bool]:
-    """(GPU indices that Slurm knows on a node, whether exact ones can be chosen)."""
+    """(GPU indices of a node, whether exact ones can be chosen)."""
     slots, exact = _slots(node.gpus)
     return slots, exact and not node.shared_gres
 
 
 @lru_cache(maxsize=256)  # a site has few kinds of nodes
 def _slots(gpus: tuple[tuple[str | None, int], ...]) -> tuple[tuple[int, ...], bool]:
-    found = [slot_of(kind) for kind, count in gpus if count == 1]
-    slots = tuple(sorted(slot for slot in found if slot is not None))
+    named = [slot_of(kind) for kind, count in gpus if count == 1]
+    slots = tuple(sorted(slot for slot in named if slot is not None))
     if slots and len(set(slots)) == len(gpus):
         return slots, True
     return tuple(range(sum(count for _, count in gpus))), False
 
 
 def placed_slots(text: str | None) -> tuple[int, ...] | None:
-    """GPU indices of a typed TresPerNode (``gres/gpu:g1:1,gres/gpu:g3:1``), or of a TresPerJob.
+    """GPU indices of a TresPerNode or TresPerJob (``gres/gpu:g1:1,gres/gpu:g3:1``).
 
     None if untyped.
     """
-    found = []
+    slots = []
     for item in filter(None, (text or "").split(",")):
         match = _GPU.match(item)
         if match is None:
@@ -97,5 +97,5 @@ def placed_slots(text: str | None) -> tuple[int, ...] | None:
         slot = slot_of(match[1])
         if slot is None:
             return None
-        found.append(slot)
-    return tuple(sorted(found)) or None
+        slots.append(slot)
+    return tuple(sorted(slots)) or None

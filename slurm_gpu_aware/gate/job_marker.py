@@ -1,10 +1,8 @@
-"""Job marker: the selector's own entry in a job's AdminComment, readable after a crash.
+"""Job marker: the selector's entry in a job's AdminComment, readable after a crash.
 
-It stands last, behind what the filter wrote::
+It follows the filter's record, which never changes: phase, Slurm's restart count, Unix time::
 
     gpuaware/1;tn=gres/gpu:2;sel=released:0:1790000000
-
-that is phase, Slurm's restart count, and Unix time. The rest of the AdminComment is never changed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 __all__ = ["BOUND", "MARKED", "JobMarker", "marked", "marker_of", "unmarked"]
 
 BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
-"""Markers of a job that the selector has bound to nodes."""
+"""Marked phases of a job that the selector has bound to nodes."""
 MARKED = (JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.LEFT, JobPhase.OPENED)
 """Phases that a marker names."""
 _MARKER = re.compile(rf";sel=({'|'.join(MARKED)}):([0-9]{{1,9}}):([0-9]{{1,12}})\Z")
@@ -26,7 +24,7 @@ _MARKER = re.compile(rf";sel=({'|'.join(MARKED)}):([0-9]{{1,9}}):([0-9]{{1,12}})
 
 @dataclass(frozen=True)
 class JobMarker:
-    """How far the selector came with a job."""
+    """The last step of the selector with a job."""
 
     phase: JobPhase
     """One of `MARKED`."""
@@ -47,7 +45,7 @@ def unmarked(admin_comment: str) -> str:
 
 
 def marked(admin_comment: str, phase: JobPhase, restarts: int, at: float) -> str:
-    """The AdminComment with a new marker; without any if it would become too long for Slurm."""
+    """The AdminComment with a new marker; without a marker if it is too long for Slurm."""
     plain = unmarked(admin_comment)
     text = f"{plain};sel={phase}:{restarts}:{int(at)}"
     return text if len(text) <= MAX_TEXT else plain

@@ -1,4 +1,4 @@
-"""Jobs as Slurm shows them right now, with what their state means to the gate."""
+"""Jobs as Slurm shows them now, with the meaning of their state for the gate."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ __all__ = ["LiveJob", "find_job", "live_job", "live_jobs", "parked_of"]
 
 @dataclass(frozen=True)
 class LiveJob:
-    """A job as Slurm shows it to anybody."""
+    """A job as Slurm shows it to every user."""
 
     id: str
     """``98``, or ``98_3`` for an array task."""
     raw_id: int
-    """Slurm's own number of the record."""
+    """Slurm's number of the record."""
     array_id: int | None
     array_tasks: str | None
-    """Tasks of an array that have no record of their own yet; None: a single job or task."""
+    """Tasks of an unsplit array record; None: a single job or task."""
     shown: str
-    """The same, with the tasks that an array still holds: ``98_[1-3]``."""
+    """The id with the tasks of an unsplit array record: ``98_[1-3]``."""
     user: str
     state: str
     ended: bool
     """Slurm is done with it."""
     reason: str
     parked: bool
-    """It waits at our gate."""
+    """It waits at the gate."""
     pooled: bool
-    """On the pool: Slurm's own scheduler does not look at it meanwhile."""
+    """It is in the holding pool."""
     placed_at: float | None
-    """When the selector placed it, Unix seconds; None: it did not."""
+    """When the selector placed it, Unix seconds; None: not placed."""
     ours: bool
-    """The filter parked it when it was submitted."""
+    """The filter parked it at submission."""
     by_hand: bool
     """Its gate was opened for good: by an operator, or by the selector, which left it to Slurm."""
     passed: bool
-    """It started with the gate's licence: the gate was open because the selector was away."""
+    """It started with the gate's licence: the gate was open because the selector did not run."""
     gpus: int | None
     """None: Slurm does not count GPUs (AccountingStorageTRES lacks gres/gpu)."""
     submit_s: float
@@ -62,13 +62,13 @@ def live_jobs(config: Config) -> list[LiveJob] | None:
 
 
 def parked_of(jobs: Iterable[LiveJob]) -> list[LiveJob]:
-    """Jobs that wait at the gate, in Slurm's order."""
+    """Jobs that wait at the gate, by priority as in Slurm."""
     parked = [job for job in jobs if job.parked]
     return sorted(parked, key=lambda j: (-j.priority, j.submit_s, j.id))
 
 
 def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
-    """One job by the id that users type or by Slurm's own number; None: not there."""
+    """One job by the id that users type or by Slurm's number; None: there is no such job."""
     for job in jobs:
         if job_id in (job.id, str(job.raw_id)) or _is_task_of(job_id, job):
             return job
@@ -76,13 +76,12 @@ def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
 
 
 def live_job(job: SlurmJob, config: Config) -> LiveJob:
-    """One job of Slurm as people see it."""
+    """The view of one job."""
     gated = gated_job(job, config.gate)
     marker = gated.marker if gated is not None else None
-    # In the pool, on its way there, and until Slurm has looked at it afterwards, it waits for us as
-    # at the gate.
-    ours = job.reason == "Reservation" and job.reservation is None
-    ours = ours or (gated is not None and gated.only_deferred)
+    # In the pool, on its way there, and until Slurm tries it again, it waits as at the gate.
+    waits_for_us = job.reason == "Reservation" and job.reservation is None
+    waits_for_us = waits_for_us or (gated is not None and gated.only_deferred)
     asks = job.licence_count(config.gate.licence) > 0
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
     return LiveJob(
@@ -94,7 +93,7 @@ def live_job(job: SlurmJob, config: Config) -> LiveJob:
         user=job.user,
         state=job.state,
         ended=job.state in ENDED,
-        reason="Licenses" if ours else job.reason,
+        reason="Licenses" if waits_for_us else job.reason,
         parked=gated is not None and gated.closed,
         pooled=job.holding_pool is not None,
         placed_at=marker.at if marker is not None and marker.phase is JobPhase.RELEASED else None,
@@ -108,7 +107,7 @@ def live_job(job: SlurmJob, config: Config) -> LiveJob:
 
 
 def _is_task_of(job_id: str, job: LiveJob) -> bool:
-    """Whether ``98_5`` is one of the tasks that an unsplit array record still holds."""
+    """Whether ``98_5`` is one of the tasks of an unsplit array record."""
     array, _, task = job_id.partition("_")
     if not task or not job.array_tasks or str(job.array_id) != array:
         return False

@@ -1,8 +1,7 @@
-"""The gate: the licence that a reservation holds, so that jobs asking for it wait.
+"""Licence gate: a reservation holds the licence that parked jobs ask for, so that they wait.
 
-The reservation ends a minute or two after the last heartbeat. If the selector dies, it runs out
-and Slurm starts the parked jobs by itself. Opening the gate for one job is giving it back the
-licences that the user asked for.
+The reservation ends a minute or two after the last heartbeat: if the selector dies, Slurm starts
+the parked jobs. To open the gate for one job, its licences are set to those of its user.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ log = logging.getLogger(__name__)
 def hold_gate(
     client: SlurmClient, gate: GateConfig, now: float, *, check: bool = False
 ) -> tuple[float, bool]:
-    """Make the reservation last ``lease_s`` from ``now``; create it if it is not there.
+    """Make the reservation last ``lease_s`` from ``now``; create it if there is none.
 
-    With ``check`` also if it does not hold all of the licences, so that jobs would slip through.
+    ``check``: create it anew, too, if it does not hold all licences and so lets jobs pass.
 
-    Returns (end of the reservation, whether it had to be created). Raises SourceError.
+    Returns (end of the reservation, whether it was created). Raises SourceError.
     """
     end_s = now + gate.lease_s
     if client.move_reservation(gate.reservation, end_s):
@@ -36,8 +35,8 @@ def hold_gate(
     try:
         client.create_reservation(_reservation(gate, gate.licence_count, end_s))
     except SourceError:
-        # One that ended a moment ago may be purged between the two calls, or another one
-        # may have created it.
+        # A reservation that has ended can be purged between the two calls, or another process
+        # can create it.
         if not client.move_reservation(gate.reservation, end_s):
             raise
         return end_s, False
@@ -60,17 +59,17 @@ def _held(client: SlurmClient, gate: GateConfig) -> int | None:
 
 
 def _replace(client: SlurmClient, gate: GateConfig, held: int, end_s: float) -> bool:
-    """Put a reservation of all licences in the place of one that holds too few.
+    """Replace a reservation that holds too few licences by one of all.
 
-    Slurm may start parked jobs between the two commands, as it might have before. If it does not
-    give that many (slurm.conf counts fewer), the gate is held as it was. Raises SourceError.
+    Slurm can start parked jobs between the two commands, as it could before. If slurm.conf counts
+    fewer licences, the gate is held as it was. Raises SourceError.
     """
 
     def create(count: int) -> None:
         client.create_reservation(_reservation(gate, count, end_s))
 
     log.warning(
-        "reservation %s holds %d licences %s instead of %d: it is made anew",
+        "reservation %s holds %d licences %s instead of %d; it is created anew",
         gate.reservation,
         held,
         gate.licence,
@@ -84,7 +83,7 @@ def _replace(client: SlurmClient, gate: GateConfig, held: int, end_s: float) -> 
             raise
         create(held)
         log.error(
-            "the gate holds %d jobs only: Licenses in slurm.conf and gate.licence_count must"
+            "the gate holds only %d jobs; make Licenses in slurm.conf and gate.licence_count"
             " agree: %s",
             held,
             exc,

@@ -1,8 +1,7 @@
 """Liveness of the selector, read from the end of the gate's reservation.
 
-The selector's heartbeat pushes that end ahead every ``selector.heartbeat_s``, so the last
-``gate.lease_s`` seconds of the reservation tell when the last heartbeat was. The ledger and its
-copy do not tell it: nothing is written while nothing changes.
+The heartbeat moves that end to ``gate.lease_s`` ahead every ``selector.heartbeat_s``, so the end
+tells the time of the last heartbeat. The ledger does not: it is written only on changes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from slurm_gpu_aware.time_text import age, stamp
 __all__ = ["GateState", "Silence", "gate_state", "longest_silence_s", "selector_silence"]
 
 MARGIN_S = 10.0
-"""So much later than its period may a heartbeat of a running selector come: Slurm may be slow."""
+"""Delay of a heartbeat that a slow Slurm explains."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,10 @@ class GateState:
 
 @dataclass(frozen=True)
 class Silence:
-    """The selector has been silent for longer than a running one is."""
+    """Silence of the selector that is longer than that of a running one."""
 
     quiet_s: float | None
-    """Since its last heartbeat; None: longer than the reservation tells."""
+    """Time since its last heartbeat; None: not known, as there is no reservation."""
     opens_s: float | None
     """Unix time at which Slurm ends the reservation; None: the gate is open."""
 
@@ -51,15 +50,15 @@ class Silence:
         return {"quiet_s": self.quiet_s, "gate_opens_at": self.opens_s}
 
     def sentences(self, what: str = "this job") -> str:
-        """What the silence means for ``what`` is parked."""
-        time_s = "a while" if self.quiet_s is None else age(self.quiet_s)
-        start = f"The selector has not answered for {time_s}"
+        """What the silence means for ``what``, which is parked."""
+        duration = "a while" if self.quiet_s is None else age(self.quiet_s)
+        start = f"The selector has not answered for {duration}"
         if self.opens_s is None:
             return f"{start}, and the gate is open: Slurm starts {what} by itself."
         when = stamp(self.opens_s)[11:]
         return (
-            f"{start}. If it stays away the gate opens by itself at {when} or within a minute of"
-            f" that, and Slurm starts {what} as if we were not installed."
+            f"{start}. If it does not return, the gate opens by itself within a minute of {when},"
+            f" and Slurm starts {what} as if we were not installed."
         )
 
 
@@ -68,26 +67,26 @@ def gate_state(config: Config) -> GateState | None:
     name = config.gate.reservation
     try:
         client = open_client(config.selector.command_timeout_s)
-        found = next((r for r in client.reservations() if r.name == name), None)
-        if found is None and os.geteuid() != 0 and client.config().private_reservations:
+        lease = next((r for r in client.reservations() if r.name == name), None)
+        if lease is None and os.geteuid() != 0 and client.config().private_reservations:
             return None
     except SourceError:
         return None
-    if found is None:
+    if lease is None:
         return GateState(name, False)
-    left_s = found.end_s - time.time()
-    return GateState(name, left_s > 0, found.end_s, max(0.0, left_s))
+    left_s = lease.end_s - time.time()
+    return GateState(name, left_s > 0, lease.end_s, max(0.0, left_s))
 
 
 def longest_silence_s(config: Config) -> float:
-    """How long a running selector may be silent."""
+    """Longest time between two heartbeats of a running selector. Units: s."""
     return config.selector.heartbeat_s + MARGIN_S
 
 
 def selector_silence(
     gate: GateState | None, config: Config, now: float | None = None
 ) -> Silence | None:
-    """The selector's silence if it is too long; None: it runs, or Slurm does not answer."""
+    """The selector's silence; None if it runs, or Slurm does not answer."""
     if gate is None:
         return None
     if gate.end_s is None:

@@ -1,4 +1,4 @@
-"""Release by hand: an operator opens the gate for some or all parked jobs."""
+"""Release by hand: the gate opens for some or all parked jobs at an operator's command."""
 
 from __future__ import annotations
 
@@ -21,17 +21,14 @@ def release_by_hand(
 ) -> list[str]:
     """Open the gate for these jobs (ids as users type them; None: all parked ones).
 
-    ``98`` names a job, or all tasks of array 98 that are still parked; ``98_3`` one task.
-
-    Returns
-    -------
-    Ids of the jobs whose gate was opened.
+    ``98`` names a job, or all parked tasks of array 98; ``98_3`` names one task. Returns the ids of
+    the jobs whose gate is open now.
 
     Raises
     ------
     SourceError
-        A named job is not parked, or would wait behind an earlier task of its array that is and
-        was not named, or Slurm refused an update.
+        A named job is not parked, or would wait behind an earlier task of its array that stays
+        parked, or Slurm refused an update.
     """
     jobs = client.jobs()
     parked = [job for job in gated_jobs(jobs, config.gate) if job.closed]
@@ -40,10 +37,10 @@ def release_by_hand(
     else:
         chosen = []
         for job_id in job_ids:
-            found = [named for job in parked if (named := _named(job_id, job)) is not None]
-            if not found:
+            named = [match for job in parked if (match := _named(job_id, job)) is not None]
+            if not named:
                 raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
-            chosen += found
+            chosen += named
         _check_order(chosen, parked)
     wrong = release(
         client, config.gate, chosen, time.time(), then=JobPhase.OPENED, split=split_arrays(jobs)
@@ -55,10 +52,10 @@ def release_by_hand(
 
 
 def _check_order(chosen: Sequence[GatedJob], parked: Sequence[GatedJob]) -> None:
-    """Refuse a task that would not start: its array has an earlier one that stays at the gate.
+    """Refuse a task that would not start because an earlier task of its array stays parked.
 
-    Once Slurm has rejected a task in a pass it does not look at the later tasks of that array.
-    Only tasks with a record of their own do that; the unsplit rest comes last. Raises SourceError.
+    After Slurm rejects a task in a pass, it skips the later tasks of that array. Only a task with a
+    record of its own has this effect; the unsplit rest comes last. Raises SourceError.
     """
     named = {job.id for job in chosen}
     for job in chosen:
@@ -80,13 +77,13 @@ def _check_order(chosen: Sequence[GatedJob], parked: Sequence[GatedJob]) -> None
 
 
 def _task(job: GatedJob) -> float:
-    """Task number of a record; that of an unsplit rest is behind all."""
+    """Task number of a record; infinite for an unsplit rest, which comes last."""
     task = job.id.partition("_")[2]
     return float(task) if task else float("inf")
 
 
 def _named(job_id: str, gated: GatedJob) -> GatedJob | None:
-    """The job if an id names it; one task of an unsplit array as a record of its own."""
+    """The job if the id names it, or one task of an unsplit array; None: another job."""
     job = gated.job
     if job_id in (job.id, str(job.raw_id), str(job.array_id)):
         return gated

@@ -1,6 +1,6 @@
-"""Orphans: jobs of ours whose AdminComment, and so their record, was overwritten.
+"""Orphans: gated jobs whose record was overwritten in AdminComment.
 
-That such a job is ours, and what its user asked for, only the ledger knows.
+Only the ledger still knows that such a job is gated, and its original request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Decided", "bound_orphan", "unbound_orphan"]
 
 
 class Decided(Protocol):
-    """What the ledger's last decision about a job number says."""
+    """The ledger's last decision about a job number."""
 
     @property
     def user(self) -> str: ...
@@ -34,27 +34,27 @@ class Decided(Protocol):
 
     @property
     def record(self) -> str | None:
-        """AdminComment that the job was parked with; None: not known."""
+        """AdminComment of the parked job; None: not known."""
 
 
 def bound_orphan(job: SlurmJob, gate: GateConfig, decided: Decided | None) -> GatedJob | None:
-    """A job without its record that is bound to what was decided; None: it is not.
+    """The gated job of an orphan that is bound as decided; None: it is not.
 
-    A number may have been given anew, so user and binding must be those of the decision.
+    Slurm can reuse a job number, so user and binding must be those of the decision.
     """
     if decided is None or decided.user != job.user:
         return None
     slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job)
-    there = bool(job.req_nodes) and set(job.req_nodes) == set(decided.nodes)
+    same_nodes = bool(job.req_nodes) and set(job.req_nodes) == set(decided.nodes)
     original = parse(decided.record)
-    if original is None or (slots != decided.gpus if slots is not None else not there):
+    if original is None or (slots != decided.gpus if slots is not None else not same_nodes):
         return None
-    marker = JobMarker(JobPhase.RELEASED, job.restarts, 0.0)  # placing may have changed anything
+    marker = JobMarker(JobPhase.RELEASED, job.restarts, 0.0)  # so that every field is restored
     return GatedJob(job, original, marker, JobPhase.RELEASED).as_seen(job, gate)
 
 
 def unbound_orphan(job: SlurmJob, gate: GateConfig) -> GatedJob:
-    """A job without its record behind the closed gate, which keeps all but the gate's licence."""
+    """The gated job of an orphan at the gate: its present request without the gate's licence."""
     own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != gate.licence)
     original = OriginalRequest(
         tres_per_node=job.tres_per_node,

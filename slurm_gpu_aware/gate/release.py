@@ -1,9 +1,9 @@
 """Release of gated jobs: close the gate, read back, restore the request, open the gate.
 
-The only way in which a job loses its binding. A job that starts while its nodes are being taken
-back would shrink, so the gate is closed first, alone, and only a job that then reads back as
-pending behind it is restored. An interruption leaves a job that a later call, or the gate's end,
-lets go. The caller sees to it that the gate is held meanwhile.
+No other code removes a binding. A job that starts while its nodes are taken back would shrink, so
+the gate closes first, in an update of its own, and only a job that reads back as pending behind it
+is restored. After an interruption a later call, or the end of the gate, lets the job go. The
+caller must hold the gate meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.holding_pool import left_fields
+from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.job_marker import BOUND, marked, unmarked
 from slurm_gpu_aware.gate.request_forms import Fields, restored_fields
 from slurm_gpu_aware.model.job_phase import JobPhase
@@ -36,21 +36,21 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 FEW = 20
-"""So many jobs are read one by one; for more, reading all takes less."""
+"""Up to this many jobs are read one by one; for more, it is quicker to read all."""
 _MAX_TASKS = 500
-"""Tasks of one array that a round restores or leaves one by one; a later one takes the others."""
+"""Tasks of one array that a round updates one by one; later rounds update the others."""
 
 
 @dataclass
 class Release:
-    """What became of the jobs of one call."""
+    """Outcome of one call."""
 
     parked: list[GatedJob] = field(default_factory=list)
-    """Behind the closed gate, as read back, with their own request unless ``wrong`` names them."""
+    """Jobs behind the closed gate, as read back; restored unless ``wrong`` names them."""
     opened: dict[str, list[str]] = field(default_factory=dict)
     """Job -> ids of its records whose gate is open for good."""
     wrong: dict[str, str] = field(default_factory=dict)
-    """Job -> why it is not as it should be."""
+    """Job -> why it could not be released."""
 
 
 def release(
@@ -62,50 +62,53 @@ def release(
     then: JobPhase = JobPhase.WAITING,
     split: Set[int] = frozenset(),
 ) -> Release:
-    """Give jobs back their original request, and open their gate unless they go on waiting.
+    """Restore the original request of jobs; open their gate unless ``then`` is ``waiting``.
 
     Parameters
     ----------
-    jobs : gated jobs, their gate open or closed; closed ones are not read again.
+    jobs : gated jobs with an open or closed gate; closed ones are not read again.
     now : Unix seconds.
     then : ``waiting``, or with an open gate ``left`` or ``opened``.
-    split : arrays of which tasks stand in records of their own; see `update_ids`.
+    split : arrays of which tasks have records of their own; see `update_ids`.
 
     Raises
     ------
     SourceError
         Slurm does not answer; repeat the call.
     """
-    found = Release(parked=[job for job in jobs if job.closed])
+    outcome = Release(parked=[job for job in jobs if job.closed])
+    wrong = outcome.wrong
     still_open = [job for job in jobs if not job.closed]
     if still_open:
-        found.parked += _close(client, gate, still_open, now, found.wrong)
+        outcome.parked += _close(client, gate, still_open, now, wrong)
     most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
-    restoring = {job.id: _updates(job, _restored(job), split, most, found) for job in found.parked}
-    _send(client, found, restoring)
+    restoring = {
+        job.id: _updates(job, _restored(job), split, most, wrong) for job in outcome.parked
+    }
+    _send(client, wrong, restoring)
     if then is not JobPhase.WAITING:
         opening = {
-            job.id: _updates(job, _opening(job, then, now), split, most, found)
-            for job in found.parked
-            if job.id not in found.wrong
+            job.id: _updates(job, _opening(job, then, now), split, most, wrong)
+            for job in outcome.parked
+            if job.id not in wrong
         }
-        refused = _send(client, found, opening)
-        found.opened = {
+        refused = _send(client, wrong, opening)
+        outcome.opened = {
             job_id: [update.job_id for update in updates if update.job_id not in refused]
             for job_id, updates in opening.items()
         }
-    return found
+    return outcome
 
 
 def _send(
-    client: SlurmClient, found: Release, updates: dict[str, list[JobUpdate]]
+    client: SlurmClient, wrong: dict[str, str], updates: dict[str, list[JobUpdate]]
 ) -> dict[str, str]:
-    """Send updates, by the job that they are for; note the first refusal of each job."""
+    """Send the updates of each job; note the first refusal of each job in ``wrong``."""
     refused = client.update_jobs([one for sent in updates.values() for one in sent])
     for job_id, sent in updates.items():
         why = next((refused[one.job_id] for one in sent if one.job_id in refused), None)
         if why is not None:
-            found.wrong[job_id] = why
+            wrong[job_id] = why
     return refused
 
 
@@ -116,7 +119,7 @@ def _close(
     now: float,
     wrong: dict[str, str],
 ) -> list[GatedJob]:
-    """Close the gate; return the jobs that read back as parked."""
+    """Close the gate of jobs; return those that read back as parked."""
     updates = []
     for job in jobs:
         own = f"{job.original.licenses}," if job.original.licenses else ""
@@ -144,32 +147,32 @@ def _close(
 
 
 def read_jobs(client: SlurmClient, ids: Sequence[str]) -> list[SlurmJob]:
-    """These jobs, and others if that is quicker; absent ones are not among them."""
+    """The jobs of these ids that exist, and others if that is quicker."""
     return client.jobs_of(ids) if len(ids) <= FEW else client.jobs()
 
 
 def _updates(
-    job: GatedJob, fields: Fields, split: Set[int], most: int | None, found: Release
+    job: GatedJob, fields: Fields, split: Set[int], most: int | None, wrong: dict[str, str]
 ) -> list[JobUpdate]:
-    """One update for each of the job's records; none if there is nothing to tell."""
+    """One update for each of the job's records; none without fields."""
     try:
         return [JobUpdate(i, fields) for i in update_ids(job.job, split, most)] if fields else []
     except ValueError as exc:
-        found.wrong[job.id] = f"it must be released by hand: {exc}"
+        wrong[job.id] = f"it must be released by hand: {exc}"
         return []
 
 
 def _restored(job: GatedJob) -> Fields:
-    """Fields that clear every binding, the clock and the marker; none if nothing differs.
+    """Fields that clear binding, clock and marker; empty if nothing differs.
 
-    A request that cannot be read was never placed: its gate can be opened as it is.
+    A request that cannot be read was never placed, so its gate may open as it is.
     """
     bound = job.marker is not None and job.marker.phase in BOUND
     try:
         fields = restored_fields(job.job, job.original, marked=bound)
         JobUpdate(job.id, fields)
     except (SourceError, ValueError) as exc:
-        log.warning("job %s keeps the request that it has now: %s", job.id, exc)
+        log.warning("job %s keeps its present request: %s", job.id, exc)
         return ()
     extra = extra_with_clock(job.job.extra, None)
     if extra is not None and extra != (job.job.extra or ""):
@@ -183,21 +186,21 @@ def _restored(job: GatedJob) -> Fields:
 def _opening(job: GatedJob, then: JobPhase, now: float) -> Fields:
     fields = open_fields(job, now)
     if job.job.reservation is None and job.job.holding_pool is None:
-        fields += (("ReservationName", ""),)  # a round may just be putting it into the pool
-    if is_ours(job.job.admin_comment):  # what another program wrote there stays
+        fields += (("ReservationName", ""),)  # a round may be moving it to the holding pool
+    if is_ours(job.job.admin_comment):  # a comment of another program stays
         comment = marked(job.job.admin_comment or "", then, job.job.restarts, now)
         fields = (("AdminComment", comment), *fields)
     return fields
 
 
 def open_fields(job: GatedJob, now: float) -> Fields:
-    """Fields of an update that let a job start: its user's own licences, no pool, no begin time."""
+    """Fields of an update that let a job start: its user's licences, no pool, no begin time."""
     own = ("Licenses", job.original.licenses or "")
-    return (own, *left_fields(job.job), *begin_fields(job, now))
+    return (own, *leave_pool_fields(job.job), *begin_fields(job, now))
 
 
 def begin_fields(job: GatedJob, now: float) -> Fields:
-    """Fields of an update with which a job need not wait for the filter's begin time."""
+    """Fields of an update that clear the filter's begin time; empty if it has passed."""
     ahead = job.original.begin_s is not None and job.original.begin_s >= now
     waits = job.job.state == "PENDING" and job.deferred and ahead
     return (("StartTime", "now"),) if waits else ()
@@ -206,12 +209,12 @@ def begin_fields(job: GatedJob, now: float) -> Fields:
 def extra_with_clock(
     extra: str | None, clock_mhz: int | None, slots: Sequence[int] | None = None
 ) -> str | None:
-    """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma separated items, or without any.
+    """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma-separated items, or without it.
 
-    The slots go with it because SLURM_JOB_GPUS in the prolog of Slurm 24.11 names only the GPUs of
-    the job's last GRES type. Without slots (plain nodes) the prolog has to believe it.
+    The slots are named because SLURM_JOB_GPUS in the prolog of Slurm 24.11 holds only the GPUs of
+    the job's last GRES type. Without slots (plain nodes) the prolog uses SLURM_JOB_GPUS.
 
-    None if what the user put there cannot be kept in an update; it is then left as it is.
+    None if an update cannot carry the user's own items; the caller then leaves Extra as it is.
     """
     items = [i for i in (extra or "").split(",") if i and not i.strip().startswith("freq=")]
     if clock_mhz is not None:

@@ -1,15 +1,15 @@
-"""THE table: how each form of request is rewritten when a job is placed, and how it is restored.
+"""Request forms: how each is rewritten when a job is placed, and how it is restored.
 
-A form that has no row here is left to Slurm. Rows were tried on real Slurm, one by one: that
-``srun`` inside the job works in all its forms, and that the job starts (`docs/internals/slurm.md`).
+A form without a row is left to Slurm. Each row was tried on real Slurm: the job starts, and
+``srun`` inside it works in all its forms (`docs/internals/slurm.md`).
 
 ========================  =======================================================================
-asked                     told to Slurm, with the gate closed
+asked                     written to Slurm, with the gate closed
 ========================  =======================================================================
 ``--gres``,               ``TresPerNode`` typed, ``ReqNodeList``, ``NumNodes``
 ``--gpus-per-node``
 the two with ``salloc``   ``TresPerNode`` cleared, ``TresPerJob`` typed: a direct ``srun`` copies a
-or ``srun``               typed TresPerNode to its step, beside what it asks for itself: refused
+or ``srun``               typed TresPerNode to its step beside its own request, which is refused
 ``--gpus``                the same, ``TresPerJob`` cleared
 ``--gpus-per-task``       the same, the GPU part of ``TresPerTask`` taken out; ``TresBind`` stays
 + ``--cpus-per-gpu=C``    ``CpusPerTres`` cleared; ``NumCPUs`` = C x GPUs, or with a task count
@@ -17,8 +17,8 @@ or ``srun``               typed TresPerNode to its step, beside what it asks for
 the three before, on      ``MinCPUsNode``, so that CPUs and tasks are spread as evenly as the GPUs
 several nodes             (at least ``--mincpus``)
 the same by               ``CPUsPerTask`` and ``NumCPUs``: where Slurm itself applies its default
-``DefCpuPerGPU=C``, or    to several types, the job waits for ever (reason Resources); a
-beside it                 ``CPUsPerTask`` of 2 or more keeps the default away. One GPU per node:
+``DefCpuPerGPU=C``, or    to several types, the job waits for ever (reason Resources);
+beside it                 ``CPUsPerTask`` of 2 or more disables the default. One GPU per node:
                           nothing, the default works
 + ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
 ``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
@@ -50,12 +50,12 @@ __all__ = [
 Fields = tuple[tuple[str, str], ...]
 
 _NO_MAXIMUM = 500_000
-"""NumNodes cannot be unset; more nodes than any cluster has means the same."""
+"""NumNodes cannot be unset; more nodes than any cluster has stands for no maximum."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """Which option asked for GPUs, and how many."""
+    """The option that asks for GPUs, and how many."""
 
     kind: str
     """``node``, ``job`` or ``task``."""
@@ -71,14 +71,14 @@ class Binding:
     """GPU indices, the same on each node; None: Slurm picks the GPUs."""
     clock_mhz: int | None = None
     cpus_per_gpu: int | None = None
-    """CPUs with each GPU, where ``DefCpuPerGPU`` holds for the job; None: it does not."""
+    """CPUs with each GPU if ``DefCpuPerGPU`` applies to the job; None: it does not."""
 
 
 def form_of(original: OriginalRequest) -> Form | None:
-    """The row of the table that a request belongs to; None: not in the table."""
+    """The form of a request; None: unsupported."""
     if original.tres_per_socket is not None:
         return None
-    found = [
+    forms = [
         Form(kind, item)
         for kind, item in (
             ("node", gpu_item(original.tres_per_node)),
@@ -87,17 +87,17 @@ def form_of(original: OriginalRequest) -> Form | None:
         )
         if item is not None
     ]
-    return found[0] if len(found) == 1 and found[0].item.count > 0 else None
+    return forms[0] if len(forms) == 1 and forms[0].item.count > 0 else None
 
 
 def placed_fields(original: OriginalRequest, binding: Binding) -> Fields:
-    """Fields that bind a job, all but the licences and the AdminComment.
+    """Fields that bind a job, without licences and AdminComment.
 
-    Raises ValueError if the request has no row in the table or a name is no node's name.
+    Raises ValueError if the form is unsupported or a name cannot be a node's.
     """
     form = form_of(original)
     if form is None:
-        raise ValueError("this form of request is not in the table of rewrites")
+        raise ValueError("this form of request is unsupported")
     nodes = check_node_names(binding.nodes)
     fields = [("ReqNodeList", ",".join(nodes))]
     if original.nodes != (len(nodes), len(nodes)):
@@ -136,7 +136,7 @@ def _exact_gpus(
         cpus = default_cpus * len(slots) * nodes
         task = cpus_of_a_task(original, cpus, nodes)
         if task is None:
-            raise ValueError("its CPUs cannot be told beside DefCpuPerGPU")
+            raise ValueError("its CPUs cannot be written beside DefCpuPerGPU")
         fields += [("CPUsPerTask", str(task)), ("NumCPUs", str(cpus))]
     elif per_gpu is not None:
         total = per_gpu.count * len(slots) * nodes
@@ -154,18 +154,18 @@ def _exact_gpus(
 def cpus_of_a_task(original: OriginalRequest, cpus: int, nodes: int) -> int | None:
     """CPUs per task that make ``cpus`` in all; None: no number of 2 or more does.
 
-    Without a task count Slurm starts one task per node. With ``CPUsPerTask=1`` it applies
-    ``DefCpuPerGPU`` all the same.
+    Without a task count Slurm starts one task per node. ``CPUsPerTask=1`` does not disable
+    ``DefCpuPerGPU``.
     """
     task, rest = divmod(cpus, tasks_of(original, nodes) or nodes)
     return task if rest == 0 and task > 1 else None
 
 
 def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) -> int | None:
-    """CPUs that each of several nodes must give, where CPUs go with GPUs; None: no matter.
+    """CPUs that each of several nodes must give if CPUs follow GPUs; None: no bound.
 
-    Left alone, Slurm spreads CPUs, and so tasks, unevenly (3 + 1), but the GPUs are even: a step
-    that asks for the CPUs of its GPUs is then refused.
+    Without it Slurm spreads CPUs, and so tasks, unevenly (3 + 1) over even GPUs, and refuses a step
+    that asks for the CPUs of its GPUs.
     """
     tasks = tasks_of(original, nodes)
     per_gpu = gpu_item(original.cpus_per_tres)
@@ -179,7 +179,7 @@ def _cpus_on_each(original: OriginalRequest, form: Form, gpus: int, nodes: int) 
 
 
 def tasks_of(original: OriginalRequest, nodes: int) -> int | None:
-    """Task count that the user gave; None: none was given."""
+    """Task count of the request on ``nodes`` nodes; None: not given."""
     if original.num_tasks is not None:
         return original.num_tasks
     if original.ntasks_per_node is not None:
@@ -188,7 +188,7 @@ def tasks_of(original: OriginalRequest, nodes: int) -> int | None:
 
 
 def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
-    """GPUs that a request takes on each of ``nodes`` nodes."""
+    """GPUs of a request on each of ``nodes`` nodes."""
     form = form_of(original)
     if form is None:
         return 0
@@ -201,12 +201,10 @@ def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
 
 
 def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -> Fields:
-    """Fields that make ``job`` what it was when it was parked, all but the licences.
+    """Fields that differ from the original request, without the licences.
 
-    Only what differs is named, so that a job that was never bound needs nothing.
-
-    ``marked``: its marker says that it was bound. An update that Slurm applied in part may have
-    taken nodes and GPUs back, but not the counts.
+    ``marked``: the marker says that the job was bound. Slurm can apply an update in part and so
+    restore nodes and GPUs, but not the counts.
     """
     fields: list[tuple[str, str]] = []
     bound = marked or is_bound(job, original)
@@ -219,7 +217,7 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
         ("TresPerNode", job.tres_per_node, original.tres_per_node),
         ("TresPerJob", job.tres_per_job, original.tres_per_job),
         ("TresPerTask", job.tres_per_task, original.tres_per_task),
-        # Without --cpus-per-gpu Slurm itself writes DefCpuPerGPU there, time and again.
+        # Without --cpus-per-gpu Slurm itself writes DefCpuPerGPU there again and again.
         (
             "CpusPerTres",
             job.cpus_per_tres if original.cpus_per_tres else None,
@@ -243,14 +241,14 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
 
 
 def is_bound(job: SlurmJob, original: OriginalRequest) -> bool:
-    """Whether a job's nodes or GPUs are not those of the original request."""
+    """Whether a job's nodes or GPUs differ from the original request."""
     return set(job.req_nodes) != set(_names(original.req_nodes)) or not same_tres(
         job.tres_per_node, original.tres_per_node
     )
 
 
 def differences(job: SlurmJob, fields: Fields) -> list[str]:
-    """Read back: which of the fields of an update a job does not show. Empty: all are there."""
+    """Fields of an update that a job does not show when it is read back."""
     wrong = []
     for name, wanted in fields:
         seen = _seen(job, name)
@@ -268,7 +266,7 @@ def differences(job: SlurmJob, fields: Fields) -> list[str]:
 
 
 def _seen(job: SlurmJob, name: str) -> str | None:
-    """A field as it can be read back; None: Slurm computes it anew, not to be compared."""
+    """A field as it reads back; None: Slurm computes it anew, so it cannot be compared."""
     return {
         "ReqNodeList": ",".join(job.req_nodes),
         "ReservationName": job.holding_pool or "",
@@ -283,7 +281,7 @@ def _seen(job: SlurmJob, name: str) -> str | None:
 
 
 def _only_cpus(now: str | None, then: str | None) -> bool:
-    """Slurm itself writes ``-c N`` as ``cpu=N`` into TresPerTask after submission."""
+    """Whether TresPerTask is only ``cpu=N``, which Slurm writes there for ``-c N``."""
     return then is None and now is not None and all(i.startswith("cpu") for i in now.split(","))
 
 

@@ -1,4 +1,4 @@
-"""How long a job that could not start is not planned again."""
+"""Back-off of jobs that could not start."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from dataclasses import dataclass, field
 __all__ = ["STALE_S", "Backoff"]
 
 STALE_S = 5.0
-"""Slurm shows the old reason until its scheduler has looked at the job."""
+"""Until its scheduler tries a job again, at most this long, Slurm shows the old reason."""
 _HELD_S = 2.0
 _DOUBLINGS = 16
-"""Enough for every limit; keeps the numbers small."""
+"""Bounds the exponent; more than any limit needs."""
 
 
 @dataclass
 class Backoff:
-    """How long a job that could not start is not planned again: doubling, up to 16 times.
+    """Back-off of jobs that could not start: the wait doubles, up to 16 times the first.
 
-    A job that Slurm shows as held by something is looked at again soon: once it is parked, its
-    reason says for how long it is held. But Slurm shows no reason, too, each time that it has not
-    looked at the job yet, so that only ``Licenses`` says that nothing else holds it. One that did
-    not start for no visible reason waits longer.
+    A job that Slurm shows as held waits only a short time: once parked, its reason tells how long
+    it is held. Slurm shows no reason for a job that it has not tried yet, so only ``Licenses`` says
+    that nothing else holds it. A job that did not start for no visible reason waits longer.
 
-    Some things that hold a job show only while it is pinned (a maintenance of its node): parked it
-    shows ``Licenses`` at once. So where nothing else was shown in between, the short wait doubles
-    as well, and such a job blocks its node ever more seldom.
+    Some causes show only while the job is bound (a maintenance of its node): once parked, it shows
+    ``Licenses``. If no other reason was shown in between, the short wait doubles, too, so that such
+    a job blocks its node ever more seldom.
     """
 
     base_s: float
@@ -34,21 +33,21 @@ class Backoff:
     """Seconds of a clock that is never set."""
     _until: dict[str, float] = field(default_factory=dict)
     _doubtful: dict[str, float] = field(default_factory=dict)
-    """Until when no other reason than ``Licenses`` is believed."""
+    """Time until which only the reason ``Licenses`` counts."""
     _count: dict[str, int] = field(default_factory=dict)
     _blind: dict[str, int] = field(default_factory=dict)
-    """How often a job was held while pinned without having shown by what while parked."""
+    """How often a job was held while bound and showed no cause while parked."""
     _punished: dict[str, float] = field(default_factory=dict)
     _misplaced: set[str] = field(default_factory=set)
 
     def misplaced(self, job_id: str) -> bool:
-        """Whether the job could not start before where it was placed, and nothing else held it."""
+        """Whether the job could not start at an earlier place, and nothing else held it."""
         return job_id in self._misplaced
 
     def punish(self, job_id: str, *, held: bool = False, misplaced: bool = False) -> float:
         """Hold a job back once more; return for how many seconds.
 
-        ``held``: Slurm showed why. ``misplaced``: it was placed, and its place was the reason.
+        ``held``: Slurm showed why. ``misplaced``: its place was the cause.
         """
         if misplaced:
             self._misplaced.add(job_id)
@@ -66,12 +65,12 @@ class Backoff:
         return wait_s
 
     def shown(self, job_id: str) -> None:
-        """The job, parked, shows what holds it: that does not show only while it is pinned."""
+        """Note that the parked job shows what holds it, so the cause does not need a binding."""
         if self.timer() - self._punished.get(job_id, -STALE_S) >= STALE_S:
             self._blind.pop(job_id, None)
 
     def wait_s(self, job_id: str, reason: str = "") -> float | None:
-        """For how long a job that shows this reason is still held back; None: it is not."""
+        """Rest of the wait of a job that shows this reason; None: it is not held back."""
         now = self.timer()
         until = self._until.get(job_id, now)
         if reason != "Licenses":
@@ -79,7 +78,7 @@ class Backoff:
         return until - now if until > now else None
 
     def forget(self, known: set[str]) -> None:
-        """Drop jobs that are gone; tasks of an unsplit array are known by the array's number."""
+        """Drop jobs that are gone. ``known`` has an unsplit array under its number."""
         gone = [j for j in list(self._count) if j not in known and j.partition("_")[0] not in known]
         for job_id in gone:
             for entries in (self._until, self._doubtful, self._count, self._blind, self._punished):

@@ -1,4 +1,4 @@
-"""Candidates: which parked jobs a round plans, which wait and why, and which are left to Slurm."""
+"""Candidates of a round: parked jobs to plan, to keep waiting with a reason, to leave to Slurm."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ __all__ = ["PLANNABLE", "Candidates", "held_by", "waiting_entry"]
 log = logging.getLogger(__name__)
 
 PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
-"""Reasons that say that nothing but our gate holds a parked job."""
+"""Reasons of parked jobs that only the gate holds."""
 _MAX_TASKS = 500
 """Array tasks of one array that one round plans."""
 
 
 def waiting_entry(job_id: str, reason: str, shadow_start_s: float | None = None) -> dict[str, Any]:
-    """A waiting job as a round records it."""
+    """The record of a waiting job in a round."""
     return {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
 
 
 def held_by(gated: GatedJob, now: float) -> str | None:
-    """What beside the gate holds a parked job, in Slurm's word; None: nothing that is known.
+    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known.
 
-    A job that Slurm has not looked at yet (every new array) shows no reason, so its dependency and
-    its begin time count by themselves.
+    A job that Slurm has not tried yet (every new array) shows no reason, so its dependency and its
+    begin time are checked, too.
     """
     job = gated.job
     if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
@@ -54,7 +54,7 @@ def held_by(gated: GatedJob, now: float) -> str | None:
 
 @dataclass
 class Candidates:
-    """The parked jobs of one round, sorted out."""
+    """The parked jobs of one round by what becomes of them."""
 
     context: AdmissionContext
     backoff: Backoff
@@ -70,9 +70,9 @@ class Candidates:
     _order: TaskOrder = field(default_factory=TaskOrder)
 
     def sort_out(self, parked: Sequence[GatedJob], jobs: Sequence[SlurmJob]) -> None:
-        """Look at every parked job. Raises SourceError if Slurm does not answer."""
-        limited = limits(job.job for job in parked)
-        for gated in sorted(parked, key=lambda found: queue_order(found.job)):
+        """Assign every parked job. Raises SourceError if Slurm does not answer."""
+        limited = limits(gated.job for gated in parked)
+        for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
             kind = alike(job)
             unseen = self.pool.holds(job) or gated.only_deferred
@@ -96,10 +96,10 @@ class Candidates:
                     break
 
     def _take(self, record: GatedJob, job_id: str) -> bool:
-        """Look at a job or one task of it; False: the rest of its record is left to Slurm."""
+        """Assign a job or one of its tasks; False: its whole record is left to Slurm."""
         gated = record.task(job_id)
         job, original = gated.job, gated.original
-        # In the pool nothing else shows; Slurm looks at it before it is placed.
+        # A job in the pool shows no other reason; Slurm tries it before it is placed.
         unseen = self.pool.holds(job) or self.pool.awaits(job)
         reason = "Licenses" if unseen or gated.only_deferred else job.reason
         wait_s = self.backoff.wait_s(job_id, reason)
@@ -121,12 +121,12 @@ class Candidates:
             self._wait(record.job, job_id, exc.reason)
             return True
         except Exception as exc:
-            # One job that cannot be understood must not keep all others from being placed.
-            log.exception("job %s is left to Slurm: it cannot be understood", job_id)
+            # One job that cannot be translated must not keep the others from being placed.
+            log.exception("job %s is left to Slurm: its request cannot be understood", job_id)
             self.leave.append((record, f"its request cannot be understood: {exc}"))
             return False
         if request.bound and self.backoff.misplaced(job_id):
-            # Only Slurm itself knows all of what it looks at; no job waits longer for our sake.
+            # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             self.leave.append((record, why))
             return False
@@ -142,7 +142,7 @@ class Candidates:
 
 
 def _ids(job: SlurmJob, jobs: Sequence[SlurmJob]) -> list[str]:
-    """The job itself, or the tasks of an array that its ``%limit`` lets start."""
+    """The job's id, or those of the array tasks that ``%limit`` lets start."""
     if job.array_tasks is None:
         return [job.id]
     try:

@@ -1,4 +1,4 @@
-"""What prologs and epilogs recorded about clocks, from their spool into the ledger."""
+"""Clock spool: the records of prologs and epilogs about clocks, moved into the ledger."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error")
 _MOST = 1 << 20
 """Bytes read from one file at a time."""
 _HEAD = 256
-"""Bytes that tell one file from another."""
+"""Bytes at the start of a file that identify it."""
 _LATEST = 1 << 33
-"""More than any time in seconds, frequency or GPU index can be."""
+"""Bound of times in seconds, frequencies and GPU indices."""
 _LONGEST = 200
 
 
@@ -36,20 +36,20 @@ class _Part:
     key: str
     lines: list[bytes]
     offset: int
-    """Behind the lines."""
+    """Offset behind the lines."""
     more: bool
-    """The file goes on."""
+    """Whether the file goes on."""
 
 
 class ClockSpool:
-    """Reads new lines of NODE.jsonl files; remembers how far, also over a restart.
+    """Reads new lines of NODE.jsonl files, and keeps the offsets across restarts.
 
-    A file that grew too large is NODE.jsonl.1 by now: it is read to its end first, and what a hook
-    still writes there is not lost. Inode and first record tell which file is which.
+    A file that grew too large becomes NODE.jsonl.1; it is read to its end first, so that no record
+    is lost. Inode and first record identify a file.
 
-    Lines come from other hosts: anything that is not a record of the known form is skipped, and so
-    are files that neither root, nor the selector, nor the owner of the folder owns. A line may be
-    written down twice if the selector dies between the ledger and its note.
+    Lines come from other hosts: anything but a record of the known form is skipped, and so is a
+    file whose owner is not root, the selector or the owner of the folder. If the selector dies
+    before it saves the offsets, lines are written to the ledger twice.
     """
 
     def __init__(self, folder: Path, note: Path) -> None:
@@ -58,7 +58,7 @@ class ClockSpool:
         self._offsets = self._read_note()
 
     def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str]) -> int:
-        """Write new records to the ledger; return how many. ``id_of``: raw number to job id."""
+        """Write new records to the ledger; return how many. ``id_of``: Slurm's number to job id."""
         written = 0
         moved = False
         for name in self._names():
@@ -84,7 +84,7 @@ class ClockSpool:
         return sorted(name for name in names if name.endswith(".jsonl"))
 
     def _new_lines(self, name: str) -> Iterator[bytes]:
-        """Complete new lines of a node's two files; notes how far they are read."""
+        """Complete new lines of a node's two files; moves their offsets."""
         known = dict(self._offsets.get(name, {}))
         seen: dict[str, int] = {}
         for file in (self._folder / f"{name}.1", self._folder / name):
@@ -93,37 +93,37 @@ class ClockSpool:
             except FileNotFoundError:
                 continue
             except OSError:
-                seen = known | seen  # nothing is forgotten of a file that cannot be read now
+                seen = known | seen  # the offset of an unreadable file stays
                 continue
             seen[part.key] = part.offset
             yield from part.lines
             if part.more:
-                seen = known | seen  # the other file has its turn when this one is read
+                seen = known | seen  # the other file is read when this one is done
                 break
         self._offsets[name] = seen
 
     def _read(self, file: Path, known: dict[str, int]) -> _Part:
-        """What is new in a file. Raises OSError, also for a file that is not to be trusted."""
+        """The new part of a file. Raises OSError, also for a file that is not trusted."""
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             stat = os.fstat(handle)
             trusted = {0, os.geteuid(), self._folder.stat().st_uid}
             if not S_ISREG(stat.st_mode) or stat.st_uid not in trusted:
                 raise PermissionError(f"{file} is not a file of a node")
-            # A deleted file's inode may be that of the next one; its first record is not.
+            # A new file can have the inode of a deleted one, but not its first record.
             first = os.pread(handle, _HEAD, 0).partition(b"\n")[0]
             key = f"{stat.st_ino}:{crc32(first):x}"
             # An offset without a key was noted before files were moved aside.
             offset = known[key] if key in known else known.pop("", 0)
             if stat.st_size < offset:
-                offset = 0  # cut off by somebody
+                offset = 0  # the file was truncated
             data = os.pread(handle, _MOST, offset) if stat.st_size > offset else b""
         finally:
             os.close(handle)
         end = data.rfind(b"\n") + 1
         more = offset + len(data) < stat.st_size
         if not end and len(data) == _MOST:
-            return _Part(key, [], offset + _MOST, more)  # a line that long is none of ours
+            return _Part(key, [], offset + _MOST, more)  # no record is this long
         return _Part(key, data[:end].splitlines(), offset + end, more)
 
     def _read_note(self) -> dict[str, dict[str, int]]:
@@ -167,7 +167,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _plain(value: object) -> object:
-    """The value if it is short and of a type that is expected, else what type it has."""
+    """The value if it is short and of an expected type, else the name of its type."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

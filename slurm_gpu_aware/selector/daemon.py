@@ -1,9 +1,9 @@
-"""``gpu-aware selectd``: the daemon's main loop.
+"""Selector daemon: the main loop of ``gpu-aware selectd``.
 
-Rounds start on events (a submission, a job's end), at the latest every ``selector.round_s``; while
-placed jobs have not started yet, sooner. The heartbeat runs beside, in a thread of its own. One
-daemon at a time, by a lock on a file beside the store. SIGTERM ends it after the round it is in;
-SIGKILL may end it anywhere, and the next start goes on from what Slurm and the ledger say.
+A round starts on an event (a submission, a job's end), at the latest every ``selector.round_s``.
+Heartbeat and start monitor have threads of their own. A lock beside the store admits one daemon at
+a time. SIGTERM ends it after the present round. After SIGKILL the next start continues from the
+state of Slurm and the ledger.
 """
 
 from __future__ import annotations
@@ -37,36 +37,35 @@ __all__ = ["GC_OBJECTS", "Selector", "run"]
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 0.01
-"""After a submission: the filter speaks some milliseconds before the job exists."""
-_ECHOES_S = (0.02, 0.08, 0.25)
-"""A job that is not there yet is looked for again after these times."""
+"""Pause after a submission: the filter reports a job some milliseconds before it exists."""
+_REPEATS_S = (0.02, 0.08, 0.25)
+"""Pauses before further rounds that look for a submitted job that did not exist yet."""
 _FREED_S = 5.0
-"""After a job's end, jobs that a limit held are looked at more often for this long: Slurm shows
-that the limit is free when its scheduler has run."""
+"""Time after a job's end with more rounds for jobs that a limit held: Slurm shows a free limit only
+after its scheduler has run."""
 _HELD_S = 1.0
-"""Between two of these looks."""
+"""Pause between two of these rounds."""
 _PUBLISH_S = 0.5
-"""What is due is published behind a round; none is started only for that sooner than this."""
+"""Least pause before a round that starts only to publish."""
 _SHORT_S = 0.25
-"""Most of a round that takes less is ours, and not slurmctld's."""
+"""A shorter round costs mostly our time, not slurmctld's."""
 _POLL_S = 0.25
-"""Between two rounds while jobs wait and no file tells of a job's end; nine times as long as one
-takes, if that is more."""
+"""Least pause between two rounds while jobs wait and no file tells of a job's end."""
 _FAILED_S = 2.0
-"""After a round that failed, whatever happens."""
+"""Pause after a round that failed."""
 _RECORD_S = 5.0
-"""Rounds that place nothing are written down at most this often."""
+"""Least time between two recorded rounds that place nothing."""
 _SHOWN_WAITING = 200
 _PRUNE_S = 3600.0
 GC_OBJECTS = 50_000
-"""A round makes some hundred thousand objects and next to no cycles among them: looking for these
-after every 700 took a tenth of its time."""
+"""Threshold of the garbage collector. A round makes some hundred thousand objects and hardly any
+cycles; collection after every 700 objects takes a tenth of its time."""
 
 
 def run(config: Config | Path | str | None = None, once: bool = False) -> int:
     """Run the selector until SIGTERM or SIGINT; with ``once`` a single round.
 
-    Returns the exit code: 0, or 1 if another selector runs or nothing could be done.
+    Returns the exit code: 0, or 1 if another selector runs or the round failed.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(
@@ -98,7 +97,7 @@ class Selector:
         files = {"submit": config.events.submit_file}
         if config.events.jobcomp_file is not None:
             files["end"] = config.events.jobcomp_file
-        self._ends_are_told = "end" in files
+        self._sees_job_ends = "end" in files
         self._events = Events(files)
         self._rounds = Rounds(
             client,
@@ -113,9 +112,9 @@ class Selector:
             log.warning("%s", complaint)
         self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")
         self._stop = threading.Event()
-        self._echoes: tuple[float, ...] = ()
-        """When to look again for a job of which the filter has told."""
-        self._slept_badly = False
+        self._repeats: tuple[float, ...] = ()
+        """Pauses before further rounds that look for a submitted job."""
+        self._failed = False
         self._recorded = -float("inf")
         self._pruned = -float("inf")
         self._freed = -float("inf")
@@ -138,7 +137,7 @@ class Selector:
             self._round(trigger)
             trigger = self._events.wait(self._wait_s())
             if trigger != "timer":
-                # Slurm starts the next job on a GPU at once if it is ready while the epilog runs.
+                # A job that is ready while the epilog runs starts on its GPU without a pause.
                 settle_s = _SETTLE_S if trigger == "submit" else 0.0
                 self._stop.wait(max(settle_s, self._rest_s()))
                 self._events.drain()
@@ -152,7 +151,7 @@ class Selector:
         self._heartbeat.beat()
         self._rounds.tracker.load()
         self._round("once")
-        if self._slept_badly:
+        if self._failed:
             return 1
         self._rounds.start_monitor.poll()
         return 0
@@ -169,73 +168,73 @@ class Selector:
         self._events.wake()
 
     def _await_slurm(self) -> bool:
-        """Take hold of the gate; wait for slurmctld as long as it takes. False: told to stop."""
-        said = False
+        """Hold the gate; wait for slurmctld as long as it takes. False: a signal came first."""
+        warned = False
         while not self._stop.is_set():
             try:
                 self._heartbeat.start()
                 return True
             except SourceError as exc:
-                if not said:
+                if not warned:
                     log.warning("waiting for Slurm: %s", exc)
-                said = True
+                warned = True
                 self._events.wait(2.0)
         return False
 
     def _wait_s(self) -> float:
-        if self._slept_badly:
+        if self._failed:
             return _FAILED_S
         wait_s = self._config.selector.round_s
-        if self._outcome.waiting and not self._ends_are_told:
+        if self._outcome.waiting and not self._sees_job_ends:
             wait_s = min(wait_s, max(_POLL_S, 9 * self._outcome.took_s))
         if self._outcome.taken:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
         if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
             wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
-        if self._echoes:
-            wait_s = min(wait_s, max(self._echoes[0], self._outcome.took_s))
+        if self._repeats:
+            wait_s = min(wait_s, max(self._repeats[0], self._outcome.took_s))
         due_s = self._ledger.publish_in_s
         return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
 
     def _rest_s(self) -> float:
-        """In a storm of events: rounds take a fifth of the time, so that submissions go on.
+        """Rest of the pause between two rounds, so that slurmctld can work in a storm of events.
 
-        Half of it if they are short. A pause is no longer than the time between two rounds without
-        any event.
+        Rounds take a fifth of the time, short ones half of it. No pause is longer than
+        ``selector.round_s``.
         """
         since = time.monotonic() - self._finished
-        if self._slept_badly:
+        if self._failed:
             return _FAILED_S - since
         took_s = self._outcome.took_s
         pause_s = took_s if took_s < _SHORT_S else 4 * took_s
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:
-        """One round and what belongs to it; whatever fails, the daemon goes on."""
-        self._echoes = _ECHOES_S if trigger == "submit" else self._echoes[1:]
+        """Run one round and record it; after a failure the daemon goes on."""
+        self._repeats = _REPEATS_S if trigger == "submit" else self._repeats[1:]
         if trigger == "end":
             self._freed = time.monotonic()
         started = time.time()
         try:
             self._outcome = self._rounds.run()
         except SourceError as exc:
-            log.warning("round given up: %s", exc)
-            self._slept_badly = True
+            log.warning("round failed; the next one tries again: %s", exc)
+            self._failed = True
             return
         except Exception:
             log.exception("round failed; the next one tries again")
-            self._slept_badly = True
+            self._failed = True
             return
         finally:
             self._finished = time.monotonic()
-        self._slept_badly = False
+        self._failed = False
         self._heartbeat.round_done()
         try:
-            self._write_down(trigger, started)
+            self._record(trigger, started)
         except Exception:
-            log.exception("the round could not be written down; the selector goes on")
+            log.exception("the round cannot be written to the ledger; the selector goes on")
 
-    def _write_down(self, trigger: str, started: float) -> None:
+    def _record(self, trigger: str, started: float) -> None:
         while not self._heartbeat.created.empty():
             at = self._heartbeat.created.get()
             name = self._config.gate.reservation
@@ -273,6 +272,6 @@ class Selector:
 
 
 def _touch(path: Path) -> None:
-    """Make the file that the filter appends to, so that it can be watched."""
+    """Create the file that the filter appends to, so that it can be watched."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))

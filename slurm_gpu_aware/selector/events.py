@@ -1,7 +1,6 @@
-"""What starts a round: the filter's byte at a submission, jobcomp's line at an end, a timer.
+"""Events that start a round: the filter's byte at a submission, jobcomp's line at an end, a timer.
 
-Both files are watched by inotify; no polling. A file that is not there yet, or was rotated away,
-is watched again as soon as it is back.
+Both files are watched by inotify. A missing or rotated file is watched as soon as it exists.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _GONE = _FLAGS.MOVE_SELF | _FLAGS.DELETE_SELF
 
 
 class Events:
-    """Waits for one of some files to change, a call of `wake`, or a time.
+    """Waits for a change of a file, a call of `wake`, or a timeout.
 
-    ``files`` maps what happened (``submit``, ``end``) to the file that then changes.
+    ``files``: event (``submit``, ``end``) -> file that changes with it.
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
@@ -57,13 +56,13 @@ class Events:
             os.write(self._wake_w, b".")
 
     def close(self) -> None:
-        """Give the file descriptors back."""
+        """Close the file descriptors."""
         self._inotify.close()
         os.close(self._wake_r)
         os.close(self._wake_w)
 
     def drain(self) -> None:
-        """Forget what has happened so far: a round that starts now will see it."""
+        """Drop the events so far; a round that starts now sees their effects."""
         self._drain()
 
     def _drain(self) -> str | None:
@@ -79,7 +78,7 @@ class Events:
         return happened
 
     def _watch(self) -> None:
-        """Watch what is not watched yet."""
+        """Watch the files that are not watched yet."""
         watched = set(self._watched.values())
         for what, path in self._files.items():
             if what in watched:

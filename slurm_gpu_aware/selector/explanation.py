@@ -1,4 +1,4 @@
-"""Explanation of a job: what the ledger and Slurm say about it, as one answer."""
+"""Explanation of a job: one answer from the ledger and Slurm."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["explain_job"]
 
 
 def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
-    """The answer about a job, JSON-able but for ``away``, a text.
+    """The answer about a job, as JSON values.
 
-    Where Slurm answers, ``selector_away`` says how long the selector has been silent if that is
-    longer than it should be; what became of jobs meanwhile is not recorded.
+    ``selector_away`` and the sentence ``away`` tell of a selector that is silent for too long; the
+    ledger then lacks the events since.
     """
     answer = _look_up(reader, job_id)
     if answer["state"] in ("unknown", "parked", *OPEN_DECISION):
@@ -29,7 +29,7 @@ def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
 
 
 def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
-    """What the ledger knows of a job, JSON-able."""
+    """The answer of the ledger alone."""
     decisions = reader.ledger.decisions(job_id)
     events = reader.ledger.events(job_id)
     rounds = reader.ledger.last_rounds(1)
@@ -57,7 +57,7 @@ def _state(
 ) -> str:
     """``parked``, the state of the newest decision, ``released by hand``, or ``unknown``.
 
-    A placing that failed, or that was taken back, leaves its job parked.
+    A job whose placing failed or was withdrawn is parked.
     """
     if waiting:
         return "parked"
@@ -80,13 +80,13 @@ def _tasks(reader: Reader, job_id: str) -> list[str]:
 
 
 def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[str, Any]:
-    """The answer with what Slurm says of a job that waits, runs, or is not in the ledger."""
+    """The answer with Slurm's state of a job that waits, runs, or is not in the ledger."""
     jobs = live_jobs(config)
     if jobs is None:
         return answer
     silence = selector_silence(gate_state(config), config)
     job = find_job(jobs, answer["job_id"])
-    if job is not None and job.id != answer["job_id"]:  # Slurm's own number of an array task
+    if job is not None and job.id != answer["job_id"]:  # Slurm's number of an array task
         known = _look_up(reader, job.id)
         answer = known if known["state"] != "unknown" else answer
     if silence is not None:
@@ -103,7 +103,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         "ended": job.ended,
     }
     if answer["state"] in OPEN_DECISION:
-        # The selector died before it opened the gate, or the job is back since the copy was made.
+        # The selector died before it opened the gate, or the copy is older than a requeue.
         if job.parked and (silence is not None or answer["state"] in ("released", "started")):
             answer["state"] = "parked"
         return answer
@@ -121,7 +121,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
 
 
 def _why_left_to_slurm(job: LiveJob) -> str | None:
-    """Why a job that was parked is Slurm's alone now; None: Slurm does not tell."""
+    """Why Slurm alone places a job that was parked; None: not known."""
     if job.passed:
         return (
             "the selector was away, so the gate opened by itself and Slurm placed the job alone,"

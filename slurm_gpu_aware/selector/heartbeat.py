@@ -1,7 +1,7 @@
-"""The heartbeat: a thread that keeps the gate's reservation alive, whatever a round does.
+"""Heartbeat: a thread that extends the gate's reservation while rounds run.
 
-It stops pushing if no round has succeeded for a long time: then the gate opens by itself, and
-Slurm starts the parked jobs as if we were not there.
+If no round succeeds for a long time it stops: the gate then opens by itself, and Slurm starts the
+parked jobs as if we were not installed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["Heartbeat"]
 log = logging.getLogger(__name__)
 
 STALL_S = 300.0
-"""Without a successful round for this long, the gate is let go."""
+"""Without a successful round for this long, the heartbeat stops."""
 _RETRY_S = 3.0
 _CHECK_EVERY = 10
-"""Of so many beats one looks at what the reservation holds, the first one, too."""
+"""One of so many beats, and the first, checks what the reservation holds."""
 
 
 class Heartbeat:
@@ -56,17 +56,17 @@ class Heartbeat:
         self._beats = 0
         self._deferring = True
         self.created: SimpleQueue[float] = SimpleQueue()
-        """Times at which the reservation had to be created; the main loop writes them down."""
+        """Times at which the reservation was created, for the main loop to record."""
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     @property
     def held_until(self) -> float:
-        """Unix time until which the gate is certainly closed; in the past: it may be open."""
+        """Unix time until which the gate is closed for certain."""
         return self._held_until
 
     def start(self) -> None:
         """Beat once now, then from the thread. Raises SourceError if Slurm does not answer."""
-        self._last_round = self._timer()  # however long we had to wait for Slurm
+        self._last_round = self._timer()  # the wait for Slurm does not count
         self.beat()
         self._thread.start()
 
@@ -77,18 +77,18 @@ class Heartbeat:
             self._thread.join(timeout=self._config.selector.command_timeout_s + 1)
 
     def round_done(self) -> None:
-        """The main loop finished a round."""
+        """Note that a round succeeded."""
         self._last_round = self._timer()
 
     def beat(self) -> None:
-        """Push the end of the reservation once; create it if it is gone. Raises SourceError."""
+        """Extend the reservation once; create it if it is gone. Raises SourceError."""
         now = self._clock()
         since_s = self._timer() - self._last_round
         if since_s > self._stall_s:
             if not self._stalled:
                 log.error(
-                    "no round has succeeded for %.0f s: the gate is let go, parked jobs will"
-                    " start as Slurm likes",
+                    "no round has succeeded for %.0f s: the heartbeat stops, the gate opens and"
+                    " Slurm starts the parked jobs by itself",
                     since_s,
                 )
             self._stalled = True
@@ -107,7 +107,7 @@ class Heartbeat:
             self.created.put(now)
 
     def _defer(self, until_s: float) -> None:
-        """Have the filter give new jobs a begin time while there is a pool for them."""
+        """Let the filter defer new jobs while a holding pool takes them."""
         submit_file = self._config.events.submit_file
         if submit_file is None:
             return
@@ -116,16 +116,16 @@ class Heartbeat:
             self._deferring = True
         except OSError as exc:
             if self._deferring:
-                log.warning("Slurm tries new jobs before they lie in the holding pool: %s", exc)
+                log.warning("Slurm tries new jobs before they are in the holding pool: %s", exc)
             self._deferring = False
 
     @staticmethod
     def _put_off(pool: HoldingPool, gate_ends_s: float) -> None:
-        """Whatever becomes of the pool, the gate comes first: it holds all parked jobs."""
+        """Keep the pool closed; a failure must not stop the heartbeat of the gate."""
         try:
             pool.keep_closed(gate_ends_s)
         except SourceError as exc:
-            log.warning("the pool could not be put off: %s", exc)
+            log.warning("the holding pool could not be put off: %s", exc)
 
     def _run(self) -> None:
         wait_s = self._config.selector.heartbeat_s

@@ -1,6 +1,6 @@
-"""The holding pool: kept closed by the heartbeat, filled and emptied by rounds.
+"""Holding pool: the heartbeat keeps it closed, rounds fill and empty it.
 
-Which jobs are put there: `pool_choice`; what the reservation does in Slurm: `gate.holding_pool`.
+`pool_choice` selects its jobs; `gate.holding_pool` explains the reservation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_gpu_aware.gate.holding_pool import (
     LICENCE,
     create_pool,
     holding_pools,
-    left_fields,
+    leave_pool_fields,
     lost_reservation,
 )
 from slurm_gpu_aware.gate.release import begin_fields
@@ -30,42 +30,42 @@ __all__ = ["HoldingPool", "ages_there", "stranded"]
 log = logging.getLogger(__name__)
 
 _GAP_S = 30.0
-"""The pool opens so long behind the end of the gate: who is next in line starts first."""
+"""The pool opens this long after the end of the gate, so that jobs next in line start first."""
 _LOOKED_S = 4.0
-"""Within this time Slurm's scheduler looks at a job that was taken from the pool.
+"""Time in which Slurm's scheduler tries a job that was taken from the pool.
 
-If it does not, as while another job blocks the partition, the job is placed without: the start
-monitor sees what holds it."""
+A later job (another one blocks the partition) is placed untried; the start monitor sees what holds
+it."""
 _TRY_AGAIN_S = 600.0
-"""After Slurm has refused to make a pool, or to let a job in."""
+"""Pause after Slurm refused to create a pool or to let a job in."""
 _KIND_S = 60.0
-"""So often one more of the jobs like one that a limit holds is tried."""
+"""Time between two tries of jobs like one that a limit holds."""
 _UNUSED_S = 60.0
 """A pool in which no job waits is removed after this time."""
 _SAVED_S = 15.0
-"""Slurm has saved a new reservation after this time; before jobs, which name it, it must have."""
+"""After this time Slurm has saved a new reservation; only then may jobs name it."""
 _STRANDED = 100
-"""Jobs that one round takes from the holding pool because they do not grow older there."""
+"""Jobs that one round takes from the holding pool because they do not age there."""
 _LOCK_S = 1.0
-"""A heartbeat waits no longer for a round that makes or removes a pool."""
+"""Longest wait of a heartbeat for a round that creates or removes a pool."""
 
 
 def ages_there(job: SlurmJob) -> bool:
-    """Whether a job grows older in a reservation that has not begun.
+    """Whether a job ages in a reservation that has not begun.
 
-    Slurm does not begin to count there unless the job has an eligible time, and gives it none. It
-    takes both away from a job that is held (with enforced limits); from an array whose throttle
-    holds it only the eligible time, and goes on counting.
+    Slurm starts to count there only for a job with an eligible time, and sets none. A job that is
+    held (with enforced limits) loses eligible time and age. An array that its throttle holds loses
+    only the eligible time, and goes on ageing.
     """
     return job.eligible_s is not None or job.accrue_s is not None
 
 
 def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
-    """Jobs that were held and released in a pool and do not grow older there, some each round.
+    """Up to `_STRANDED` jobs that were held and released in a pool and do not age there.
 
-    What is left of an array of which tasks stand in other records can be taken only one by one.
+    The unsplit rest of an array with split tasks is left out: it can only be taken task by task.
     """
-    found = (
+    aging_stopped = (
         job
         for job in jobs
         if job.holding_pool is not None
@@ -73,11 +73,11 @@ def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
         and not ages_there(job)
         and not (job.array_tasks is not None and job.array_id in split)
     )
-    return list(islice(found, _STRANDED))
+    return list(islice(aging_stopped, _STRANDED))
 
 
 class HoldingPool:
-    """One reservation at a time that is closed; shared by the rounds and the heartbeat."""
+    """The one closed pool, shared by rounds and heartbeat."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class HoldingPool:
         self._used_at = -float("inf")
         self._taken: dict[str, float] = {}
         self._unfit: dict[str, float] = {}
-        """Jobs that Slurm did not let in, and when."""
+        """Job that Slurm did not let in -> when."""
         self._lain: set[str] = set()
-        """Jobs that were seen in a holding pool."""
+        """Jobs that were in a holding pool."""
         self._tried: dict[Hashable, float] = {}
 
     @property
@@ -110,21 +110,23 @@ class HoldingPool:
         return self._name is not None and self._timer() - self._made_at >= self._saved_s
 
     def holds(self, job: SlurmJob) -> bool:
-        """Whether a job lies in the closed pool."""
+        """Whether a job is in the closed pool."""
         return job.holding_pool is not None and job.holding_pool == self._name
 
     def awaits(self, job: SlurmJob) -> bool:
-        """Whether Slurm has yet to say what holds a job that was taken from the holding pool.
+        """Whether Slurm has not yet shown what holds a job that was taken from the holding pool.
 
-        An update of a job leaves it without a reason until the next pass of Slurm's scheduler.
+        After an update a job has no reason until the next pass of Slurm's scheduler.
         """
         taken = self._taken.get(job.id)
-        unsaid = job.reason in ("None", "Reservation")
-        return unsaid and taken is not None and self._timer() - taken < _LOOKED_S
+        no_reason = job.reason in ("None", "Reservation")
+        return no_reason and taken is not None and self._timer() - taken < _LOOKED_S
 
     def may_try(self, kind: Hashable) -> bool:
-        """Whether one more of a kind that a limit holds may be tried: the limit may have changed
-        without Slurm having looked, or hold not all that seem alike."""
+        """Whether one more job of a kind that a limit holds may be tried.
+
+        Slurm may not have noticed a changed limit, or the limit may not hold every such job.
+        """
         now = self._timer()
         if now - self._tried.setdefault(kind, now) < _KIND_S:
             return False
@@ -134,7 +136,7 @@ class HoldingPool:
     # -- the reservation ---------------------------------------------------------------------------
 
     def keep_closed(self, gate_ends_s: float) -> None:
-        """Put the pool off until behind the gate's end. Raises SourceError."""
+        """Put the pool off until after the end of the gate. Raises SourceError."""
         if not self._lock.acquire(timeout=_LOCK_S):
             return
         try:
@@ -145,22 +147,22 @@ class HoldingPool:
                 self._name, opens_s + LAST_S, start_s=opens_s
             ):
                 return
-            log.warning("pool %s has opened: its jobs wait at the gate", self._name)
+            log.warning("holding pool %s has opened: its jobs wait at the gate", self._name)
             self._name = None
         finally:
             self._lock.release()
 
     def _look(self) -> None:
-        """Go on with a pool that an earlier selector has left, if it is still closed."""
+        """Take over the pool of an earlier selector if it is still closed."""
         now = self._clock()
-        found = holding_pools(self._client.reservations())
+        pools = holding_pools(self._client.reservations())
         self._known = True
-        if found and found[-1].start_s > now:
-            self._name = found[-1].name
+        if pools and pools[-1].start_s > now:
+            self._name = pools[-1].name
             self._used_at = self._timer()
 
     def _ready(self, gate_ends_s: float) -> str | None:
-        """Name of the closed pool; made if there is none. None: there is none to use yet."""
+        """Name of the closed pool, created if there is none; None: none may be used yet."""
         with self._lock:
             now = self._timer()
             if self._name is None and now - self._refused_at > _TRY_AGAIN_S:
@@ -169,7 +171,7 @@ class HoldingPool:
                 except SourceError as exc:
                     self._refused_at = now
                     log.warning(
-                        "all parked jobs stay in Slurm's own queue, which costs slurmctld time"
+                        "all parked jobs stay in Slurm's queue, which costs slurmctld time"
                         " (is %s among Licenses in slurm.conf?): %s",
                         LICENCE,
                         exc,
@@ -180,7 +182,7 @@ class HoldingPool:
             return self._name if self.in_use else None
 
     def tidy(self, jobs: Iterable[SlurmJob]) -> None:
-        """``jobs``: all pending ones. Remove a pool that has not been used for a while."""
+        """Remove a pool that has not been used for a while. ``jobs``: all pending ones."""
         lying = [job for job in jobs if job.holding_pool is not None]
         self._lain |= {job.id for job in lying}
         now = self._timer()
@@ -195,8 +197,8 @@ class HoldingPool:
                 self._client.delete_reservation(self._name)
                 self._name = None
             except SourceError as exc:
-                self._used_at = now  # not in every round
-                log.info("pool %s stays: %s", self._name, exc)
+                self._used_at = now  # so that not every round tries it
+                log.info("holding pool %s stays: %s", self._name, exc)
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -214,7 +216,7 @@ class HoldingPool:
         )
         self._lain |= {job.id for job in wanted} - refused.keys()
         if any("reservation is invalid" in why for why in refused.values()):
-            log.warning("pool %s is gone: another one is made", name)
+            log.warning("holding pool %s is gone; another one is created", name)
             with self._lock:
                 self._name = None
             return
@@ -223,37 +225,40 @@ class HoldingPool:
         self._unfit |= dict.fromkeys(refused, now)
 
     def take(self, jobs: Sequence[GatedJob]) -> None:
-        """Take jobs from the pool, so that Slurm looks at them. Raises SourceError."""
+        """Take jobs from the pool, so that Slurm tries them. Raises SourceError."""
         now = self._timer()
         self._taken = {i: at for i, at in self._taken.items() if now - at < 2 * _LOOKED_S}
         self._taken |= {job.id: now for job in jobs}
         begun = self._clock()
-        self._send([JobUpdate(j.id, left_fields(j.job) + begin_fields(j, begun)) for j in jobs])
+        self._send(
+            [JobUpdate(j.id, leave_pool_fields(j.job) + begin_fields(j, begun)) for j in jobs]
+        )
 
     def free(self, jobs: Iterable[SlurmJob], split: Set[int]) -> None:
-        """Take from any holding pool who must not lie there, and nobody would take from there.
+        """Take jobs from any holding pool that must not be there.
 
-        An operator opened its gate while a round put it there, or changed its licences; or it is
-        `stranded`. ``split``: see `update_ids`. Raises SourceError if Slurm does not answer.
+        Such a job is `stranded`, or an operator opened its gate or changed its licences while a
+        round put it there. ``split``: see `update_ids`. Raises SourceError if Slurm does not
+        answer.
         """
         updates = []
         for job in jobs:
             if job.holding_pool is None:
                 continue
             try:
-                updates += [JobUpdate(i, left_fields(job)) for i in update_ids(job, split)]
+                updates += [JobUpdate(i, leave_pool_fields(job)) for i in update_ids(job, split)]
                 log.info("job %s is taken from the holding pool", job.id)
             except ValueError as exc:
                 log.error("take job %s from its reservation by hand: %s", job.id, exc)
         self._send(updates)
 
     def rescue(self, jobs: Iterable[SlurmJob], asked_for_none: Callable[[SlurmJob], bool]) -> None:
-        """Give back to Slurm's queue who is held because Slurm lost the pool that it lay on.
+        """Release parked jobs that Slurm holds because it lost their pool.
 
-        ``jobs``: parked ones. Slurm holds them if it starts and the reservation is not valid any
-        more (its licence has gone) or was not saved. A job whose user named a reservation that is
-        gone is held by plain Slurm as well, and stays so. ``asked_for_none``: whether a job came
-        without one, of jobs that this selector has not seen in a holding pool.
+        That happens when slurmctld starts and the reservation is no longer valid (its licence is
+        gone) or was not saved. A job whose user named a reservation that is gone stays held, as in
+        plain Slurm. ``asked_for_none``: whether a job was submitted without a reservation; asked
+        for jobs that this selector has not seen in a holding pool.
         """
         lost = [
             job.id
@@ -263,7 +268,7 @@ class HoldingPool:
             and (job.id in self._lain or asked_for_none(job))
         ]
         if lost:
-            log.warning("Slurm has lost the pool: %d jobs are let go from there", len(lost))
+            log.warning("Slurm has lost the holding pool: %d jobs are released from it", len(lost))
             self._client.release_jobs(lost)
 
     def _send(self, updates: Sequence[JobUpdate]) -> None:
@@ -271,5 +276,5 @@ class HoldingPool:
             log.warning("job %s could not be taken from the holding pool: %s", job_id, why)
 
     def forget(self, known: Set[str]) -> None:
-        """Drop what is known of jobs that are gone."""
+        """Drop jobs that are gone."""
         self._lain &= known

@@ -1,11 +1,11 @@
-"""Infeasible jobs: no exact placement will ever fit them, although Slurm itself could start them.
+"""Infeasible jobs: no exact placement fits them, although Slurm could start them.
 
-Drained GPUs may leave two nodes without a common set of indices, or 4 + 2 GPUs where a job asks for
-6. At our gate such a job would wait until somebody mends the nodes; plain Slurm would start it.
+Drained GPUs can leave two nodes without a common set of indices, or 4 + 2 GPUs for a job of 6. At
+the gate such a job would wait until the nodes are repaired; plain Slurm would start it.
 
-A job that an option of its policy forbids every place (``single_node``, ``min_bandwidth_gbps``) is
-not one of them: Slurm would break the rule that the site or the user has set. It stays parked, and
-the reason, which the policy states itself, names the option.
+A job for which an option of its policy (``single_node``, ``min_bandwidth_gbps``) forbids every
+place is not left to Slurm, which would break that rule. It stays parked, and its reason names the
+option.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ def left_to_slurm(
     parked: Iterable[GatedJob],
     cluster: Cluster,
 ) -> list[tuple[GatedJob, str]]:
-    """Parked records, each with the reason, that never fit our way but fit by numbers."""
+    """Parked records that are infeasible for us but fit by counts, each with the reason."""
     records = {job.job.raw_id: job for job in parked}
-    found: dict[int, tuple[GatedJob, str]] = {}
+    leave: dict[int, tuple[GatedJob, str]] = {}
     fit: dict[object, bool] = {}
     for entry in waiting:
         candidate = candidates.get(entry.job_id)
         if not entry.infeasible or entry.by_policy or candidate is None:
             continue
         number = candidate.gated.job.raw_id
-        if number in found:  # another task of its array
+        if number in leave:  # another task of its array
             continue
         shape = shape_of(candidate.request)
         if shape not in fit:
             fit[shape] = fits_by_counts(candidate.request, cluster)
         if fit[shape]:
-            found[number] = (records[number], entry.reason)
-    return list(found.values())
+            leave[number] = (records[number], entry.reason)
+    return list(leave.values())
 
 
 def fits_by_counts(request: Request, cluster: Cluster) -> bool:
-    """Whether the usable nodes have GPUs and CPUs enough, whatever the indices and who is on them.
+    """Whether the usable nodes have enough GPUs and CPUs, whatever indices and running jobs.
 
-    Where the request does not fix the count per node the GPUs may be spread unevenly.
+    Without a fixed count per node the GPUs may be spread unevenly.
     """
-    if (kept := request.node_groups) is not None:
-        # What Slurm would not start either stays with us.
+    if (groups := request.node_groups) is not None:
+        # A job that Slurm would not start either stays parked.
         inside = request.eligible
-        parts = [kept.of == group for group in np.unique(kept.of[kept.of >= 0])]
+        parts = [groups.of == group for group in np.unique(groups.of[groups.of >= 0])]
         return any(
             fits_by_counts(
                 replace(request, node_groups=None, eligible=p if inside is None else p & inside),

@@ -1,8 +1,7 @@
 """Interference files: run times alone and beside one other job, as published with Amaral et al.
 
-A JSON object: ``solo`` and ``collocation`` by application type, batch size and GPU count. The
-application of a job is ``TYPE/SIZE`` (``bvlc_alexnet/4``). Entries that cannot be used are
-reported, and entries of 0 were never measured.
+A JSON object with ``solo`` and ``collocation`` by application type, batch size and GPU count. The
+application of a job is ``TYPE/SIZE`` (``bvlc_alexnet/4``). An entry of 0 was not measured.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ __all__ = ["read_interference"]
 
 
 def read_interference(path: Path | str) -> tuple[InterferenceProfile, tuple[str, ...]]:
-    """The profile in a file, and its entries that are no run time, each with the reason.
+    """The profile in a file, and reports of its entries that are no run time.
 
     Raises
     ------
     SourceError
-        The file cannot be read, is no JSON, lacks ``solo`` or ``collocation``, or has no run time
+        The file cannot be read, is not JSON, lacks ``solo`` or ``collocation``, or has no run time
         of a job beside another.
     """
     content = read_object(path)
@@ -34,19 +33,19 @@ def read_interference(path: Path | str) -> tuple[InterferenceProfile, tuple[str,
             raise SourceError(f"{path}: no object {part!r}; is it a profile file?")
     bad: list[str] = []
     solo: dict[Workload, float] = {}
-    together: dict[tuple[Workload, Workload], float] = {}
+    beside: dict[tuple[Workload, Workload], float] = {}
     for job, entry in _workloads(content["solo"], "solo", bad):
         seconds = entry.get("intra-socket", 0) if isinstance(entry, dict) else entry
-        if found := _seconds(seconds, f"solo {_words(job)}", bad):
-            solo[job] = found
+        if run_time_s := _seconds(seconds, f"solo {_words(job)}", bad):
+            solo[job] = run_time_s
     for job, partners in _workloads(content["collocation"], "collocation", bad):
         where = f"collocation {_words(job)}"
         for other, seconds in _workloads(partners, where, bad):
-            if found := _seconds(seconds, f"{where} beside {_words(other)}", bad):
-                together[job, other] = found
-    if not together:
+            if run_time_s := _seconds(seconds, f"{where} beside {_words(other)}", bad):
+                beside[job, other] = run_time_s
+    if not beside:
         raise SourceError(f"{path} has no run time of a job beside another")
-    return InterferenceProfile(solo, together), tuple(bad)
+    return InterferenceProfile(solo, beside), tuple(bad)
 
 
 def _workloads(tree: object, where: str, bad: list[str]) -> Iterator[tuple[Workload, Any]]:
@@ -69,7 +68,7 @@ def _items(tree: object, where: str, bad: list[str]) -> Iterator[tuple[str, Any]
 
 
 def _seconds(value: object, where: str, bad: list[str]) -> float | None:
-    """The run time; 0.0 if it was not measured, None with a report if it is no run time."""
+    """The run time; 0.0 if not measured, None with a report if it is not a run time."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= MAX_TIME_S:  # type: ignore[operator]
         bad.append(f"{where}: {quoted(value)} is no run time")

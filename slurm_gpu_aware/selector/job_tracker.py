@@ -1,4 +1,4 @@
-"""Job tracker: what became of the jobs that were placed, written into the ledger."""
+"""Job tracker: follows placed jobs and writes their outcome to the ledger."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["JobTracker", "Tracked"]
 
 log = logging.getLogger(__name__)
 
-_TOLD = frozenset({"opened_by_hand", "started", "ended"})
-"""Last events of a job without a decision after which nothing has to be told of its opening."""
+_AFTER_OPENING = frozenset({"opened_by_hand", "started", "ended"})
+"""Last events after which a release by hand is not recorded again."""
 
 
 @dataclass
@@ -28,37 +28,37 @@ class Tracked:
     """A job with an open decision."""
 
     decision: Entry | None
-    """In the ledger; None: it is not there."""
+    """Its entry in the ledger; None: no decision."""
     phase: JobPhase
     nodes: tuple[str, ...]
     slots: tuple[int, ...] | None
     """None: Slurm picks the GPUs."""
     restarts: int
     opened: float | None = None
-    """When this selector opened the gate, in seconds of a clock that is never set."""
+    """When this selector opened the gate, in seconds of the monotonic clock."""
     opened_at: float | None = None
-    """The same, Unix seconds."""
+    """The same time, Unix seconds."""
     raw_id: int | None = None
-    """Slurm's number of its record, once it was seen placed."""
+    """Slurm's number of the record; None: not seen since it was placed."""
     victims: frozenset[str] = frozenset()
-    """Jobs that have to go first; Slurm may give them time for that."""
+    """Jobs that Slurm preempts for it, possibly after a grace time."""
 
 
 @dataclass
 class JobTracker:
-    """Placed jobs by id, from the ledger and from what Slurm shows.
+    """Placed jobs by id, from the ledger and from Slurm.
 
-    The start monitor, in a thread of its own, withdraws decisions; all else is the main thread's.
+    The start monitor's thread may call only `withdraw`.
     """
 
     ledger: LedgerWriter
     placed: dict[str, Tracked] = field(default_factory=dict)
     _seen_parked: set[str] = field(default_factory=set)
-    _seen_alone: dict[str, str] = field(default_factory=dict)
-    """State of the jobs without an open decision, when they were looked at last."""
+    _seen_unplaced: dict[str, str] = field(default_factory=dict)
+    """Last state of the jobs without an open decision."""
 
     def load(self) -> None:
-        """Take up the decisions that a previous selector left open."""
+        """Load the open decisions of a previous selector."""
         for decision in self.ledger.open_decisions():
             slots = tuple(decision.slots[0]) if decision.exact and decision.slots else None
             self.placed[decision.job_id] = Tracked(
@@ -71,7 +71,7 @@ class JobTracker:
             )
 
     def withdraw(self, job_id: str, detail: Mapping[str, Any], now: float) -> None:
-        """The job's binding is gone: its open decision, if it has one, comes to nothing."""
+        """Close the job's open decision, if any, because its binding is gone."""
         tracked = self.placed.pop(job_id, None)
         if tracked is not None:
             self.ledger.outcome(tracked.decision, JobPhase.WAITING, now, detail)
@@ -83,51 +83,50 @@ class JobTracker:
         now: float,
         unread: Set[int] = frozenset(),
     ) -> None:
-        """Compare with what Slurm shows and write down what changed.
+        """Compare with the jobs of Slurm and record the changes.
 
-        ``jobs``: all; ``gated``: ours among them. ``unread``: records that are there but could
-        not be read; their jobs are not gone.
+        ``jobs``: all; ``gated``: the gated ones. ``unread``: records that exist but could not be
+        read; their jobs are not gone.
         """
         known = {job.id: job for job in jobs}
         closed: set[str] = set()
         for ours in gated:
+            state = ours.job.state
             if ours.closed:
                 closed.add(ours.id)
                 self._parked(ours.job, now)
-            elif ours.id not in self.placed and self._seen_alone.get(ours.id) != ours.job.state:
-                self._seen_alone[ours.id] = ours.job.state
-                self._alone(ours, now)
+            elif ours.id not in self.placed and self._seen_unplaced.get(ours.id) != state:
+                self._seen_unplaced[ours.id] = state
+                self._unplaced(ours, now)
         self._seen_parked.intersection_update(known)
-        for job_id in self._seen_alone.keys() - known.keys():
-            del self._seen_alone[job_id]
+        for job_id in self._seen_unplaced.keys() - known.keys():
+            del self._seen_unplaced[job_id]
         for job_id, tracked in list(self.placed.items()):
-            found = known.get(job_id)
-            if found is not None:
-                tracked.raw_id = found.raw_id
-            if found is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
+            job = known.get(job_id)
+            if job is not None:
+                tracked.raw_id = job.raw_id
+            if job is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
                 continue
-            if found is None:
+            if job is None:
                 self._ended(job_id, tracked, {"state": "unknown", "why": "gone from Slurm"}, now)
-            elif found.state in HOLDING:
-                self._started(found, tracked, now)
-            elif found.state != "PENDING":
+            elif job.state in HOLDING:
+                self._started(job, tracked, now)
+            elif job.state != "PENDING":
                 if tracked.phase is not JobPhase.STARTED:
-                    self._started(found, tracked, now)
-                self._ended(job_id, tracked, {"state": found.state}, now)
-            elif (
-                job_id not in closed
-            ):  # prepared or parked again: round and start monitor see to it
-                self._pending(found, tracked, now)
+                    self._started(job, tracked, now)
+                self._ended(job_id, tracked, {"state": job.state}, now)
+            elif job_id not in closed:  # a closed one is handled by round and start monitor
+                self._pending(job, tracked, now)
 
-    def _alone(self, gated: GatedJob, now: float) -> None:
-        """Tell of a job of ours whose gate an operator opened, or that started without us."""
+    def _unplaced(self, gated: GatedJob, now: float) -> None:
+        """Record a gated job that an operator released, or that started without us."""
         job, marker = gated.job, gated.marker
         runs = gated.phase is JobPhase.STARTED and bool(job.nodes)
         by_hand = marker is not None and marker.phase is JobPhase.OPENED
         if not runs and not by_hand:
             return
         last = self.ledger.last_event(job.id)
-        if by_hand and marker is not None and (last is None or last.kind not in _TOLD):
+        if by_hand and marker is not None and (last is None or last.kind not in _AFTER_OPENING):
             self.ledger.event(job.id, "opened_by_hand", {}, marker.at)
         if runs:
             tracked = Tracked(None, JobPhase.STARTED, tuple(job.nodes), None, job.restarts)
@@ -140,7 +139,7 @@ class JobTracker:
                 self.ledger.event(job.id, "started", detail, job.start_s or now)
 
     def _parked(self, job: SlurmJob, now: float) -> None:
-        self._seen_alone.pop(job.id, None)
+        self._seen_unplaced.pop(job.id, None)
         if job.id in self._seen_parked:
             return
         self._seen_parked.add(job.id)
@@ -151,7 +150,7 @@ class JobTracker:
             self.ledger.event(job.id, "parked", detail, now)
 
     def asked_for_none(self, job: SlurmJob) -> bool:
-        """Whether a job came without a reservation of its user's, as far as is written."""
+        """Whether the ledger says that a job was submitted without a reservation."""
         first = self.ledger.first_event(job.id, "parked")
         return first is not None and first.detail.get("reservation", "") is None
 
@@ -159,19 +158,19 @@ class JobTracker:
         if tracked.phase is JobPhase.STARTED and job.restarts == tracked.restarts:
             return
         if not job.nodes:
-            return  # it ended without having run
+            return  # it ended without a start
         if tracked.phase is JobPhase.STARTED and job.state == "COMPLETING":
             return  # on its way back to the queue
         detail: dict[str, Any] = {"start_s": job.start_s, "restarts": job.restarts}
         got = _gpus_of(job)
         if got:
             detail["gpus"] = got
-        else:  # it has ended already: Slurm still knows its nodes and types
+        else:  # it has ended: Slurm still shows its nodes and types
             detail |= {"nodes": list(job.nodes), "types": sorted(job.gpu_types)}
         detail["as_planned"] = self._as_planned(job, got, tracked)
         if not detail["as_planned"]:
             log.warning(
-                "job %s runs on %s, not on %s %s as decided",
+                "job %s runs on %s instead of %s %s",
                 job.id,
                 got or ",".join(job.nodes),
                 ",".join(tracked.nodes),
@@ -208,12 +207,12 @@ class JobTracker:
                 self.ledger.event(job.id, "requeued", {"restarts": job.restarts}, now)
             tracked.phase = JobPhase.REQUEUED
         elif tracked.phase in (JobPhase.PLANNED, JobPhase.PREPARED):
-            # A selector that died after opening the gate could not write it down.
+            # A selector died between the opening of the gate and its record.
             tracked.phase = JobPhase.RELEASED
             self.ledger.outcome(tracked.decision, JobPhase.RELEASED, now, {"seen_later": True})
             self.ledger.event(job.id, "released", {"seen_later": True}, now)
 
 
 def _gpus_of(job: SlurmJob) -> dict[str, list[int]]:
-    """Node -> GPU indices that Slurm shows of a job that holds some."""
+    """Node -> GPU indices that the job holds."""
     return {share.node: list(share.gpus) for share in job.shares if share.gpus}

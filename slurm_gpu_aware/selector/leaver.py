@@ -1,7 +1,7 @@
-"""Jobs that are left to Slurm: their gate is opened, and the ledger says why.
+"""Release of jobs that are left to Slurm: opens their gate and records why.
 
-What is written down is what Slurm has taken. A job whose update is refused stays parked and is
-tried again later, not in every round.
+The ledger gets only the updates that Slurm accepts. A refused job stays parked and is tried again
+after a back-off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Leaver"]
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
-"""Jobs after which it is written down what Slurm has taken: it may stop answering."""
+"""Jobs of one call; the ledger is written after each, as Slurm may stop answering."""
 
 
 class Leaver:
@@ -46,11 +46,11 @@ class Leaver:
     def leave(
         self, jobs: Sequence[tuple[GatedJob, str]], now: float, split: Set[int] = frozenset()
     ) -> tuple[set[str], dict[str, str]]:
-        """Open the gate for jobs that cannot be placed, each with the reason why.
+        """Open the gate for jobs that cannot be placed, each with the reason.
 
-        ``split``: arrays of which tasks stand in records of their own; see `update_ids`.
-        Returns (ids of the jobs that Slurm was told about, why each job stays parked that does).
-        Raises SourceError if Slurm does not answer.
+        ``split``: arrays of which tasks have records of their own; see `update_ids`. Returns (ids
+        of the updated jobs, job that stays parked -> why). Raises SourceError if Slurm does not
+        answer.
         """
         stays: dict[str, str] = {}
         due: dict[str, tuple[GatedJob, str]] = {}
@@ -73,7 +73,7 @@ class Leaver:
         now: float,
         split: Set[int],
     ) -> dict[str, str]:
-        """Open the gate of some jobs and write it down; return why each job stays that does."""
+        """Open the gate of some jobs and record it; return job that stays parked -> why."""
         stays: dict[str, str] = {}
         done = release(self._client, self._gate, jobs, now, then=JobPhase.LEFT, split=split)
         for job_id, ids in done.opened.items():

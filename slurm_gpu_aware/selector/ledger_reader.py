@@ -1,4 +1,4 @@
-"""Ledger reader: opens the store, or its public copy, for one who asks about jobs."""
+"""Ledger reader: opens the store or its public copy for questions about jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reader:
     store: Store
     ledger: Ledger
     copy_age_s: float | None
-    """Age of the published copy if that is what was opened; None: the live store."""
+    """Age of the public copy; None: the live store is open."""
 
     def note(self) -> str | None:
         """A sentence for people who read the copy; None for the live store."""
@@ -37,15 +37,15 @@ class Reader:
 
 @contextmanager
 def open_reader(config: Config) -> Iterator[Reader]:
-    """Open the ledger for reading. Raises StoreError with the next step in it."""
+    """Open the ledger for reading. Raises StoreError that names the next step."""
     path = config.store.path
     try:
         store = open_store(path, readonly=True)
     except StoreError as exc:
         raise StoreError(
-            f"no ledger to read ({exc}); on the controller the selector writes it, with a copy for"
-            " everybody beside it: run this command there, and if it still fails ask an"
-            f" administrator whether {path.parent} may be read (gpu-aware doctor says so)"
+            f"no ledger to read ({exc}); the selector writes it on the controller, with a copy for"
+            " all users beside it: run this command there; if it still fails, ask an"
+            f" administrator for read permission on {path.parent} (gpu-aware doctor checks it)"
         ) from None
     with store:
         yield Reader(store, Ledger(store), None if store.path == path else _age_s(store.path))
@@ -67,7 +67,7 @@ def waiting_of(record: RoundRecord | None) -> dict[str, Mapping[str, Any]]:
 
 
 def reason_for(job_id: str, waiting: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Entry of a job in :func:`waiting_of`; for an array that of its first task that waits."""
+    """Entry of a job in :func:`waiting_of`; for an array that of its first waiting task."""
     if job_id in waiting:
         return waiting[job_id]
     return next((e for j, e in waiting.items() if j.startswith(f"{job_id}_")), None)
@@ -81,19 +81,19 @@ def event_json(event: Event) -> dict[str, Any]:
 def still_open(
     decisions: Iterable[Decision], jobs: Sequence[LiveJob] | None, *, away: bool
 ) -> list[Decision]:
-    """Open decisions of the ledger without those of jobs that Slurm says have ended.
+    """Open decisions of the ledger without those of jobs that have ended in Slurm.
 
-    ``away``: the selector does not write down what happens, so a job that Slurm does not show has
-    ended, and one that runs has started. ``jobs`` None: Slurm does not answer.
+    ``away``: the selector records nothing, so a job that Slurm does not show has ended, and a
+    running one has started. ``jobs`` None: Slurm does not answer.
     """
     if jobs is None:
         return list(decisions)
     shown = {job.id: job for job in jobs}
-    found = []
+    still = []
     for decision in decisions:
         job = shown.get(decision.job_id)
         if (job is None and away) or (job is not None and job.ended):
             continue
         runs = job is not None and job.state == "RUNNING"
-        found.append(replace(decision, state="started") if away and runs else decision)
-    return found
+        still.append(replace(decision, state="started") if away and runs else decision)
+    return still

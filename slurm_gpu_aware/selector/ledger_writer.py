@@ -1,8 +1,8 @@
-"""Ledger writer: a store that is damaged, missing or busy stops nothing.
+"""Ledger writer: survives a store that is damaged, missing or busy.
 
-Every call here either writes or, if the store cannot be used, logs that once and goes on. Opening
-is tried again from time to time. While another process writes to it (a sweep, an import) what is
-to be written is kept, in its order, and written later: placed jobs do not wait for that.
+A call writes or, if the store cannot be used, logs that once and returns; the store is opened again
+later. While another process writes (a sweep, an import), entries are queued in order, so that
+placed jobs do not wait.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _RETRY_S = 60.0
 _BUSY_WAIT_S = 1.0
-"""So long a round may wait for another writer."""
+"""Longest wait of a round for another writer."""
 _BUSY_S = 5.0
-"""After that nothing is tried for so long."""
-_MOST_KEPT = 10_000
-"""Writes kept for a store that is busy; of more, the oldest are lost."""
+"""Pause before the next try at a busy store."""
+_MOST_QUEUED = 10_000
+"""Writes queued for a busy store; beyond it the oldest are lost."""
 _PUBLISH_S = 2.0
 _PROFILE_S = 5.0
 _SNAPSHOT_SHARE = 50.0
@@ -43,14 +43,14 @@ _SNAPSHOT_SHARE = 50.0
 
 @dataclass(eq=False)
 class Entry:
-    """A decision that was handed to the ledger."""
+    """A decision for the ledger."""
 
     number: int | None = None
-    """Its number there; None: it is not written, or not yet."""
+    """Its number in the ledger; None: not written yet, or lost."""
 
 
 class LedgerWriter:
-    """Ledger and profile of one store, by whatever state the store is in."""
+    """Ledger and profile of one store, whatever its state."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -64,24 +64,24 @@ class LedgerWriter:
         self._publish_s = _PUBLISH_S
         self._snapshot_due = -float("inf")
         self._changed = True
-        self._kept: deque[Callable[[Ledger], object]] = deque()
+        self._queued: deque[Callable[[Ledger], object]] = deque()
         self._lost = 0
         self._busy_until = -float("inf")
         self._later = 0
         self._publisher: threading.Thread | None = None
         self._owner = threading.current_thread()
-        """The thread that opens the store; others only hand over what is to be written."""
+        """The thread that uses the store; other threads only queue writes."""
         self.private = True
-        """Only the owner and the group may read what is published; so until Slurm has told that
+        """Whether only owner and group may read the published copy; False once Slurm says that
         users may see each other's jobs."""
 
     @property
     def usable(self) -> bool:
-        """Whether decisions are being written down."""
+        """Whether the store can be used."""
         return self._open() is not None
 
     def profile(self) -> Profile | None:
-        """Scores and graphs, read again every few seconds; None: default scores."""
+        """The profile, read again every few seconds; None: default scores."""
         if self._clock() - self._profile_read < _PROFILE_S:
             return self._profile
         self._profile_read = self._clock()
@@ -97,7 +97,7 @@ class LedgerWriter:
 
     @contextmanager
     def later(self) -> Iterator[None]:
-        """What is written in here is written at the end, so that nothing in here waits for it."""
+        """Queue the writes of the block until its end, so that the block does not wait for them."""
         self._later += 1
         try:
             yield
@@ -119,7 +119,7 @@ class LedgerWriter:
     def outcome(
         self, entry: Entry | None, state: str, at: float, detail: Mapping[str, Any] | None = None
     ) -> None:
-        """Write what became of a decision."""
+        """Write the outcome of a decision."""
 
         def write(ledger: Ledger) -> None:
             if entry is not None and entry.number is not None:
@@ -136,10 +136,9 @@ class LedgerWriter:
         self._write(lambda ledger: ledger.add_round(record))
 
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
-        """Write a whole round down, so that it can be planned again (``simulator.replay``).
+        """Write a whole round, so that it can be planned again (``simulator.replay``).
 
-        On a large cluster that takes a while: it never takes more than a fiftieth of the time, and
-        rounds in between are not kept.
+        This takes at most a fiftieth of the time; rounds in between are not written.
         """
         started = self._clock()
         if started < self._snapshot_due:
@@ -154,12 +153,12 @@ class LedgerWriter:
         try:
             self._do(write, None, changes=True)
         except TypeError as exc:
-            log.warning("a round is not kept for replay: %s", exc)
+            log.warning("a round is not written for replay: %s", exc)
         took = self._clock() - started
         self._snapshot_due = started + took * _SNAPSHOT_SHARE
 
     def open_decisions(self) -> list[Decision]:
-        """Decisions whose job may still run or wait."""
+        """Decisions whose job has not ended, as far as is known."""
         nothing: list[Decision] = []
         return self._do(lambda ledger: ledger.open_decisions(), nothing)
 
@@ -175,29 +174,29 @@ class LedgerWriter:
     def first_event(self, job_id: str, kind: str) -> Event | None:
         """The oldest event of a kind of a job; None: none, or the store cannot be used."""
         nothing: list[Event] = []
-        found = self._do(lambda ledger: ledger.events(job_id), nothing)
-        return next((event for event in found if event.kind == kind), None)
+        events = self._do(lambda ledger: ledger.events(job_id), nothing)
+        return next((event for event in events if event.kind == kind), None)
 
     def last_event(self, job_id: str) -> Event | None:
         """The newest event of a job; None: none, or the store cannot be used."""
         nothing: list[Event] = []
-        found = self._do(lambda ledger: ledger.events(job_id, last=1), nothing)
-        return found[0] if found else None
+        events = self._do(lambda ledger: ledger.events(job_id, last=1), nothing)
+        return events[0] if events else None
 
     def forget_waiting(self, before: float) -> None:
-        """Drop who waited in rounds that are too old to ask about."""
+        """Delete the waiting jobs of rounds before this Unix time."""
         self._do(lambda ledger: ledger.forget_waiting(before), None)
 
     def prune(self, before: float) -> None:
-        """Delete what is too old."""
+        """Delete entries before this Unix time."""
         self._do(lambda ledger: ledger.prune(before), 0)
 
     def publish(self, *, force: bool = False, beside: bool = False) -> None:
-        """Copy the store to where its readers find it, as often as its size allows.
+        """Write queued entries and copy the store for its readers.
 
-        At most every other second, and never more than a fiftieth of the time. ``beside``: in a
-        thread, one copy at a time, because a large store takes seconds. What a busy store has kept
-        waiting is written first.
+        A copy is made at most every two seconds, and in at most a fiftieth of the time. ``beside``:
+        in a thread, one copy at a time, because a large store takes seconds. ``force``: in any
+        case.
         """
         if not self._later:
             self.flush()
@@ -231,7 +230,7 @@ class LedgerWriter:
 
     @property
     def publish_in_s(self) -> float | None:
-        """Seconds until what was written since the last publishing is due; None: nothing was."""
+        """Seconds until the next copy is due; None: nothing has changed since the last one."""
         if not self._changed or self._store is None:
             return None
         return max(0.0, self._published + self._publish_s - self._clock())
@@ -261,35 +260,35 @@ class LedgerWriter:
             self._ledger = Ledger(self._store)
         except (StoreError, OSError) as exc:
             log.error(
-                "the store cannot be used: all scores count as 1.0 and decisions are not written"
-                " down until it can: %s",
+                "the store cannot be used; until it can, all scores count as 1.0 and decisions are"
+                " not written: %s",
                 exc,
             )
         return self._ledger
 
     def _write(self, call: Callable[[Ledger], object]) -> None:
-        self._kept.append(call)
+        self._queued.append(call)
         if threading.current_thread() is not self._owner:
             return  # the main thread writes it at its next call
-        if len(self._kept) > _MOST_KEPT and self._clock() < self._busy_until:
-            self._kept.popleft()
+        if len(self._queued) > _MOST_QUEUED and self._clock() < self._busy_until:
+            self._queued.popleft()
             self._lost += 1
         if not self._later:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was kept, as far as the store is not busy."""
-        while self._kept:
+        """Write the queued entries while the store is not busy."""
+        while self._queued:
             if self._open() is None:
-                self._kept.clear()
+                self._queued.clear()
                 return
             try:
-                self._do(self._kept[0], None, changes=True)
-            except Exception:  # one entry that cannot be written must not keep all behind it
+                self._do(self._queued[0], None, changes=True)
+            except Exception:  # one bad entry must not keep the others from being written
                 log.exception("not written to the ledger")
             if self._clock() < self._busy_until:
                 return
-            self._kept.popleft()
+            self._queued.popleft()
         if self._lost:
             log.error("the store was busy for so long that %d entries were lost", self._lost)
             self._lost = 0
@@ -301,11 +300,11 @@ class LedgerWriter:
         try:
             result = call(ledger)
         except StoreBusyError as exc:
-            log.warning("written down in some seconds: %s", exc)
+            log.warning("the ledger is written some seconds later: %s", exc)
             self._busy_until = self._clock() + _BUSY_S
             return otherwise
         except StoreError as exc:
-            log.error("the store failed and is left alone for a minute: %s", exc)
+            log.error("the store failed; it is opened again in a minute: %s", exc)
             if self._store is not None:
                 with suppress(StoreError):
                     self._store.close()

@@ -1,4 +1,4 @@
-"""Users' own licences: a placed job that lacks one would hang with its gate open."""
+"""Licences of users: a placed job that lacks one would wait with its gate open."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def own_licences(job: SlurmJob, reservations: Sequence[SlurmReservation]) -> fro
 
 
 class Licences:
-    """How many are free, minus what this round gives away."""
+    """Free licences, less those of the jobs that this round places."""
 
     def __init__(self, client: SlurmClient) -> None:
         self._client = client
         self._free: dict[str, int] | None = None
 
     def lacking(self, text: str | None, own: Set[str] = frozenset()) -> str | None:
-        """Name of a licence that is not free in the number asked; None: all are.
+        """Name of a licence of which too few are free; None: there are enough of each.
 
         ``own``: licences that the job's reservation holds for it, which never count as free.
         """

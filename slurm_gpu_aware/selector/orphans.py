@@ -1,4 +1,4 @@
-"""Orphans of the site: found, and left to Slurm with what their users asked for."""
+"""Release of orphans: left to Slurm with the request of their users."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Orphans:
     ) -> None:
         """Leave orphans to Slurm; bound ones only while the gate is held.
 
-        A job that the ledger does not know stays as it is: its owner may ask for our licence, an
-        operator for GPUs by their index.
+        A job that the ledger does not know is no orphan: a user may ask for the gate's licence, an
+        operator for GPUs by index.
         """
-        found: list[tuple[GatedJob, str]] = []
+        orphans: list[tuple[GatedJob, str]] = []
         for job in pending:
             if not self._looks_ours(job) or self._backoff.wait_s(job.id, "Licenses") is not None:
                 continue
@@ -56,13 +56,13 @@ class Orphans:
             bound = bound_orphan(job, self._gate, decisions[-1] if decisions else None)
             if bound is not None:
                 if gate_held:
-                    found.append((bound, _WHY))
+                    orphans.append((bound, _WHY))
             elif job.licence_count(self._gate.licence) and self._known(job):
-                found.append((unbound_orphan(job, self._gate), _WHY))
-        self._leaver.leave(found, now, split)
+                orphans.append((unbound_orphan(job, self._gate), _WHY))
+        self._leaver.leave(orphans, now, split)
 
     def _looks_ours(self, job: SlurmJob) -> bool:
-        """Whether a job without a record has our licence or a binding, or was placed by us."""
+        """Whether a job without a record has the gate's licence or a binding, or was placed."""
         return parse(job.admin_comment) is None and (
             job.licence_count(self._gate.licence) > 0
             or job.id in self._tracker.placed
@@ -71,6 +71,6 @@ class Orphans:
         )
 
     def _known(self, job: SlurmJob) -> bool:
-        """Whether it was seen at the gate, itself or before it was split off its array."""
+        """Whether the job, or its array before the split, was parked."""
         names = dict.fromkeys([job.id, str(job.array_id or job.id)])
         return any(self._ledger.has_event(name, "parked") for name in names)

@@ -1,8 +1,8 @@
-"""Placing in three steps, each of which may be repeated: prepare, read back, open the gate.
+"""Placer: places jobs in three repeatable steps: prepare, read back, open the gate.
 
-Slurm's update of a job is not atomic and one that timed out may still be applied, so nothing is
-believed that was not read back. A selector that dies in between leaves either a parked job with
-a binding, which the next round replaces or restores, or an open gate, whose binding is right.
+Slurm's update of a job is not atomic, and one that timed out can still be applied, so only what was
+read back counts. A selector that dies in between leaves a parked job with a binding, which the next
+round replaces or restores, or an open gate with a complete binding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.holding_pool import left_fields
+from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.job_marker import marked
 from slurm_gpu_aware.gate.release import extra_with_clock, open_fields, read_jobs, release
 from slurm_gpu_aware.gate.request_forms import Binding, Fields, differences, placed_fields
@@ -32,7 +32,7 @@ __all__ = ["Candidate", "Placed", "Placer", "task_number"]
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
-"""Jobs that are opened in one part: the start monitor sees to them while others are opened."""
+"""Jobs whose gate one call opens; the start monitor polls them while the next call runs."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ class Candidate:
     gated: GatedJob
     request: Request
     unsplit: bool = False
-    """Still part of its array's common record."""
+    """Whether it is a task of an unsplit array record."""
     default_cpus: int | None = None
-    """CPUs with each GPU, where ``DefCpuPerGPU`` holds (`Binding.cpus_per_gpu`)."""
+    """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
 
     @property
     def id(self) -> str:
-        """As users type it."""
+        """Id as users type it."""
         return self.gated.id
 
 
 @dataclass
 class Placed:
-    """What became of a plan's jobs."""
+    """Outcome of a plan's jobs."""
 
     opened: list[str]
     """Jobs whose gate was opened."""
@@ -71,11 +71,11 @@ class _Step:
     tracked: Tracked
 
     def updates(self) -> list[JobUpdate]:
-        """What prepares the job.
+        """Updates that prepare the job.
 
-        For ``--gpus-per-task`` Slurm writes CPUs per task out of ``DefCpuPerGPU`` into the job by
-        itself. The same number from us changes nothing then, and does not count as given: so it
-        is set to 1 before.
+        For ``--gpus-per-task`` Slurm itself writes CPUs per task from ``DefCpuPerGPU`` into the
+        job. An update to the same number is ignored and does not count as given, so the number is
+        set to 1 first.
         """
         own = [JobUpdate(self.candidate.id, self.fields)]
         if self.binding.cpus_per_gpu is not None and "CPUsPerTask" in dict(self.fields):
@@ -97,14 +97,14 @@ class Placer:
         *,
         opened: Callable[[Sequence[str]], object] = lambda job_ids: None,
     ) -> None:
-        """``opened`` is told of the jobs whose gate was opened, while others are still opened."""
+        """``opened`` is called with the jobs of each part whose gate is open."""
         self._client = client
         self._gate = gate
         self._ledger = ledger
         self._tracker = tracker
         self._timer = timer
         self._clock = clock
-        self._told = opened
+        self._opened = opened
 
     def place(
         self,
@@ -113,10 +113,10 @@ class Placer:
         node_names: Sequence[str],
         took_s: float,
     ) -> Placed:
-        """Place jobs; ``took_s``: how long the round has planned. Units: s.
+        """Place jobs. ``took_s``: planning time of the round.
 
-        Raises SourceError if Slurm does not answer; jobs are then parked, prepared or open, and
-        the next round sees which.
+        Raises SourceError if Slurm does not answer; the next round then reads which jobs are
+        parked, prepared or open.
         """
         now = self._clock()
         placed = Placed([], {})
@@ -127,7 +127,7 @@ class Placer:
                 steps.append(self._step(candidate, assignment, node_names, took_s, now))
             except (SourceError, ValueError) as exc:
                 placed.failed[assignment.job_id] = str(exc)
-        with self._ledger.later():  # what is bound keeps nodes from others until it is open
+        with self._ledger.later():  # a bound job keeps nodes from others until its gate opens
             ready = self._prepare(steps, placed.failed, now)
             for start in range(0, len(ready), _AT_ONCE):
                 self._open(ready[start : start + _AT_ONCE], placed, now)
@@ -141,14 +141,14 @@ class Placer:
         took_s: float,
         now: float,
     ) -> _Step:
-        """Decide the fields and write the decision down, before Slurm hears of it."""
+        """Decide the fields and record the decision, before any update."""
         names = tuple(node_names[i] for i in assignment.nodes)
         slots = tuple(sorted(assignment.slots[0])) if assignment.exact else None
         if slots is not None and any(tuple(sorted(s)) != slots for s in assignment.slots):
-            raise ValueError("different GPU indices on its nodes cannot be told to Slurm")
+            raise ValueError("Slurm takes no different GPU indices on the nodes of one job")
         binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus)
         fields = self._fields(candidate.gated, binding, now)
-        # What cannot be sent raises here, before anything of the round is bound.
+        # An update that cannot be sent raises here, before any job of the round is bound.
         JobUpdate(candidate.id, fields)
         JobUpdate(candidate.id, open_fields(candidate.gated, now))
         self._tracker.withdraw(candidate.id, {"why": "decided anew"}, now)
@@ -165,7 +165,7 @@ class Placer:
 
     def _fields(self, gated: GatedJob, binding: Binding, now: float) -> Fields:
         job, original = gated.job, gated.original
-        fields = placed_fields(original, binding) + left_fields(job)
+        fields = placed_fields(original, binding) + leave_pool_fields(job)
         if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
             fields += (("TresFreq", original.tres_freq or ""),)
         extra = extra_with_clock(job.extra, binding.clock_mhz, binding.slots)
@@ -180,7 +180,7 @@ class Placer:
     def _prepare(
         self, steps: Sequence[_Step], failed: dict[str, str], now: float
     ) -> list[tuple[_Step, GatedJob]]:
-        """Bind the jobs; return those that show all that was set, as they were read back."""
+        """Bind the jobs; return those that read back as set."""
         if not steps:
             return []
         refused = self._client.update_jobs([update for s in steps for update in s.updates()])
@@ -190,12 +190,12 @@ class Placer:
         broken_arrays: set[int] = set()
         for step in sorted(steps, key=lambda s: task_number(s.candidate.id)):
             job_id, array = step.candidate.id, step.candidate.gated.job.array_id
-            found = seen.get(job_id)
-            wrong = _wrong(step, found, refused)
+            gated = seen.get(job_id)
+            wrong = _wrong(step, gated, refused)
             if wrong is None and array in broken_arrays:
                 wrong = "an earlier task of its array could not be prepared"
-            if wrong is None and found is not None:
-                ready.append((step, found))
+            if wrong is None and gated is not None:
+                ready.append((step, gated))
                 step.tracked.phase = JobPhase.PREPARED
                 self._ledger.outcome(step.tracked.decision, JobPhase.PREPARED, now)
                 self._ledger.event(job_id, "prepared", dict(step.fields), now)
@@ -224,7 +224,7 @@ class Placer:
             job_id = step.candidate.id
             why = refused.get(job_id)
             if why is not None:
-                # What Slurm did of it is known when it is read: the next round restores it.
+                # Slurm may have applied it in part: the next round reads and restores the job.
                 placed.failed[job_id] = f"its gate could not be opened: {why}"
                 log.warning("job %s: %s", job_id, placed.failed[job_id])
                 self._ledger.event(job_id, "error", {"step": "open", "why": why}, now)
@@ -243,7 +243,7 @@ class Placer:
                 step.assignment.score,
             )
             placed.opened.append(job_id)
-        self._told(placed.opened[before:])
+        self._opened(placed.opened[before:])
 
 
 def _decision(
@@ -253,7 +253,7 @@ def _decision(
     took_s: float,
     now: float,
 ) -> Decision:
-    """What the ledger keeps of a choice."""
+    """The ledger's record of a decision."""
     request, job = candidate.request, candidate.gated.job
     asked = {
         "gpus": request.gpus,
@@ -297,13 +297,13 @@ def _wrong(step: _Step, seen: GatedJob | None, refused: Mapping[str, str]) -> st
         return refused.get(step.candidate.id, "it is gone")
     if not seen.closed:
         return f"it is {seen.job.state} and no longer parked"
-    # Not all that was set can be read back (NumNodes, NumCPUs): a refusal counts in any case.
-    said = refused.get(step.candidate.id)
-    wrong = [*differences(seen.job, step.fields), *([said] if said else [])]
+    # Some fields cannot be read back (NumNodes, NumCPUs), so a refusal counts in any case.
+    refusal = refused.get(step.candidate.id)
+    wrong = [*differences(seen.job, step.fields), *([refusal] if refusal else [])]
     return "; ".join(wrong) or None
 
 
 def task_number(job_id: str) -> int:
-    """Number of an array's task; -1 for a job that is none."""
+    """Number of an array task; -1 for another job."""
     _, _, task = job_id.partition("_")
     return int(task) if task else -1

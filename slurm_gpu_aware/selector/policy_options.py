@@ -1,4 +1,4 @@
-"""``[policies.NAME]`` of the configuration into options that the policies take."""
+"""Policy options from ``[policies.NAME]`` of the configuration."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ log = logging.getLogger(__name__)
 
 
 def policy_options(config: Config) -> dict[str, dict[str, Any]]:
-    """Options per policy, checked; an interference profile is read from its file.
+    """Policy -> its checked options.
 
-    ``interference`` names a file (``selector.interference_file``), from the configuration's
-    folder if it is not absolute.
+    ``interference`` names a file (``selector.interference_file``), relative to the configuration's
+    folder; its profile is read.
 
     Raises
     ------
     ConfigError
-        Unknown policy or option, a bad value, a profile that cannot be read; names file, key and
-        reason.
+        Unknown policy or option, a bad value, or an unreadable profile.
     """
     return {name: _options(config, name, given) for name, given in config.policies.items()}
 
@@ -38,21 +37,21 @@ def _options(config: Config, policy: str, given: Mapping[str, Any]) -> dict[str,
     if policy not in policy_names():
         raise wrong(policy, f"unknown policy; known: {', '.join(policy_names())}")
     valid = option_names(policy)
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name, value in given.items():
         key = f"{policy}.{name}"
         if name not in valid:
             raise wrong(key, f"unknown option; known: {', '.join(sorted(valid)) or 'none'}")
         try:
-            found[name] = _profile(config, key, value) if name == "interference" else value
-            make_policy(policy, {name: found[name]})
+            options[name] = _profile(config, key, value) if name == "interference" else value
+            make_policy(policy, {name: options[name]})
         except (PolicyError, SourceError, TypeError, ValueError, ArithmeticError) as exc:
             raise wrong(key, exc) from None
     try:
-        make_policy(policy, found)
+        make_policy(policy, options)
     except PolicyError as exc:
         raise wrong(policy, exc) from None
-    return found
+    return options
 
 
 def _profile(config: Config, key: str, value: object) -> object:

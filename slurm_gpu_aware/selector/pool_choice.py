@@ -1,9 +1,9 @@
-"""Pool choice: which parked jobs wait in the holding pool, and which must leave it first.
+"""Selection of the parked jobs that wait in the holding pool, and of those that leave it.
 
-Few jobs are left in Slurm's own queue, so that a pass of its scheduler stays cheap whatever is
-parked: those that are next in line. A job for which a plan has free GPUs is taken from the pool
-first, and placed once Slurm has looked at it: only then does Slurm show whether a limit holds it.
-Of jobs alike that a limit holds one is left in the queue, and shows when the limit no longer does.
+Only the jobs that are next in line stay in Slurm's queue, so that a pass of its scheduler is cheap.
+A job for which a plan has free GPUs is taken from the pool first, and placed after Slurm has tried
+it, because only then does Slurm show whether a limit holds it. Of jobs alike that a limit holds,
+one stays in the queue and shows when the limit is free.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["TAKEN", "Alike", "alike", "is_limit", "limits", "placeable", "spare"]
 
-TAKEN = "GPUs are free for it; it is placed as soon as Slurm has looked at its limits"
-"""Why a job waits that has been taken from the pool."""
+TAKEN = "GPUs are free for it; it is placed as soon as Slurm has checked its limits"
+"""Why a job waits that was taken from the pool."""
 _MAX_JOBS = 500
-"""Jobs that one round puts there; 2 ms each."""
+"""Jobs that one round puts into the pool; 2 ms each."""
 _NO_TASK = 1 << 62
 
 Alike = tuple[object, ...]
 
 
 def is_limit(reason: str) -> bool:
-    """Whether a reason is a limit of accounting, which Slurm finds only by trying the job."""
+    """Whether a reason is a limit of accounting, which Slurm checks only when it tries a job."""
     return reason.startswith(("QOS", "Assoc"))
 
 
 def alike(job: SlurmJob) -> Alike:
-    """Of jobs with the same value a limit holds all or none."""
+    """Key of jobs that a limit holds all or none of."""
     asked = tuple(sorted(job.req_tres.items()))
     limit = (job.time_limit_s, job.time_min_s)
     return (job.user, job.account, job.qos, job.partitions, asked, *limit)
 
 
 def limits(jobs: Iterable[SlurmJob]) -> dict[Alike, SlurmJob]:
-    """For each kind of jobs one, not in a pool, that Slurm shows as held by a limit."""
-    found: dict[Alike, SlurmJob] = {}
+    """For each kind of jobs the first one, not in a pool, that a limit holds."""
+    limited: dict[Alike, SlurmJob] = {}
     for job in jobs:
         if job.holding_pool is None and is_limit(job.reason):
-            found.setdefault(alike(job), job)
-    return found
+            limited.setdefault(alike(job), job)
+    return limited
 
 
 def spare(
     jobs: Sequence[GatedJob], plannable: Set[str], room: int, split: Set[int]
 ) -> list[SlurmJob]:
-    """Of parked jobs in Slurm's order those that need not stand in Slurm's own queue.
+    """Parked jobs that need not stay in Slurm's queue.
 
     Parameters
     ----------
-    jobs : parked jobs, none of them in a closed pool.
-    plannable : reasons that say that nothing but the gate holds a job.
-    room : how many stay there.
-    split : arrays of several records; an update of what is left of one would change them all.
+    jobs : parked jobs in Slurm's order, none of them in a closed pool.
+    plannable : reasons of jobs that only the gate holds.
+    room : how many stay in the queue.
+    split : arrays of several records; an update of the unsplit rest would change all of them.
     """
     tried = [
         gated.job
@@ -81,9 +81,9 @@ def spare(
 def placeable(
     assignments: Sequence[Assignment], candidates: Mapping[str, Candidate], pool: HoldingPool
 ) -> tuple[list[Assignment], list[GatedJob]]:
-    """(What can be placed now, the jobs at which Slurm looks first).
+    """(Assignments that can be placed now, jobs that Slurm must try first).
 
-    Slurm rejects the later tasks of an array in a pass in which it has rejected one.
+    After Slurm rejects a task of an array in a pass, it rejects the later ones.
     """
     chosen = {a.job_id: candidates[a.job_id].gated for a in assignments}
     waits = [g for g in chosen.values() if pool.holds(g.job) or pool.awaits(g.job)]

@@ -1,4 +1,4 @@
-"""QOS, read from slurmdbd beside the rounds: a slurmdbd that hangs holds up no round."""
+"""Reader of QOS in a thread, so that a slurmdbd that hangs does not delay rounds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["QosReader"]
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
-"""So long a round waits for an answer; usual ones take 0.05 s."""
+"""Longest wait of a round for an answer, which usually takes 0.05 s."""
 
 
 class QosReader:
-    """What was last known; each `refresh` asks anew unless the last question is still open."""
+    """The last known QOS; `refresh` asks again unless a question is open."""
 
     def __init__(self, client: SlurmClient) -> None:
         self._client = client
@@ -28,7 +28,7 @@ class QosReader:
         """QOS by name."""
 
     def refresh(self) -> None:
-        """Ask, and wait a moment for the answer; a later one counts as soon as it is there."""
+        """Ask, and wait a moment for the answer; a later answer counts when it arrives."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._read, name="qos", daemon=True)
             self._thread.start()
@@ -38,6 +38,6 @@ class QosReader:
         try:
             self.known = {qos.name: qos for qos in self._client.qos()}
         except SourceError as exc:
-            log.warning("which QOS preempt others is not known anew: %s", exc)
+            log.warning("QOS cannot be read; the last known ones count: %s", exc)
         except Exception:
-            log.exception("which QOS preempt others is not known anew")
+            log.exception("QOS cannot be read; the last known ones count")

@@ -1,4 +1,4 @@
-"""One round: read, see what became of placed jobs, plan, place."""
+"""Rounds: read the jobs, track placed ones, plan, place."""
 
 from __future__ import annotations
 
@@ -48,54 +48,54 @@ __all__ = ["Outcome", "Rounds"]
 log = logging.getLogger(__name__)
 
 _GATE_MARGIN_S = 5.0
-"""No job is bound if the gate may open within this time and that of one command: a job that
-starts meanwhile must not be touched."""
+"""No job is bound if the gate may open within this time plus that of one command: a job that starts
+must not be updated."""
 _EPILOG_S = 3.0
-"""A node on which an epilog runs for longer than this is not planned with until it is done."""
+"""A node on which an epilog runs for longer counts as busy until it ends."""
 _CONFIG_S = 60.0
-"""Slurm's configuration and its QOS are read again after this time."""
+"""Age at which Slurm's configuration and QOS are read again."""
 
 
 @dataclass
 class Outcome:
-    """What a round did."""
+    """Result of a round."""
 
     queued: int = 0
     placed: list[str] = field(default_factory=list)
     held: int = 0
     """Parked jobs that something other than the gate holds."""
     taken: int = 0
-    """Parked jobs that have a place and wait until Slurm has looked at them."""
+    """Parked jobs that have a place and that Slurm must try first."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     took_s: float = 0.0
     planned: Callable[[], Mapping[str, Any]] | None = None
-    """The plan and all that it was made from, as plain values; None: no job was placed."""
+    """Makes plain values of the plan and its input; None: no job was placed."""
 
     def waits(self, job_id: str, reason: str, shadow_start_s: float | None = None) -> None:
-        """A job waits, and why."""
+        """Add a waiting job with its reason."""
         self.waiting.append(waiting_entry(job_id, reason, shadow_start_s))
 
 
 @dataclass(frozen=True)
 class _View:
-    """The jobs as a round has read them."""
+    """The jobs as a round reads them."""
 
     now: float
     jobs: Sequence[SlurmJob]
     gated: Sequence[GatedJob]
     parked: Sequence[GatedJob]
-    """Behind the closed gate, and not in the start monitor's hands."""
+    """Jobs behind the closed gate, without ``taken``."""
     released: Sequence[GatedJob]
     split: frozenset[int]
     """Arrays of several records."""
     taken: frozenset[str]
-    """Jobs in the start monitor's hands: what was read of them is old."""
+    """Jobs that the start monitor has parked since, so that their records are old."""
     complete: bool
-    """No record was left unread; else there are GPUs and CPUs that are not accounted for."""
+    """Every record was read; else some GPUs and CPUs in use are not known."""
 
 
 class Rounds:
-    """Everything that lives from one round to the next."""
+    """Runs rounds, and keeps the state between them."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Rounds:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``wake`` starts another round, as GPUs have become free."""
+        """``wake`` starts another round because GPUs have become free."""
         self._client = client
         self._config = config
         self._ledger = ledger
@@ -141,9 +141,9 @@ class Rounds:
         self._qos = QosReader(client)
         self._read_at = -float("inf")
         self._completing: dict[int, float] = {}
-        """Record number of a job whose epilog runs -> since when."""
+        """Record number of a job whose epilog runs -> first time seen."""
         self.ids: dict[int, str] = {}
-        """Slurm's record number -> job id, of the last reading."""
+        """Slurm's record number -> job id, as last read."""
 
     def run(self) -> Outcome:
         """Run a round. Raises SourceError if Slurm does not answer."""
@@ -165,7 +165,7 @@ class Rounds:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
-        if ids_complete:  # else there is a record of which no id is known
+        if ids_complete:  # else a record exists whose id is not known
             known = set(self.ids.values())
             self._backoff.forget(known)
             self._pool.forget(known)
@@ -174,7 +174,7 @@ class Rounds:
         return outcome
 
     def _read(self) -> tuple[_View, bool]:
-        """All jobs, and whether an id is known of each record."""
+        """All jobs, and whether the id of each record is known."""
         now, began = self._clock(), self._timer()
         self.start_monitor.round_begins()
         jobs = self._client.jobs()
@@ -214,13 +214,13 @@ class Rounds:
         for job_id, why in stays.items():
             outcome.waits(job_id, why)
         chosen = {assignment.job_id for assignment in plan.assignments}
-        # Whatever an interrupted round left bound and this one does not place.
-        # Not what has just been left to Slurm: it may run by now.
+        # Restore jobs that an interrupted round bound and this one does not place; not those just
+        # left to Slurm, which may run.
         other = [job for job in view.parked if job.id not in chosen | left]
         for job_id, why in release(
             self._client, self._config.gate, other, view.now, split=view.split
         ).wrong.items():
-            log.warning("job %s is not restored, tried again in the next round: %s", job_id, why)
+            log.warning("job %s is not restored; tried again in the next round: %s", job_id, why)
         self._place(plan, planned, candidates.found, context, outcome, planning_s)
         if self._gate_held(self._clock()):
             self._fill_pool(view, candidates.found, left, chosen, len(context.nodes))
@@ -234,12 +234,12 @@ class Rounds:
         outcome: Outcome,
         planning_s: float,
     ) -> None:
-        """Carry out the plan, as far as Slurm has looked at its jobs."""
-        assignments, first_looked_at = placeable(plan.assignments, candidates, self._pool)
-        outcome.taken = len(first_looked_at)
-        for job in first_looked_at:
+        """Place the jobs of the plan that Slurm has tried."""
+        assignments, untried = placeable(plan.assignments, candidates, self._pool)
+        outcome.taken = len(untried)
+        for job in untried:
             outcome.waits(job.id, TAKEN)
-        self._pool.take([job for job in first_looked_at if self._pool.holds(job.job)])
+        self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if not assignments:
             return
         if not self._gate_held(self._clock()):
@@ -265,14 +265,14 @@ class Rounds:
         split = view.split | {array for array in arrays if array is not None}
         stay = [
             gated
-            for gated in sorted(view.parked, key=lambda found: queue_order(found.job))
+            for gated in sorted(view.parked, key=lambda gated: queue_order(gated.job))
             if not self._pool.holds(gated.job) and gated.id not in gone
         ]
         room = self._config.gate.queue_tests // max(1, nodes)
         self._pool.put(spare(stay, PLANNABLE, room, split), self._gate_held_until())
 
     def _context(self, view: _View) -> AdmissionContext:
-        """What Slurm shows, in the planner's terms."""
+        """The admission context: nodes, partitions, reservations and the planner's cluster."""
         nodes = {node.name: node for node in self._client.nodes()}
         now = self._clock()
         slurm = self._static()
@@ -282,8 +282,8 @@ class Rounds:
         self.start_monitor.watch(view.released, lost, grace_s=rules.grace_s)
         holds = [h for h in (self._hold(job, partitions, now) for job in view.released) if h]
         profile = self._ledger.profile()
-        measured = profile.level_ratios if profile is not None else {}
-        penalties = self._config.placement.penalties_with(measured)
+        level_ratios = profile.level_ratios if profile is not None else {}
+        penalties = self._config.placement.penalties_with(level_ratios)
         site = SiteProfile(
             self._config.site.classes,
             penalties,
@@ -317,21 +317,21 @@ class Rounds:
         )
 
     def _busy(self, jobs: Iterable[SlurmJob], now: float) -> frozenset[str]:
-        """Nodes on which one epilog takes so long that waiting there is no good."""
+        """Nodes on which an epilog takes longer than `_EPILOG_S`."""
         ending = [job for job in jobs if job.state == "COMPLETING"]
         self._completing = {j.raw_id: self._completing.get(j.raw_id, now) for j in ending}
         slow = [job for job in ending if now - self._completing[job.raw_id] > _EPILOG_S]
         return frozenset(name for job in slow for name in job.nodes)
 
     def _gate_held(self, now: float) -> bool:
-        # A lease is extended when at most a third of it is gone: half of it is always left.
+        # The lease is extended when at most a third of it is gone, so half of it is always left.
         margin_s = min(
             self._config.selector.command_timeout_s + _GATE_MARGIN_S, self._config.gate.lease_s / 2
         )
         return self._gate_held_until() - now > margin_s
 
     def _static(self) -> SlurmConfig:
-        """Slurm's configuration, and its QOS where they preempt; read once a minute."""
+        """Slurm's configuration, read once a minute, as are the QOS if they preempt."""
         if self._slurm is None or self._timer() - self._read_at > _CONFIG_S:
             self._slurm = self._client.config()
             self._read_at = self._timer()
@@ -345,7 +345,7 @@ class Rounds:
     def _hold(
         self, gated: GatedJob, partitions: Mapping[str, SlurmPartition], now: float
     ) -> Hold | None:
-        """What a job whose gate is open will take as soon as Slurm starts it."""
+        """Resources that a released job takes when Slurm starts it; None: it is not bound."""
         job, original = gated.job, gated.original
         if not job.req_nodes:
             return None
@@ -359,7 +359,7 @@ class Rounds:
             nodes=job.req_nodes,
             slots=slots,
             gpus_per_node=gpus,
-            # The record shows defaults per GPU only after Slurm has tried to start the job.
+            # The record shows defaults per GPU only after Slurm has tried the job.
             cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
             memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
             end_s=now + job.time_limit_s,
@@ -373,7 +373,7 @@ class Rounds:
     def _plan(
         self, candidates: Mapping[str, Candidate], context: AdmissionContext
     ) -> tuple[Plan, Callable[[], Mapping[str, Any]] | None]:
-        """The plan, and what writes it down."""
+        """The plan, and a function that makes plain values of it and its input."""
         if not candidates:
             return Plan((), ()), None
         from slurm_gpu_aware.planning.record import record_round

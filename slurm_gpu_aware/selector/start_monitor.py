@@ -1,9 +1,9 @@
 """Start monitor: polls released jobs until they run, and parks again those that cannot start.
 
-A released job that cannot start keeps its GPUs, and its node, from others. On a large site a round
-takes seconds, so the monitor has a thread of its own. It is the only part of the selector that
-parks jobs again. A round that has read a job before the monitor closed its gate leaves the job
-alone (`StartMonitor.taken`): for that round its GPUs stay taken, and the next one follows at once.
+A released job that cannot start keeps its GPUs and its node from others. A round on a large site
+takes seconds, so the monitor has a thread of its own. No other part of the selector parks jobs
+again. A round that read a job before the monitor closed its gate does not touch the job
+(`StartMonitor.taken`); its GPUs stay taken for that round, and the next one follows at once.
 """
 
 from __future__ import annotations
@@ -30,30 +30,29 @@ __all__ = ["StartMonitor"]
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
-"""Between two polls, however long they take."""
+"""Longest pause between two polls."""
 _SOON_S = 0.5
-"""Between two quick polls."""
+"""Shortest pause between two polls."""
 _QUICK_S = 0.5
-"""If reading all jobs takes less, a poll of more than a few reads them all: one by one a few take
-as long."""
+"""If it takes less to read all jobs, a poll of more than `FEW` reads them all."""
 _STARTING = frozenset(
     {
         "None",
         "Priority",
         "Resources",
         "Cleaning",
-        NODE_TAKEN,  # by another job that is placed there and goes first
+        NODE_TAKEN,  # another job that is placed there starts first
     }
 )
 """Reasons of a placed job that is about to start."""
 _REFUSED_S = 10.0
-"""A job whose gate Slurm did not close is tried again after this time."""
+"""Pause before a job whose gate Slurm did not close is tried again."""
 _NEVER_THERE = "held by BadConstraints"
-"""Slurm finds that it can never start on the nodes that it was given."""
+"""Slurm finds that the job can never start on its nodes."""
 
 
 class StartMonitor:
-    """Which jobs are released and have not started; parks again those that cannot start."""
+    """Released jobs that have not started; parks again those that cannot start."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class StartMonitor:
         wake: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``wake`` starts a round: jobs were parked again, which frees GPUs, or have started."""
+        """``wake`` starts a round: jobs have started, or were parked again, which frees GPUs."""
         self._client = client
         self._config = config
         self._ledger = ledger
@@ -76,40 +75,40 @@ class StartMonitor:
         self._gate_held = gate_held
         self._wake = wake
         self._clock = clock
-        self._timer = backoff.timer  # a clock that is set must not keep a job bound
+        self._timer = backoff.timer  # a change of the clock must not keep a job bound
         self._lock = threading.Lock()
         self._due = threading.Event()
         self._stopping = False
         self._starting: dict[str, float] = {}
-        """Released job -> steady time at which it was first seen so, those polled last behind."""
+        """Released job -> monotonic time at which it was first seen; last polled ones last."""
         self._lost_nodes: frozenset[str] = frozenset()
         self._grace_s = 0.0
         self._in_hand: frozenset[str] = frozenset()
         self._taken: set[str] = set()
         self._all_took_s = math.inf
         self._refused: dict[str, float] = {}
-        """Job whose gate Slurm did not close -> steady time until which it is left alone."""
+        """Job whose gate Slurm did not close -> monotonic time of the next try."""
         self._thread = threading.Thread(target=self._run, name="start monitor", daemon=True)
 
-    # -- what rounds tell and ask ------------------------------------------------------------------
+    # -- calls from rounds -------------------------------------------------------------------------
 
     def round_begins(self) -> None:
-        """A round is about to read all jobs."""
+        """Note that a round is about to read all jobs."""
         with self._lock:
             self._taken = set(self._in_hand)
 
     def taken(self) -> frozenset[str]:
-        """Jobs that were taken back since the round began: what it has read of them is old."""
+        """Jobs that were parked again since the round began, so that its records are old."""
         with self._lock:
             return frozenset(self._taken)
 
     def watch(
         self, released: Sequence[GatedJob], lost_nodes: frozenset[str], *, grace_s: float = 0.0
     ) -> None:
-        """A round has read all jobs; these are the released ones that have not started.
+        """Set the released jobs that have not started, as a round read them.
 
-        ``lost_nodes``: nodes on which nothing starts. ``grace_s``: how much longer a job that
-        preempts others may take, as its victims may go on so long.
+        ``lost_nodes``: nodes on which no job can start. ``grace_s``: additional time of a job that
+        preempts others, which its victims may use.
         """
         now = self._timer()
         with self._lock:
@@ -129,7 +128,7 @@ class StartMonitor:
             self._due.set()
 
     def opened(self, job_ids: Iterable[str]) -> None:
-        """The gate of these jobs has just been opened."""
+        """Add jobs whose gate was just opened."""
         with self._lock:
             self._starting |= dict.fromkeys(job_ids, self._timer())
 
@@ -146,7 +145,7 @@ class StartMonitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread behind the poll that it is in."""
+        """End the thread after its present poll."""
         self._stopping = True
         self._due.set()
         if self._thread.is_alive():
@@ -167,15 +166,15 @@ class StartMonitor:
                 log.warning("released jobs are polled again later: %s", exc)
             except Exception:
                 log.exception("released jobs are polled again later")
-            # Quick polls take a quarter of the time at most.
+            # Short polls take at most a quarter of the time.
             pause_s = min(_POLL_S, max(_SOON_S, 3 * (time.monotonic() - began)))
 
     def poll(self) -> int:
-        """Look at released jobs, and at nothing else; park again those that cannot start.
+        """Poll released jobs; park again those that cannot start.
 
-        If there are more than `FEW` and reading all jobs takes long, those that were looked at
-        longest ago. Returns how many of them a round should look at: those that were parked again,
-        have started or are gone. Raises SourceError.
+        If there are more than `FEW`, and it takes long to read all jobs, only those that were
+        polled longest ago. Returns how many jobs were parked again, have started or are gone.
+        Raises SourceError.
         """
         now = self._clock()
         ids = self.starting
@@ -212,13 +211,13 @@ class StartMonitor:
                 self._in_hand = frozenset()
 
     def read_took(self, seconds: float) -> None:
-        """Reading all jobs took a round so long."""
+        """Note how long a round took to read all jobs."""
         self._all_took_s = seconds
 
-    # -- which, and what then ----------------------------------------------------------------------
+    # -- parking again -----------------------------------------------------------------------------
 
     def _why_not(self, job: GatedJob, since: float) -> str | None:
-        """Why a released job must be parked again; None: it may still start."""
+        """Why a released job must be parked again; None: it can still start."""
         if self._refused.get(job.id, -math.inf) > self._timer():
             return None
         if job.phase is JobPhase.REQUEUED:
@@ -259,10 +258,10 @@ class StartMonitor:
 
 
 def _is_stale(job: GatedJob, tracked: Tracked | None, open_s: float) -> bool:
-    """Whether the reason may be the gate's, or the filter's begin time: Slurm has not looked since.
+    """Whether the reason is still the gate's licence or the filter's begin time.
 
-    ``open_s``: how long the gate has been open. Of a job that Slurm has tried later than in the
-    second in which it was opened, ``Licenses`` means another licence.
+    ``open_s``: how long the gate has been open. ``Licenses`` means another licence if Slurm has
+    tried the job after the second in which the gate opened.
     """
     if open_s >= STALE_S:
         return False

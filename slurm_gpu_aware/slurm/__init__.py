@@ -1,1 +1,1 @@
-"""Slurm's side: the client's protocol and its libslurm client, records, host lists, history."""
+"""Interface to Slurm: client protocol and libslurm client, records, host lists, history."""

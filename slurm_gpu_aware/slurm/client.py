@@ -1,4 +1,4 @@
-"""What we ask Slurm and tell it: the narrow protocol behind which Slurm stands."""
+"""Protocol of the Slurm client: all questions to Slurm and all updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """``98`` or ``98_3``."""
 _COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
 _MOST = (1 << 32) - 3
-"""Above stand Slurm's words for "not given" and "unlimited"."""
+"""Greatest count; larger numbers mean "not given" and "unlimited"."""
 _LONGEST = 65536
 TEXT_FIELDS = {
     "AdminComment": "admin_comment",
@@ -54,16 +54,16 @@ COUNT_FIELDS = {
     "NumNodes": ("min_nodes", "max_nodes"),
     "NumTasks": ("num_tasks", None),
 }
-"""Names of ``scontrol update`` -> fields of ``job_desc_msg_t``: texts; counts ``N`` as (least,
-most), of which NumCPUs and NumNodes also take ``MIN-MAX``."""
+"""Names of ``scontrol update`` -> fields of ``job_desc_msg_t``. A count ``N`` has fields (least,
+most); NumCPUs and NumNodes also take ``MIN-MAX``."""
 
 
 @dataclass(frozen=True)
 class JobUpdate:
-    """New values for fields of one job, by the names of ``scontrol update``.
+    """New values of fields of one job, by the names of ``scontrol update``.
 
-    An empty text clears the field. Raises ValueError for what is no value of its field, so that
-    whoever has made an update can send it.
+    An empty text clears the field. Raises ValueError for an invalid value, so that every update
+    that exists can be sent.
     """
 
     job_id: str
@@ -80,13 +80,13 @@ class JobUpdate:
             elif name == "StartTime":
                 fits = value == "now"
             else:
-                raise ValueError(f"job {self.job_id}: field {name!r} is not ours to change")
+                raise ValueError(f"job {self.job_id}: field {name!r} may not be changed")
             if not fits:
-                raise ValueError(f"job {self.job_id}: {name}={value[:80]!r} is no value of it")
+                raise ValueError(f"job {self.job_id}: {name}={value[:80]!r} is not valid")
 
     @staticmethod
     def range(value: str) -> tuple[int, int | None]:
-        """(least, most) of a count; None: the most stays as it is."""
+        """(least, most) of a count; most None: unchanged."""
         least, *most = JobUpdate._numbers(value)
         return least, most[0] if most else None
 
@@ -97,51 +97,49 @@ class JobUpdate:
 
 @dataclass(frozen=True)
 class NewReservation:
-    """A reservation to be made."""
+    """A reservation to create."""
 
     name: str
     end_s: float
     start_s: float | None = None
     """None: now."""
     users: str = "root"
-    """Who may use it; ``-alice``: all others."""
+    """Users that may use it; ``-alice``: all others."""
     licenses: str = ""
     """``name:count``; such a reservation holds no node."""
     nodes: str = ""
     """Host list, or ``ALL``."""
     flags: frozenset[str] = frozenset()
-    """Of `FLAGS`."""
-
-    FLAGS = frozenset({"ANY_NODES", "IGNORE_JOBS", "NO_HOLD_JOBS_AFTER", "OVERLAP", "PURGE_COMP"})
+    """``ANY_NODES``, ``IGNORE_JOBS``, ``NO_HOLD_JOBS_AFTER``, ``OVERLAP``, ``PURGE_COMP``."""
 
 
 class SlurmClient(Protocol):
-    """Every call has a time limit and raises SourceError when Slurm refuses or cannot be asked."""
+    """A Slurm. Every call has a time limit; it raises SourceError if Slurm refuses or is silent."""
 
     @property
     def unread(self) -> frozenset[int]:
-        """Raw numbers of records that this thread's last ``jobs`` left out, though they exist."""
+        """Slurm's numbers of existing records that this thread's last ``jobs`` could not read."""
 
     def settings(self) -> Mapping[str, str]:
         """Slurm's configuration: key -> value as ``scontrol show config`` spells them."""
 
     def config(self) -> SlurmConfig:
-        """What of Slurm's configuration matters to placing."""
+        """The part of Slurm's configuration that matters to placing."""
 
     def jobs(self) -> list[SlurmJob]:
-        """All job records that slurmctld has, also those that ended a while ago."""
+        """All job records of slurmctld, also of jobs that have ended."""
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
-        """A few jobs, each asked for by itself; whoever is gone is not among them."""
+        """These jobs, one request each; a job that is gone is left out."""
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes."""
 
     def partitions(self) -> list[SlurmPartition]:
-        """All partitions, hidden ones too."""
+        """All partitions, also hidden ones."""
 
     def qos(self) -> list[SlurmQos]:
-        """All QOS, by slurmdbd."""
+        """All QOS, from slurmdbd."""
 
     def reservations(self) -> list[SlurmReservation]:
         """All reservations."""
@@ -153,20 +151,20 @@ class SlurmClient(Protocol):
         """Licences that are neither held nor reserved, by name."""
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
-        """Carry out updates in their order; return Slurm's complaint per job id refused.
+        """Send updates in order; return refused job id -> Slurm's message.
 
-        Not atomic: a refused update may have changed some of its fields, and after an error any
-        of them may still be applied. Read back.
+        Not atomic: a refused update can change some fields, and after an error any update can still
+        be applied. Read back.
         """
 
     def release_jobs(self, ids: Sequence[str]) -> None:
-        """Let jobs go that Slurm itself holds; a refusal is logged."""
+        """Release jobs that Slurm itself holds; a refusal is logged."""
 
     def create_reservation(self, wanted: NewReservation) -> None:
-        """Make a reservation."""
+        """Create a reservation."""
 
     def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
-        """Move a reservation's end, and its start where it has not begun.
+        """Move a reservation's end, and its start if it has not begun.
 
         False if there is none of that name, or its start cannot be moved any more.
         """
@@ -175,7 +173,7 @@ class SlurmClient(Protocol):
         """Delete a reservation if there is one."""
 
     def drain_node(self, name: str, reason: str) -> None:
-        """No new jobs on the node; those that run go on."""
+        """Drain a node: no new jobs, running ones go on."""
 
     def resume_node(self, name: str) -> None:
         """The node takes jobs again."""

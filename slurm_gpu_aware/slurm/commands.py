@@ -1,4 +1,4 @@
-"""Slurm's commands where an administrator would type them, too: run with a time limit."""
+"""Slurm's commands, run with a time limit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["clean_environment", "run_command"]
 
 
 def clean_environment() -> dict[str, str]:
-    """Our environment without what would change the answers of Slurm's commands."""
-    kept = {
+    """The environment without variables that change the output of Slurm's commands."""
+    unrelated = {
         key: value
         for key, value in os.environ.items()
         if key == "SLURM_CONF"
         or not key.startswith(("SLURM_", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_"))
     }
     # Times as Unix seconds, task lists of arrays in full, texts in English.
-    return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
+    return unrelated | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
 
 
 def run_command(
@@ -36,7 +36,7 @@ def run_command(
     Raises
     ------
     SourceError
-        It is not there, ran past ``timeout_s``, or (with ``check``) exited other than 0.
+        It does not exist, exceeds ``timeout_s``, or (with ``check``) does not exit with 0.
     """
     what = " ".join(argv[:4])
     try:
@@ -46,7 +46,7 @@ def run_command(
             capture_output=True,
             timeout=timeout_s,
             env=clean_environment() | dict(extra),
-            process_group=0,  # Ctrl-C is for us: a command that was begun ends by itself
+            process_group=0,  # Ctrl-C does not interrupt a command that has begun
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -56,6 +56,6 @@ def run_command(
     stdout = done.stdout.decode("utf-8", "surrogateescape")
     stderr = done.stderr.decode("utf-8", "surrogateescape")
     if check and done.returncode != 0:
-        said = (stderr.strip() or stdout.strip()).splitlines()
-        raise SourceError(f"{what}: {said[-1][:200] if said else f'exit {done.returncode}'}")
+        lines = (stderr.strip() or stdout.strip()).splitlines()
+        raise SourceError(f"{what}: {lines[-1][:200] if lines else f'exit {done.returncode}'}")
     return stdout, stderr

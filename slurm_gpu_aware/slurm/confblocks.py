@@ -1,8 +1,8 @@
-"""Lines of slurm.conf and gres.conf that we stand in for, with the site's own kept above them.
+"""Blocks in slurm.conf and gres.conf that replace lines of the site and keep them as comments.
 
 A changed record becomes a block: the site's lines, each behind ``#|``, then the lines that hold
-instead. Going back is uncommenting, so that the file is then what it was, byte for byte.
-The end of a block has a checksum of our lines: what a person changed there is never overwritten.
+instead. Without the block the file is what it was, byte for byte. The end of a block has a checksum
+of our lines, so that a change by hand is never overwritten.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*(\+?=)\s*("[^"]*"|\S*)')
 _MAX_DEPTH = 8
 
 Pairs = list[tuple[str, str]]
-"""Key as the site spells it, value as it stands (with quotes)."""
+"""Key as the site spells it, value with its quotes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One record of a file: its lines, or our block that stands in for them."""
+    """One record of a file: its lines, or a block that replaces them."""
 
     origin: tuple[str, ...]
-    """The site's lines, continuations and comments included; empty: a block of ours alone."""
+    """The site's lines with continuations and comments; empty: the block replaces no line."""
     ours: tuple[str, ...] | None = None
-    """Lines that hold instead; None: the site's own hold."""
+    """Lines that hold instead; None: the site's lines hold."""
 
     @property
     def text(self) -> str:
-        """The site's record as Slurm reads it: one line without comment."""
+        """The site's record in one line without comment."""
         return " ".join(_bare(line) for line in self.origin).strip()
 
     def effective(self) -> tuple[str, ...]:
@@ -47,17 +47,17 @@ class Entry:
         return (self.text,) if self.ours is None else tuple(map(_bare, self.ours))
 
     def lines(self) -> list[str]:
-        """As it stands in the file."""
+        """The lines in the file."""
         if self.ours is None:
             return list(self.origin)
-        kept = [f"{_ORIGIN} {line}" for line in self.origin]
-        return [_BEGIN, *kept, *self.ours, f"{_END_START} {_checksum(self.ours)}"]
+        origin = [f"{_ORIGIN} {line}" for line in self.origin]
+        return [_BEGIN, *origin, *self.ours, f"{_END_START} {_checksum(self.ours)}"]
 
 
 def entries(text: str, file: Path | str, *, checked: bool = True) -> list[Entry]:
-    """Split a file into records. Raises SourceError for a block that a person has changed.
+    """Split a file into records. Raises SourceError for a block that was changed by hand.
 
-    ``checked`` False: such a block holds as it stands.
+    ``checked`` False: such a block is taken as it is.
     """
     found: list[Entry] = []
     lines = iter(text.split("\n"))
@@ -113,15 +113,12 @@ def pairs_of(line: str) -> Pairs:
 
 
 def render_pairs(pairs: Pairs) -> str:
-    """The record again."""
+    """The record of keys and values; the inverse of `pairs_of`."""
     return " ".join(f"{key}={value}" for key, value in pairs)
 
 
 class ConfFiles:
-    """A configuration file with those that it includes, as they were read.
-
-    Raises SourceError if one cannot be read.
-    """
+    """A configuration file with its includes. Raises SourceError if one cannot be read."""
 
     def __init__(self, path: Path, *, missing_ok: bool = False, checked: bool = True) -> None:
         self.path = path
@@ -156,9 +153,9 @@ class ConfFiles:
             yield path, entry
 
     def rewrite(self, ours: Callable[[Entry], Sequence[str] | None]) -> dict[Path, str]:
-        """Text of each file with ``ours(record)`` instead of the site's lines (None: these hold).
+        """Text of each file with ``ours(record)`` for the site's lines (None: these hold).
 
-        Called in Slurm's order. Blocks of ours alone are left out.
+        Records come in Slurm's order. Blocks that replace no line are left out.
         """
         out: dict[Path, list[str]] = {path: [] for path in self.texts}
         for path, entry in self._walk(self.path, set()):
@@ -178,5 +175,5 @@ def _included(entry: Entry, folder: Path) -> Path | None:
 
 
 def block_alone(lines: Sequence[str]) -> str:
-    """Text of a block that stands in for nothing."""
+    """Text of a block that replaces no line."""
     return "".join(f"{line}\n" for line in Entry((), tuple(lines)).lines())

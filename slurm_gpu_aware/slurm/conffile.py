@@ -1,6 +1,6 @@
-"""Read and edit slurm.conf as text: settings, node lines, a marked block of ours.
+"""Editor of slurm.conf for ``gpu-aware setup``: settings, node lines, a marked block of ours.
 
-Only what ``gpu-aware setup`` needs. Comments, order and spelling of the site's lines stay.
+Comments, order and spelling of the site's lines stay.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _RECORDS = frozenset({"nodename", "partitionname", "downnodes", "nodeset", "fron
 
 @dataclass(frozen=True)
 class SlurmConf:
-    """What a slurm.conf says, includes followed."""
+    """The content of a slurm.conf with its includes."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     """Key in lower case -> value; the last one wins, as in Slurm."""
     nodes: tuple[Mapping[str, str], ...] = ()
-    """NodeName lines, keys in lower case; ``NodeName=DEFAULT`` is merged into those after it."""
+    """NodeName lines, keys in lower case; each has the ``NodeName=DEFAULT`` before it merged in."""
 
     def get(self, key: str) -> str | None:
         """Value of a setting; None if it is not there."""
@@ -41,7 +41,7 @@ def read_conf(path: Path) -> SlurmConf:
 
 
 def parse_conf(text: str) -> SlurmConf:
-    """Parse the text of a slurm.conf, without what it includes."""
+    """Parse the text of a slurm.conf without its includes."""
     return _parsed(entries(text, "", checked=False))
 
 
@@ -67,9 +67,8 @@ def _parsed(records: Iterable[Entry]) -> SlurmConf:
 def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
     """Set ``wanted`` (key as Slurm spells it -> value) in the text of a slurm.conf.
 
-    A key that stands in the text keeps its place and gets the new value (its last line does, the
-    one that Slurm uses); the others go into our block at the end. Values that are already right
-    leave the text as it is.
+    A key in the text keeps its place: its last line, which Slurm uses, gets the new value. Other
+    keys go into our block at the end. Equal values change nothing.
     """
     lines = text.splitlines()
     missing: dict[str, str] = {}
@@ -82,15 +81,11 @@ def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
     out = "\n".join(lines) + ("\n" if lines else "")
     if not missing:
         return out
-    kept = [line for line in _block(lines) if _key(line) not in {k.lower() for k in missing}]
-    return replace_block(out, [*kept, *(f"{k}={v}" for k, v in missing.items())])
+    return replace_block(out, [*_block(lines), *(f"{k}={v}" for k, v in missing.items())])
 
 
 def replace_block(text: str, body: list[str]) -> str:
-    """Put ``body`` between our two marks, at the end of the file if they are not there yet.
-
-    An empty body removes the block.
-    """
+    """Write ``body`` into our block, which is at the end of the file if new; empty: remove it."""
     lines = text.splitlines()
     block = [BEGIN, *body, END] if body else []
     if BEGIN in lines and END in lines[lines.index(BEGIN) :]:

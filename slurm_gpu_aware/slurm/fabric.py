@@ -1,10 +1,10 @@
-"""Which nodes Slurm lets one job have: a block of topology/block, a fabric of topology/tree.
+"""Fabric: the nodes that Slurm's topology lets one job have.
 
 As slurmctld does (eval_nodes_block.c, eval_nodes_tree.c; measured: docs/internals/slurm.md):
 
-- **block**: the number of nodes decides the size of the block that has to hold the job; up to the
-  base BlockSize that is one base block. Nodes in no block get no jobs at all.
-- **tree**: all nodes must be below one switch. Nodes below no switch reach nobody.
+- **topology/block**: the number of nodes decides the size of the block that must hold the job; up
+  to the base BlockSize it is one base block. A node in no block gets no jobs.
+- **topology/tree**: all nodes must be below one switch. A node below no switch reaches no other.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ _DEFAULT = re.compile(r"\s*(?:-\s+)?cluster_default\s*:\s*(?:true|yes|on)\b", re
 
 @dataclass(frozen=True)
 class Fabric:
-    """What a topology says of the nodes of one job."""
+    """Groups of nodes of which a job must not leave one."""
 
     kind: str = ""
-    """`BLOCK`, `TREE`; empty: nothing."""
+    """`BLOCK`, `TREE`; empty: no groups."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Node -> its base block, or the topmost switch above it."""
     block_size: int = 0
     """Base BlockSize."""
     doubt: str | None = None
-    """Why the groups cannot be told."""
+    """Why the groups are not clear; None: they are."""
 
     def of(self, nodes: Sequence[str]) -> NodeGroups | None:
         """Groups of these nodes, numbered in their order; None: no job is bound by them."""
         if not self.kind:
             return None
         if self.kind == TREE:
-            # Whoever is below no switch is alone.
+            # A node below no switch is a group of its own.
             names = [self.groups.get(node, f"/{node}") for node in nodes]
         else:
             names = [self.groups.get(node, "") for node in nodes]
         numbers = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
-        found = np.array([numbers.get(name, -1) for name in names], dtype=np.int64)
-        if not self.doubt and len(numbers) == 1 and (found >= 0).all():
+        groups = np.array([numbers.get(name, -1) for name in names], dtype=np.int64)
+        if not self.doubt and len(numbers) == 1 and (groups >= 0).all():
             return None
-        return NodeGroups(found, self.kind)
+        return NodeGroups(groups, self.kind)
 
 
 def fabric_of(switches: Sequence[SlurmSwitch]) -> Fabric:
-    """What Slurm's topology says of the nodes of one job."""
+    """The fabric of Slurm's switches or blocks."""
     blocks = [s for s in switches if s.block_size is not None and s.level == 0]
-    # The largest first: whatever is below another switch is known by then.
+    # The largest first, so that a switch is known before those below it.
     tops = blocks or sorted(switches, key=lambda s: (-len(s.nodes), -s.level, s.name))
     groups: dict[str, str] = {}
     doubt = None
@@ -77,10 +77,10 @@ def fabric_of(switches: Sequence[SlurmSwitch]) -> Fabric:
 
 
 def default_topology(path: Path) -> str:
-    """Name of the topology that ``topology.yaml`` makes the cluster's default.
+    """Name of the cluster's default topology in ``topology.yaml``.
 
-    The first with ``cluster_default: true``, else the first. A file that cannot be read is none:
-    then Slurm has one topology, which it calls ``default``.
+    The first with ``cluster_default: true``, else the first. Without a readable file Slurm has one
+    topology, which it calls ``default``.
     """
     try:
         text = path.read_text(errors="replace")

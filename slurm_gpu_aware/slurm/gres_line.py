@@ -1,8 +1,8 @@
-"""GRES lines as Slurm prints them of nodes and running jobs: GPUs, and what shares or cuts them.
+"""GRES lines of nodes and running jobs: GPUs, and the GRES that share or split them.
 
-A line holds whatever a site has defined: ``gpu:a100:4(S:0-1),shard:32``, ``tmp:512G``,
-``VramPerGpu:no_consume:48G``, ``gpu:g0:1(IDX:0),shard:0(0/8,-/8)``, ``gpu:a100(CNT:2)``. What is
-no GPU is not read: its grammar is Slurm's alone, and nothing here depends on it.
+A line holds all that a site has defined: ``gpu:a100:4(S:0-1),shard:32``, ``tmp:512G``,
+``VramPerGpu:no_consume:48G``, ``gpu:g0:1(IDX:0),shard:0(0/8,-/8)``, ``gpu:a100(CNT:2)``. Entries
+of other GRES are skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.values import UNSET, parse_indices
 
-__all__ = ["GresItem", "is_slice", "parse_gres"]
+__all__ = ["GresItem", "is_mig", "parse_gres"]
 
 SHARING = frozenset({"mps", "shard"})
 """GRES by which several jobs share one GPU."""
@@ -34,33 +34,33 @@ _SLICE = re.compile(
 
 @dataclass(frozen=True)
 class GresItem:
-    """One entry of a GRES line: GPUs of one type, or what shares GPUs (``mps``, ``shard``)."""
+    """GPUs of one type, or a GRES that shares GPUs (``mps``, ``shard``)."""
 
     name: str
     kind: str | None
-    """Type; None: it has none."""
+    """Type; None: untyped."""
     count: int
-    """0 for what shares GPUs: how many there are does not matter."""
+    """Number of GPUs; 0 for a GRES that shares them."""
     indices: tuple[int, ...] | None
-    """Slurm's GPU indices; None: the entry does not say which."""
+    """Slurm's GPU indices; None: not in the entry."""
     sockets: tuple[int, ...] | None = None
-    """Sockets that the GPUs are bound to (``S:0-1``); None: the entry does not say."""
+    """Sockets that the GPUs are bound to (``S:0-1``); None: not in the entry."""
 
 
-def is_slice(kind: str | None) -> bool:
-    """Whether a GPU's GRES type is a MIG profile, i.e. part of a GPU.
+def is_mig(kind: str | None) -> bool:
+    """Whether a GPU's GRES type is a MIG profile, that is a part of a GPU.
 
-    Sites call them ``1g.5gb``, ``a100_3g.20gb``, ``nvidia_h100_80gb_hbm3_1g.10gb+me``,
+    Sites use names such as ``1g.5gb``, ``a100_3g.20gb``, ``nvidia_h100_80gb_hbm3_1g.10gb+me``,
     ``1g10gb`` or ``mig-...``; slurmd's AutoDetect appends NVIDIA's profile to the model.
     """
     return kind is not None and _SLICE.search(kind) is not None
 
 
 def parse_gres(text: str) -> tuple[GresItem, ...]:
-    """Entries of GPUs and of what shares them; all others are skipped.
+    """Entries of GPUs and of the GRES that share them; all others are skipped.
 
-    Takes ``gpu:g1:1(IDX:1),gpu:2(S:0-1),tmp:512G`` and ``(null)``. Raises SourceError for an entry
-    of GPUs that is not understood.
+    Takes ``gpu:g1:1(IDX:1),gpu:2(S:0-1),tmp:512G`` and ``(null)``. Raises SourceError for an
+    invalid entry of GPUs.
     """
     return _gres(text)
 
@@ -69,14 +69,14 @@ def parse_gres(text: str) -> tuple[GresItem, ...]:
 def _gres(text: str) -> tuple[GresItem, ...]:
     if text in UNSET:
         return ()
-    found: list[GresItem] = []
+    items: list[GresItem] = []
     for item in _ITEMS.split(text):
         name = re.split(r"[:(]", item, maxsplit=1)[0]
         if name in SHARING:
-            found.append(GresItem(name, None, 0, None))
+            items.append(GresItem(name, None, 0, None))
         elif name == "gpu":
-            found.append(_gpus(item))
-    return tuple(found)
+            items.append(_gpus(item))
+    return tuple(items)
 
 
 def _gpus(item: str) -> GresItem:
@@ -90,7 +90,7 @@ def _gpus(item: str) -> GresItem:
     if listed is not None:
         indices = parse_indices(listed) if listed != "N/A" else ()
         if slot is not None and len(indices) == 1:
-            # IDX counts the GPUs that Slurm knows; on a node that lacks one, only the type tells.
+            # IDX counts the GPUs that Slurm sees; on a node that lacks one, only the type is right.
             indices = (slot,)
     elif held is not None and slot is not None and count == 1:
         indices = (slot,)

@@ -1,4 +1,4 @@
-"""Slurm's host lists: ``n[1-4,07],m2`` into names and back, and the check of a node's name."""
+"""Host lists of Slurm: ``n[1-4,07],m2`` into names and back, and the check of node names."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+\Z")
 _PART = re.compile(r"\[([0-9,-]+)\]|([A-Za-z0-9._-]+)")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 _WORD = re.compile(r"(?:[^,\s\[]|\[[^\]]*\]?)+")
-"""Up to a comma or blank outside brackets, as Slurm splits: users type ``-w "n1 n2,"``.
+"""Item up to a comma or blank outside brackets, as Slurm splits: users type ``-w "n1 n2,"``.
 
-It looks at each character once: a user may write tens of thousands of commas.
+It reads each character once, as a text can have tens of thousands of commas.
 """
 _MOST = 65_536
-"""Names that one list may hold, repeated ones too; Slurm has no more nodes (MAX_SLURM_NODES)."""
+"""Names of one list, with repetitions; Slurm has no more nodes (MAX_SLURM_NODES)."""
 _LONGEST_NAME = 255
 
 
-@lru_cache(maxsize=512)  # a list may name all nodes of a site
+@lru_cache(maxsize=512)  # a list can name all nodes of a site
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Names of a host list in its own order, each once; empty for the empty list.
+    """Names of a host list in its order, each once; empty for the empty list.
 
     Raises
     ------
     SourceError
-        The text is no host list.
+        The text is not a host list.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     """
     if not text:
         return ()
-    if is_node_name(text):  # what most jobs that run have
+    if is_node_name(text):  # most running jobs have one node
         return (text,)
     names: dict[str, None] = {}
     total = count = 0
@@ -65,7 +65,7 @@ def _check_count(count: int, text: str) -> None:
 
 
 def check_node_names(names: Iterable[str]) -> list[str]:
-    """The names as a list. Raises ValueError if one could not be a node's name."""
+    """The names as a list. Raises ValueError if one cannot be a node's name."""
     checked = list(names)
     for name in checked:
         if not is_node_name(name):
@@ -74,7 +74,7 @@ def check_node_names(names: Iterable[str]) -> list[str]:
 
 
 def _numbers(ranges: str, text: str) -> list[str]:
-    found: list[str] = []
+    numbers: list[str] = []
     for item in dict.fromkeys(ranges.split(",")):
         match = _RANGE.match(item)
         if match is None:
@@ -82,10 +82,10 @@ def _numbers(ranges: str, text: str) -> list[str]:
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise SourceError(f"{text[:80]!r} is not a host list")
-        _check_count(len(found) + int(last) - int(first) + 1, text)
+        _check_count(len(numbers) + int(last) - int(first) + 1, text)
         width = len(first)
-        found.extend(f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
-    return found
+        numbers.extend(f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
+    return numbers
 
 
 def hostlist(names: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
-"""Slurm's own library: loading it, calling it with a time limit, records out of what it returns.
+"""Libslurm: loads Slurm's library, calls it with a time limit, splits its replies into records.
 
 ``_libslurm`` is compiled when the package is installed (`libslurm_build`). Every call runs in a
-thread of its own, outside Python's global lock, so that a slurmctld that hangs never holds the
-caller longer than its time limit.
+thread of its own, outside Python's global lock, so that a slurmctld that hangs never delays the
+caller beyond its time limit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _T = TypeVar("_T")
 
 _LENGTH = Struct("=I")
 _CONF_FILES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/usr/local/etc/slurm.conf")
-_SAID = re.compile(r"^\S+: (?:(?:error|fatal): )?")
-"""What libslurm puts in front of each line that it logs."""
+_LOG_PREFIX = re.compile(r"^\S+: (?:(?:error|fatal): )?")
+"""Start of each line that libslurm logs."""
 _INIT_S = 10.0
-"""How long libslurm may read its configuration; without one it tries for a minute, then exits."""
+"""Time limit of reading the configuration; without one libslurm tries for a minute, then exits."""
 _UNREACHED = frozenset(
     getattr(errno, name)
     for name in (
@@ -43,10 +43,10 @@ _UNREACHED = frozenset(
     )
 )
 _UNREACHED_RANGES = (range(1000, 2000), range(5000, 7000))
-"""Error numbers of a slurmctld that was not reached or does not know us: the system's, and those of
-communication, sockets and authentication in ``slurm_errno.h``."""
+"""Error numbers of communication, sockets and authentication (``slurm_errno.h``); like those of the
+system above, they mean that slurmctld was not reached or refused the connection."""
 _MOST_WAITING = 16
-"""Calls that were given up and have not returned; with more, slurmctld is not asked any more."""
+"""Calls that may be open at a time, also those that timed out; further ones fail at once."""
 _NOT_BUILT = (
     "the client of Slurm's library is not built: install Slurm's headers and a compiler (Debian:"
     " libslurm-dev and gcc, RPM: slurm-devel and gcc) and install slurm-gpu-aware again"
@@ -58,14 +58,14 @@ _OTHER_RELEASE = (
 
 
 class SlurmError(SourceError):
-    """Slurm refused, or could not be asked."""
+    """Slurm refused a call, or did not answer."""
 
     def __init__(self, text: str, code: int, *, refused: bool = False) -> None:
         super().__init__(text)
         self.code = code
         """Slurm's error number (``slurm_errno.h``) or the system's."""
         self.refused = refused
-        """slurmctld has answered, and said no; else it may or may not have done what was asked."""
+        """slurmctld has refused; otherwise the request may have been carried out."""
 
 
 class Libslurm:
@@ -78,7 +78,7 @@ class Libslurm:
     Raises
     ------
     SourceError
-        It is not built, built for another release, or Slurm's configuration cannot be read.
+        It is not built, was built for another release, or cannot read Slurm's configuration.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -91,7 +91,7 @@ class Libslurm:
         return list(records(self.reply(function, *arguments)))
 
     def reply(self, function: str, *arguments: object) -> bytes:
-        """What a function returns. Raises SourceError."""
+        """Reply of a function. Raises SourceError."""
 
         def ask() -> bytes:
             reply = self.ffi.new("aware_reply *")
@@ -103,7 +103,7 @@ class Libslurm:
         return self.within(ask)
 
     def take(self, reply: Any) -> bytes:
-        """The bytes of an ``aware_reply``, which is freed."""
+        """The bytes of an ``aware_reply``; frees it."""
         try:
             return bytes(self.ffi.buffer(reply.data, reply.size)) if reply.size else b""
         finally:
@@ -117,7 +117,7 @@ class Libslurm:
         """Raise SlurmError unless ``code`` is 0."""
         if code:
             name = what.removeprefix("aware_").replace("_", " ")
-            # All else is an answer, also what a site's job_submit plugin returns: -1, 1, ...
+            # Other numbers are answers, also those of a site's job_submit plugin: -1, 1, ...
             unreached = code in _UNREACHED or any(code in numbers for numbers in _UNREACHED_RANGES)
             refused = not unreached and code != self.lib.ESLURM_IN_STANDBY_MODE
             text = f"Slurm, {name}: {self.text_of(code)}"
@@ -131,10 +131,10 @@ class Libslurm:
     def within(
         self, work: Callable[[], _T], extra_s: float = 0.0, given_up: threading.Event | None = None
     ) -> _T:
-        """What ``work`` returns, or raises, within the time limit and ``extra_s``.
+        """Result of ``work`` within the time limit plus ``extra_s``.
 
-        Work that takes longer goes on by itself: the request that is under way may still be
-        carried out. ``given_up`` is set then, so that no other follows. Raises SourceError.
+        Work that takes longer goes on in its thread, and its present request can still be carried
+        out; ``given_up`` is set, so that no other follows. Raises SourceError.
         """
         limit_s = self._timeout_s + extra_s
         if not self._waiting.acquire(blocking=False):
@@ -173,7 +173,7 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def decode(kind: RecordKind, record: bytes) -> Mapping[str, Any]:
-    """Fields of a record: numbers as int, texts as str (bytes that are not UTF-8 as surrogates)."""
+    """Fields of a record: numbers as int, texts as str with surrogates for invalid UTF-8."""
     numbers = _numbers(len(kind.numbers))
     texts = record[numbers.size :].decode("utf-8", "surrogateescape").split("\0")
     return dict(
@@ -191,7 +191,7 @@ def _load() -> tuple[Any, Any]:
     """cffi's ``ffi`` and ``lib``, ready for calls. Raises SourceError."""
     flags = sys.getdlopenflags()
     try:
-        # Slurm's plugins look for the library's own symbols.
+        # Slurm's plugins need the library's symbols.
         sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
         module = importlib.import_module("slurm_gpu_aware.slurm._libslurm")
     except ModuleNotFoundError:
@@ -200,7 +200,7 @@ def _load() -> tuple[Any, Any]:
         raise SourceError(_OTHER_RELEASE.format(exc)) from None
     finally:
         sys.setdlopenflags(flags)
-    # libslurm shortens an array's list of tasks to 64 characters otherwise.
+    # Otherwise libslurm cuts an array's list of tasks to 64 characters.
     os.environ["SLURM_BITSTR_LEN"] = "0"
     _check_conf_file()
     _try_in_child(module)
@@ -211,17 +211,17 @@ def _load() -> tuple[Any, Any]:
 def _check_conf_file() -> None:
     named = os.environ.get("SLURM_CONF")
     if named and not Path(named).exists():
-        raise SourceError(f"SLURM_CONF={named} is not there")
+        raise SourceError(f"SLURM_CONF={named} does not exist")
     if not named and not any(Path(name).exists() for name in _CONF_FILES):
         raise SourceError(
-            f"no slurm.conf at {', '.join(_CONF_FILES)}; set SLURM_CONF where it is elsewhere"
+            f"no slurm.conf at {', '.join(_CONF_FILES)}; set SLURM_CONF if it is elsewhere"
         )
 
 
 def _try_in_child(module: Any) -> None:
-    """Let a child read Slurm's configuration first: libslurm ends the process if it cannot.
+    """Read Slurm's configuration in a child first, because libslurm ends the process on an error.
 
-    Raises SourceError with what libslurm said.
+    Raises SourceError with libslurm's message.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -230,27 +230,27 @@ def _try_in_child(module: Any) -> None:
         module.lib.slurm_init(module.ffi.NULL)
         os._exit(0)
     os.close(write)
-    said, ended = _until_closed(read, time.monotonic() + _INIT_S)
+    output, ended = _until_closed(read, time.monotonic() + _INIT_S)
     if not ended:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if status:
-        lines = [_SAID.sub("", line) for line in said.decode(errors="replace").splitlines()]
+        lines = [_LOG_PREFIX.sub("", line) for line in output.decode(errors="replace").splitlines()]
         reason = "; ".join(lines) if lines else f"not read within {_INIT_S:g} s"
         raise SourceError(f"Slurm's configuration cannot be read: {reason[:300]}")
 
 
 def _until_closed(read: int, until: float) -> tuple[bytes, bool]:
-    """(what came through a pipe, whether its other end was closed in time)."""
-    said = b""
+    """(last bytes from a pipe, whether its other end was closed in time)."""
+    output = b""
     try:
         while (left_s := until - time.monotonic()) > 0:
             if not select.select([read], [], [], left_s)[0]:
                 break
             part = os.read(read, 4096)
             if not part:
-                return said, True
-            said = (said + part)[-4096:]
-        return said, False
+                return output, True
+            output = (output + part)[-4096:]
+        return output, False
     finally:
         os.close(read)

@@ -1,8 +1,8 @@
-"""Builds ``_libslurm``: cffi in API mode on Slurm's public library.
+"""Builder of ``_libslurm``: cffi in API mode on Slurm's public library.
 
-The compiler takes the layout of Slurm's structures from the headers of the release at hand, so one
-source serves all releases. ``SLURM_INCLUDE_DIR`` and ``SLURM_LIB_DIR`` name a Slurm that is not
-where the compiler looks. Run by setuptools when the package is installed (``setup.py``).
+The compiler takes the layout of Slurm's structures from the installed headers, so one source serves
+all releases. ``SLURM_INCLUDE_DIR`` and ``SLURM_LIB_DIR`` name a Slurm outside of the compiler's
+paths. Setuptools runs this module when the package is installed (``setup.py``).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NUMBERS: dict[str, dict[str, str]] = {
         "alloc_memory": "allocated_memory(record)",
     },
 }
-"""Numbers that are not simply a member of that name."""
+"""Numbers that are not a member of the same name -> C expression."""
 _TEXTS: dict[str, dict[str, str | None]] = {
     "job": {
-        # RESV_DEL_HOLD would hide the state of a job that its reservation has left.
+        # RESV_DEL_HOLD would hide the state of a job whose reservation is gone.
         "state": "slurm_job_state_string(record->job_state & ~JOB_RESV_DEL_HOLD)",
         "reason": None,
         "shares": None,
@@ -46,12 +46,12 @@ _TEXTS: dict[str, dict[str, str | None]] = {
     },
     "reservation": {"flags": "slurm_reservation_flags_string(record)"},
 }
-"""Texts that are not simply a member of that name; None: one of `_WRITERS` writes it."""
+"""Texts that are not a member of the same name -> C expression; None: see `_WRITERS`."""
 _LISTS = {"array_task_str", "exc_nodes", "node_list", "nodes", "req_nodes"}
-"""Texts that may be long."""
+"""Texts that can be long."""
 _WRITERS = {"reason": "put_reason", "shares": "put_shares", "line": "put_partition_line"}
 _FREED = {("node", "state"), ("reservation", "flags")}
-"""Texts that we have to free."""
+"""Texts that the caller must free."""
 _TYPES = {
     "job": "job_info_t",
     "node": "node_info_t",
@@ -150,7 +150,7 @@ builder.set_source(
     libraries=["slurm"],
     include_dirs=_folder("SLURM_INCLUDE_DIR"),
     library_dirs=_folder("SLURM_LIB_DIR"),
-    # Without headers or a compiler the package is installed all the same, without the client.
+    # Without headers or a compiler the package is installed without the client.
     optional=True,
 )
 

@@ -1,5 +1,4 @@
-"""`SlurmClient` over Slurm's own library: one RPC per call, structured records, no text of a user
-anywhere but as the value that it is."""
+"""Slurm client over libslurm: one RPC per call, and structured records without text to parse."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from slurm_gpu_aware.slurm.libslurm_fields import (
     UPDATE_TEXTS,
     RecordKind,
 )
-from slurm_gpu_aware.slurm.mig import SlicedNodes
+from slurm_gpu_aware.slurm.mig import MigNodes
 from slurm_gpu_aware.slurm.read_cluster import (
     config_of,
     node_of,
@@ -64,10 +63,10 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _UNLIMITED = 0xFFFFFFFF
-"""INFINITE: a priority that Slurm computes; releases a held job."""
+"""INFINITE: as a priority, Slurm computes it, which releases a held job."""
 _PER_UPDATE_S = 0.02
 _AGAIN_S = 30.0
-"""After this time all jobs are read again, though slurmctld says that none changed."""
+"""After this time all jobs are read again, even if slurmctld says that none changed."""
 _FLAGS = {
     "ANY_NODES": "RESERVE_FLAG_ANY_NODES",
     "IGNORE_JOBS": "RESERVE_FLAG_IGN_JOBS",
@@ -78,7 +77,7 @@ _FLAGS = {
 
 
 class LibslurmClient:
-    """See `SlurmClient`.
+    """A `SlurmClient` over libslurm.
 
     Parameters
     ----------
@@ -87,24 +86,24 @@ class LibslurmClient:
     Raises
     ------
     SourceError
-        The library cannot be used here; the sentence says what to do.
+        The library cannot be used here; the message says what to do.
     """
 
     def __init__(self, timeout_s: float = 20.0) -> None:
         self._slurm = Libslurm(timeout_s)
         self._timeout_s = timeout_s
         self._known: dict[bytes, SlurmJob | None] = {}
-        """Each job record of the last reading -> the job; None: it was not understood."""
+        """Job record as last read -> the job; None: it could not be read."""
         self._read_at = -math.inf
         self._since = 0
-        """When Slurm's jobs changed last, by the last answer; 0: ask for them all."""
+        """Time of the last change of jobs, from Slurm's last answer; 0: read them all."""
         self._nodes: dict[bytes, SlurmNode | None] = {}
-        """The same of nodes."""
+        """Node record as last read -> the node; None: it could not be read."""
         self._complained: dict[str, str] = {}
-        """What was not understood the last time, and why."""
-        self._sliced = SlicedNodes()
+        """Record that could not be read the last time -> why."""
+        self._mig_nodes = MigNodes()
         self._reading = threading.Lock()
-        """Held by the thread that reads all jobs: what is known of them is shared."""
+        """Held by the thread that reads all jobs."""
         self._last = threading.local()
 
     # -- reading -------------------------------------------------------------------------------
@@ -114,28 +113,28 @@ class LibslurmClient:
         return parse_settings(self._slurm.reply("aware_settings").decode(errors="replace"))
 
     def config(self) -> SlurmConfig:
-        """What of Slurm's configuration matters to placing."""
-        found = config_of(self.settings())
-        if not found.conf_file:
-            return found
-        path = Path(found.conf_file)
-        self._sliced.beside(path)
-        return replace(found, default_topology=default_topology(path.with_name("topology.yaml")))
+        """The part of Slurm's configuration that matters to placing."""
+        config = config_of(self.settings())
+        if not config.conf_file:
+            return config
+        path = Path(config.conf_file)
+        self._mig_nodes.beside(path)
+        return replace(config, default_topology=default_topology(path.with_name("topology.yaml")))
 
     def jobs(self) -> list[SlurmJob]:
-        """All job records; one that reads as the last time is not looked at again.
+        """All jobs; an unchanged record is not parsed again.
 
-        While no job is pending slurmctld is asked only whether anything changed. It answers by its
-        own clock, which may be set: so all is asked for now and then, and after every failure.
+        While no job is pending, slurmctld is asked only for changes. It compares by its clock,
+        which can be set, so all jobs are read now and then, and after every failure.
         """
         with self._reading:
             return self._read_jobs()
 
     @property
     def unread(self) -> frozenset[int]:
-        """Raw numbers of records that this thread's last `jobs` left out, though they exist."""
-        found: frozenset[int] = getattr(self._last, "unread", frozenset())
-        return found
+        """Slurm's numbers of existing records that this thread's last `jobs` could not read."""
+        numbers: frozenset[int] = getattr(self._last, "unread", frozenset())
+        return numbers
 
     def _read_jobs(self) -> list[SlurmJob]:
         last_update = self._slurm.ffi.new("int64_t *")
@@ -147,25 +146,25 @@ class LibslurmClient:
             if exc.code != self._slurm.lib.SLURM_NO_CHANGE_IN_DATA:
                 raise
             self._since = since
-            self._last.unread = frozenset()  # else all would have been asked for
+            self._last.unread = frozenset()  # otherwise all jobs would have been read
             return list(filter(None, self._known.values()))
         self._read_at = time.monotonic()
         before, self._known = self._known, {}
-        found, unread = [], []
+        jobs, unread = [], []
         for record in answer:
             job = before[record] if record in before else self._job(record)
             self._known[record] = job
             if job is None:
                 unread.append(int(decode(JOB, record)["job_id"]))
             else:
-                found.append(job)
+                jobs.append(job)
         self._last.unread = frozenset(unread)
-        waits = unread or any(job.state == "PENDING" for job in found)
+        waits = unread or any(job.state == "PENDING" for job in jobs)
         self._since = 0 if waits else last_update[0]
-        return found
+        return jobs
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
-        """A few jobs, each asked for by itself, and an array once, whatever the queue's length."""
+        """These jobs, one request for each job or array."""
         for job_id in ids:
             if not JOB_ID.match(job_id):
                 raise ValueError(f"{job_id!r} is not a job id")
@@ -181,19 +180,19 @@ class LibslurmClient:
         return [known[job_id] for job_id in ids if job_id in known]
 
     def nodes(self) -> list[SlurmNode]:
-        """All nodes but those that cannot be understood, which costs no other its place."""
+        """All nodes whose records can be read."""
         before, self._nodes = self._nodes, {}
         for record in self._slurm.records(NODE, "aware_nodes"):
             known = record in before
             self._nodes[record] = before[record] if known else self._one(NODE, record, node_of)
-        return self._sliced.mark([node for node in self._nodes.values() if node is not None])
+        return self._mig_nodes.mark([node for node in self._nodes.values() if node is not None])
 
     def partitions(self) -> list[SlurmPartition]:
-        """All partitions, hidden ones too."""
+        """All partitions, also hidden ones."""
         return self._each(PARTITION, "aware_partitions", partition_of)
 
     def qos(self) -> list[SlurmQos]:
-        """All QOS, by slurmdbd, as an administrator would ask for them."""
+        """All QOS, from slurmdbd by sacctmgr."""
         columns = "format=name,preempt,preemptmode,priority,preemptexempttime,gracetime"
         command = ["sacctmgr", "-n", "-P", "show", "qos", columns]
         return parse_qos(run_command(command, self._timeout_s)[0])
@@ -208,19 +207,19 @@ class LibslurmClient:
     def topology(self) -> list[SlurmSwitch]:
         """Switches or blocks of the default topology; empty if Slurm has none.
 
-        By scontrol: libslurm unpacks a topology with a plugin that only Slurm's own programs can
-        load. Administrators alone write what stands there.
+        By scontrol, because only Slurm's programs can load the plugin that unpacks a topology. Its
+        texts are those of administrators.
         """
         command = ["scontrol", "-o", "show", "topology"]
         return parse_topology(run_command(command, self._timeout_s)[0])
 
     def free_licenses(self) -> dict[str, int]:
         """Licences that are neither held nor reserved."""
-        found = (
+        licences = (
             decode(LICENSE, record) for record in self._slurm.records(LICENSE, "aware_licenses")
         )
-        # A reservation's licences count as free until jobs inside it take them.
-        return {lic["name"]: max(0, lic["available"] - lic["reserved"]) for lic in found}
+        # Slurm counts a reservation's licences as available until its jobs take them.
+        return {lic["name"]: max(0, lic["available"] - lic["reserved"]) for lic in licences}
 
     def _job(self, record: bytes) -> SlurmJob | None:
         fields = decode(JOB, record)
@@ -230,8 +229,8 @@ class LibslurmClient:
         self, kind: RecordKind, function: str, read: Callable[[Mapping[str, Any]], _T]
     ) -> list[_T]:
         answer = self._slurm.records(kind, function)
-        found = (self._one(kind, record, read) for record in answer)
-        return [one for one in found if one is not None]
+        values = (self._one(kind, record, read) for record in answer)
+        return [value for value in values if value is not None]
 
     def _one(
         self, kind: RecordKind, record: bytes, read: Callable[[Mapping[str, Any]], _T]
@@ -240,7 +239,7 @@ class LibslurmClient:
         return self._understood(f"{kind.name} {fields['name']}", partial(read, fields))
 
     def _understood(self, what: str, read: Callable[[], _T]) -> _T | None:
-        """What ``read`` returns; None, and a line in the log, if it does not understand."""
+        """Result of ``read``; None, and a warning, if it cannot read the record."""
         try:
             return read()
         except (SourceError, ValueError, LookupError) as exc:
@@ -252,11 +251,11 @@ class LibslurmClient:
     # -- jobs ----------------------------------------------------------------------------------
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
-        """Carry out updates in order, one RPC each; complaints by job id."""
+        """Send updates in order, one RPC each; return refused job id -> Slurm's message."""
         return self._update([(u.job_id, *_descriptor(u.fields)) for u in updates])
 
     def release_jobs(self, ids: Sequence[str]) -> None:
-        """Let jobs go that Slurm itself holds; a refusal is logged."""
+        """Release jobs that Slurm itself holds; a refusal is logged."""
         for job_id in ids:
             if not JOB_ID.match(job_id):
                 raise ValueError(f"{job_id!r} is not a job id")
@@ -267,7 +266,7 @@ class LibslurmClient:
     def _update(
         self, updates: Sequence[tuple[str, Mapping[str, str], Mapping[str, int]]]
     ) -> dict[str, str]:
-        """Updates (id, texts, numbers) in order. Raises SourceError if Slurm cannot be asked."""
+        """Send updates (id, texts, numbers) in order. Raises SourceError if Slurm is silent."""
         if not updates:
             return {}
 
@@ -277,7 +276,7 @@ class LibslurmClient:
             refused: dict[str, str] = {}
             for update in updates:
                 if given_up.is_set():
-                    break  # no one waits for it, and a later round may decide otherwise
+                    break  # the caller has gone on, and a later round may decide otherwise
                 refused |= self._send(*update)
             return refused
 
@@ -287,14 +286,14 @@ class LibslurmClient:
         self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]
     ) -> dict[str, str]:
         ffi, lib = self._slurm.ffi, self._slurm.lib
-        kept = {
+        c_texts = {
             name: ffi.new("char[]", text.encode("utf-8", "surrogateescape"))
             for name, text in texts.items()
         }
         reply = ffi.new("aware_reply *")
         code = lib.aware_update_job(
             ffi.new("char[]", job_id.encode()),
-            ffi.new("char *[]", [kept.get(name, ffi.NULL) for name in UPDATE_TEXTS]),
+            ffi.new("char *[]", [c_texts.get(name, ffi.NULL) for name in UPDATE_TEXTS]),
             ffi.new("int64_t[]", [numbers.get(name, -1) for name in UPDATE_NUMBERS]),
             reply,
         )
@@ -317,7 +316,7 @@ class LibslurmClient:
     # -- reservations and nodes ----------------------------------------------------------------
 
     def create_reservation(self, wanted: NewReservation) -> None:
-        """Make a reservation."""
+        """Create a reservation."""
         lib = self._slurm.lib
         flags = 0
         for flag in wanted.flags:
@@ -335,7 +334,7 @@ class LibslurmClient:
         )
 
     def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
-        """Move a reservation's end, and its start where it has not begun."""
+        """Move a reservation's end, and its start if it has not begun."""
         start = -1 if start_s is None else int(start_s)
         try:
             self._slurm.call("aware_move_reservation", self._text(name), start, int(end_s))
@@ -355,11 +354,11 @@ class LibslurmClient:
                 raise
 
     def drain_node(self, name: str, reason: str) -> None:
-        """No new jobs on the node; those that run go on."""
+        """Drain a node: no new jobs, running ones go on."""
         self._update_node(name, self._slurm.lib.NODE_STATE_DRAIN, reason)
 
     def resume_node(self, name: str) -> None:
-        """The node takes jobs again."""
+        """Let a node take jobs again."""
         self._update_node(name, self._slurm.lib.NODE_RESUME, "")
 
     def _update_node(self, name: str, state: int, reason: str) -> None:
@@ -391,6 +390,6 @@ def _descriptor(fields: Iterable[tuple[str, str]]) -> tuple[dict[str, str], dict
 
 
 def _named(record: str, asked: str) -> str:
-    """The id of a refused record as it was asked for: ``98_[4-9]`` is the rest of array 98."""
+    """Id of a refused record as in the request: ``98_[4-9]`` is the rest of array 98."""
     array, _, task = record.partition("_")
     return record if task.isdigit() and asked != array else asked

@@ -1,7 +1,7 @@
-"""Which fields of Slurm's records are read, in the words of ``slurm/slurm.h``.
+"""Fields of Slurm's records that are read, by their names in ``slurm/slurm.h``.
 
-One table for both sides: `libslurm_build` writes the C code from it, `libslurm` splits what that
-code returns. Standard library alone: it is read while the package is built.
+`libslurm_build` writes the C code from this table, and `libslurm` splits its replies by it.
+Standard library only, because it is read while the package is built.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class RecordKind(NamedTuple):
-    """One kind of record: numbers first, then texts, each under Slurm's own name."""
+    """One kind of record: numbers, then texts, by Slurm's names."""
 
     name: str
     numbers: tuple[str, ...]
@@ -58,8 +58,8 @@ JOB = RecordKind(
         job_size_str"""
     ),
 )
-"""``oversized``: a text was longer than is read, and is empty here. ``shares``: per node a line
-``node TAB CPUs TAB cores TAB MB TAB gres``; cores are ``*`` where they are not told."""
+"""``oversized``: a text was too long, and is empty here. ``shares``: per node a line
+``node TAB CPUs TAB cores TAB MB TAB gres``; cores are ``*`` if not known."""
 
 NODE = RecordKind(
     "node",
@@ -75,8 +75,8 @@ PARTITION = RecordKind(
     _words("state_up max_time default_time max_nodes priority_tier max_share grace_time"),
     _words("name nodes topology_name line"),
 )
-"""``line``: as ``scontrol show partition`` prints it, which alone tells JobDefaults and, where the
-partition has none of its own, the cluster's PreemptMode."""
+"""``line``: as ``scontrol show partition`` prints it; only there are JobDefaults and, for a
+partition without its own, the cluster's PreemptMode."""
 
 RESERVATION = RecordKind(
     "reservation",
@@ -87,7 +87,7 @@ RESERVATION = RecordKind(
 LICENSE = RecordKind("license", _words("total in_use available reserved"), ("name",))
 
 RESULT = RecordKind("result", ("error_code",), ("job_id", "message"))
-"""What became of one record of an update."""
+"""Result of an update for one record."""
 
 UPDATE_TEXTS = _words(
     """admin_comment comment cpus_per_tres exc_nodes extra features licenses name partition
@@ -98,5 +98,5 @@ UPDATE_NUMBERS = _words(
     """begin_time cpus_per_task max_cpus max_nodes min_cpus min_nodes num_tasks pn_min_cpus
     priority time_limit"""
 )
-"""Fields of ``job_desc_msg_t`` that an update may set. The client sets only some of them: with the
-others the tests do what a user can do by requests of their own making."""
+"""Fields of ``job_desc_msg_t`` that an update may set. The client sets some of them; the tests use
+the others to act as a user."""

@@ -1,7 +1,7 @@
-"""Nodes whose gres.conf cuts GPUs in slices under a type that does not say so.
+"""MIG devices of gres.conf whose GRES type does not show that they are MIG.
 
-With AutoDetect slurmd names a slice after its MIG profile, which `is_slice` knows. Where an admin
-writes ``Name=gpu Type=small MultipleFiles=...``, only the file tells: scontrol shows ``gpu:small``.
+With AutoDetect slurmd names a MIG device after its profile, which `is_mig` recognises. For
+``Name=gpu Type=small MultipleFiles=...`` scontrol shows ``gpu:small``, so the file is read.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from slurm_gpu_aware.slurm.confblocks import ConfFiles, pairs_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmNode
 
-__all__ = ["SlicedNodes"]
+__all__ = ["MigNodes"]
 
 log = logging.getLogger(__name__)
 
 _USUAL = "/etc/slurm/slurm.conf"
 
 
-class SlicedNodes:
-    """What gres.conf, beside the slurm.conf in use, says of slices; read again when it changes.
+class MigNodes:
+    """Nodes with MIG by the gres.conf beside the slurm.conf in use; read again when it changes.
 
-    A file that is not there or cannot be read says nothing.
+    A missing or unreadable file names no node.
     """
 
     def __init__(self, gres_conf: Path | None = None) -> None:
@@ -35,35 +35,35 @@ class SlicedNodes:
         self._path = gres_conf or beside.with_name("gres.conf")
         self._state: object = None
         self._files = [self._path]
-        self._found: list[tuple[frozenset[str] | None, str | None]] = []
+        self._records: list[tuple[frozenset[str] | None, str | None]] = []
         """(nodes, None: all; GRES type, None: any) of each record with MultipleFiles."""
 
     def beside(self, slurm_conf: Path) -> None:
-        """Slurm itself has told which slurm.conf is in use."""
+        """Set the slurm.conf in use."""
         path = slurm_conf.with_name("gres.conf")
         if path != self._path:
             self._path, self._files, self._state = path, [path], None
 
     def mark(self, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
-        """The nodes, those with slices marked as having shared GPUs."""
+        """The nodes; those with MIG are marked as having shared GPUs."""
         state = [_state(path) for path in self._files]
         if state != self._state:
             self._read()
             self._state = [_state(path) for path in self._files]
         return [
-            replace(node, shared_gres=True) if self._found and self._cuts(node) else node
+            replace(node, shared_gres=True) if self._records and self._has_mig(node) else node
             for node in nodes
         ]
 
-    def _cuts(self, node: SlurmNode) -> bool:
+    def _has_mig(self, node: SlurmNode) -> bool:
         kinds = {kind for kind, _ in node.gpus}
         return bool(kinds) and any(
             (names is None or node.name in names) and (kind is None or kind in kinds)
-            for names, kind in self._found
+            for names, kind in self._records
         )
 
     def _read(self) -> None:
-        self._found = []
+        self._records = []
         try:
             conf = ConfFiles(self._path, missing_ok=True)
             self._files = list(conf.texts)
@@ -73,14 +73,14 @@ class SlicedNodes:
                     continue
                 names = values.get("nodename")
                 inside = None if names is None else frozenset(expand_hostlist(names))
-                self._found.append((inside, values.get("type")))
+                self._records.append((inside, values.get("type")))
         except SourceError as exc:
-            log.warning("slices of GPUs are known by their types alone: %s", exc)
+            log.warning("MIG is recognised by GRES types only: %s", exc)
 
 
 def _state(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

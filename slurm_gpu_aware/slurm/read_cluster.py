@@ -1,6 +1,6 @@
-"""Nodes, partitions, reservations and settings of Slurm's library into records.
+"""Records of nodes, partitions, QOS, reservations and settings from libslurm's fields.
 
-Only administrators write what stands here.
+Their texts are those of administrators.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.names import slot_of
-from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres
+from slurm_gpu_aware.slurm.gres_line import is_mig, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import (
     GpuDefaults,
@@ -45,7 +45,7 @@ _EXCLUSIVE = 0
 
 
 def node_of(raw: Mapping[str, Any]) -> SlurmNode:
-    """A node, from fields by the names of `libslurm_fields.NODE`. Raises SourceError."""
+    """A node from the fields of `libslurm_fields.NODE`. Raises SourceError."""
     gres = parse_gres(_value(raw["gres"]))
     started = raw["slurmd_start_time"]
     return SlurmNode(
@@ -60,7 +60,7 @@ def node_of(raw: Mapping[str, Any]) -> SlurmNode:
         cpus_used=raw["alloc_cpus"],
         memory_mb=raw["real_memory"] - raw["mem_spec_limit"],
         memory_used_mb=raw["alloc_memory"],
-        shared_gres=any(item.name != "gpu" or is_slice(item.kind) for item in gres),
+        shared_gres=any(item.name != "gpu" or is_mig(item.kind) for item in gres),
         cores=_cores(raw),
         gpu_sockets=tuple(item.sockets for item in gres if item.name == "gpu"),
         reason=raw["reason"],
@@ -69,11 +69,12 @@ def node_of(raw: Mapping[str, Any]) -> SlurmNode:
 
 
 def _cores(raw: Mapping[str, Any]) -> NodeCores | None:
-    """None where the CPUs are no whole cores, or it is not told which are kept for the system."""
+    """The node's cores; None if its CPUs are not whole cores, or those of the system unknown."""
     sockets, cores, threads = raw["sockets"], raw["cores"], raw["threads"] or 1
     total, special = raw["cpus"], _value(raw["cpu_spec_list"])
-    kept = bool(special) or raw["cpus_efctv"] == total
-    if not sockets * cores or total not in (sockets * cores, sockets * cores * threads) or not kept:
+    if not special and raw["cpus_efctv"] != total:
+        return None
+    if not sockets * cores or total not in (sockets * cores, sockets * cores * threads):
         return None
     per_core = total // (sockets * cores)
     return NodeCores(sockets, cores, threads, per_core, frozenset(parse_indices(special)))
@@ -83,7 +84,7 @@ def _cores(raw: Mapping[str, Any]) -> NodeCores | None:
 def _gpu_indices(text: str) -> frozenset[int]:
     """GPU indices of ``GresUsed`` or ``GresDrain``.
 
-    Of GPUs without a device file Slurm says only how many there are; any indices stand for them.
+    Slurm only counts GPUs without a device file; any free indices stand for them.
     """
     found: set[int] = set()
     counted = 0
@@ -100,7 +101,7 @@ def _gpu_indices(text: str) -> frozenset[int]:
 
 
 def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
-    """A partition, from fields by the names of `libslurm_fields.PARTITION`."""
+    """A partition from the fields of `libslurm_fields.PARTITION`."""
     printed = dict(_PRINTED.findall(raw["line"]))
     return SlurmPartition(
         name=raw["name"],
@@ -119,14 +120,14 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
 
 
 def _minutes(number: int, unset: Any) -> Any:
-    """Minutes in seconds; ``unset`` where there is no limit or none is given."""
+    """Minutes in seconds; ``unset`` if not given or unlimited."""
     return unset if number < 0 else 60.0 * number
 
 
 def _gpu_defaults(text: str) -> GpuDefaults:
-    """``DefCpuPerGPU=4,DefMemPerGPU=1000``; 0 is no default."""
-    found = dict(item.strip().lower().partition("=")[::2] for item in text.split(","))
-    cpus, memory = (found.get(f"def{name}pergpu", "") for name in ("cpu", "mem"))
+    """Defaults of ``DefCpuPerGPU=4,DefMemPerGPU=1000``; 0 means none."""
+    defaults = dict(item.strip().lower().partition("=")[::2] for item in text.split(","))
+    cpus, memory = (defaults.get(f"def{name}pergpu", "") for name in ("cpu", "mem"))
     return GpuDefaults(
         int(cpus) or None if cpus.isdigit() else None,
         int(memory) or None if memory.isdigit() else None,
@@ -134,10 +135,9 @@ def _gpu_defaults(text: str) -> GpuDefaults:
 
 
 def parse_qos(text: str) -> list[SlurmQos]:
-    """QOS of ``sacctmgr -nP show qos``; its columns are name, preempt, preemptmode, priority,
-    preemptexempttime, gracetime.
+    """QOS of ``sacctmgr -nP show qos``. Raises SourceError.
 
-    Raises SourceError.
+    Columns: name, preempt, preemptmode, priority, preemptexempttime, gracetime.
     """
     found = []
     for line in filter(None, text.splitlines()):
@@ -168,12 +168,12 @@ def _exempt(text: str) -> float | None:
 
 
 def _grace(text: str) -> float:
-    """Seconds, also where Slurm writes only their number."""
+    """Seconds of a duration or of a plain number of seconds."""
     return float(text) if text.isdigit() else _exempt(text) or 0.0
 
 
 def reservation_of(raw: Mapping[str, Any], now: float) -> SlurmReservation:
-    """A reservation, from fields by the names of `libslurm_fields.RESERVATION`."""
+    """A reservation from the fields of `libslurm_fields.RESERVATION`."""
     tres = [item.partition("=")[::2] for item in _value(raw["tres_str"]).split(",")]
     return SlurmReservation(
         name=raw["name"],
@@ -189,14 +189,14 @@ def reservation_of(raw: Mapping[str, Any], now: float) -> SlurmReservation:
 
 
 def _gpus_of(tres: Sequence[tuple[str, ...]]) -> int | None:
-    """``gres/gpu=2``, or typed ones, or both, which then count the same GPUs."""
+    """GPUs of ``gres/gpu=2``, of typed entries, or of both, which count the same GPUs."""
     typed = [int(n) for name, n in tres if name.startswith("gres/gpu:") and n.isdigit()]
     untyped = [int(n) for name, n in tres if name == "gres/gpu" and n.isdigit()]
     return max(sum(typed), *untyped, 0) if typed or untyped else None
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Slurm's configuration as it prints it: ``Key = value`` a line, into a mapping."""
+    """Mapping of the lines ``Key = value`` of Slurm's configuration."""
     settings: dict[str, str] = {}
     for line in text.splitlines():
         match = _SETTING.match(line)
@@ -206,9 +206,9 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 def config_of(settings: Mapping[str, str]) -> SlurmConfig:
-    """What matters to placing. Raises SourceError if the settings are not Slurm's."""
+    """The settings that matter to placing. Raises SourceError if they are not Slurm's."""
     if "SLURM_VERSION" not in settings:
-        raise SourceError("Slurm tells no SLURM_VERSION with its configuration")
+        raise SourceError("Slurm's configuration has no SLURM_VERSION")
     version = re.findall(r"[0-9]+", settings["SLURM_VERSION"])[:3]
     resources = settings.get("SelectTypeParameters", "").upper()
     preempting = settings.get("PreemptParameters", "").lower()
@@ -236,9 +236,9 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
 
 
 def _preemption_order(preempting: str, scheduling: str) -> PreemptionOrder:
-    """PreemptParameters; SchedulerParameters has the same words behind ``preempt_``.
+    """Order from PreemptParameters, or from SchedulerParameters with the prefix ``preempt_``.
 
-    Both in lower case: Slurm looks for the words anywhere in the text, whatever their case.
+    Both in lower case, because Slurm searches them without regard to case.
     """
     default = PreemptionOrder.reorder_count
     older = _number_behind("preempt_reorder_count=", scheduling, default)

@@ -1,7 +1,7 @@
-"""A job of Slurm's library into `SlurmJob`: sentinels, units and lists, each text by its grammar.
+"""Job records from libslurm's fields: sentinels, units, lists.
 
-Users choose names, comments, licences and more. Each is a value of its own here, and what cannot
-be understood concerns that job alone.
+Users choose names, comments, licences and more, so a text that cannot be read must concern only its
+own job.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TEXTS = (
     "cpus_per_tres",
     "mem_per_tres",
 )
-"""Fields that are taken over as they are; empty: not given."""
+"""Fields that are copied; empty: not given."""
 _COUNTS = {
     "array_limit": "array_max_tasks",
     "cpus_per_task": "cpus_per_task",
@@ -80,20 +80,20 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     Raises
     ------
     SourceError, ValueError
-        slurmctld itself wrote what we do not understand.
+        A field that slurmctld itself writes cannot be read.
     """
     job_id, array_id, tasks = _ids(raw)
     state = raw["state"]
     pending = state == "PENDING"
     limit = raw["time_limit"]
-    endless = limit == UNLIMITED and (pending or state in _GOING_ON)  # Slurm says: in a year
+    endless = limit == UNLIMITED and (pending or state in _GOING_ON)  # its end_time is in a year
     required, excluded = _nodes(raw["req_nodes"]), _nodes(raw["exc_nodes"])
     tres, counted = _tres(raw["tres_req_str"])
-    unchecked = _unchecked(raw)
+    unsupported = _unsupported(raw)
     if required is None or excluded is None:
-        unchecked += ("--nodelist or --exclude that is not understood",)
+        unsupported += ("--nodelist or --exclude that is not understood",)
     if not counted:
-        unchecked += ("an amount that Slurm cannot write",)
+        unsupported += ("an amount that Slurm cannot write",)
     reservation = raw["resv_name"] or None
     pool = reservation if in_holding_pool(reservation) else None
     return SlurmJob(
@@ -120,7 +120,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         req_nodes=required or (),
         exc_nodes=excluded or (),
         nodes=() if pending else expand_hostlist(raw["nodes"]),
-        unchecked=unchecked,
+        unsupported=unsupported,
         enforce_binding=_binding(raw["bitflags"]),
         req_tres=tres,
         reservation=None if pool is not None else reservation,
@@ -133,7 +133,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
 
 
 def _optional(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts, numbers and times that may not be given; None then."""
+    """Optional texts, numbers and times; None: not given."""
     texts = {name: raw[name] or None for name in _TEXTS}
     counts = {name: _count(raw[field]) for name, field in _COUNTS.items()}
     return texts | counts | {name: _time(raw[field]) for name, field in _TIMES.items()}
@@ -155,7 +155,7 @@ def _amounts(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ids(raw: Mapping[str, Any]) -> tuple[str, int | None, str | None]:
-    """(id as users type it, number of its array, tasks that an unsplit array still holds)."""
+    """(id as users type it, number of its array, tasks of an unsplit array record)."""
     array_id: int | None = raw["array_job_id"] or None
     task = raw["array_task_str"].strip("[]").partition("%")[0] if array_id else ""
     if array_id and not task and raw["array_task_id"] >= 0:
@@ -174,7 +174,7 @@ def _user_name(uid: int) -> str:
 
 
 def _nodes(text: str) -> tuple[str, ...] | None:
-    """Nodes that a user has named; None: more than there can be."""
+    """Nodes that a user names; None: not a valid list."""
     try:
         return expand_hostlist(text)
     except SourceError:
@@ -199,27 +199,27 @@ def _memory(raw: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return amount, None
 
 
-def _unchecked(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """Options that bound its nodes in ways that the planner does not look at, as users type them.
+def _unsupported(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Unsupported options, which bound its nodes in ways that the planner does not check.
 
-    The filter leaves such jobs to Slurm (``etc/lua/gpu_aware_unsupported.lua``), but it does not
-    see all of them: Slurm 24.11 does not show ``--core-spec`` to it, ``#BB`` lines stand in the
-    script, and an operator may change a parked job. Chosen anyway, an impossible node would be
-    chosen again and again, and each time be kept from other jobs until the job is parked again.
+    The filter leaves such jobs to Slurm (``etc/lua/gpu_aware_unsupported.lua``), but does not see
+    all of them: Slurm 24.11 hides ``--core-spec`` from it, ``#BB`` lines are in the script, and an
+    operator can change a parked job. Otherwise the planner would choose an impossible node again
+    and again, and keep it from other jobs until the job is parked again.
     """
-    found = [
+    options = [
         option
         for field, option, _ in UNSUPPORTED_BOUNDS
         if field not in _SPECIAL and (value := raw[field]) and (isinstance(value, str) or value > 0)
     ]
     special = raw["core_spec"]
-    if special >= 0:  # 0 is a choice, too: it takes the cores that the site keeps for the system
-        found.append("--thread-spec" if special & _THREADS else "--core-spec")
+    if special >= 0:  # 0 counts: it takes the cores that the site reserves for the system
+        options.append("--thread-spec" if special & _THREADS else "--core-spec")
     if raw["oversized"]:
-        found.append("an option of more than 4,096 characters")
+        options.append("an option of more than 4,096 characters")
     if raw["job_size_str"]:
-        found.append("--nodes with several sizes")
-    return tuple(dict.fromkeys(found))
+        options.append("--nodes with several sizes")
+    return tuple(dict.fromkeys(options))
 
 
 def _binding(flags: int) -> bool | None:
@@ -231,19 +231,19 @@ def _binding(flags: int) -> bool | None:
 
 @lru_cache(maxsize=4096)
 def _tres(text: str) -> tuple[Mapping[str, int], bool]:
-    """(what Slurm counts for a job, whether all of it is a number).
+    """(TRES -> amount, whether every amount is a number).
 
-    Beyond 2^70 bytes, which a user may ask for, Slurm writes ``mem=16?``.
+    Above 2^70 bytes, which a user can ask for, Slurm writes ``mem=16?``.
     """
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     complete = True
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
         try:
-            found[name] = parse_memory(value) if name == "mem" else parse_count(value)
+            amounts[name] = parse_memory(value) if name == "mem" else parse_count(value)
         except SourceError:
             complete = False
-    return MappingProxyType(found), complete
+    return MappingProxyType(amounts), complete
 
 
 @lru_cache(maxsize=4096)
@@ -254,7 +254,7 @@ def _gpu_types(text: str) -> frozenset[str]:
 
 
 def _shares(text: str) -> tuple[NodeShare, ...]:
-    """What a running job holds, from lines ``node TAB CPUs TAB cores TAB MB TAB gres``."""
+    """Shares of a running job, from lines ``node TAB CPUs TAB cores TAB MB TAB gres``."""
     shares: list[NodeShare] = []
     for line in text.splitlines():
         node, cpus, cores, memory, gres_line = line.split("\t")
@@ -262,7 +262,7 @@ def _shares(text: str) -> tuple[NodeShare, ...]:
         held: list[int] = []
         for gres in parse_gres(gres_line):
             if gres.name != "gpu" or gres.indices is None:
-                continue  # what shares GPUs, and GPUs that Slurm only counts
+                continue  # a GRES that shares GPUs, or GPUs that Slurm only counts
             if gres.count and not gres.indices:
                 raise SourceError(f"no indices in {gres_line[:80]!r}")
             held.extend(gres.indices)

@@ -1,7 +1,7 @@
-"""What we read from Slurm: jobs, nodes, partitions, and what else matters to placing.
+"""Records of Slurm: jobs, nodes, partitions, QOS, reservations, switches, configuration.
 
-Sentinels die at this border: ``None`` is "not set", ``math.inf`` "unlimited", 0 is zero. Times are
-Unix seconds, memory is MB. Node names are plain names, never host lists.
+``None`` is "not set", ``math.inf`` "unlimited", 0 is zero. Times are Unix seconds, memory is MB.
+Node names are plain names, never host lists.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ ENDED = frozenset(
         "TIMEOUT",
     }
 )
-"""Job states in which Slurm is done with a job."""
+"""States of a job that has ended."""
 HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"})
-"""Job states in which resources are held."""
+"""States of a job that holds resources."""
 HOLDING_CPUS = HOLDING - {"SUSPENDED"}
-"""A suspended job gives its CPUs to others, and nothing else."""
+"""States of a job that holds CPUs; a suspended one gives up its CPUs only."""
 _TASKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?\Z")
 
 
 @dataclass(frozen=True)
 class NodeShare:
-    """What a running job holds on one node."""
+    """Resources of a running job on one node."""
 
     node: str
     cpus: int
@@ -65,14 +65,14 @@ class NodeShare:
     gpus: tuple[int, ...]
     """Slurm's GPU indices (IDX), ascending."""
     types: Mapping[int, str] = field(default_factory=dict)
-    """GRES type of each index, where the GPU has one."""
+    """GPU index -> GRES type of the GPU, if it has one."""
     cores: tuple[int, ...] | None = None
-    """Its cores, counted over the node's sockets; None: not told."""
+    """Its cores, counted over the node's sockets; None: not known."""
 
 
 @dataclass(frozen=True)
 class GpuDefaults:
-    """What ``JobDefaults`` of a partition or of the cluster gives a job with each of its GPUs."""
+    """``JobDefaults`` of a partition or of the cluster for each GPU of a job."""
 
     cpus: int | None = None
     """``DefCpuPerGPU``; None: not set here."""
@@ -82,12 +82,12 @@ class GpuDefaults:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One job record: a job, an array task of its own, or the unsplit rest of an array."""
+    """One job record: a job, a split array task, or the unsplit rest of an array."""
 
     id: str
-    """As users type it: ``98``, or ``98_3`` for an array task."""
+    """Id as users type it: ``98``, or ``98_3`` for an array task."""
     raw_id: int
-    """Slurm's own number of the record."""
+    """Slurm's number of the record."""
     name: str
     user: str
     uid: int
@@ -99,22 +99,22 @@ class SlurmJob:
     priority: int
     submit_s: float
     eligible_s: float | None
-    """Since when it may start, or its begin time; None: Slurm has not begun to count."""
+    """Time from which it may start; None: not set yet."""
     start_s: float | None
-    """When it started; for a pending job Slurm's guess, if it has one."""
+    """Start; for a pending job Slurm's estimate, if any."""
     end_s: float
-    """By its time limit; inf: no limit or not started."""
+    """End by its time limit; inf: no limit or not started."""
     time_limit_s: float
-    """inf: unlimited; the partition's limit still holds."""
+    """inf: unlimited, up to the partition's limit."""
     restarts: int
     batch: bool
-    """Has a batch script; False: salloc or srun."""
+    """It has a batch script; False: salloc or srun."""
     accrue_s: float | None = None
-    """Since when its age counts for its priority; None: Slurm does not count."""
+    """Time from which its age counts for its priority; None: it does not count."""
     looked_at_s: float | None = None
-    """When a scheduler of Slurm last tried it (LastSchedEval), whole seconds; None: never."""
+    """When Slurm's scheduler last tried it (LastSchedEval), whole seconds; None: never."""
     time_min_s: float | None = None
-    """``--time-min``: so short may Slurm's backfill make the limit; None: not given."""
+    """``--time-min``: shortest limit that Slurm's backfill may set; None: not given."""
     array_id: int | None = None
     array_tasks: str | None = None
     """Task expression of an unsplit array (``0-2,4-9``); None: a single job or task."""
@@ -123,13 +123,13 @@ class SlurmJob:
     het: bool = False
     """Component of a heterogeneous job."""
     dependency: str | None = None
-    """What it still waits for (``--dependency``); None: nothing, or nothing any more."""
+    """Unfulfilled ``--dependency``; None: none."""
     account: str | None = None
     qos: str | None = None
     req_nodes: tuple[str, ...] = ()
     exc_nodes: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    """Nodes that it runs on."""
+    """Nodes of the running job."""
     min_nodes: int = 1
     max_nodes: int | None = None
     cpus: int = 1
@@ -142,8 +142,8 @@ class SlurmJob:
     """``--threads-per-core``, ``--hint=nomultithread``; None: not given."""
     tasks_per_core: int | None = None
     """``--ntasks-per-core``; None: not given."""
-    unchecked: tuple[str, ...] = ()
-    """Options that bound its nodes in ways that the planner does not check, as users type them."""
+    unsupported: tuple[str, ...] = ()
+    """Unsupported options that it has, as users type them."""
     enforce_binding: bool | None = None
     """``--gres-flags=enforce-binding`` or ``disable-binding``; None: neither."""
     memory_mb_per_node: int | None = None
@@ -153,9 +153,9 @@ class SlurmJob:
     """Requested TRES as Slurm counts it; ``mem`` in MB, ``gres/gpu`` if it is accounted."""
     features: str | None = None
     reservation: str | None = None
-    """What its user named with ``--reservation``."""
+    """``--reservation`` of its user."""
     holding_pool: str | None = None
-    """Our own reservation that it waits in (`gate.holding_pool`)."""
+    """Reservation of ours in which it waits (`gate.holding_pool`)."""
     exclusive: bool = False
     licenses: tuple[tuple[str, int], ...] = ()
     """(name, count)."""
@@ -171,18 +171,18 @@ class SlurmJob:
     cpus_per_tres: str | None = None
     mem_per_tres: str | None = None
     shares: tuple[NodeShare, ...] = ()
-    """What it holds; empty unless it runs. A job that ends or has ended names no GPUs here."""
+    """Its resources; empty unless it runs. A job that is ending or has ended shows no GPUs here."""
     gpu_types: frozenset[str] = frozenset()
-    """GRES types of the GPUs that it was given, also after its end."""
+    """GRES types of its GPUs, also after its end."""
 
     def licence_count(self, name: str) -> int:
-        """How many of licence ``name`` it asks for; 0: none."""
+        """Requested number of a licence."""
         return sum(count for licence, count in self.licenses if licence == name)
 
 
 def array_tasks(expression: str) -> list[int]:
     """Task numbers of ``0-2,4-9:2``. Raises ValueError."""
-    found: list[int] = []
+    tasks: list[int] = []
     for item in expression.strip("[]").split(","):
         match = _TASKS.match(item)
         if match is None:
@@ -190,22 +190,22 @@ def array_tasks(expression: str) -> list[int]:
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if step < 1 or last - first > 10_000_000:
             raise ValueError(f"{expression[:80]!r} is not a list of array tasks")
-        found.extend(range(first, last + 1, step))
-    return found
+        tasks.extend(range(first, last + 1, step))
+    return tasks
 
 
 def split_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
-    """Arrays of which there is more than one record: tasks that were split off, run or have run."""
+    """Arrays of more than one record, that is with split tasks."""
     records = Counter(job.array_id for job in jobs if job.array_id is not None)
     return frozenset(array_id for array_id, count in records.items() if count > 1)
 
 
 def update_ids(job: SlurmJob, split: Set[int], most: int | None = None) -> list[str]:
-    """Ids by which to update one record, and no other.
+    """Ids whose updates change this record only.
 
-    Slurm applies an update of an array's id to every record of the array, to running tasks too.
-    So the unsplit rest of an array in ``split`` is updated task by task (a range of tasks is not
-    taken), which gives each a record of its own; at most the first ``most``.
+    Slurm applies an update of an array's id to every record of the array, also of running tasks. So
+    the unsplit rest of an array in ``split`` is updated task by task (Slurm takes no range), at
+    most the first ``most``; each task then gets a record of its own.
 
     Raises ValueError if the record's list of tasks cannot be read.
     """
@@ -216,17 +216,17 @@ def update_ids(job: SlurmJob, split: Set[int], most: int | None = None) -> list[
 
 @dataclass(frozen=True)
 class NodeCores:
-    """How a node's CPUs lie: CPU ids count threads of a core, cores of a socket, sockets."""
+    """Layout of a node's CPUs; CPU ids count threads of a core, then cores, then sockets."""
 
     sockets: int
     cores: int
-    """Of each socket."""
+    """Cores of each socket."""
     threads: int
     """CPU ids of a core."""
     cpus: int
-    """CPUs that a core counts as: ``threads``, or 1 where slurm.conf counts cores."""
+    """CPUs that a core counts as: ``threads``, or 1 if slurm.conf counts cores."""
     special: frozenset[int] = frozenset()
-    """CPU ids that are kept for the system (CPUSpecList)."""
+    """CPU ids reserved for the system (CPUSpecList)."""
 
 
 @dataclass(frozen=True)
@@ -251,15 +251,15 @@ class SlurmNode:
     memory_mb: int = 0
     memory_used_mb: int = 0
     shared_gres: bool = False
-    """Has MPS, shards or MIG slices: its GPUs are left to Slurm."""
+    """It has MPS, shards or MIG, so its GPUs are left to Slurm."""
     cores: NodeCores | None = None
-    """None: not told, or not such that free cores of a socket could be counted."""
+    """None: not known, or free cores of a socket cannot be counted."""
     gpu_sockets: tuple[tuple[int, ...] | None, ...] = ()
-    """Sockets of the GPUs of each entry of ``gpus``; None: not told."""
+    """Sockets of the GPUs of each entry of ``gpus``; None: not known."""
     reason: str = ""
-    """Why it is drained or down; empty: none."""
+    """Why it is drained or down; empty: no reason."""
     slurmd_start_s: float | None = None
-    """When its slurmd began; None: it has not registered since slurmctld read its files."""
+    """Start of its slurmd; None: it has not registered since slurmctld read its files."""
 
 
 @dataclass(frozen=True)
@@ -274,30 +274,30 @@ class SlurmPartition:
     max_nodes: int | None = None
     priority_tier: int = 1
     preempt_mode: frozenset[str] = frozenset({"OFF"})
-    """What happens to its jobs when others preempt them: ``REQUEUE``, ``CANCEL``, ..."""
+    """Modes in which its jobs are preempted: ``REQUEUE``, ``CANCEL``, ..."""
     exclusive: bool = False
     """Jobs get whole nodes (OverSubscribe=EXCLUSIVE)."""
     grace_s: float = 0.0
-    """How long its jobs go on after they were told that they are preempted (GraceTime)."""
+    """Time that its preempted jobs may still run (GraceTime)."""
     per_gpu: GpuDefaults = GpuDefaults()
     topology: str = ""
-    """Topology of topology.yaml that its jobs are placed by; empty: the default one."""
+    """Topology of its jobs in topology.yaml; empty: the default one."""
 
 
 @dataclass(frozen=True)
 class SlurmQos:
-    """One quality of service, as far as preemption goes."""
+    """One quality of service: its rules of preemption."""
 
     name: str
     preempts: frozenset[str] = frozenset()
     """QOS whose jobs its jobs may preempt."""
     preempt_mode: frozenset[str] = frozenset()
-    """What happens to its jobs when others preempt them; empty: as the cluster says."""
+    """Modes in which its jobs are preempted; empty: those of the cluster."""
     priority: int = 0
     exempt_s: float | None = None
-    """Its jobs are spared for this long after their start; None: as the cluster says."""
+    """Time after the start in which its jobs are not preempted; None: that of the cluster."""
     grace_s: float = 0.0
-    """How long its jobs go on after they were told that they are preempted (GraceTime)."""
+    """Time that its preempted jobs may still run (GraceTime)."""
 
 
 @dataclass(frozen=True)
@@ -312,9 +312,9 @@ class SlurmReservation:
     flags: frozenset[str] = frozenset()
     active: bool = False
     cpus: int | None = None
-    """CPUs that it holds; None: not said (it holds no nodes)."""
+    """CPUs that it holds; None: not given, it holds no nodes."""
     gpus: int | None = None
-    """GPUs that it holds, if it was made for a number of them."""
+    """GPUs that it holds if it was created with a number of them."""
 
 
 @dataclass(frozen=True)
@@ -327,12 +327,12 @@ class SlurmSwitch:
     nodes: frozenset[str]
     """All nodes below it."""
     block_size: int | None = None
-    """Nodes that Slurm counts with in a block of this level (BlockSize); None: a switch."""
+    """BlockSize of its level; None: a switch."""
 
 
 @dataclass(frozen=True)
 class SlurmConfig:
-    """What of Slurm's own configuration matters to placing."""
+    """The part of Slurm's configuration that matters to placing."""
 
     version: tuple[int, ...]
     cluster: str
@@ -340,26 +340,26 @@ class SlurmConfig:
     """Memory is a consumable resource."""
     counts_cpus: bool
     counts_cores: bool = False
-    """CPUs are given out by cores or threads, not by whole sockets."""
+    """CPUs are allocated by cores or threads, not by whole sockets."""
     enforce_binding: bool = False
     """``enforce-binding`` is every job's default (ENFORCE_BINDING_GRES)."""
     preempt_type: str = ""
     """``partition_prio``, ``qos``; empty: no job may preempt another."""
     preempt_mode: frozenset[str] = frozenset({"OFF"})
     preempt_exempt_s: float = 0.0
-    """A job is spared for this long after its start."""
+    """Time after its start in which a job is not preempted."""
     preemption: PreemptionOrder = PreemptionOrder()  # noqa: RUF009 - it is frozen
     spared_above: float = math.inf
     """Jobs of a higher priority are not preempted (min_exempt_priority)."""
     per_gpu: GpuDefaults = GpuDefaults()
-    """Where a partition has no defaults of its own."""
+    """Defaults of partitions without their own."""
     private_jobs: bool = False
     """Users do not see each other's jobs (PrivateData)."""
     private_reservations: bool = False
     """Users do not see reservations that are not for them (PrivateData)."""
     conf_file: str = ""
-    """Path of the slurm.conf in use; empty: not told."""
+    """Path of the slurm.conf in use; empty: not known."""
     topology_optional: bool = False
     """Only jobs with --switches are placed by topology/tree (TopologyParam=TopoOptional)."""
     default_topology: str = "default"
-    """Topology of the partitions that name none; without topology.yaml Slurm calls it so."""
+    """Topology of the partitions that name none; ``default`` without topology.yaml."""

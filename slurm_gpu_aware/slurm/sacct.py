@@ -1,4 +1,4 @@
-"""Jobs of Slurm's accounts: what ``sacct`` prints, parsable2 text or JSON, row by row."""
+"""Job history of Slurm: rows of ``sacct`` from parsable2 text or JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SACCT_FIELDS = (
     *("JobID", "User", "Partition", "Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw"),
     *("State", "AllocTRES", "ReqTRES", "NNodes", "NodeList", "Priority", "Comment"),
 )
-"""Columns to ask for. Comment stands last: it is the users' text and may contain the bar."""
+"""Columns to ask for. Comment is last because users can write the bar in it."""
 
 BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, SourceError)
-"""What a property of a row raises where the row is damaged."""
+"""Exceptions of the properties of a damaged row."""
 
 _ENVIRONMENT: Mapping[str, str] = {"SLURM_TIME_FORMAT": "%s"}
-"""For sacct: Unix seconds. Local times lose or repeat an hour where clocks change."""
+"""Lets sacct print Unix seconds; local times lose or repeat an hour when clocks change."""
 _TIMEOUT_S = 600.0
 _NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
 _TRES = ("AllocTRES", "ReqTRES")
@@ -44,13 +44,13 @@ _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
 
 @dataclass(frozen=True)
 class SacctRow:
-    """An allocation, or one run of it if it was requeued. Times: Unix s.
+    """An allocation, or one run of a requeued one. Times: Unix s.
 
     A property of a damaged row raises one of ``BAD_ROW``.
     """
 
     cells: Mapping[str, str]
-    """Columns of the text form."""
+    """Column of the text form -> cell."""
 
     @property
     def job_id(self) -> str:
@@ -59,7 +59,8 @@ class SacctRow:
 
     @property
     def is_step(self) -> bool:
-        """A step of a job. sacct shortens long lists of pending tasks: ``12_[1-3,5...]``."""
+        """Whether it is a step of a job."""
+        # sacct shortens long lists of pending tasks: 12_[1-3,5...]
         return "." in self.job_id.rpartition("]")[2]
 
     @property
@@ -69,15 +70,15 @@ class SacctRow:
 
     @property
     def running(self) -> bool:
-        """The job holds its nodes still."""
+        """Whether the job still holds its nodes."""
         return self.cells["State"].split(" ")[0] in _RUNNING  # "CANCELLED by 1000"
 
     @property
     def submit_s(self) -> float | None:
         """When the job began to wait for GPUs; None: not recorded.
 
-        That is when it was eligible: no placement could have shortened what it waited before
-        (dependencies, ``--begin``, holds). Its submission where that was not recorded.
+        That is when it became eligible, as no placement shortens the time before (dependencies,
+        ``--begin``, holds); its submission if that is not recorded.
         """
         submit, eligible = _time(self.cells["Submit"]), _time(self.cells.get("Eligible", ""))
         if submit is None or eligible is None:
@@ -86,7 +87,7 @@ class SacctRow:
 
     @property
     def start_s(self) -> float | None:
-        """None: the job never started."""
+        """Start; None: the job never started."""
         return _time(self.cells["Start"])
 
     @property
@@ -96,14 +97,14 @@ class SacctRow:
 
     @property
     def time_limit_s(self) -> float:
-        """From TimelimitRaw (minutes, UNLIMITED or Partition_Limit); inf: none."""
+        """Time limit from TimelimitRaw (minutes, UNLIMITED or Partition_Limit); inf: none."""
         minutes = self.cells.get("TimelimitRaw", "")
         limit = 60.0 * int(minutes) if minutes.isdigit() else math.inf
         return limit if limit <= MAX_TIME_S else math.inf  # Slurm's number for infinite is finite
 
     @property
     def on_mig(self) -> bool:
-        """The job had MIG slices."""
+        """Whether the job had MIG devices."""
         return _MIG.search(self.cells.get("AllocTRES", "")) is not None
 
     @cached_property
@@ -113,9 +114,9 @@ class SacctRow:
 
     @property
     def wanted_nodes(self) -> int | None:
-        """Nodes that the job must have: what it asked for, if recorded, else what it got.
+        """Nodes that the job must have: as requested, if recorded, else as allocated.
 
-        One node is no wish: Slurm also counts one for a job that left the number open.
+        None for 1 node, which Slurm also counts for a job that leaves the number open.
         """
         asked = _NODE_COUNT.search(self.cells.get("ReqTRES", ""))
         text = asked["count"] if asked else self.cells.get("NNodes", "")
@@ -129,12 +130,12 @@ class SacctRow:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """GPU indices on each node where every GPU has a type of its own (``gK``), else nothing."""
+        """GPU indices on each node if every GPU has a type of its own (``gK``), else empty."""
         matches = _INDEXED.finditer(self.cells.get("AllocTRES", ""))
-        found = {int(match["index"]): int(match["count"]) for match in matches}
+        counts = {int(match["index"]): int(match["count"]) for match in matches}
         nodes = len(self.nodes)
-        everywhere = all(count == nodes for count in found.values())
-        return tuple(sorted(found)) if everywhere and len(found) * nodes == self.gpus else ()
+        everywhere = all(count == nodes for count in counts.values())
+        return tuple(sorted(counts)) if everywhere and len(counts) * nodes == self.gpus else ()
 
     @property
     def priority(self) -> float:
@@ -148,7 +149,7 @@ class SacctRow:
 
 
 def _gpus(tres: str) -> int:
-    """GPUs in a TRES string; typed counts repeat what the untyped one says."""
+    """GPUs of a TRES list; typed entries count the same GPUs as the untyped one."""
     counts = [(match["type"], int(match["count"])) for match in _GPU.finditer(tres)]
     return max(sum(n for kind, n in counts if not kind), sum(n for kind, n in counts if kind))
 
@@ -161,10 +162,10 @@ def _time(text: str) -> float | None:
 
 
 def sacct_command(days: int) -> list[str]:
-    """Arguments that print the last ``days`` days of all users' allocations.
+    """Command that prints the last ``days`` days of all users' allocations.
 
-    Duplicates are the earlier runs of requeued jobs: only the first of them has the time of
-    submission, each requeue resets it.
+    ``--duplicates`` adds the earlier runs of requeued jobs: only the first run has the time of
+    submission, which each requeue resets.
     """
     return [
         "sacct",
@@ -179,7 +180,7 @@ def sacct_command(days: int) -> list[str]:
 
 
 def live_history(days: int) -> str:
-    """What sacct prints of the last ``days`` days. Raises SourceError if it does not answer."""
+    """Output of sacct for the last ``days`` days. Raises SourceError if it does not answer."""
     try:
         done = subprocess.run(
             sacct_command(days),
@@ -190,22 +191,22 @@ def live_history(days: int) -> str:
         )
     except FileNotFoundError:
         raise SourceError(
-            "sacct is not here: run this where Slurm's commands are, or give a saved file"
+            "sacct is not installed here: run this where Slurm's commands are, or give a saved file"
         ) from None
     except subprocess.TimeoutExpired:
         raise SourceError(f"sacct did not answer in {_TIMEOUT_S:g} s") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise SourceError(f"sacct failed: {said or f'exit {done.returncode}'}")
+        error = done.stderr.decode(errors="replace").strip()
+        raise SourceError(f"sacct failed: {error or f'exit {done.returncode}'}")
     return done.stdout.decode("utf-8", errors="replace")
 
 
 def sacct_rows(
     text: str, source: Path | str
 ) -> tuple[str, Iterator[tuple[int, SacctRow | Exception]]]:
-    """What rows are numbered by (``line``, or ``record`` of JSON), and the numbered rows.
+    """(unit of the numbers: ``line``, or ``record`` of JSON; the numbered rows).
 
-    A row that cannot be read is the exception, one of ``BAD_ROW``.
+    A row that cannot be read is an exception, one of ``BAD_ROW``.
 
     Raises
     ------
@@ -214,7 +215,7 @@ def sacct_rows(
     """
     if text.lstrip()[:1] == "{":
         return "record", _read(enumerate(_json_jobs(text, source), start=1), _flatten)
-    # not splitlines: a comment may hold any of the characters that it takes for an end of line
+    # not splitlines: a comment can hold other characters that it takes for an end of line
     header, *lines = [line.removesuffix("\r") for line in text.split("\n")]
     columns = header.split("|")
     missing = [c for c in _NEEDED if c not in columns]
@@ -241,8 +242,8 @@ def _read(
 
 
 def _cells(header: Sequence[str], line: str) -> dict[str, str]:
-    """A line by column. Raises ValueError if it has fewer or more cells than there are columns."""
-    # only a comment may contain the bar, so bars beyond the last column belong to it
+    """Column -> cell of a line. Raises ValueError if their numbers differ."""
+    # only a comment can contain the bar, so further bars belong to it
     cells = line.split("|", len(header) - 1 if header[-1] == _FREE_TEXT else -1)
     if len(cells) != len(header):
         raise ValueError(f"{len(cells)} of {len(header)} columns: damaged, or rest of a comment")
@@ -259,7 +260,7 @@ def _json_jobs(text: str, source: Path | str) -> list[Any]:
 
 
 def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
-    """A job of the JSON form in the columns of the text form."""
+    """Column of the text form -> cell, of a job of the JSON form."""
     times = job["time"]
     array = job.get("array") or {}
     task = _json_number(array.get("task_id"))
@@ -290,7 +291,7 @@ def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _json_number(value: Any) -> int | None:
-    """Slurm's ``{"set":..., "infinite":..., "number":...}`` or a plain number."""
+    """Number of ``{"set":..., "infinite":..., "number":...}``, or a plain number."""
     if isinstance(value, dict):
         if not value.get("set") or value.get("infinite"):
             return None

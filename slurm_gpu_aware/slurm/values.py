@@ -1,4 +1,4 @@
-"""Small values in Slurm's texts: durations, amounts, licences, lists of indices."""
+"""Parsers of values in Slurm's texts: durations, amounts, licences, lists of indices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
-"""How Slurm writes that there is no value."""
+"""Slurm's spellings of no value."""
 
 _LICENSE_COUNT = re.compile(r"\s*([0-9]{1,10})")
 _DURATION = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)\Z")
@@ -29,13 +29,13 @@ _ONES = {unit: 1024**power for power, unit in enumerate(["", *"KMGTPE"])}
 
 @lru_cache(maxsize=512)
 def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
-    """``a,b:2`` into (name, count), as slurmctld reads it: a count that is no number is 1."""
-    found = []
+    """``a,b:2`` into (name, count); as in slurmctld a count that is not a number is 1."""
+    licences = []
     for item in filter(None, re.split(r"[,;|]", text)):
         name, _, count = item.partition(":")
         number = _LICENSE_COUNT.match(count)
-        found.append((name.strip(), int(number[1]) if number else 1))
-    return tuple(found)
+        licences.append((name.strip(), int(number[1]) if number else 1))
+    return tuple(licences)
 
 
 @lru_cache(maxsize=8192)
@@ -61,7 +61,7 @@ def parse_memory(text: str) -> int:
 
 @lru_cache(maxsize=8192)
 def parse_count(text: str) -> int:
-    """A count; Slurm writes 2048 CPUs as ``2K``. Raises SourceError."""
+    """``2048``, or ``2K`` as Slurm writes it, into a number. Raises SourceError."""
     match = _AMOUNT.match(text)
     if match is None:
         raise SourceError(f"{text[:80]!r} is not a count")
@@ -71,8 +71,8 @@ def parse_count(text: str) -> int:
 @lru_cache(maxsize=8192)
 def parse_indices(text: str) -> tuple[int, ...]:
     """``0-1,3`` into numbers. Raises ValueError."""
-    found: list[int] = []
+    indices: list[int] = []
     for item in filter(None, text.split(",")):
         first, _, last = item.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
-    return tuple(found)
+        indices.extend(range(int(first), int(last or first) + 1))
+    return tuple(indices)

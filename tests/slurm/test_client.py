@@ -57,7 +57,7 @@ def test_contract(plain: Cluster) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "is not there"),
+        (None, "does not exist"),
         ("Bogus Foo=1", 'line 2: "Bogus Foo=1"'),
         ("NoSuchKey=1", "unrecognized key: NoSuchKey"),
     ],

@@ -13,7 +13,7 @@ from test_translate import NOW, asked, eligible, job, node, site
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.eligible import allowed_nodes
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
-from slurm_gpu_aware.slurm.mig import SlicedNodes
+from slurm_gpu_aware.slurm.mig import MigNodes
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
 
@@ -127,7 +127,7 @@ def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
 
 def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> None:
     gres_conf = tmp_path / "gres.conf"
-    sliced = SlicedNodes(gres_conf)
+    sliced = MigNodes(gres_conf)
     small = tuple(node(f"n{i}", gpus=(("small", 7),)) for i in (1, 2, 3))
     nodes = [*small, node("n4"), node("login", gpus=())]
 

@@ -305,7 +305,7 @@ def test_defaults_that_no_node_can_give_are_left_to_slurm():
 @pytest.mark.parametrize(
     ("record", "original", "threads", "reason"),
     [
-        ({"unchecked": ("--core-spec",)}, asked(), 1, "--core-spec is left"),
+        ({"unsupported": ("--core-spec",)}, asked(), 1, "--core-spec is left"),
         ({}, asked("gpu:1,gres/nic:1"), 1, "other GRES"),
         ({"threads_per_core": 1}, asked(), 2, "--threads-per-core"),
         ({"threads_per_core": 2}, asked(), 1, "--threads-per-core"),

@@ -48,7 +48,7 @@ def test_a_file_is_bounded_after_decompression(
         (gzip.compress(b"x" * 9000, mtime=0)[:20], "damaged gzip file"),
         (b"\x1f\x8b\x08junk", "damaged gzip file"),
         (b"a\nb\xff\n", "line 2: not UTF-8 text"),
-        (b"a\n\nb\0\n", "line 3: NUL byte, so it is no text"),
+        (b"a\n\nb\0\n", "line 3: NUL byte: not a text file"),
     ],
 )
 def test_what_is_no_text_is_named(tmp_path: Path, data: bytes, reason: str) -> None:

@@ -134,7 +134,7 @@ def test_a_ledger_that_fails_oddly_does_not_end_the_selector(
         raise RuntimeError("no space left")
 
     monkeypatch.setattr(selector._rounds, "run", Outcome)
-    monkeypatch.setattr(selector, "_write_down", no_disk)
+    monkeypatch.setattr(selector, "_record", no_disk)
     selector._round("timer")
     selector.close()
 

@@ -169,7 +169,7 @@ def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("slurm_gpu_aware.selector.ledger_writer._MOST_KEPT", 3)
+    monkeypatch.setattr("slurm_gpu_aware.selector.ledger_writer._MOST_QUEUED", 3)
     writer, now, other = busy
     for number in range(5):
         writer.event(str(number), "parked", {}, 1.0)

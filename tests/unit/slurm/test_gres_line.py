@@ -8,7 +8,7 @@ import pytest
 from memory_slurm import node_record
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.gres_line import is_slice, parse_gres
+from slurm_gpu_aware.slurm.gres_line import is_mig, parse_gres
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmNode
 
@@ -91,7 +91,7 @@ def test_gpus_that_cannot_be_understood(text: str) -> None:
     ],
 )
 def test_slices_of_a_gpu(kind: str | None, slices: bool) -> None:
-    assert is_slice(kind) is slices
+    assert is_mig(kind) is slices
 
 
 def node(gres: str, used: str, name: str = "n1") -> SlurmNode:

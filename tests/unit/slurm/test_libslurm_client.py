@@ -359,7 +359,7 @@ def test_a_client_that_is_not_built(
 
 def test_where_there_is_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
-    with pytest.raises(SourceError, match=r"SLURM_CONF=/nonexistent/slurm\.conf is not there"):
+    with pytest.raises(SourceError, match=r"SLURM_CONF=/nonexistent/slurm\.conf does not exist"):
         libslurm._check_conf_file()
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(libslurm, "_CONF_FILES", ("/nonexistent/a", "/nonexistent/b"))

@@ -68,8 +68,8 @@ def record(**changed: Any) -> dict[str, Any]:
 def test_a_value_beyond_measure_concerns_its_job_alone(field: str, value: str) -> None:
     """It is read, so that all records are known, and left to Slurm."""
     job = job_of(record(**{field: value}))
-    assert len(job.unchecked) == 1
-    assert job_of(record()).unchecked == ()
+    assert len(job.unsupported) == 1
+    assert job_of(record()).unsupported == ()
 
 
 def test_a_plugin_that_refuses_an_update_has_answered() -> None:

@@ -64,9 +64,9 @@ def test_what_a_recorded_request_says(jobs: dict[str, SlurmJob]) -> None:
     assert math.isinf(jobs["endless"].end_s)
     assert jobs["bound"].enforce_binding is True
     assert (jobs["cores"].threads_per_core, jobs["cores"].tasks_per_core) == (1, 1)
-    assert jobs["cores"].unchecked == ("--sockets-per-node or --cores-per-socket (-B)",)
-    assert jobs["unchecked"].unchecked == ("--contiguous", "--switches", "--prefer")
-    assert jobs["several sizes"].unchecked == ("--nodes with several sizes",)
+    assert jobs["cores"].unsupported == ("--sockets-per-node or --cores-per-socket (-B)",)
+    assert jobs["unchecked"].unsupported == ("--contiguous", "--switches", "--prefer")
+    assert jobs["several sizes"].unsupported == ("--nodes with several sizes",)
     assert jobs["after"].time_min_s == 600
     assert {job.uid for job in jobs.values()} == {2001}
 
@@ -116,7 +116,7 @@ def test_nothing_is_set() -> None:
     assert (job.array_id, job.array_tasks, job.array_limit, job.het) == (None, None, None, False)
     assert (job.account, job.qos, job.dependency, job.reservation, job.holding_pool) == (None,) * 5
     assert (job.admin_comment, job.comment, job.extra, job.features) == (None,) * 4
-    assert (job.licenses, job.req_nodes, job.shares, job.unchecked) == ((),) * 4
+    assert (job.licenses, job.req_nodes, job.shares, job.unsupported) == ((),) * 4
     assert (job.req_tres, job.gpu_types, job.enforce_binding) == ({}, frozenset(), None)
     assert job.priority == 0
 
@@ -206,7 +206,7 @@ def test_arrays(fields: dict[str, Any], found: tuple[object, ...]) -> None:
     ],
 )
 def test_options_that_are_not_checked(fields: dict[str, Any], options: tuple[str, ...]) -> None:
-    assert read(**fields).unchecked == options
+    assert read(**fields).unsupported == options
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,10 @@ def test_a_switch_without_nodes():
     ("text", "reason"),
     [
         ("RingName=r0 Nodes=n[1-4] RingSize=4", "neither topology/tree nor topology/block"),
-        ("no topology", "'no topology' is no record"),
-        ("SwitchName=s0 LinkSpeed=1 Nodes=n1", "Level='' is no number"),
-        ("SwitchName=s0 Level=-1 Nodes=n1", "Level='-1' is no number"),
-        ("AggregatedBlock=b Nodes=n1", "BlockSize='' is no number"),
+        ("no topology", "'no topology' is not a record"),
+        ("SwitchName=s0 LinkSpeed=1 Nodes=n1", "Level='' is not a number"),
+        ("SwitchName=s0 Level=-1 Nodes=n1", "Level='-1' is not a number"),
+        ("AggregatedBlock=b Nodes=n1", "BlockSize='' is not a number"),
         ("SwitchName=s0 Level=0 Nodes=n[1-", "'n[1-' is not a host list"),
         ("SwitchName=s0 Level=0 Nodes=n1;reboot", "is not a host list"),
     ],
@@ -113,7 +113,7 @@ def test_it_is_read_now_and_then_and_kept_when_it_fails(slurm, caplog):
         assert network.groups(used, lambda: 0.0) == {}
         assert network.groups(used, lambda: 700.0) == {}
     assert len(caplog.messages) == 1
-    assert "the network is not known anew" in caplog.messages[0]
+    assert "the network cannot be read" in caplog.messages[0]
     assert network.fabric.kind == ""
     slurm.text = YAML
     assert network.groups(used, lambda: 730.0) == {}, "asked again only after a while"
