@@ -31,8 +31,8 @@ PCIE_GBPS = 12.0
 
 _NVLINK_GBPS = 25.0  # NVLink 2 to 4, one link, one direction; NVLink 1 has 20
 _NVLINK = re.compile(r"NV([1-9][0-9]?)\Z")
-# nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep near
-# pairs ahead of far ones if only the words are known.
+# nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep
+# near pairs ahead of far ones if only the words are known.
 _HOST_GBPS: Mapping[str, float] = {
     "PIX": PCIE_GBPS,
     "PXB": 11.0,

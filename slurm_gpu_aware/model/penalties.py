@@ -43,8 +43,8 @@ class Penalty(NamedTuple):
     value: float
     """>= 1."""
     source: str = ""
-    """``configured``, ``measured``, ``default``, or ``as LEVEL`` for a level without a value. After a
-    comma the bound that replaced the value: ``not below LEVEL``, ``not above LEVEL``. Empty: 1 by
+    """``configured``, ``measured``, ``default``, or ``as LEVEL`` for a level without a value. After
+    a comma the bound that replaced the value: ``not below LEVEL``, ``not above LEVEL``. Empty: 1 by
     definition, or not known."""
 
 

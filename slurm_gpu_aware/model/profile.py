@@ -116,8 +116,8 @@ class Profile:
     level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Class -> locality level -> time over that at the innermost level (`penalties`)."""
     unseen: frozenset[Gpu] = frozenset()
-    """GPUs of ``gpus`` that no probe has seen; empty if no GPU was probed. A GPU that a probe failed
-    to read counts as seen."""
+    """GPUs of ``gpus`` that no probe has seen; empty if no GPU was probed. A GPU that a probe
+    failed to read counts as seen."""
 
 
 def seen_only(profile: Profile) -> tuple[Profile, tuple[Gpu, ...]]:

@@ -88,8 +88,8 @@ def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -
     """(N,) nodes where Slurm finds GPUs and cores for a request that names no GPU.
 
     Slurm adds sockets with GPUs, most free cores first, until the GPUs are enough, and then needs
-    all CPUs on these sockets. Nodes with a placed job that has not started are left out: Slurm might
-    choose the GPUs of that job.
+    all CPUs on these sockets. Nodes with a placed job that has not started are left out: Slurm
+    might choose the GPUs of that job.
     """
     n, s = sockets.cpus.shape
     gpus = np.zeros((n, s), dtype=np.int64)
