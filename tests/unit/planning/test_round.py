@@ -99,7 +99,7 @@ def test_a_backfilled_job_is_told_what_it_could_not_have():
     (found,) = plan([job(1, 4), late], cluster).assignments
     assert (found.nodes, found.slots) == ((1,), ((0,),))
     assert (found.why["kept_for"], found.why["kept"]) == ("1", {"n0": [1]})
-    assert found.why["summary"].endswith("; free, but kept for job 1: n0 GPU 1")
+    assert found.why["summary"].endswith("; free, but reserved for job 1: n0 GPU 1")
     (found,) = plan([job(1, 4), early], cluster).assignments
     assert (found.nodes, found.slots) == ((0,), ((1,),))
     assert "kept" not in found.why

@@ -1,4 +1,4 @@
-"""Tries of a round that begin alike are not searched for twice, and come to the same."""
+"""Trials of a round share the search of a common beginning, without a change of the result."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from slurm_gpu_aware.placement.policies.pal import Pal
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.trial import Known
+from slurm_gpu_aware.planning.trial import PlacementTree
 
 
-class Forgetful(Known):
+class Forgetful(PlacementTree):
     """Remembers nothing."""
 
     def __init__(self) -> None:
         pass
 
     @property
-    def found(self):  # type: ignore[no-untyped-def]
+    def results(self):  # type: ignore[no-untyped-def]
         return {}
 
-    @found.setter
-    def found(self, value: object) -> None:
+    @results.setter
+    def results(self, value: object) -> None:
         pass
 
 
@@ -65,7 +65,7 @@ def test_a_round_that_remembers_its_tries_comes_to_the_same(
 ) -> None:
     settings = PlanSettings(policy=policy)
     known = plan_round(queue(seed), cluster(seed), settings, 0.0)
-    monkeypatch.setattr(planning, "Known", Forgetful)
+    monkeypatch.setattr(planning, "PlacementTree", Forgetful)
     anew = plan_round(queue(seed), cluster(seed), settings, 0.0)
     assert known.assignments
     assert told(known) == told(anew)

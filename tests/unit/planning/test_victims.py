@@ -17,7 +17,7 @@ from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.preempt import Preemption, plan_preemption
 from slurm_gpu_aware.planning.timeline import take
-from slurm_gpu_aware.planning.victims import Lack, VictimQueue
+from slurm_gpu_aware.planning.victims import Shortage, VictimQueue
 
 USUAL = PreemptionOrder()
 DISPATCHER = Dispatcher(PlanSettings(policy="packed"))
@@ -54,9 +54,9 @@ def gone(
     order: PreemptionOrder = USUAL,
 ) -> list[int]:
     """Whom Slurm preempts for the GPUs of ``needed`` on ``nodes``."""
-    lack = Lack(slots={(n, s) for held in needed for n, slots in held.gpus for s in slots})
-    lack.slots = {(node, slot) for node, slot in lack.slots if node in nodes}
-    return sorted(names(VictimQueue(candidates, order).preempted(nodes, lack)))
+    shortage = Shortage(slots={(n, s) for held in needed for n, slots in held.gpus for s in slots})
+    shortage.slots = {(node, slot) for node, slot in shortage.slots if node in nodes}
+    return sorted(names(VictimQueue(candidates, order).preempted(nodes, shortage)))
 
 
 FOUR = [job(i) for i in range(1, 5)]
@@ -126,8 +126,8 @@ def test_a_wide_job_goes_before_others_unless_order_is_strict(
 
 
 def test_what_nobody_holds_cannot_be_freed() -> None:
-    lack = Lack(slots={(0, 7)})
-    assert VictimQueue(FOUR, USUAL).preempted((0,), lack) is None
+    shortage = Shortage(slots={(0, 7)})
+    assert VictimQueue(FOUR, USUAL).preempted((0,), shortage) is None
 
 
 def plan(
