@@ -3,8 +3,8 @@
 Slurm (24.11.5, ``_run_now`` of select/cons_tres) removes running jobs in its order until the job
 fits, moves the last removed job to the front and tries again (by default twice, see
 ``reorder_count``). It preempts all jobs removed in the last attempt on the job's nodes, whether
-they hold GPUs or not. On one node a set of jobs therefore goes alone by default if all but two of them
-are first in the order; otherwise the jobs before them go, too.
+they hold GPUs or not. On one node a set of jobs therefore goes alone by default if all but two of
+them are first in the order; otherwise the jobs before them go, too.
 """
 
 from __future__ import annotations
