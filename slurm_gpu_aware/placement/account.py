@@ -113,8 +113,8 @@ def cells_tried(cell: Cell) -> dict[str, Any]:
     """The cells that the search tested, in ascending product; the first with a set is the chosen.
 
     Of equal products the tighter level comes first. The search bisects the bounds of a level, so it
-    does not test a cell if a larger one of the level holds no set or a smaller one holds a set. The
-    list has at most ``MOST_CELLS`` cells and ends with the chosen one if it is longer.
+    does not test a cell if a larger one of the level holds no set or a smaller one holds a set. At
+    most ``MOST_CELLS`` cells are listed, the chosen one among them.
     """
     value = cell.supply.table.values.item
     tried = [(one.level.penalty * value(one.bound_index), one) for one in cell.tried]

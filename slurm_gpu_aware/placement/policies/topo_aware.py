@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.reason import constraint_reason
-from slurm_gpu_aware.placement.drb.search import Found, search
+from slurm_gpu_aware.placement.drb.search import SearchResult, search
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection.base import Choice
@@ -70,7 +70,7 @@ class TopoAware(Policy):
             return 0.0
         return self._options_of(request).threshold(request.gpus, request.waited_s)
 
-    def _assignment(self, found: Found) -> Assignment:
+    def _assignment(self, found: SearchResult) -> Assignment:
         machines = found.machines
         cell = machines.cell
         nodes, slots = _places(found, found.rows, found.masks)
@@ -83,7 +83,7 @@ class TopoAware(Policy):
         why = self._account(found)
         return assignment(self.name, cell, choice, why=why, rule=_rule(found))
 
-    def _account(self, found: Found) -> dict[str, Any]:
+    def _account(self, found: SearchResult) -> dict[str, Any]:
         machines = found.machines
         weights = machines.weights
         account: dict[str, Any] = {
@@ -134,7 +134,7 @@ class TopoAwareP(TopoAware):
 
 
 def _places(
-    found: Found, rows: IntArray, masks: tuple[int, ...]
+    found: SearchResult, rows: IntArray, masks: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     nodes = tuple(int(node) for node in found.machines.cell.units[rows])
     return nodes, tuple(slots_of(mask) for mask in masks)
@@ -144,7 +144,7 @@ def _short(terms: Terms) -> dict[str, float]:
     return {"t": terms.t, "I": round(terms.i, 4), "w": round(terms.w, 4)}
 
 
-def _terms_account(found: Found) -> dict[str, dict[str, float]]:
+def _terms_account(found: SearchResult) -> dict[str, dict[str, float]]:
     terms, scale = found.terms, found.machines.scale
     return {
         "communication": {
@@ -166,7 +166,7 @@ def _terms_account(found: Found) -> dict[str, dict[str, float]]:
     }
 
 
-def _rule(found: Found) -> str:
+def _rule(found: SearchResult) -> str:
     """The rule with the utility; the account has its terms."""
     ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
     return f"the highest utility, {found.terms.utility:.2f}{ties}"
