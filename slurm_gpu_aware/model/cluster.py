@@ -28,7 +28,7 @@ __all__ = [
 
 PLENTY_CPUS = 1 << 20
 PLENTY_MB = 1 << 40
-"""CPUs and memory (MB) of a node whose CPUs or memory are not counted."""
+"""CPUs and memory (MB) of a node where they are not counted."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,9 +81,9 @@ class Request:
     """Slurm's priority; larger first."""
     submit_s: float = 0.0
     preemption_tier: float | None = None
-    """The job may preempt running jobs whose ``preemptable_by`` is lower; None: no tier."""
+    """The job may preempt running jobs with a lower ``preemptable_by``; None: no tier."""
     preempts: frozenset[str] = frozenset()
-    """``preempt_group`` values whose running jobs this job may preempt, whatever the tier."""
+    """``preempt_group`` values of running jobs that this job may preempt, whatever the tier."""
     preempts_lower: frozenset[str] = frozenset()
     """The same, for running jobs with a ``priority`` below ``preempting_priority``."""
     preempting_priority: float = 0.0

@@ -128,7 +128,7 @@ def smallest_bound(
     limit: int,
     tried: list[Tried] | None = None,
 ) -> tuple[int, Split] | None:
-    """Return the smallest bound below ``limit`` whose cell holds a set, and its first split.
+    """Return the smallest bound below ``limit`` with a set in its cell, and its first split.
 
     Galloping and bisection: a cell with a larger bound holds all sets of a smaller one. Tested
     cells are appended to ``tried``.

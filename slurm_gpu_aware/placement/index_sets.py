@@ -37,7 +37,7 @@ def supports(
     """Index sets that enough nodes of one group have in common: the exact search.
 
     Yields, per group that has any, (group number, feasible index sets as masks in the order of
-    :func:`sets_of`, number of nodes that hold each). The number of nodes whose mask contains a
+    :func:`sets_of`, number of nodes that hold each). The number of nodes that hold a
     set is the superset sum of the histogram of masks: W vector additions over 2^W entries.
 
     Notes
@@ -131,7 +131,7 @@ def _subset_table(width: int, size: int) -> IntArray:
 
 
 def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:
-    """(groups, 2^width): number of rows of the group whose mask contains each set."""
+    """(groups, 2^width): number of masks of the group that contain each set."""
     flat = (place << width) | masks.astype(np.int64)
     table: IntArray = np.bincount(flat, minlength=groups << width)
     for slot in range(width):

@@ -49,7 +49,7 @@ class ScoreTable:
         return found
 
     def at_most(self, index: int) -> MaskArray:
-        """(N,) masks of the GPUs whose score is at most ``values[index]``."""
+        """(N,) masks of the GPUs with a score of at most ``values[index]``."""
         found = self._masks.get(index)
         if found is None:
             found = pack(self._scores <= self.values[index])

@@ -38,7 +38,7 @@ def by_class(prefix: Sequence[Request], classes: Sequence[str]) -> list[Request]
 
 
 def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
-    """Return the length of the longest prefix whose demands sum to at most ``total`` GPUs.
+    """Return the length of the longest prefix with a demand of at most ``total`` GPUs.
 
     PAL's truncation by demand alone (section III-B). Packing, eligibility and CPUs can shorten the
     prefix further, so a round also places the jobs.

@@ -157,7 +157,7 @@ class _Holder(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """A node whose holders can free enough GPUs."""
+    """A node where holders can free enough GPUs."""
 
     node: int
     price: Price

@@ -43,7 +43,7 @@ from slurm_gpu_aware.planning.trial import PlacementTree, Trial
 
 __all__ = ["plan_round"]
 
-_MOST_KEPT = 16  # nodes whose reserved GPUs are listed
+_MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
 
 
 def plan_round(
@@ -108,7 +108,7 @@ class _Round:
     def _prefix(self, ordered: list[Request]) -> list[Request]:
         """Start the guaranteed prefix; return the rest of the queue, the head first.
 
-        First the jobs whose demands sum to the free GPUs (PAL's truncation) are placed by class. If
+        First the jobs that demand up to the free GPUs (PAL's truncation) are placed by class. If
         one of them finds no place, the prefix is found by placing in Slurm's order.
         """
         cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.cluster.free)))
@@ -127,7 +127,7 @@ class _Round:
     ) -> tuple[list[tuple[Request, Assignment]], int | None]:
         """Place requests on a copy until one has no place; return also its position.
 
-        Infeasible jobs and jobs whose policy fails are skipped.
+        Infeasible jobs and jobs with a failing policy are skipped.
         """
         trial = Trial(self.cluster, self.dispatcher, self._tree)
         placed: list[tuple[Request, Assignment]] = []

@@ -16,7 +16,7 @@ __all__ = ["PlacementTree", "Trial"]
 
 
 class PlacementTree:
-    """Results after some placements: a node of a tree whose root is the cluster at the start."""
+    """Results after some placements: a node of a tree. The root is the cluster at the start."""
 
     def __init__(self) -> None:
         self.results: dict[int, tuple[Assignment | None, PlacementTree]] = {}

@@ -101,7 +101,7 @@ class Network:
     group: tuple[IntArray, ...]
     """(N,) group number of each node per level; -1: in no group."""
     distance: tuple[int, ...]
-    """Path length between machines whose tightest common level is this one."""
+    """Path length between machines with this tightest common level."""
 
     def path_sum(self, nodes: IntArray, gpus: IntArray) -> int:
         """Sum of path lengths over all pairs of GPUs on different nodes.

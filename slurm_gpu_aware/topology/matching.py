@@ -132,7 +132,7 @@ _STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 
 @lru_cache(maxsize=64)
 def _fit_weights(graph: HardwareGraph) -> FloatArray:
-    """(n, n) weights whose sum over a ring encodes bandwidth, double and single NVLinks."""
+    """(n, n) weights; a sum over a ring encodes bandwidth, double and single NVLinks."""
     kinds = link_kinds(graph)
     weights = graph.gbps * (_STEPS * _COUNT**2) + np.where(kinds == 2, _COUNT, kinds)
     return _frozen(np.asarray(weights, dtype=np.float64))[0]

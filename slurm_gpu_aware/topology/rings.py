@@ -176,7 +176,7 @@ def ring_counts(kinds: Kinds, k: int) -> Reach:
 
 
 def ring_with_counts(kinds: Kinds, value: Callable[[int, int], float]) -> tuple[int, ...]:
-    """A ring over all ``n`` GPUs whose (doubles, singles) have the largest ``value(x, y)``.
+    """A ring over all ``n`` GPUs with the largest ``value(doubles, singles)``.
 
     The order starts at GPU 0. Deterministic.
     """

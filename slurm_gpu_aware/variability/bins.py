@@ -103,8 +103,8 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
 
 
 def choose_bins(points: Weighted) -> tuple[Intervals, FloatArray]:
-    """The clustering with K from 2 to 11 whose silhouettes are closest to +1 for all bins, and its
-    mean silhouette per bin.
+    """The clustering with K from 2 to 11 and silhouettes closest to +1 for all bins, and its mean
+    silhouette per bin.
 
     The K with the best worst bin wins, then the better mean over all GPUs, then the smaller K. One
     distinct value gives one cluster without silhouettes.

@@ -66,7 +66,7 @@ def best_intervals(points: Weighted, most: int) -> list[Intervals]:
 
     Returns
     -------
-    List whose entry K-1 has K clusters. Ties are broken deterministically.
+    List with K clusters in entry K-1. Ties are broken deterministically.
 
     Notes
     -----

@@ -85,7 +85,7 @@ def _split(near: FloatArray, size: int) -> np.ndarray[tuple[int], np.dtype[np.bo
 
 @lru_cache(maxsize=1 << 10)
 def narrow_pairs(graph: HardwareGraph, gbps: float) -> tuple[int, ...]:
-    """Pairs of GPUs, as masks, whose link has less than ``gbps`` (GB/s)."""
+    """Pairs of GPUs, as masks, with a link of less than ``gbps`` (GB/s)."""
     first, second = np.nonzero(np.triu(graph.gbps[:63, :63] < gbps, 1))  # signed masks
     return tuple(1 << a | 1 << b for a, b in zip(first.tolist(), second.tolist(), strict=True))
 

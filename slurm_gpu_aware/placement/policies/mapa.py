@@ -179,7 +179,7 @@ def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
     if "preservedbw_gbps" not in account:
         parts.append("links not measured")
     if any("worst" in entry for entry in account["links"]):
-        parts.append("at worst: Slurm picks the GPUs")
+        parts.append("at worst: Slurm chooses the GPUs")
     return ", ".join(parts)
 
 

@@ -171,7 +171,7 @@ def _considered(
 
 
 def _rows_of_best_group(cell: Cell, order: IntArray, values: FloatArray, goal: Goal) -> IntArray:
-    """The best rows of the group whose best rows have the best value."""
+    """The best rows of the best group."""
     numbers = groups_of(cell)
     top = top_rows(cell.group, order, numbers, cell.split.nodes)
     if len(numbers) == 1:

@@ -1,4 +1,4 @@
-"""Files from outside: compression, size, encoding, CSV, JSON. Each fault is one sentence."""
+"""Text files of users: compression, size, encoding, CSV, JSON; one sentence per fault."""
 
 from __future__ import annotations
 

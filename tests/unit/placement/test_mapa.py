@@ -92,8 +92,8 @@ def test_page_of_mapa_the_policies(table, busy):
     for row in rows:
         got = place(row["policy"], len(numbers(row["GPUs"])), bw=row["bw"], busy=busy)
         assert got.slots[0] == numbers(row["GPUs"]), row
-        for shown, told in bandwidths(row, got.why):
-            assert told == shown
+        for shown, accounted in bandwidths(row, got.why):
+            assert accounted == shown
 
 
 def test_page_of_pal_mapa():
@@ -105,8 +105,8 @@ def test_page_of_pal_mapa():
         got = place(row["policy"], int(row["gpus"]), bw=row["bw"], scores={"A": SCORES})
         assert got.slots[0] == numbers(row["GPUs"]), row
         assert got.score == float(row["V"])
-        for shown, told in bandwidths(row, got.why):
-            assert told == shown
+        for shown, accounted in bandwidths(row, got.why):
+            assert accounted == shown
 
 
 def test_pages_name_every_registered_policy_of_theirs():
@@ -189,7 +189,7 @@ def test_on_a_plain_node_the_worst_that_slurm_may_pick_is_told():
     assert why["considered"][0]["effbw_gbps"] == why["effbw_gbps"] == 12.0
     assert why["links"][0]["order"] == [why["links"][0]["worst"]]
     assert (why["effbw_gbps"], why["aggbw_gbps"]) == (12.0, 24.0)
-    assert why["summary"].endswith("at worst: Slurm picks the GPUs")
+    assert why["summary"].endswith("at worst: Slurm chooses the GPUs")
 
 
 def test_the_account_names_the_model_of_its_bandwidth():

@@ -1,4 +1,4 @@
-"""Jobs kept inside a group of nodes: where they go, what is said, and who carries the rule on."""
+"""Jobs inside one group of nodes: placement, reasons, and the constraint in other packages."""
 
 from __future__ import annotations
 

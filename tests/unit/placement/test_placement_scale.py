@@ -1,4 +1,4 @@
-"""Choices that must not depend on how many groups there are, nor on how wide a node is."""
+"""Choices that must not depend on the number of groups or the width of nodes."""
 
 from __future__ import annotations
 

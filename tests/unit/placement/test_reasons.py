@@ -1,4 +1,4 @@
-"""Why a job has no place: what the policy's own options forbid, in its own words."""
+"""Reasons for no place from the options of a policy."""
 
 from __future__ import annotations
 

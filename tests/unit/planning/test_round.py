@@ -1,4 +1,4 @@
-"""One round: order, guarantee, class priority, shadow reservation, backfill, reasons."""
+"""One round: order, guaranteed prefix, class priority, shadow reservation, backfill, reasons."""
 
 import math
 from dataclasses import replace
@@ -81,14 +81,14 @@ def test_backfill_outside_the_reservation_and_before_the_shadow():
     )
     queue = [job(1, 2), job(2, 1, limit=5000)]
     result = plan(queue, cluster)
-    # The head is reserved node 0 from NOW + 100; node 1's free GPU is nobody's.
+    # The head is reserved node 0 from NOW + 100; node 1's free GPU is not reserved.
     assert where(result) == {"2": ((1,), ((0,),))}
     assert result.waiting[0].shadow_start_s == NOW + 100
     assert "n0 GPUs 0,1" in result.waiting[0].reason
 
 
 def test_a_backfilled_job_is_told_what_it_could_not_have():
-    """The best free GPU is the head's: nobody should ask why the job did not get it."""
+    """The account says that the best free GPU is reserved for the head."""
     scores = np.array([[1.0, 0.8, 1.0, 1.0], [1.3, 1.0, 1.0, 1.0]])
     cluster = with_running(
         Cluster.uniform(2, 4, scores={"B": scores}),

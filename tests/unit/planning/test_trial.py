@@ -53,7 +53,7 @@ def cluster(seed: int) -> Cluster:
     return found
 
 
-def told(plan: Plan) -> tuple[object, ...]:
+def content(plan: Plan) -> tuple[object, ...]:
     placed = [(a.job_id, a.nodes, a.slots, a.why["summary"]) for a in plan.assignments]
     return placed, [(w.job_id, w.reason, w.shadow_start_s) for w in plan.waiting]
 
@@ -68,7 +68,7 @@ def test_a_round_that_remembers_its_tries_comes_to_the_same(
     monkeypatch.setattr(planning, "PlacementTree", Forgetful)
     anew = plan_round(queue(seed), cluster(seed), settings, 0.0)
     assert known.assignments
-    assert told(known) == told(anew)
+    assert content(known) == content(anew)
 
 
 def test_what_was_placed_alike_before_is_not_searched_again(

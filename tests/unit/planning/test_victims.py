@@ -1,4 +1,4 @@
-"""Whom Slurm preempts, by its own order, so that the plan names these and no others."""
+"""Victims: the jobs that Slurm preempts by its order are those that the plan names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gone(
     nodes: tuple[int, ...] = (0,),
     order: PreemptionOrder = USUAL,
 ) -> list[int]:
-    """Whom Slurm preempts for the GPUs of ``needed`` on ``nodes``."""
+    """Jobs that Slurm preempts for the GPUs of ``needed`` on ``nodes``."""
     shortage = Shortage(slots={(n, s) for held in needed for n, slots in held.gpus for s in slots})
     shortage.slots = {(node, slot) for node, slot in shortage.slots if node in nodes}
     return sorted(names(VictimQueue(candidates, order).preempted(nodes, shortage)))
