@@ -183,7 +183,7 @@ def test_nodes_without_links_count_as_equal_and_say_so():
     assert not {"effbw_gbps", "aggbw_gbps", "preservedbw_gbps"} & set(blind.why)
 
 
-def test_on_a_plain_node_the_worst_that_slurm_may_pick_is_told():
+def test_on_a_plain_node_the_account_has_the_worst_set_that_slurm_may_choose():
     cluster = replace(Cluster.uniform(1, 8, graph=DGX), indexed=np.array([False]))
     why = make_policy("pal+mapa").place(Request("1", 2, bandwidth_sensitive=True), cluster).why
     assert why["considered"][0]["effbw_gbps"] == why["effbw_gbps"] == 12.0
@@ -227,7 +227,7 @@ GRID = ",".join(
 )
 
 
-def test_a_grid_of_sixteen_is_searched_in_part_and_says_so():
+def test_a_grid_of_sixteen_is_searched_in_part_and_accounted():
     """Too wide for an exact search; the account holds the values of the embedding that it shows."""
     torus = machine("mapa-torus-2d")
     got = place("mapa-preserve", 16, graph=torus, pattern=GRID)

@@ -252,7 +252,7 @@ def test_a_postponed_job_gets_the_first_reservation_by_room_alone():
     assert waits.reason.startswith("next in line: needs 2 free GPUs")
 
 
-def test_a_postponed_job_pushes_nobody_out():
+def test_a_postponed_job_preempts_no_job():
     cluster = minsky(busy=[(0, [0, 2])])
     running = tuple(RunningJob(f"r{s}", ((0, (s,)),), 100.0, preemptable_by=0.0) for s in (0, 2))
     picky = Request("1", 2, max_nodes=1, preemption_tier=1.0, options={"minimal_utility": 0.9})

@@ -60,7 +60,7 @@ def content(plan: Plan) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed"])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_round_that_remembers_its_tries_comes_to_the_same(
+def test_shared_results_of_trials_do_not_change_the_plan(
     monkeypatch: pytest.MonkeyPatch, policy: str, seed: int
 ) -> None:
     settings = PlanSettings(policy=policy)
@@ -71,7 +71,7 @@ def test_a_round_that_remembers_its_tries_comes_to_the_same(
     assert content(known) == content(anew)
 
 
-def test_what_was_placed_alike_before_is_not_searched_again(
+def test_a_common_beginning_is_not_searched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both small jobs take the best node, so that the last one has no place; without it the prefix
