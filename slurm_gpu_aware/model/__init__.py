@@ -1,1 +1,1 @@
-"""Values that all packages share: cluster, request, assignment, profile, penalties."""
+"""Values that all packages share: cluster, request, assignment, profile, penalties, phases."""

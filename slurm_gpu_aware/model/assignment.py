@@ -1,4 +1,4 @@
-"""Assignment: the nodes and GPUs that a job gets, and why."""
+"""Assignment: the nodes and GPUs of one job, and the reason for them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Assignment:
     slowdown: float
     """Predicted t_iter / t_orig = L x max V (PAL, eq. 1)."""
     exact: bool = True
-    """False: on a plain node, or ``--exclusive``: the node is chosen, Slurm picks the GPUs."""
+    """False on plain nodes and with ``--exclusive``: Slurm chooses the GPUs on the nodes."""
     clock_mhz: int | None = None
-    """SM clock to lock; None: leave the default."""
+    """SM clock to lock; None: the default clock."""
     victims: tuple[str, ...] = ()
-    """Running jobs that Slurm preempts for it; where not ``exact``, it chooses among them."""
+    """Running jobs that Slurm preempts for this job; unless ``exact``, Slurm chooses among them."""
     why: Mapping[str, Any] = field(default_factory=dict)
-    """The policy's own account, JSON-able: cells tried, candidates, ties, bandwidths. Every
-    policy fills ``summary`` (one sentence)."""
+    """The policy's account as JSON values: cells tried, candidates, ties, bandwidths. Every policy
+    sets ``summary`` (one sentence)."""
 
     @property
     def gpus(self) -> int:

@@ -1,8 +1,8 @@
-"""Cluster: nodes, GPUs and what is free of them, in arrays because policies loop over them.
+"""Cluster: nodes, GPUs and free resources, as arrays.
 
-GPUs live in an (N, W) rectangle: row = node, column = *slot*, the index by which Slurm knows the
-GPU on its node (IDX in ``scontrol show job -d``, the ``K`` of GRES type ``gK``). Nodes with fewer
-GPUs than W have ``exists`` False in the columns that they lack.
+GPUs stand in (N, W) arrays: a row is a node, a column is a *slot*. The slot is Slurm's index of the
+GPU on its node (IDX in ``scontrol show job -d``, the ``K`` of GRES type ``gK``). A node with fewer
+than W GPUs has ``exists`` False in the other columns.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = [
 
 PLENTY_CPUS = 1 << 20
 PLENTY_MB = 1 << 40
-"""CPUs and memory (MB) of a node on which they are not counted."""
+"""CPUs and memory (MB) of a node where they are not counted."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalityLevel:
-    """One level of locality and what it costs to be no closer than it.
+    """One level of locality and its penalty.
 
-    Levels of a cluster stand from the tightest to the loosest; the last one holds all nodes.
+    The levels of a cluster stand from the tightest to the loosest; the last one holds all nodes.
     """
 
     name: str
-    """``node``, ``switch``, ``rack``, ``row``, ``cluster``; below it ``nvlink``, ``socket``."""
+    """``nvlink``, ``socket``, ``node``, ``switch``, ``rack``, ``row`` or ``cluster``."""
     penalty: float
     """L >= 1.0: factor on the iteration time of a job that needs this level (PAL, eq. 1)."""
     group: IntArray
-    """Group number of each node, shape (N,); for a level below the node of each GPU, (N, W)."""
+    """(N,) group number of each node; for a level below the node (N, W), of each GPU."""
     source: str = ""
-    """Where ``penalty`` comes from, as in `Penalty`."""
+    """Origin of ``penalty``, as in `Penalty`."""
     by_class: Mapping[str, Penalty] = field(default_factory=dict)
-    """L for classes that have their own."""
+    """Class -> L, for classes with an L of their own."""
 
     def of(self, app_class: str) -> Penalty:
         """L for jobs of a class."""
@@ -56,52 +56,52 @@ class LocalityLevel:
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A job that holds GPUs now, placed by the planner or not."""
+    """A job that holds GPUs now, whether or not the planner placed it."""
 
     job_id: str
     gpus: tuple[tuple[int, tuple[int, ...]], ...]
     """(node index, slots) pairs."""
     end_s: float
-    """Latest end by its time limit, same clock as the round's ``now``; inf = no limit."""
+    """Latest end by the time limit, on the clock of the round's ``now``; inf: no limit."""
     cpus: Mapping[int, int] = field(default_factory=dict)
-    """CPUs held per node index; given back at the end."""
+    """CPUs held, per node index."""
     memory_mb: Mapping[int, int] = field(default_factory=dict)
-    """Memory held per node index, MB."""
+    """Memory held, per node index. Units: MB."""
     app_class: str | None = None
-    """Application class if it is known (interference, preemption)."""
+    """Application class; None: not known."""
     preemptable_by: float | None = None
-    """Jobs of a higher preemption tier than this may preempt it; None: no tier may."""
+    """Jobs of a higher preemption tier may preempt this job; None: no tier may."""
     preempt_group: str | None = None
-    """Jobs that name this group may preempt it; then ``preemptable_by`` is only what it costs."""
+    """Jobs that name this group may preempt this job; ``preemptable_by`` is then only its cost."""
     priority: float = 0.0
-    """Slurm's priority: within one group it decides which jobs may preempt it."""
+    """Slurm's priority; it decides which jobs of the same group may preempt this job."""
     application: str | None = None
-    """Application by its name in an interference profile (``topo-aware``); None: not known."""
+    """Name in an interference profile (``topo-aware``); None: not known."""
     socket_cpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """CPUs held on each socket per node index, where the cluster's sockets are known."""
+    """CPUs held on each socket, per node index; empty if the sockets are not known."""
     start_s: float = 0.0
-    """When it started, same clock; of two jobs alike the newer one is preempted."""
+    """Start on the same clock; of two equal jobs the newer one is preempted."""
     node_count: int = 1
-    """Nodes that it runs on, those outside the cluster included; the wider goes later."""
+    """Nodes of the job, also those outside the cluster; a wider job is preempted later."""
     keeps_gpus: bool = False
-    """A job that preempts it only suspends it."""
+    """Preemption only suspends the job."""
 
     @property
     def on_nodes(self) -> frozenset[int]:
-        """Node indices on which it holds anything."""
+        """Node indices on which the job holds GPUs or CPUs."""
         return frozenset(node for node, _ in self.gpus).union(self.cpus)
 
 
 @dataclass(frozen=True)
 class PreemptionOrder:
-    """In which order the site's Slurm takes jobs that may be preempted (PreemptParameters)."""
+    """The order in which the site's Slurm preempts jobs (PreemptParameters)."""
 
     youngest_first: bool = False
-    """The newest first, whatever their tier."""
+    """The newest job first, whatever its tier."""
     strict: bool = False
-    """Trying again, all but the last that it took keep their order."""
+    """On a repeated attempt all jobs but the last one taken keep their order."""
     reorder_count: int = 1
-    """Slurm tries again once more often than this."""
+    """Slurm repeats the attempt this many times plus one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,38 +109,38 @@ class Cluster:
     """A snapshot of the cluster. Scores: lower is better; bandwidths: GB/s; memory: MB."""
 
     nodes: tuple[str, ...]
-    """Node names, length N; everything else refers to nodes by position."""
+    """N node names; other fields refer to nodes by position."""
     exists: BoolArray
-    """(N, W): the GPU is there and its node can be used."""
+    """(N, W): the GPU exists and its node is usable."""
     free: BoolArray
-    """(N, W): no job holds it now; a subset of ``exists``."""
+    """(N, W): the GPU exists and no job holds it."""
     scores: Mapping[str, FloatArray]
-    """Class -> (N, W) binned PM scores (bin centroids); 1.0 where nothing was measured."""
+    """Class -> (N, W) binned PM scores (bin centroids); 1.0 for GPUs without a measurement."""
     levels: tuple[LocalityLevel, ...]
-    """From the tightest, whose penalty is 1.0, to the loosest; contains ``node``."""
+    """From the tightest (penalty 1.0) to the loosest; contains ``node``."""
     free_cpus: IntArray
     """(N,) schedulable CPUs that no job holds."""
     free_memory_mb: IntArray
     """(N,) memory that no job holds."""
     indexed: BoolArray
-    """(N,): True where exact GPUs can be chosen; on other nodes Slurm picks the GPU."""
+    """(N,): exact GPUs can be chosen; on the other (plain) nodes Slurm chooses them."""
     model: tuple[str | None, ...]
-    """GPU model per node, as users name it (``a100``); None if unknown."""
+    """GPU model per node in the users' word (``a100``); None: not known."""
     graphs: tuple[HardwareGraph | None, ...] = ()
-    """Link graph per node (equal machines share one object); empty: no link was measured."""
+    """Link graph per node (equal nodes share one object); empty: no link was measured."""
     running: tuple[RunningJob, ...] = ()
     """The jobs that hold the GPUs that are not free."""
     same_indices: bool = True
-    """Slurm's constraint: a job on several nodes gets the same slots on each (one GRES line)."""
+    """Slurm gives a job on several nodes the same slots on each (one GRES line)."""
     cpus: IntArray | None = None
-    """(N,) schedulable CPUs, held or not; a job that wants whole nodes needs all of them free.
-    None: not known, its GPUs alone count."""
+    """(N,) schedulable CPUs, held or not; a whole-node job needs all of them free. None: not known;
+    only its GPUs count."""
     sockets: Sockets | None = None
-    """Free cores beside each GPU; None: no job asks for them."""
+    """Free cores beside each GPU; None: no job needs them."""
     asleep: BoolArray | None = None
-    """(N,): powered down until a job is placed there; None: no node is."""
+    """(N,): powered down until a job is placed there; None: no node sleeps."""
     preemption: PreemptionOrder = PreemptionOrder()
-    """Slurm's constraint: which jobs it preempts beside those that hold what a job needs."""
+    """Slurm's order of preemption."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -149,14 +149,14 @@ class Cluster:
         return int(n), int(w)
 
     def score(self, app_class: str) -> FloatArray:
-        """Scores (N, W) of a class; all 1.0 for a class that was never measured."""
+        """(N, W) scores of a class; 1.0 for a class without measurements."""
         known = self.scores.get(app_class)
         return known if known is not None else np.ones(self.exists.shape)
 
     def copy(self) -> Cluster:
-        """Same cluster with its own arrays of what is free and which nodes sleep.
+        """The same cluster with its own arrays of free resources and sleeping nodes.
 
-        A round works on such a copy and marks what it gives away with :meth:`take`.
+        A round works on such a copy and marks assignments with :meth:`take`.
         """
         return replace(
             self,
@@ -177,7 +177,7 @@ class Cluster:
     ) -> None:
         """Mark GPUs, CPUs and memory of a node as held, in place.
 
-        Raises ValueError if a GPU is not free: a policy that gives one GPU to two jobs is a bug.
+        Raises ValueError if a GPU is not free: a policy gave one GPU to two jobs.
         """
         chosen = list(slots)
         if len(set(chosen)) != len(chosen) or not bool(self.free[node, chosen].all()):
@@ -186,13 +186,13 @@ class Cluster:
         self.free_cpus[node] -= cpus
         self.free_memory_mb[node] -= memory_mb
         if self.asleep is not None:
-            self.asleep[node] = False  # it is woken anyway
+            self.asleep[node] = False  # the job wakes it
         if self.sockets is not None and socket_cpus:
             self.sockets.free_cpus[node] -= np.asarray(socket_cpus)
             self.sockets.quiet[node] = False
 
     def give_back(self, node: int, slots: Sequence[int], cpus: int = 0, memory_mb: int = 0) -> None:
-        """Mark GPUs (those that exist), CPUs and memory of a node as free, in place."""
+        """Mark existing GPUs, CPUs and memory of a node as free, in place."""
         chosen = list(slots)
         self.free[node, chosen] = self.exists[node, chosen]
         self.free_cpus[node] += cpus
@@ -200,14 +200,14 @@ class Cluster:
 
     @classmethod
     def build(cls, nodes: Sequence[str], exists: BoolArray, **fields: Any) -> Cluster:
-        """The cluster of these nodes and GPUs: the one place that fills in what is not given.
+        """The cluster of these nodes and GPUs, with defaults for the other fields.
 
         Parameters
         ----------
         nodes : names of the N nodes.
-        exists : (N, W) GPUs that are there and can be used.
-        fields : other fields of the class. Where one is None or not given, every GPU is free, of
-            score 1.0 and indexed, nodes have CPUs and memory without bound and no known model, and
+        exists : (N, W) GPUs that exist and are usable.
+        fields : other fields of the class. If a field is None or absent, every GPU is free and
+            indexed and has score 1.0, nodes have unlimited CPUs and memory and no known model, and
             the levels are ``node`` (1.0) and ``cluster`` (1.5).
         """
         n = len(nodes)
@@ -235,7 +235,7 @@ class Cluster:
         memory_mb_per_node: int = PLENTY_MB,
         **fields: Any,
     ) -> Cluster:
-        """An idle cluster of equal nodes, as tests, examples and the simulator want it.
+        """An idle cluster of equal nodes.
 
         ``nodes`` is a count (names ``n0``, ``n1``, ...) or the names. ``locality_penalty`` is
         PAL's L_across; within a node it is 1.0. ``fields``: as in :meth:`build`.
@@ -254,7 +254,7 @@ class Cluster:
 
 
 def node_levels(nodes: int, penalty: float = 1.5) -> tuple[LocalityLevel, ...]:
-    """The two levels of a cluster of which no other is known: ``node`` and ``cluster``."""
+    """The two levels of a cluster without other known levels: ``node`` and ``cluster``."""
     return (
         LocalityLevel("node", 1.0, np.arange(nodes, dtype=np.int64)),
         LocalityLevel("cluster", penalty, np.zeros(nodes, dtype=np.int64)),

@@ -1,8 +1,8 @@
 """Hardware graphs: the GPUs of one machine and the best link of every pair.
 
-A graph is a value: two graphs with the same links are equal, hash alike and, when built by the
-functions here, are one shared object. Tables of the matcher are kept per graph, so a cluster of
-4,608 equal nodes pays for them once.
+A graph is a value: two graphs with the same links are equal, have the same hash and, if built by
+the functions here, are one shared object. The matcher caches tables per graph, so equal nodes share
+them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PCIE_GBPS = 12.0
 
 _NVLINK_GBPS = 25.0  # NVLink 2 to 4, one link, one direction; NVLink 1 has 20
 _NVLINK = re.compile(r"NV([1-9][0-9]?)\Z")
-# nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; where only the
-# words are known, the steps below keep the near pairs ahead of the far ones.
+# nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep
+# near pairs ahead of far ones if only the words are known.
 _HOST_GBPS: Mapping[str, float] = {
     "PIX": PCIE_GBPS,
     "PXB": 11.0,
@@ -58,7 +58,7 @@ def nvlinks(link_class: str) -> int:
 
 
 def class_gbps(link_class: str) -> float:
-    """Nominal bandwidth of a class in one direction, for pairs without a measured one. GB/s.
+    """Nominal bandwidth of a class in one direction, for pairs without a measurement. GB/s.
 
     Raises ValueError for an unknown word.
     """
@@ -68,10 +68,10 @@ def class_gbps(link_class: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HardwareGraph:
-    """GPUs of a node; every pair is labelled with its best link. Immutable.
+    """GPUs of a node and the best link of every pair. Immutable.
 
-    Build one with :meth:`from_links`, :meth:`from_classes`, :func:`uniform_graph` or by name
-    (``machines.machine``): these check the input and return the shared object.
+    Build a graph with :meth:`from_links`, :meth:`from_classes`, :func:`uniform_graph` or by name
+    (``machines.machine``). These check the input and return the shared object.
     """
 
     gbps: FloatArray
@@ -81,7 +81,7 @@ class HardwareGraph:
     groups: tuple[int, ...]
     """CPU socket of each GPU, length n."""
     key: bytes
-    """Digest of the above; equality and hash stand on it."""
+    """Digest of the other fields, for equality and hash."""
 
     @property
     def n(self) -> int:
@@ -90,7 +90,7 @@ class HardwareGraph:
 
     @cached_property
     def is_uniform(self) -> bool:
-        """True if all pairs have the same bandwidth: any set of GPUs is as good as another."""
+        """All pairs have the same bandwidth, so all sets of a size are equal."""
         off_diagonal = self.gbps[~np.eye(self.n, dtype=bool)]
         return bool(off_diagonal.size == 0 or off_diagonal.min() == off_diagonal.max())
 
@@ -114,7 +114,7 @@ class HardwareGraph:
 
         Parameters
         ----------
-        gbps : (n, n) finite, >= 0, symmetric, GB/s; the diagonal is ignored. Kept to 1/1024.
+        gbps : (n, n) finite, >= 0, symmetric, GB/s; the diagonal is ignored. Rounded to 1/1024.
         classes : (n, n) nvidia-smi's words, symmetric; the diagonal is ignored.
         groups : (n,) socket of each GPU; None: one socket.
 
@@ -128,7 +128,7 @@ class HardwareGraph:
         if weights.shape != (n, n) or any(len(row) != n for row in classes):
             raise ValueError(f"links of {n} GPUs need {n} x {n} matrices, not {weights.shape}")
         np.fill_diagonal(weights, 0.0)
-        # In steps of 1/1024 GB/s all sums are exact, so equal sets compare equal in any order.
+        # Sums of multiples of 1/1024 are exact, so equal sets compare equal in any order.
         weights = np.round(weights * 1024.0) / 1024.0
         if not np.isfinite(weights).all() or (weights < 0).any() or (weights != weights.T).any():
             raise ValueError("link bandwidths must be finite, not negative and symmetric")
@@ -159,13 +159,13 @@ class HardwareGraph:
         n: int | None = None,
         groups: Sequence[int] | None = None,
     ) -> HardwareGraph:
-        """Graph from a list of pairs, as a probe reports them.
+        """Graph from a list of pairs, as the probe reports them.
 
         Parameters
         ----------
         links : `Link` values or such tuples in any order, each pair at most once.
-        n : number of slots; None: the largest index + 1. A slot without any link (a GPU that
-            the probe could not read) stays in the graph, joined by ``SYS``, as are missing pairs.
+        n : number of slots; None: the largest index + 1. Missing pairs are ``SYS``, also those of
+            a GPU that the probe could not read.
         groups : (n,) socket of each GPU; None: one socket.
 
         Raises
@@ -191,7 +191,7 @@ class HardwareGraph:
     def from_classes(
         cls, classes: Sequence[Sequence[str]], groups: Sequence[int] | None = None
     ) -> HardwareGraph:
-        """Graph from the matrix that ``nvidia-smi topo -m`` prints (diagonal ignored).
+        """Graph from the matrix of ``nvidia-smi topo -m``; the diagonal is ignored.
 
         Raises ValueError for unknown words.
         """
@@ -211,7 +211,7 @@ class HardwareGraph:
         )
 
     def padded(self, n: int) -> HardwareGraph:
-        """The same graph with slots up to ``n``; new ones are joined by ``SYS``, own socket."""
+        """The same graph with ``n`` slots; new ones have ``SYS`` links and a common new socket."""
         if n <= self.n:
             return self
         gbps = np.full((n, n), class_gbps("SYS"))
@@ -225,5 +225,5 @@ class HardwareGraph:
 
 
 def uniform_graph(n: int, link_class: str = "PHB", gbps: float = PCIE_GBPS) -> HardwareGraph:
-    """All pairs equal: a machine behind a switch, or one whose links were never measured."""
+    """Graph of equal pairs: GPUs behind a switch, or without measured links."""
     return HardwareGraph.build(np.full((n, n), gbps), [[link_class] * n for _ in range(n)])

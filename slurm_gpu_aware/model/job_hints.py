@@ -1,9 +1,9 @@
-"""What users type: ``--comment=class=A,bw=high``. The grammar of ``docs/comment.md``.
+"""Job hints and the parser of job comments: ``--comment=class=A,bw=high``.
 
-``etc/lua/gpu_aware_comment.lua`` parses the same grammar inside slurmctld, by the same table of
-rules (`filter_rules`). Both give the same verdict and the same sentence for every comment; a test
-feeds them the same comments. The grammar is one of bytes: everything outside printable ASCII is
-merely "not valid".
+``docs/comment.md`` describes the grammar. ``etc/lua/gpu_aware_comment.lua`` parses it inside
+slurmctld by the same table of rules (`filter_rules`); both parsers must give the same result and
+the same sentence for every comment. The grammar is one of bytes: everything outside printable ASCII
+is "not valid".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class JobHints:
-    """A comment that is ours. None everywhere: the user left it to the site's defaults."""
+    """Hints of a comment with our keys. A field is None if the site's default applies."""
 
     app_class: str | None = None
     """One of the site's classes, or ``auto``."""
@@ -35,7 +35,7 @@ class JobHints:
     pattern: str | None = None
     """Communication pattern, one of `filter_rules.PATTERNS`."""
     gpus: tuple[int, int] | None = None
-    """(least, most) GPUs in total; equal for ``gpus=N``; moldable if they differ."""
+    """(least, most) GPUs in total; equal for ``gpus=N``."""
     freq: str | int | None = None
     """``auto``, ``max``, or MHz."""
     model: str | None = None
@@ -53,17 +53,17 @@ def parse_comment(
     ----------
     text : the comment as Slurm shows it; None or empty: no comment.
     classes : the site's application classes.
-    policies : policies that users may name with ``place=``.
+    policies : policies that ``place=`` may name.
 
     Returns
     -------
-    None if the comment is not ours: no entry has one of our keys.
+    The hints; None if no entry has one of our keys.
 
     Raises
     ------
     RequestError
-        The comment is too long, or one of our keys occurs and something is wrong; the sentence
-        names the valid values.
+        The comment is too long, or it has one of our keys and an error. The sentence names the
+        valid values.
     """
     raw = _bytes(text or "")
     if len(raw) > rules.MAX_TEXT:
@@ -92,7 +92,7 @@ def parse_comment(
 
 
 def _bytes(text: str) -> str:
-    """One character per byte, so that lengths and verdicts are those of C and Lua strings."""
+    """One character per byte, so that lengths and results equal those of C and Lua strings."""
     try:
         raw = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -101,7 +101,7 @@ def _bytes(text: str) -> str:
 
 
 def _split(item: str) -> tuple[str, str | None]:
-    """(key, value) of an entry, blanks around both removed; value None without ``=``."""
+    """(key, value) of an entry, without blanks around them; value None without ``=``."""
     key, equals, value = item.partition("=")
     return key.strip(" \t"), value.strip(" \t") if equals else None
 
@@ -142,7 +142,7 @@ def _model(text: str) -> str | None:
 
 
 def _shown(text: str) -> str:
-    """A user's text as it may stand in a sentence: printable ASCII, not long."""
+    """A user's text for a sentence: printable ASCII, shortened."""
     plain = "".join(c if " " <= c <= "~" else "?" for c in text[: rules.MAX_SHOWN])
     return plain + "..." if len(text) > rules.MAX_SHOWN else plain
 

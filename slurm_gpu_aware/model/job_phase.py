@@ -1,7 +1,7 @@
-"""Phases of a gated job's life, and which one may follow which.
+"""Phases of a gated job and the transitions between them.
 
-The marker in a job's AdminComment, the ledger's decisions and the job tracker all speak of these
-phases. The table of transitions is shown in ``docs/architecture.md``.
+The job marker in AdminComment, the ledger's decisions and the job tracker use these phases.
+``docs/architecture.md`` shows the table of transitions.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ __all__ = ["OPEN_DECISION", "TRANSITIONS", "JobPhase"]
 
 
 class JobPhase(StrEnum):
-    """Where a gated job stands. The values stand in Slurm's records and in the ledger."""
+    """Phase of a gated job. The values occur in Slurm's records and in the ledger."""
 
     WAITING = "waiting"
     """Pending behind the closed gate, with the user's own request."""
     HELD = "held"
-    """As waiting, in the holding pool: far from its turn, not tried by Slurm's scheduler."""
+    """Waiting in the holding pool: far from its turn, not tried by Slurm's scheduler."""
     PLANNED = "planned"
-    """A decision is in the ledger; Slurm does not know it yet."""
+    """The decision is in the ledger, but not yet in Slurm."""
     PREPARED = "prepared"
     """Bound to nodes, GPUs and clock; the gate is still closed."""
     RELEASED = "released"
-    """Bound, the gate opened by the selector; Slurm has not started it yet."""
+    """Bound, and the selector has opened the gate; Slurm has not started the job yet."""
     STARTED = "started"
-    """It holds resources: running, suspended or completing."""
+    """The job holds resources: running, suspended or completing."""
     REQUEUED = "requeued"
-    """Back in Slurm's queue after a start, the gate open, still bound."""
+    """Back in Slurm's queue after a start; the gate is open and the job is still bound."""
     LEFT = "left"
-    """The gate opened without a binding: Slurm places the job."""
+    """The selector opened the gate without a binding: Slurm places the job."""
     OPENED = "opened"
-    """As left, but by an operator."""
+    """An operator opened the gate without a binding."""
     ENDED = "ended"
-    """Slurm shows an end, or no record any more."""
+    """Slurm shows an end, or has no record of the job."""
 
 
 OPEN_DECISION = (JobPhase.PLANNED, JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.STARTED)
-"""Phases in which a decision's job may still get, or has, what was decided."""
+"""Phases in which the job has, or may still get, the decided resources."""
 _ALWAYS = {
     JobPhase.LEFT: "its form or its record does not allow a placement",
     JobPhase.OPENED: "`gpu-aware release`, or an operator removes the licence",
     JobPhase.STARTED: "the gate's reservation has run out",
     JobPhase.ENDED: "cancelled",
 }
-"""What may happen to a job behind the closed gate at any time."""
+"""Transitions of a job behind the closed gate that may occur at any time."""
 
 TRANSITIONS: dict[JobPhase, dict[JobPhase, str]] = {
     JobPhase.WAITING: {
@@ -87,4 +87,4 @@ TRANSITIONS: dict[JobPhase, dict[JobPhase, str]] = {
     JobPhase.OPENED: {JobPhase.STARTED: "Slurm starts it", JobPhase.ENDED: "cancelled"},
     JobPhase.ENDED: {},
 }
-"""Phase -> phases that may follow, each with what brings it about."""
+"""Phase -> phases that may follow, each with its cause."""

@@ -1,13 +1,12 @@
 """Locality penalties: configured and measured values, combined.
 
-L of a level is how many times longer an iteration takes on GPUs that need this level than on GPUs
-that the tightest level holds (PAL, eq. 1, ``L_within`` = 1). PAL takes 1.7 as a first estimate and
-measured values per application elsewhere; here they are measured per class: the same program on
-the same number of GPUs, once at each level.
+L of a level is the iteration time on GPUs that need this level over that on GPUs within the
+tightest level (PAL, eq. 1, ``L_within`` = 1). PAL uses 1.7 as a first estimate and measured values
+per application. Here L is measured per class: the same program on the same number of GPUs, once at
+each level.
 
-What is configured wins over what was measured: it is the site's last word, in one file, taken back
-by taking out a line; an old measurement cannot override it. What is
-measured wins over the defaults, which know nothing of the site.
+A configured value overrides a measured one, so an old measurement cannot override the site's
+decision. A measured value overrides the default.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ __all__ = [
 ]
 
 NETWORK_LEVELS = ("switch", "rack", "row")
-"""Levels of Slurm's topology, tightest first: leaf switches or blocks, and those above them."""
+"""Levels of Slurm's topology, tightest first; ``switch``: leaf switches or blocks."""
 INSIDE_NODE = ("nvlink", "socket", "node")
-"""Levels of sets that lie on one node, tightest first."""
+"""Levels within a node, tightest first."""
 LEVELS = (*INSIDE_NODE, *NETWORK_LEVELS, "cluster")
-"""Locality levels that can have a penalty, tightest first."""
+"""All levels that may have a penalty, tightest first."""
 
 
 class Penalty(NamedTuple):
@@ -44,9 +43,9 @@ class Penalty(NamedTuple):
     value: float
     """>= 1."""
     source: str = ""
-    """``configured``, ``measured``, ``default``, or ``as LEVEL`` for a level of which nothing is
-    known; behind a comma the bound it was moved to: ``not below LEVEL``, ``not above LEVEL``.
-    Empty: 1 by definition, or not known."""
+    """``configured``, ``measured``, ``default``, or ``as LEVEL`` for a level without a value. After
+    a comma the bound that replaced the value: ``not below LEVEL``, ``not above LEVEL``. Empty: 1 by
+    definition, or not known."""
 
 
 class LevelTime(NamedTuple):
@@ -54,21 +53,21 @@ class LevelTime(NamedTuple):
 
     app_class: str
     level: str
-    """Tightest level that holds the GPUs that it ran on."""
+    """Tightest level that holds the GPUs of the run."""
     value_ms: float
-    """Time of an iteration, or of any fixed amount of work; > 0."""
+    """Time of an iteration or any fixed work; > 0."""
     model: str = ""
     """GPU model; empty: the site has one."""
 
 
 @dataclass(frozen=True)
 class LevelPenalties:
-    """L of every level in use, tightest first, for every class."""
+    """L of every used level, tightest first, for every class."""
 
     general: Mapping[str, Penalty]
     """Level -> L for classes that were not measured."""
     by_class: Mapping[str, Mapping[str, Penalty]] = field(default_factory=dict)
-    """Class -> the same for it, of the same levels; classes that were measured."""
+    """Class -> level -> L, for measured classes; the same levels."""
 
     def of(self, app_class: str) -> Mapping[str, Penalty]:
         """Level -> L of a class."""
@@ -76,10 +75,10 @@ class LevelPenalties:
 
 
 def reference_of(levels: Iterable[str]) -> str | None:
-    """The innermost of ``levels`` that lies inside a node; None: there is none.
+    """The innermost of ``levels`` within a node, the reference of ratios; None: there is none.
 
-    Times are compared with that of this level. One that spans nodes is no reference: it says
-    nothing of what a set inside a node would gain.
+    A level that spans nodes is no reference: its time does not show the gain of a set within a
+    node.
     """
     there = set(levels)
     return next((name for name in INSIDE_NODE if name in there), None)
@@ -100,9 +99,8 @@ def level_medians(times: Iterable[LevelTime]) -> dict[tuple[str, str], dict[str,
 def level_ratios(times: Iterable[LevelTime]) -> dict[str, dict[str, float]]:
     """Class -> level -> median time / median time at the innermost level, tightest first.
 
-    Times of different GPU models are not compared: ratios are formed per model, and the class gets
-    their median. Models that were not timed at the innermost level of the class are left out, and
-    so are classes without a level inside a node.
+    Ratios are formed per GPU model; the class gets their median. Models without a time at the
+    innermost level of the class and classes without a level within a node are left out.
 
     Examples
     --------
@@ -138,18 +136,16 @@ def combine(
     ----------
     configured : level -> L, ascending from tight to loose, >= 1.
     measured : class -> level -> :func:`level_ratios`.
-    across : L of ``cluster`` where it is neither; that of ``node`` is 1.
+    across : default L of ``cluster``; the default of ``node`` is 1.
 
     Notes
     -----
-    Per class and level the first of these counts: configured; measured, times the configured L of
-    the level that was the reference (1 without one); the default; else the L of the next looser
-    level, as if the level were not there.
+    Per class and level the first of these counts: the configured L; the measured ratio times the
+    configured L of its reference level (else 1); the default; the L of the next looser level.
 
-    No L is below that of the level inside it: the GPUs of an inner group lie in the outer group,
-    too, so a job that may use the outer one loses nothing; a time that says otherwise is noise and
-    would spread jobs without gain. No measured L is above that of a looser level that is
-    configured. A value outside these bounds is moved to the bound.
+    No L is below that of a tighter level: an outer group contains the inner ones, so a lower time
+    is noise and would spread jobs without gain. No measured L is above that of a looser configured
+    level. A value outside these bounds is moved to the bound.
 
     Examples
     --------
@@ -175,7 +171,7 @@ def combine(
 
 
 def _ordered(row: Mapping[str, Penalty], used: Iterable[str]) -> dict[str, Penalty]:
-    """The row in the order of ``used``, complete and ascending."""
+    """The complete row in the order of ``used``, ascending."""
     names = list(used)
     most: dict[str, tuple[float, str]] = {}
     ceiling = (float("inf"), "")

@@ -24,13 +24,13 @@ Gpu = tuple[str, int]
 
 @dataclass(frozen=True)
 class GpuRecord:
-    """One GPU as the probe saw it. None: not known (imported, or NVML did not tell)."""
+    """One GPU as the probe saw it. None: not known."""
 
     uuid: str | None = None
     name: str | None = None
     """NVML's product name."""
     model: str | None = None
-    """The user's word for it, ``v100``."""
+    """The users' word, ``v100``."""
     pci: str | None = None
     numa: int | None = None
     cpus: str | None = None
@@ -58,7 +58,7 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Fault:
-    """A call that failed; ``slot`` None: it concerned the node."""
+    """A failed call of the probe; ``slot`` None: it concerned the node."""
 
     slot: int | None
     call: str
@@ -100,37 +100,37 @@ class GpuScore:
 
 @dataclass(frozen=True)
 class Profile:
-    """What placement knows about the cluster."""
+    """Measurements of a cluster that placement uses."""
 
     scores: Mapping[str, Mapping[Gpu, float]]
-    """Class -> GPU -> binned PM score (lower is better); what policies use."""
+    """Class -> GPU -> binned PM score (lower is better), for policies."""
     raw_scores: Mapping[str, Mapping[Gpu, float]]
     """Class -> GPU -> PM score before binning."""
     gpus: Mapping[Gpu, GpuRecord]
     links: Mapping[str, tuple[Link, ...]]
-    """Node -> links; a node without any is absent."""
+    """Node -> links; a node without links is absent."""
     taken_at: Mapping[str, float]
     """Node -> Unix time of its newest measurement."""
     faults: Mapping[str, tuple[Fault, ...]]
-    """Node -> what failed in its newest probe; a node without faults is absent."""
+    """Node -> faults of its newest probe; a node without faults is absent."""
     level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Class -> locality level -> time over that of the innermost level (`penalties`)."""
+    """Class -> locality level -> time over that at the innermost level (`penalties`)."""
     unseen: frozenset[Gpu] = frozenset()
-    """GPUs of ``gpus`` that no probe has seen, in a store where a probe has seen others. A GPU that
-    a probe failed to read counts as seen."""
+    """GPUs of ``gpus`` that no probe has seen; empty if no GPU was probed. A GPU that a probe
+    failed to read counts as seen."""
 
 
 def seen_only(profile: Profile) -> tuple[Profile, tuple[Gpu, ...]]:
     """The profile without the GPUs that no probe has seen, and these GPUs.
 
-    Where no GPU was probed at all, the whole profile was imported on purpose and stays.
+    An imported profile without any probe stays as it is.
     """
     gpus = {gpu: record for gpu, record in profile.gpus.items() if gpu not in profile.unseen}
     return replace(profile, gpus=gpus), tuple(sorted(profile.unseen))
 
 
 def gpu_names(gpus: Iterable[Gpu], most: int = 8) -> str:
-    """``n1:9, n9:0``; GPUs beyond ``most`` are counted."""
+    """``n1:9, n9:0``; GPUs beyond ``most`` are only counted."""
     names = [f"{node}:{slot}" for node, slot in gpus]
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Request: what a job asks for, in the planner's terms."""
+"""Request: the resources that a job asks for, in the planner's terms."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ __all__ = ["NodeGroups", "Request"]
 
 @dataclass(frozen=True, eq=False)
 class NodeGroups:
-    """Groups of nodes; a job that has them gets nodes of one group only. Compared by identity."""
+    """Groups of nodes; a job gets nodes of one group only. Compared by identity."""
 
     of: IntArray
-    """(N,) number of each node's group; -1: in none, such a node is not used."""
+    """(N,) group number of each node; -1: in no group, so not used."""
     name: str = "group"
-    """What one group is called in sentences."""
+    """Word for one group in sentences."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
     """One job (or array task) that waits for GPUs.
 
-    The GPU count is ``gpus`` in total. ``min_nodes``/``max_nodes`` bound the number of nodes; all
-    nodes of a job give the same number of GPUs, so a node count must divide ``gpus``.
+    ``min_nodes`` and ``max_nodes`` bound the number of nodes. All nodes of a job give the same
+    number of GPUs, so a node count must divide ``gpus``.
     """
 
     job_id: str
-    """Slurm's id as users type it: ``98``, or ``98_3`` for an array task."""
+    """Slurm's job ID: ``98``, or ``98_3`` for an array task."""
     gpus: int
     """Total GPUs, 1 to ``MAX_GPUS``."""
     min_nodes: int = 1
     max_nodes: int | None = None
-    """None: as many as it takes."""
+    """None: no limit."""
     gpus_per_node: int | None = None
     """Fixed by the request (``--gres``, ``--gpus-per-node``); None: any even split."""
     app_class: str = "B"
     bandwidth_sensitive: bool = False
-    """The job gains from links (MAPA); otherwise placement preserves links for others."""
+    """The job gains from links (MAPA); otherwise placement preserves links for other jobs."""
     pattern: str = "ring"
     """Communication pattern: ring, tree, ring+tree, all-to-all, none."""
     policy: str | None = None
-    """Policy that the user asked for; None: the round's default."""
+    """Policy that the user names; None: the round's default."""
     clock: str | int | None = None
     """``auto``, ``max``, MHz, or None (class default)."""
     performance_model: str | None = None
     application: str | None = None
-    """Its name in an interference profile (``topo-aware``); None: not known."""
+    """Name in an interference profile (``topo-aware``); None: not known."""
     gpu_model: str | None = None
     """Only nodes with this GPU model; None: any."""
     eligible: BoolArray | None = None
-    """(N,) nodes that partition, features, reservations, -w and -x leave; None: all."""
+    """(N,) nodes that partition, features, reservations, -w and -x allow; None: all."""
     required: tuple[int, ...] = ()
-    """Node indices that must be part of the allocation (``-w``)."""
+    """Node indices that the allocation must contain (``-w``)."""
     node_groups: NodeGroups | None = None
-    """All its nodes must be of one of these groups; None: any nodes will do."""
+    """All nodes must belong to one of these groups; None: any nodes."""
     whole_node: bool = False
-    """``--exclusive``: the job gets every GPU of its nodes; only the node is chosen."""
+    """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
     bound: bool = False
-    """``--gres-flags=enforce-binding``: on each node its GPUs lie on one socket with its CPUs."""
+    """``--gres-flags=enforce-binding``: on each node GPUs and CPUs lie on one socket."""
     several_sockets: int | None = None
-    """Bound, but where no socket has enough, Slurm may choose GPUs of several (`sockets`) for a job
-    with at least so many CPUs on each node; None: it never does."""
+    """For a bound job with at least this many CPUs on each node, Slurm may choose GPUs of several
+    sockets if no socket has enough; None: never."""
     fills_sockets: bool = False
-    """Bound, and Slurm gives it every free core of the socket."""
+    """Slurm gives a bound job every free core of the socket."""
     cpus: int = 1
-    """Total CPUs that Slurm will count for the job, spread evenly over its nodes."""
+    """Total CPUs that Slurm counts for the job, spread evenly over its nodes."""
     cpus_per_gpu: int = 0
-    """Each GPU brings this many CPUs, if that makes more than ``cpus``."""
+    """CPUs per GPU, if their total exceeds ``cpus``."""
     memory_mb_per_node: int = 0
     memory_mb_per_cpu: int = 0
     memory_mb_per_gpu: int = 0
@@ -81,20 +81,19 @@ class Request:
     """Slurm's priority; larger first."""
     submit_s: float = 0.0
     preemption_tier: float | None = None
-    """May preempt running jobs whose ``preemptable_by`` is lower; None: no tier of its own."""
+    """The job may preempt running jobs with a lower ``preemptable_by``; None: no tier."""
     preempts: frozenset[str] = frozenset()
-    """May preempt running jobs of these ``preempt_group`` values, whatever the tier."""
+    """``preempt_group`` values of running jobs that this job may preempt, whatever the tier."""
     preempts_lower: frozenset[str] = frozenset()
-    """May preempt running jobs of these ``preempt_group`` values whose ``priority`` is lower than
-    ``preempting_priority``."""
+    """The same, for running jobs with a ``priority`` below ``preempting_priority``."""
     preempting_priority: float = 0.0
-    """Slurm's own priority, without what ``priority`` has beside it."""
+    """Slurm's own priority, without the additions in ``priority``."""
     waited_s: float = 0.0
-    """How long the job has waited; a round fills it in for policies that may postpone."""
+    """Waiting time; a round sets it for policies that may postpone."""
     relaxed: bool = False
-    """A question of capacity: a policy that may postpone takes any set that fits."""
+    """A question of capacity: a policy that may postpone accepts any set that fits."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the policy, checked by it."""
+    """Options of the policy; the policy checks them."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus <= MAX_GPUS:
@@ -103,17 +102,17 @@ class Request:
             raise ValueError(f"job {self.job_id}: min_nodes must be at least 1")
 
     def node_counts(self, slots_per_node: int) -> tuple[int, ...]:
-        """Node counts that this request allows, fewest first.
+        """Node counts of even splits that this request allows, fewest first.
 
-        ``slots_per_node`` is the GPU count of the largest node. Only even splits: a job has one
-        GRES line for all its nodes.
+        ``slots_per_node``: GPUs of the largest node. Splits are even because a job has one GRES
+        line for all its nodes.
         """
         if self.gpus_per_node is not None:
             if self.gpus % self.gpus_per_node:
                 return ()
             counts = [self.gpus // self.gpus_per_node]
         else:
-            # By what a node gives, never by nodes: a user may ask for millions of GPUs.
+            # Loop over GPUs per node, not over nodes: a user may ask for millions of GPUs.
             each = range(min(slots_per_node, self.gpus), 0, -1)
             counts = [self.gpus // k for k in each if self.gpus % k == 0]
         most = self.max_nodes if self.max_nodes is not None else self.gpus

@@ -1,12 +1,11 @@
-"""What a job with ``--gres-flags=enforce-binding`` may choose from.
+"""Views of the cluster for jobs with ``--gres-flags=enforce-binding``.
 
 Slurm gives such a job only cores of the sockets of its GPUs. If the request names single GPUs, as
-ours do, Slurm checks each GPU on its own and removes the cores of all other sockets in between:
-the job starts only if all its GPUs of a node lie on one socket. If the request names no GPU, Slurm
-may take GPUs of several sockets. A bound request is therefore placed in *views* of the cluster. In
-each view the free GPUs of a node lie on one socket with enough cores. Where no socket has both, the
-view holds nodes on which Slurm itself chooses GPUs of several sockets, as on a plain node.
-(``_foreach_gres_filter_sock_core`` in Slurm's gres_filter.c.)
+ours do, Slurm checks each GPU separately and removes the cores of all other sockets: the job starts
+only if all its GPUs of a node lie on one socket. If the request names no GPU, Slurm may take GPUs
+of several sockets (``_foreach_gres_filter_sock_core`` in gres_filter.c). In each view the free GPUs
+of a node therefore lie on one socket with enough cores. If no socket has both, the view holds nodes
+on which Slurm chooses GPUs of several sockets, as on a plain node.
 """
 
 from __future__ import annotations
@@ -27,12 +26,14 @@ __all__ = ["views"]
 def views(
     request: Request, cluster: Cluster, *, idle: bool = False
 ) -> Iterator[tuple[Request, Cluster]]:
-    """What a bound request may choose from, by the number of nodes; fewest first.
+    """Yield the views for a bound request, fewest nodes first.
 
-    Of as many nodes first the views in which GPUs are named, one per socket if a node gives
-    several, then the one in which Slurm chooses. Each view is a request without bounds by socket
-    and a cluster that shows it only GPUs that it may have. ``idle``: as if no job held anything;
-    then ``exists`` is what the view shows.
+    For each node count the views with named GPUs come first, one per socket if a node gives several
+    GPUs, then the view in which Slurm chooses. A view is a request without binding and a cluster
+    that shows only the GPUs that the request may have. ``idle``: as if no job held anything;
+    ``exists`` then shows these GPUs, too.
+
+    Raises ValueError if the sockets of the cluster are not known.
     """
     sockets = cluster.sockets
     if sockets is None:
@@ -70,8 +71,8 @@ def _showing(cluster: Cluster, mask: BoolArray, idle: bool) -> Cluster:
 
 
 def _one_socket(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Iterator[BoolArray]:
-    """(N, W) GPUs on sockets with the CPUs free: of any socket if one GPU is enough, else of one
-    socket of each node at a time."""
+    """(N, W) GPUs on sockets with enough free CPUs: of any socket for one GPU per node, else one
+    array per socket."""
     known = sockets.gpu >= 0
     roomy = sockets.free_cpus >= max(1, cpus)
     beside: BoolArray = known & np.take_along_axis(roomy, np.where(known, sockets.gpu, 0), axis=1)
@@ -84,11 +85,11 @@ def _one_socket(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Ite
 
 
 def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> BoolArray:
-    """(N,) nodes where Slurm finds GPUs and cores for a request that names none.
+    """(N,) nodes where Slurm finds GPUs and cores for a request that names no GPU.
 
-    It goes from the socket with the most free cores on, takes in those with GPUs until these are
-    enough, and then wants all CPUs on these sockets. Nodes that another
-    job was sent to are left out: Slurm might choose its GPUs.
+    Slurm adds sockets with GPUs, most free cores first, until the GPUs are enough, and then needs
+    all CPUs on these sockets. Nodes with a placed job that has not started are left out: Slurm
+    might choose the GPUs of that job.
     """
     n, s = sockets.cpus.shape
     gpus = np.zeros((n, s), dtype=np.int64)
@@ -103,6 +104,6 @@ def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -
     used = (gpus > 0) & (before < each)
     able: BoolArray = gpus.sum(axis=1) >= each
     able &= np.where(used, free, 0).sum(axis=1) >= cpus
-    # Where the socket of a GPU is not known, what Slurm will find is not known either.
+    # If a GPU's socket is not known, Slurm's choice is not known either.
     able &= ~((sockets.gpu < 0) & there).any(axis=1) & sockets.quiet
     return able

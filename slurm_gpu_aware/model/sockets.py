@@ -14,38 +14,39 @@ __all__ = ["Sockets"]
 
 @dataclass(frozen=True, eq=False)
 class Sockets:
-    """The S sockets of N nodes with W slots; nodes with fewer have no CPUs on those they lack."""
+    """The S sockets of N nodes with W slots; a socket that a node lacks has no CPUs."""
 
     gpu: IntArray
-    """(N, W) socket of each GPU, -1: not known, or several."""
+    """(N, W) socket of each GPU; -1: not known, or several."""
     cpus: IntArray
-    """(N, S) CPUs of the cores that jobs may get, held or not."""
+    """(N, S) CPUs of the schedulable cores, held or not."""
     free_cpus: IntArray
     """(N, S) CPUs of the cores that no job holds."""
     per_core: IntArray
-    """(N,) CPUs that a core counts as."""
+    """(N,) CPUs per core."""
     quiet: BoolArray
-    """(N,) Slurm has started all jobs that were placed there, so Slurm may choose GPUs."""
+    """(N,) Slurm has started all jobs that were placed here, so Slurm may choose GPUs."""
 
     def copy(self) -> Sockets:
-        """The same with its own ``free_cpus`` and ``quiet``."""
+        """The same sockets with their own ``free_cpus`` and ``quiet``."""
         return replace(self, free_cpus=self.free_cpus.copy(), quiet=self.quiet.copy())
 
     def idle(self) -> Sockets:
-        """The same as if no job held anything."""
+        """The same sockets without any job."""
         return replace(self, free_cpus=self.cpus, quiet=np.ones_like(self.quiet))
 
     def least(self, other: Sockets) -> Sockets:
-        """What is free in both."""
+        """The CPUs that are free in both."""
         free = np.minimum(self.free_cpus, other.free_cpus)
         return replace(self, free_cpus=free, quiet=self.quiet & other.quiet)
 
     def share(
         self, node: int, slots: Sequence[int], cpus: int, *, all_free: bool = False
     ) -> tuple[int, ...]:
-        """CPUs of each socket that Slurm takes for GPUs of a node.
+        """CPUs that Slurm takes on each socket for GPUs of a node.
 
-        Whole cores, beside the GPUs first; ``all_free``: every free one beside the GPUs.
+        Slurm takes whole cores, those beside the GPUs first. ``all_free``: it takes every free
+        core beside the GPUs and no other.
         """
         free = np.maximum(self.free_cpus[node], 0)
         near = np.zeros(len(free), dtype=np.bool_)

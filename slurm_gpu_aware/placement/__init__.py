@@ -1,4 +1,4 @@
-"""Which GPUs a job gets: one policy per file behind the base class of ``policy``."""
+"""Placement of one job: policies, constraints and the search for sets of GPUs."""
 
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.registry import make_policy, policy_names

@@ -1,4 +1,4 @@
-"""The account of a placement (``Assignment.why``), and the assignment that carries it."""
+"""Account of a placement (``Assignment.why``), and the assignment with it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_gpu_aware.placement.selection.base import Choice
 
 __all__ = ["assignment", "cells_tried", "set_words"]
 
-MOST_CELLS = 24  # cells listed in an account; the number tried is always given
-MOST_NODES = 16  # nodes whose scores are listed
+MOST_CELLS = 24  # cells in an account, which also has the number of tried cells
+MOST_NODES = 16  # nodes in an account
 
 
 @lru_cache(maxsize=1 << 12)
 def _short(value: float) -> float:
-    """To four decimals. Scores are binned, so that the same few come again and again."""
+    """Round to four decimals; cached because binned scores have few distinct values."""
     return round(value, 4)
 
 
@@ -37,11 +37,11 @@ def assignment(
 
     Parameters
     ----------
-    why : what the policy adds to the account (cells tried, ...).
-    rule : how the policy chose, one sentence without a full stop.
-    by : what the considered sets were compared by, as the key of their values.
+    why : additions of the policy to the account (cells tried, ...).
+    rule : rule of the choice, one sentence without a full stop.
+    by : key for the values of the considered sets.
 
-    The score and slowdown are those of the job's class, whatever the policy looked at.
+    Score and slowdown are those of the job's class for every policy.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
     score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
@@ -68,7 +68,7 @@ def assignment(
 
 
 def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
-    """What was chosen, and among what."""
+    """The chosen set and the candidates."""
     cluster, free = cell.supply.cluster, cell.supply.free
     scores = cluster.score(cell.supply.request.app_class)
     listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
@@ -110,15 +110,15 @@ def set_words(names: Sequence[str], nodes: Sequence[int], slots: Sequence[Sequen
 
 
 def cells_tried(cell: Cell) -> dict[str, Any]:
-    """The cells that the search looked into, in ascending product; the first found is the chosen.
+    """The cells that the search tested, in ascending product; the first with a set is the chosen.
 
-    Equal products stand tighter level first. The search bisects the bounds of a level, so a cell
-    is missing if a larger one of its level holds no set or a smaller one does. Lists at most
-    ``MOST_CELLS``, those up to the chosen one first.
+    Of equal products the tighter level comes first. The search bisects the bounds of a level, so it
+    does not test a cell if a larger one of the level holds no set or a smaller one holds a set. At
+    most ``MOST_CELLS`` cells are listed, the chosen one among them.
     """
     value = cell.supply.table.values.item
     tried = [(one.level.penalty * value(one.bound_index), one) for one in cell.tried]
-    tried.sort(key=itemgetter(0))  # they were asked tighter level first
+    tried.sort(key=itemgetter(0))  # stable: the search tests tighter levels first
     if len(tried) > MOST_CELLS:
         chosen = next(place for place, (_, one) in enumerate(tried) if one.found)
         start = max(0, chosen + 1 - MOST_CELLS)

@@ -1,9 +1,9 @@
 """Cells of the L x V matrix and the search for the first one that holds a set.
 
-A cell is one locality level and one score bound; its candidates are the sets of GPUs that lie in
-one group of that level and have no GPU slower than the bound. Whether a cell holds a set is
-monotone in the bound, so per level the smallest bound is found by bisection instead of a walk over
-all cells; the first cell of the walk is then the one with the smallest product over levels.
+A cell is one locality level and one score bound; its candidates are the sets of GPUs in one group
+of that level without a GPU above the bound. If a cell holds a set, so does one with a larger bound.
+The search therefore bisects the bounds of each level; the first cell is the one with the smallest
+product over all levels.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ __all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_o
 
 
 class Tried(NamedTuple):
-    """One cell that the search looked into."""
+    """A cell that the search tested."""
 
     level: LevelView
     bound_index: int
     found: bool
-    """It holds a set."""
+    """The cell holds a set."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """The first feasible cell: everything that another policy needs to choose inside it.
+    """A feasible cell, and the candidate rows for a choice inside it.
 
-    A set belongs to the cell if it takes its GPUs from ``units`` as ``split`` says:
+    A set of the cell is, by ``split``:
 
-    - one node (``split.nodes == 1``): ``split.per_node`` slots out of one row of ``allowed``;
-    - several, ``split.same_slots``: the same slots out of ``split.nodes`` rows of one ``group``;
-    - several, not ``same_slots``: any ``split.per_node`` slots out of each of them;
-    - ``split.uneven``: ``gpus`` slots out of rows of one group, node counts as in the request;
+    - one node (``split.nodes == 1``): ``split.per_node`` slots of one row of ``allowed``;
+    - several nodes, ``split.same_slots``: the same slots of ``split.nodes`` rows of one ``group``;
+    - several nodes, not ``same_slots``: any ``split.per_node`` slots of each of these rows;
+    - ``split.uneven``: ``gpus`` slots of rows of one group, node counts as in the request;
     - ``--exclusive`` (``request.whole_node``): all slots of the rows.
 
-    All of these are equal for PAL: same level, same worst score.
+    For PAL all sets of a cell are equal: same level, same worst score.
     """
 
     supply: Supply
@@ -59,9 +59,9 @@ class Cell:
     bound_index: int
     split: Split
     tried: tuple[Tried, ...] = ()
-    """What the search asked on the way here, in its order."""
+    """Cells that the search tested, in its order."""
     units: IntArray = field(init=False)
-    """(C,) node index of each candidate row; a node has a row per socket at such levels."""
+    """(C,) node index of each candidate row; at levels below the node a node has several rows."""
     masks: MaskArray = field(init=False)
     """(C,) candidate GPUs of each row as bit masks."""
 
@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def score(self) -> float:
-        """V of the cell: the largest score that a GPU in it may have."""
+        """V of the cell: the largest score of its GPUs."""
         return float(self.supply.table.values[self.bound_index])
 
     @property
@@ -96,8 +96,7 @@ def first_cell(
 ) -> Cell | None:
     """Return the feasible cell of the smallest product, or None.
 
-    Equal products go to the tighter level. Within the cell the split with the fewest nodes is
-    taken: a packed set needs no more nodes than it must.
+    Of equal products the tighter level wins; within the cell, the split with the fewest nodes.
     """
     best: tuple[LevelView, int, Split] | None = None
     least = math.inf
@@ -129,21 +128,17 @@ def smallest_bound(
     limit: int,
     tried: list[Tried] | None = None,
 ) -> tuple[int, Split] | None:
-    """Return the smallest bound below ``limit`` whose cell holds a set, and its first split.
+    """Return the smallest bound below ``limit`` with a set in its cell, and its first split.
 
-    By galloping and bisection: a cell with a larger bound holds what a smaller one does. What was
-    asked is appended to ``tried``.
+    Galloping and bisection: a cell with a larger bound holds all sets of a smaller one. Tested
+    cells are appended to ``tried``.
     """
 
     def first(index: int) -> Split | None:
-        found = None
-        for split in choices:
-            if holds(supply, level, split, index):
-                found = split
-                break
+        fitting = next((split for split in choices if holds(supply, level, split, index)), None)
         if tried is not None:
-            tried.append(Tried(level, index, found is not None))
-        return found
+            tried.append(Tried(level, index, fitting is not None))
+        return fitting
 
     low, high, step = -1, 0, 1
     found = first(0) if limit > 0 else None
@@ -179,17 +174,17 @@ def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
         return some(fitting_groups(supply, level, split, nodes, rows))
     if level.groups > 1 or supply.cluster.shape[1] > EXACT_WIDTH:
         return some_support(supply, level, split, nodes, rows)
-    found = list(supports(supply, level, split, nodes, rows))
-    supply.memo[("supports", level, split, index)] = found
-    return bool(found)
+    index_sets = list(supports(supply, level, split, nodes, rows))
+    supply.memo[("supports", level, split, index)] = index_sets
+    return bool(index_sets)
 
 
 def supports_of(cell: Cell) -> Iterable[tuple[int, IntArray, IntArray]]:
-    """All of :func:`supports` for a cell, from the search if it had them already."""
+    """All of :func:`supports` for a cell, from the search if it computed them."""
     key = ("supports", cell.level, cell.split, cell.bound_index)
-    found: Iterable[tuple[int, IntArray, IntArray]] | None = cell.supply.memo.get(key)
-    if found is not None:
-        return found
+    known: Iterable[tuple[int, IntArray, IntArray]] | None = cell.supply.memo.get(key)
+    if known is not None:
+        return known
     return supports(cell.supply, cell.level, cell.split, cell.units, cell.masks)
 
 
@@ -200,11 +195,11 @@ def _spans(level: LevelView, split: Split) -> bool:
 def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) -> MaskArray:
     """(N, J) candidate GPUs of each domain of a level below the node.
 
-    One GPU lies in one domain, whatever it is: those in no known domain count with the first, and
-    so do all on nodes where Slurm picks the GPUs, which count for nothing else there.
-    ``--exclusive`` takes all GPUs of a node, so there the domain must hold them all.
+    A single GPU always lies in one domain, so for one GPU per node the first domain has also the
+    GPUs without a known domain and, on plain nodes, all GPUs. Otherwise plain nodes have no
+    candidates. ``--exclusive`` takes all GPUs of a node, so its domain must hold them all.
     """
-    assert level.domains is not None  # noqa: S101 - callers have asked
+    assert level.domains is not None  # noqa: S101 - callers check
     parts: MaskArray = masks[:, None] & level.domains
     fine = supply.cluster.indexed[:, None]
     if supply.request.whole_node:
@@ -221,7 +216,7 @@ def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) ->
 
 
 def _rows(supply: Supply, level: LevelView, split: Split, index: int) -> tuple[IntArray, MaskArray]:
-    """Node and mask of each row that can take part in a set of the cell."""
+    """Node and mask of each row that can be part of a set of the cell."""
     key = ("rows", level, split, index)
     known: tuple[IntArray, MaskArray] | None = supply.memo.get(key)
     if known is None:

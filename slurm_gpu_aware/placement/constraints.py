@@ -1,7 +1,7 @@
-"""Constraints that no policy has to know: sockets, groups of nodes, sleeping nodes last.
+"""Constraints around policies: base class, socket binding, power saving.
 
-A constraint is asked like a policy. It asks the policy below it with narrower requests and
-clusters, so that every answer keeps the constraint.
+A constraint is a policy that asks an inner policy with narrower requests and clusters, so that
+every answer satisfies the constraint and no policy needs to know it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["Constraint", "PowerSaving", "SocketBinding", "with_note"]
 
 
 def with_note(found: Assignment, text: str = "", **why: object) -> Assignment:
-    """Return the assignment with more in its account, and ``text`` at the end of its summary."""
+    """Return the assignment with ``why`` in its account and ``text`` in its summary."""
     summary = found.why.get("summary", "")
     return replace(found, why={**found.why, **why, "summary": f"{summary}; {text}"})
 
 
 class Constraint(Policy):
-    """A policy that keeps a constraint by asking another one."""
+    """A policy that satisfies a constraint by asking an inner policy."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner.options)
@@ -43,14 +43,14 @@ class Constraint(Policy):
 
     @abstractmethod
     def without(self, request: Request, cluster: Cluster) -> Request:
-        """Return the request without this constraint; the same object if it has none."""
+        """Return the request without this constraint; the same object if it does not apply."""
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
-        """Say why a request that has a place without the constraint has none with it."""
+        """Say why a request has a place only without the constraint."""
         raise NotImplementedError
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
-        """Say why `place` is None: this constraint if it alone is the reason."""
+        """Say why `place` is None: this constraint, if it alone is the reason."""
         free = self.without(request, cluster)
         if free is request or self.inner.place(free, cluster) is None:
             return self.inner.why_not(free, cluster)
@@ -60,13 +60,13 @@ class Constraint(Policy):
 class SocketBinding(Constraint):
     """GPUs and CPUs of a bound request lie on the same socket (``--gres-flags=enforce-binding``).
 
-    The policy is asked for each view of the cluster (`socket_views`) in turn. Of as many nodes
-    the view with the least predicted slowdown wins, then the lowest socket. Where no socket of a
-    node has both, the node is chosen and Slurm chooses the GPUs.
+    The policy is asked for each view of the cluster (`socket_views`). With the fewest nodes, the
+    view with the least predicted slowdown wins, then the lowest socket. If no socket of a node has
+    both, Slurm chooses the GPUs on the chosen node.
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return nodes and slots with the CPUs on their sockets, or None."""
+        """Return nodes and slots with CPUs on their sockets, or None."""
         if not request.bound or cluster.sockets is None:
             return self.inner.place(request, cluster)
         for _, alike in groupby(
@@ -98,16 +98,16 @@ class SocketBinding(Constraint):
 
 
 class PowerSaving(Constraint):
-    """Sleeping nodes are woken only for requests that fit on no others, and as few as possible.
+    """A request wakes sleeping nodes only if it fits on no others, and as few as possible.
 
-    Slurm's own scheduler gives such nodes the highest weight, so it takes them last.
+    Slurm's scheduler also takes them last, by their weight.
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Return nodes and slots, on nodes that are awake as far as possible.
 
-        Sleeping nodes are those of the answer if all may be woken; of these the first few that
-        the request needs beside nodes that are awake. ``why["woken"]`` names them.
+        The policy first places the request as if all nodes were awake; of the sleeping nodes in
+        its answer the request may use the first few that it needs. ``why["woken"]`` names them.
         """
         asleep = cluster.asleep
         if asleep is None:
@@ -147,5 +147,5 @@ class PowerSaving(Constraint):
         return found if few == len(woken) else waking(few)
 
     def without(self, request: Request, cluster: Cluster) -> Request:
-        """Return the request itself: no request is refused for power saving."""
+        """Return the request: power saving refuses no request."""
         return request

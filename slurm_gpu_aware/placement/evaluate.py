@@ -15,8 +15,7 @@ def level_of(
 ) -> LocalityLevel:
     """Return the tightest level that holds all GPUs of the set.
 
-    On plain nodes Slurm picks the GPUs, so levels below the node are not promised there, except
-    to a single GPU: it lies in one domain, whichever Slurm picks.
+    On plain nodes Slurm chooses the GPUs, so only a single GPU gets a level below the node there.
     """
     first = nodes[0]
     if len(nodes) == 1 and len(slots[0]) == 1:
@@ -40,7 +39,7 @@ def worst_score(
 ) -> float:
     """max V over the GPUs of the set.
 
-    On a plain node any free GPU may come: the worst of the named and the free ones counts.
+    On a plain node Slurm may choose any free GPU, so free GPUs count as well.
     """
     scores = cluster.score(app_class)
     values = [0.0]

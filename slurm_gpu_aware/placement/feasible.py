@@ -1,7 +1,7 @@
-"""Feasible GPUs: what a request may use, by every rule that all policies share.
+"""Feasible GPUs of a request by the rules that all policies share, and the reason if none fit.
 
-Eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs, ``--exclusive`` and
-plain nodes. And, where nothing fits, the sentence why.
+The rules: eligible nodes, GPU model, required nodes, CPUs and memory beside the GPUs,
+``--exclusive`` and plain nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
     """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs.
 
-    With an even split this is Slurm's even share; with an uneven one the share follows the GPUs.
-    ``--exclusive`` gives more GPUs than asked; then the share is the even one too.
+    With an even split and with ``--exclusive`` this is Slurm's even share; otherwise the share
+    is proportional to the GPUs.
     """
     total = request.total_cpus
     if request.whole_node or gpus_here * nodes == request.gpus:
@@ -39,7 +39,7 @@ def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]
 
 
 def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
-    """(N,) nodes that eligibility and model leave; None: all of them."""
+    """(N,) nodes that eligibility and GPU model allow; None: all."""
     allowed = request.eligible
     if request.gpu_model is not None:
         named = _model_nodes(cluster, request.gpu_model)
@@ -54,13 +54,13 @@ def _model_masks(models: tuple[str | None, ...]) -> dict[str, BoolArray]:
 
 
 def _model_nodes(cluster: Cluster, model: str) -> BoolArray:
-    """(N,) nodes with GPUs of this model, in any case of letters."""
+    """(N,) nodes with GPUs of this model; not case-sensitive."""
     found = _model_masks(cluster.model).get(model.lower())
     return found if found is not None else np.zeros(len(cluster.model), dtype=np.bool_)
 
 
 class Supply:
-    """The free GPUs that one request may use, as masks. Computed per decision, never kept."""
+    """The free GPUs that one request may use, as masks, for one decision."""
 
     def __init__(self, request: Request, cluster: Cluster, table: ScoreTable) -> None:
         self.request = request
@@ -71,24 +71,24 @@ class Supply:
         self._usable: dict[Split, MaskArray] = {}
         self._at_most: dict[tuple[Split, int], MaskArray] = {}
         self.memo: dict[object, Any] = {}
-        """Results of the search that a later step asks for again, by the step's own keys."""
+        """Cache of search results, with the keys of each step."""
         self.sets_cut = False
-        """A search for common index sets ended before it was through."""
+        """A search for common index sets ended early."""
         self._whole = pack(cluster.exists) if request.whole_node else None
         self._indexed: BoolArray | None = None
-        """(N,) where a GPU can be chosen; None: wherever it matters."""
+        """(N,) nodes on which GPUs can be chosen; None: all, or whole nodes are taken."""
         if not request.whole_node and not every(cluster.indexed):
             self._indexed = cluster.indexed
 
     def usable(self, split: Split) -> MaskArray:
-        """(N,) masks of the free GPUs on nodes that can carry the split's share, 0 elsewhere."""
+        """(N,) masks of the free GPUs on nodes with room for the split's share, 0 elsewhere."""
         found = self._usable.get(split)
         if found is None:
             found = self._usable[split] = self.free * self._carrying(split)
         return found
 
     def at_most(self, split: Split, index: int) -> MaskArray:
-        """Like :meth:`usable`, only GPUs with a score of at most ``table.values[index]``."""
+        """Like :meth:`usable`, but only GPUs with a score of at most ``table.values[index]``."""
         found = self._at_most.get((split, index))
         if found is None:
             found = self._at_most[(split, index)] = self._bounded(split, index)
@@ -104,7 +104,7 @@ class Supply:
         return masks
 
     def capacity(self, masks: MaskArray) -> IntArray:
-        """(N,) how many of the masked GPUs CPUs and memory allow, for an uneven split."""
+        """(N,) number of masked GPUs that CPUs and memory allow in an uneven split."""
         request, cluster = self.request, self.cluster
         most = popcount(masks).astype(np.int64)
         total = request.total_cpus
@@ -145,10 +145,10 @@ class Supply:
 
 
 def common_reason(request: Request, cluster: Cluster) -> str:
-    """Say in one sentence why nothing fits the request on what is free now.
+    """Say in one sentence why no free GPUs fit the request.
 
-    Names the first constraint, from the widest to the narrowest, that leaves too little. If a set
-    does exist the sentence says so: then only a policy's own rule can keep the job waiting.
+    The sentence names the first constraint, from the widest to the narrowest, that leaves too few
+    GPUs. If a set exists, it says that the policy waits for better GPUs.
     """
     choices = splits(request, cluster)
     width = cluster.shape[1]
@@ -181,7 +181,7 @@ def _asked(request: Request) -> str:
 def _too_few(
     request: Request, cluster: Cluster, choices: tuple[Split, ...], what: str, there: BoolArray
 ) -> str | None:
-    """Why the GPUs in ``there`` are too few for every split, CPUs and memory aside."""
+    """Reason why the GPUs in ``there`` are too few for every split, without CPUs and memory."""
     counts = there.sum(axis=1)
     if request.whole_node:
         counts = np.where(counts == cluster.exists.sum(axis=1), counts, 0)
@@ -211,7 +211,7 @@ def _too_few(
 
 
 def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) -> str:
-    """Why free GPUs that are enough by number still do not do."""
+    """Reason why enough free GPUs do not fit."""
     allowed = allowed_nodes(request, cluster)
     counts = (cluster.free if allowed is None else cluster.free & allowed[:, None]).sum(axis=1)
     for split in choices:

@@ -1,6 +1,6 @@
-"""The one test of fit: which groups of a level hold a set of a shape.
+"""Test of fit: the groups of a level that hold a set of a split.
 
-For the same indices on several nodes it counts nodes; ``index_sets`` then asks for the indices.
+For the same indices on several nodes the test only counts nodes; ``index_sets`` tests the indices.
 """
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ _BY_VALUE = frozenset({str, int})
 
 
 def by_identity(build: Callable[[*_Ts], _T]) -> Callable[[*_Ts], _T]:
-    """Decorate a function of arrays, or of tuples of large objects: the last results are kept.
+    """Cache the last results of a function of arrays or of tuples of large objects.
 
-    Arguments are compared by identity, names and numbers by value. The arguments are kept alive,
-    so that no other object can take the identity of one that is remembered.
+    Strings and integers are compared by value, other arguments by identity. The cache keeps the
+    arguments alive, so that no other object gets the identity of a cached one.
     """
     entries: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], _T]] = OrderedDict()
 
     @wraps(build)
-    def remembered(*args: *_Ts) -> _T:
+    def cached(*args: *_Ts) -> _T:
         key = tuple([arg if arg.__class__ in _BY_VALUE else id(arg) for arg in args])
         entry = entries.get(key)
         if entry is not None:
@@ -37,4 +37,4 @@ def by_identity(build: Callable[[*_Ts], _T]) -> Callable[[*_Ts], _T]:
             entries.popitem(last=False)
         return result
 
-    return remembered
+    return cached

@@ -1,6 +1,6 @@
-"""Index sets that nodes have in common: what Slurm's one GRES line for all nodes allows.
+"""Index sets that several nodes have in common, as Slurm's one GRES line per job needs.
 
-Up to 20 slots per node every index set is counted; beyond, ``wide_sets`` searches for some.
+Up to 20 slots per node every index set is counted; above, ``wide_sets`` searches for some.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = [
     "words_of_cut",
 ]
 
-_SUPPORT_SIZE = 1 << 22  # entries of one support table: bounds the memory of the exact search
-_TABLE_WIDTH = 8  # slots up to which one product with a small table counts all index sets
-_FEW_PAIRS = 1 << 12  # index sets x nodes that are compared one by one rather than counted
+_SUPPORT_SIZE = 1 << 22  # entries of one support table, to bound memory
+_TABLE_WIDTH = 8  # slots up to which a product with a small table counts all index sets
+_FEW_PAIRS = 1 << 12  # index sets x nodes up to which pairs are compared directly
 EXACT_WIDTH = 20  # slots up to which all index sets are counted
 
 
@@ -37,12 +37,12 @@ def supports(
     """Index sets that enough nodes of one group have in common: the exact search.
 
     Yields, per group that has any, (group number, feasible index sets as masks in the order of
-    :func:`sets_of`, number of nodes that hold each). The number of nodes whose mask contains a
+    :func:`sets_of`, number of nodes that hold each). The number of nodes that hold a
     set is the superset sum of the histogram of masks: W vector additions over 2^W entries.
 
     Notes
     -----
-    Exact up to 20 slots per node. Beyond, the search may end early (``supply.sets_cut``).
+    Exact up to 20 slots per node. Above, the search may end early (``supply.sets_cut``).
     """
     nodes, masks, numbers = _able(supply, level, split, nodes, masks)
     if not len(numbers):
@@ -84,7 +84,7 @@ def supports(
 def some_support(
     supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
 ) -> bool:
-    """Say whether :func:`supports` yields anything, on wide nodes without the whole search."""
+    """Say whether :func:`supports` yields anything; on wide nodes try a shorter search first."""
     if supply.cluster.shape[1] > EXACT_WIDTH:
         able, own, numbers = _able(supply, level, split, nodes, masks)
         if len(numbers):
@@ -110,13 +110,13 @@ def _able(
 def _wide(
     supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray, numbers: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Masks of what the required nodes have, and the place of each one's group in ``numbers``."""
+    """Masks restricted to common slots, and the position of each group in ``numbers``."""
     common = _common_slots(supply, nodes, masks) & ((1 << 63) - 1)  # sets are signed
     return masks.astype(np.int64) & common, np.searchsorted(numbers, level.group[nodes])
 
 
 def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
-    """Slots that every required node has; all slots if none is required."""
+    """Slots that all required nodes have; all slots without required nodes."""
     common = (1 << supply.cluster.shape[1]) - 1
     for node in supply.request.required:
         common &= int(masks[np.searchsorted(nodes, node)])
@@ -131,7 +131,7 @@ def _subset_table(width: int, size: int) -> IntArray:
 
 
 def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:
-    """(groups, 2^width): number of rows of the group whose mask contains each set."""
+    """(groups, 2^width): number of masks of the group that contain each set."""
     flat = (place << width) | masks.astype(np.int64)
     table: IntArray = np.bincount(flat, minlength=groups << width)
     for slot in range(width):
@@ -141,7 +141,7 @@ def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width
 
 
 def words_of_cut(supply: Supply, found: Iterable[IntArray]) -> str | None:
-    """What of these groups' index sets was not offered, for the account; None: nothing."""
+    """Words for the account if the search ended early; else None."""
     if not supply.sets_cut:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Locality levels as the search uses them: dense group numbers and masks of domains."""
+"""Locality levels for the search, with dense group numbers and masks of domains."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["LevelView", "anywhere", "inside_groups", "level_views", "two_levels"
 
 @dataclass(frozen=True, eq=False)
 class LevelView:
-    """A locality level as the search uses it."""
+    """A locality level for the search."""
 
     name: str
     penalty: float
     group: IntArray
-    """(N,) group number of each node, 0..groups-1; -1: in no group. For one-node sets unused."""
+    """(N,) group number of each node, 0..groups-1; -1: in no group. Not used by one-node sets."""
     groups: int
     domains: MaskArray | None
     """(N, J) masks of the GPUs of each domain within a node; None: the whole node."""
     one_node: bool
-    """Sets of this level lie on one node."""
+    """The sets of this level lie on one node."""
     any_span: bool = False
-    """Neither this nor the other: sets of any span belong to it (PM-First)."""
+    """Sets on one or several nodes belong to this level (PM-First)."""
 
     @cached_property
     def known(self) -> BoolArray | None:
-        """(N,) nodes that lie in a group; None: all of them."""
+        """(N,) nodes in a group; None: all."""
         inside = self.group >= 0
         return None if every(inside) else inside
 
 
 def level_views(cluster: Cluster, app_class: str = "") -> tuple[LevelView, ...]:
-    """Return the cluster's levels with L for a class, tightest first, remembered by identity."""
+    """Return the cluster's levels with L for a class, tightest first. Cached by identity."""
     if not any(app_class in level.by_class for level in cluster.levels):
         return _views(cluster.levels)
     return _views_for(cluster.levels, app_class)
@@ -57,9 +57,9 @@ def _views_for(levels: tuple[LocalityLevel, ...], app_class: str) -> tuple[Level
 
 
 def inside_groups(cluster: Cluster, of: IntArray) -> Cluster:
-    """The same cluster, of whose levels none holds nodes of two groups.
+    """The cluster with levels that hold no nodes of two groups.
 
-    ``of``: (N,) group of each node, -1: in none.
+    ``of``: (N,) group of each node; -1: in no group.
     """
     return replace(cluster, levels=_inside_groups(cluster.levels, of))
 
@@ -73,14 +73,14 @@ def _inside_groups(levels: tuple[LocalityLevel, ...], of: IntArray) -> tuple[Loc
 
 
 def _both(group: IntArray, of: IntArray) -> IntArray:
-    """(N,) numbers of the pairs; -1 where one of the two is."""
+    """(N,) numbers of the pairs; -1 if either is -1."""
     pairs = np.stack([group, of], axis=1)
     inverse = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
     return np.where((group >= 0) & (of >= 0), inverse, -1).astype(np.int64)
 
 
 def anywhere(cluster: Cluster) -> LevelView:
-    """One level that holds every set: locality does not count."""
+    """One level that holds every set, to ignore locality."""
     return _anywhere(cluster.shape[0])
 
 
@@ -91,7 +91,7 @@ def _anywhere(nodes: int) -> LevelView:
 
 
 def two_levels(cluster: Cluster) -> tuple[LevelView, LevelView]:
-    """One node before several, and no other difference."""
+    """Two levels without penalties: one node, then several."""
     group = anywhere(cluster).group
     return (
         LevelView("node", 1.0, group, 1, None, one_node=True),
@@ -122,5 +122,5 @@ def _domains(group: IntArray) -> MaskArray:
         leader = (group[:, s] >= 0) & ~together[:, :s].any(axis=1)
         masks[:, s] = np.where(leader, members, 0)
     used = max(1, int((masks != 0).sum(axis=1).max(initial=1)))
-    order = np.argsort(masks == 0, axis=1, kind="stable")  # those that exist first, in slot order
+    order = np.argsort(masks == 0, axis=1, kind="stable")  # existing domains first, in slot order
     return np.take_along_axis(masks, order, axis=1)[:, :used]

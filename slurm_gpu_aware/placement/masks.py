@@ -1,8 +1,7 @@
-"""Bit masks over slots: the (N, W) rectangles of a cluster as one integer per node.
+"""Bit masks over slots: the (N, W) arrays of a cluster as one integer per node.
 
-A policy asks the same questions of every node again and again: which free GPUs are at most this
-slow, how many are there, do two nodes share two of them. With bit ``s`` of a node's integer for
-slot ``s`` each question is one vector operation over N integers, at a million GPUs as at eight.
+Bit ``s`` of a node's integer stands for slot ``s``. Questions such as "which free GPUs have at most
+this score" are then one vector operation over N integers.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ MaskArray = npt.NDArray[Any]
 
 
 def every(bits: BoolArray) -> bool:
-    """``bits.all()``, in a third of its time on few nodes: NumPy wraps that method in Python."""
+    """Like ``bits.all()``, but three times as fast for few nodes."""
     return int(np.count_nonzero(bits)) == bits.size
 
 
 def some(bits: BoolArray) -> bool:
-    """``bits.any()``, likewise."""
+    """Like ``bits.any()``, but faster for few nodes."""
     return int(np.count_nonzero(bits)) > 0
 
 
@@ -48,7 +47,7 @@ def _packed_type(width: int) -> np.dtype[Any]:
 
 
 def pack(bits: BoolArray) -> MaskArray:
-    """One integer per row: (N, W) truth values to (N,) masks. W <= 64."""
+    """(N, W) truth values to (N,) masks; W <= 64."""
     n, width = bits.shape
     kind = mask_type(width)
     size = kind.itemsize * 8
@@ -61,7 +60,7 @@ def pack(bits: BoolArray) -> MaskArray:
 
 
 def unpack(masks: MaskArray, width: int) -> BoolArray:
-    """(M,) masks back to (M, W) truth values."""
+    """(M,) masks to (M, W) truth values."""
     shifts = np.arange(width, dtype=masks.dtype)
     one = masks.dtype.type(1)
     bits: BoolArray = ((masks[:, None] >> shifts) & one).astype(np.bool_)
@@ -89,6 +88,6 @@ else:  # NumPy 1.26
 
 @cache
 def sets_of(width: int, size: int) -> IntArray:
-    """All sets of ``size`` of ``width`` slots as masks, lowest indices first (0,1 0,2 .. 1,2)."""
+    """All sets of ``size`` of ``width`` slots as masks, in tie order (0,1 0,2 .. 1,2)."""
     chosen = combinations(range(width), size)
     return np.array([sum(1 << s for s in c) for c in chosen], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The constraint that all nodes of a request are in one group (`NodeGroups`)."""
+"""Constraint that all nodes of a request are in one group (`NodeGroups`)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def constrained(policy: Policy) -> Policy:
 
 
 class OneGroup(Constraint):
-    """All nodes of the answer are in one group, where the request wants that.
+    """All nodes of a request with ``node_groups`` are in one group.
 
-    A policy by levels is shown levels of which none spans two groups: it compares all groups at
-    once. Any other policy is first asked as if there were no groups. If its nodes are in one
-    group, that is the answer. Otherwise it is asked for each group that can hold the request by
-    numbers, the one with the fewest free GPUs first; the least predicted slowdown wins, then the
-    lower score, then the earlier group. A group where the job is as fast as without the constraint
-    ends the search.
+    A policy with ``by_levels`` gets levels that do not span groups, so it compares all groups at
+    once. Any other policy is first asked without groups; its answer counts if its nodes are in one
+    group. Otherwise it is asked for each group with enough GPUs, fewest free GPUs first. The least
+    predicted slowdown wins, then the lower score, then the earlier group. A group in which the job
+    is as fast as without the constraint ends the search.
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
@@ -60,16 +59,16 @@ class OneGroup(Constraint):
         return best and _noted(best, groups, tried)
 
     def without(self, request: Request, cluster: Cluster) -> Request:
-        """Return the request with all nodes of any group."""
+        """Return the request without groups, on nodes of any group."""
         groups = request.node_groups
         if groups is None:
             return request
         return replace(request, node_groups=None, eligible=_usable(request, cluster, groups))
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
-        """Say that no group has room, or which rule of the policy counts inside the groups."""
+        """Say that no group has room, or which rule of the policy applies inside a group."""
         groups = request.node_groups
-        assert groups is not None  # noqa: S101 - a request without them is not refused for them
+        assert groups is not None  # noqa: S101 - `without` changed the request
         for group in _able(request, cluster, groups) if self.has_rules else ():
             found = self.inner.why_not(_inside(request, cluster, groups, group), cluster)
             if found.own:
@@ -87,7 +86,7 @@ def _noted(found: Assignment, groups: NodeGroups, tried: int) -> Assignment:
 
 
 def _usable(request: Request, cluster: Cluster, groups: NodeGroups) -> BoolArray:
-    """(N,) nodes of any group that eligibility and model leave."""
+    """(N,) nodes of any group that eligibility and GPU model allow."""
     allowed = allowed_nodes(request, cluster)
     inside: BoolArray = groups.of >= 0
     return inside if allowed is None else inside & allowed
@@ -104,7 +103,7 @@ def _free_by_group(cluster: Cluster, of: IntArray, usable: BoolArray) -> IntArra
 
 
 def _able(request: Request, cluster: Cluster, groups: NodeGroups) -> list[int]:
-    """Groups with GPUs enough by numbers, CPUs and memory aside; the fewest free GPUs first."""
+    """Groups with enough free GPUs, without CPUs and memory; fewest free GPUs first."""
     of = groups.of
     usable = _usable(request, cluster, groups)
     free = _free_by_group(cluster, of, usable)

@@ -1,4 +1,4 @@
-"""The base class of placement policies: what a policy declares and what it answers."""
+"""Base class of placement policies, and of their options and reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Policy", "PolicyOptions", "Reason"]
 class PolicyOptions:
     """Options of a policy that takes none.
 
-    A policy with options derives a frozen dataclass of which every field has a default. Its
+    A policy with options derives a frozen dataclass; every field has a default. Its
     ``__post_init__`` checks the values and raises ValueError: ``NAME must be ..., not ...``.
     """
 
@@ -30,46 +30,45 @@ class PolicyOptions:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why nothing was placed."""
+    """Reason why a request has no place."""
 
     text: str
     """One sentence without a full stop."""
     own: bool = False
-    """A rule of the policy forbids what is there. Slurm does not keep this rule."""
+    """A rule of the policy forbids GPUs that fit. Slurm does not keep this rule."""
 
 
 class Policy(ABC):
     """Chooses GPUs for one request on one snapshot.
 
-    A policy declares what it can do by the class attributes below. Its answers are pure functions
-    of the request, the cluster and the policy's options: a call changes nothing, and the same
-    input gives the same answer.
+    The class attributes declare the capabilities of a policy. Its answers are pure functions of
+    the request, the cluster and the policy's options.
     """
 
     name: ClassVar[str]
     """Name in the registry and in assignments."""
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
     by_levels: bool = False
-    """It takes only sets that lie in one group of some locality level of the cluster, and of these
-    a set of the least predicted slowdown."""
+    """The policy takes only sets in one group of a locality level of the cluster, and of these a
+    set of the least predicted slowdown."""
     may_postpone: bool = False
-    """It may refuse free GPUs that fit, and wait for better ones (`place` describes how)."""
+    """The policy may refuse free GPUs that fit and wait for better ones (see `place`)."""
     has_rules: bool = False
-    """It has rules of its own that forbid what would fit (`own_reason`)."""
+    """The policy has rules that forbid sets that fit (see `own_reason`)."""
 
     def __init__(self, options: PolicyOptions | None = None) -> None:
         self.options = self.options_type() if options is None else options
 
     @abstractmethod
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if the request gets no place now.
+        """Return nodes and slots, or None if the request has no place now.
 
-        A policy that may postpone places a request with ``relaxed`` on any set that fits.
-        ``waited_s`` of a request says how long it has waited.
+        A policy that may postpone places a request with ``relaxed`` on any set that fits;
+        ``waited_s`` is the waiting time of a request.
         """
 
     def own_reason(self, request: Request, cluster: Cluster) -> str | None:
-        """Say in one sentence which rule of the policy kept `place` from an answer, or None."""
+        """Say in one sentence which rule of the policy makes `place` return None; else None."""
         return None
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
@@ -89,8 +88,8 @@ class Policy(ABC):
         return self.may_postpone and self.place(self.relaxed(request), cluster) is not None
 
     def due_after_s(self, request: Request, cluster: Cluster) -> float | None:
-        """Wait after which the request takes the best set that is free now. Units: s.
+        """Waiting time, from the submission, after which the request takes the best free set.
 
-        Counted from the submission; None: time alone changes nothing.
+        Units: s. None: time alone changes nothing.
         """
         return None

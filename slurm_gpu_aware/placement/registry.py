@@ -1,4 +1,4 @@
-"""The registry of policies: name -> class."""
+"""Registry of policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DEFAULT", "SLURM", "make_policy", "option_names", "policy_class", "p
 DEFAULT = "pal"
 """The policy of a round that names none."""
 SLURM = "lowest-index"
-"""The policy that places as Slurm does."""
+"""The policy that places like Slurm."""
 
 _POLICIES = {
     "best-fit": "baselines.BestFit",
@@ -31,7 +31,7 @@ _POLICIES = {
     "topo-aware": "topo_aware.TopoAware",
     "topo-aware-p": "topo_aware.TopoAwareP",
 }
-"""Name -> module and class in ``placement.policies``, imported when it is first asked for."""
+"""Name -> module and class in ``placement.policies``, imported on first use."""
 
 
 def policy_names() -> tuple[str, ...]:
@@ -61,8 +61,7 @@ def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
     Raises
     ------
     PolicyError
-        An unknown name, an option that this policy does not take, or a bad value; says what is
-        valid.
+        The name or an option is unknown, or a value is invalid; the message names valid ones.
     """
     found, given = policy_class(name), dict(options or {})
     known = found.options_type.names()

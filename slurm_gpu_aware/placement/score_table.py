@@ -1,4 +1,4 @@
-"""The scores of one class as a policy needs them: distinct values, masks, integers."""
+"""Scores of one class for policies: distinct values, masks, integers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from slurm_gpu_aware.placement.masks import MaskArray, pack
 
 __all__ = ["ScoreTable", "flat_table", "score_table"]
 
-_FIXED_POINT = 1e5  # sums of scores are compared to five decimals, as integers: no rounding ties
-_LARGEST_SCORE = 100.0  # larger ones count as this in sums (never in the worst score)
+_FIXED_POINT = 1e5  # sums of scores are integers of five decimals, so equal sums compare equal
+_LARGEST_SCORE = 100.0  # limit of a score in sums (not in the worst score)
 
 
 class ScoreTable:
-    """The scores of one class, as a policy needs them.
+    """The scores of one class.
 
     Attributes
     ----------
     values : (B,) ascending distinct scores of the GPUs that exist: PAL's bins.
-    fixed : (N, W) scores as integers of 1e-5, for sums that do not depend on their order.
+    fixed : (N, W) scores as integers of 1e-5, for sums independent of their order.
     """
 
     MOST_MASKS = 64
@@ -37,7 +37,7 @@ class ScoreTable:
 
     @property
     def scores(self) -> FloatArray:
-        """(N, W) scores; 1.0 where the given one was no finite number."""
+        """(N, W) scores; 1.0 for values that are not finite."""
         return self._scores
 
     def fixed_value(self, index: int) -> int:
@@ -49,7 +49,7 @@ class ScoreTable:
         return found
 
     def at_most(self, index: int) -> MaskArray:
-        """(N,) masks of the GPUs whose score is at most ``values[index]``."""
+        """(N,) masks of the GPUs with a score of at most ``values[index]``."""
         found = self._masks.get(index)
         if found is None:
             found = pack(self._scores <= self.values[index])
@@ -59,17 +59,17 @@ class ScoreTable:
 
 
 def score_table(cluster: Cluster, app_class: str) -> ScoreTable:
-    """Return the table of a class, remembered by the identity of its score array.
+    """Return the table of a class, cached by the identity of its score array.
 
-    The score array becomes read-only: a later write into it would be missed here, so it fails.
-    New scores go into a new array.
+    The score array becomes read-only, because the cache would miss a write. New scores need a new
+    array.
     """
     scores = cluster.scores.get(app_class)
     return flat_table(cluster) if scores is None else _score_table(scores, cluster.exists)
 
 
 def flat_table(cluster: Cluster) -> ScoreTable:
-    """Return a table in which all GPUs are equal (1.0)."""
+    """Return a table with score 1.0 for all GPUs."""
     return _flat_table(cluster.exists)
 
 

@@ -1,10 +1,9 @@
-"""Shapes of an allocation: one node, even, the same indices on each node, uneven.
+"""Splits, the shapes of an allocation: one node, even, same indices on each node, uneven.
 
-On a *plain* node Slurm picks the GPU, so any free one may come: all its GPUs count with the score
-of the worst free one. A job on several nodes under Slurm's constraint takes either indexed nodes
-(same slots on each) or plain nodes (same count on each), never both: its one GRES line would name
-types that the other kind does not have. Of as many nodes the indexed ones are preferred, because
-only on these is the choice of GPUs ours.
+On a *plain* node Slurm may choose any free GPU, so all its GPUs count with the worst free score. A
+job on several nodes takes either indexed nodes (same slots on each) or plain nodes (same count on
+each), because its one GRES line names types that the other nodes lack. For the same number of nodes
+indexed ones are preferred, because the policy can choose their GPUs.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ Pool = Literal["all", "indexed", "plain"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One way to spread a request's GPUs over nodes. Compared by identity: it keys the search."""
+    """One way to spread a request's GPUs over nodes. Compared by identity, as a search key."""
 
     nodes: int
-    """Number of nodes; 0: any number within the request's bounds, uneven."""
+    """Number of nodes; 0: uneven, any number within the request's bounds."""
     per_node: int
     """GPUs on each node; 0: uneven."""
     same_slots: bool = False
@@ -36,7 +35,7 @@ class Split:
 
     @property
     def uneven(self) -> bool:
-        """True if nodes may give different counts."""
+        """Nodes may give different counts."""
         return self.nodes == 0
 
 
@@ -60,7 +59,7 @@ def _splits(
     same_indices: bool,
     plain: bool,
 ) -> tuple[Split, ...]:
-    """``bounds``: of the request's counts, and the GPUs of the widest node."""
+    """``bounds``: the request's counts, and the GPUs of the widest node."""
     gpus, least, most_nodes, per_node_asked, required, width = bounds
     request = Request("", gpus, least, most_nodes, per_node_asked, required=tuple(range(required)))
     free_choice = not (whole_node or same_indices or request.gpus_per_node)

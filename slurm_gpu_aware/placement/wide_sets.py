@@ -1,7 +1,7 @@
-"""Index sets that nodes of more than 20 slots have in common: too many to count.
+"""Search for index sets that nodes of more than 20 slots have in common.
 
-Each group first gets one set, grown by the slot that most of its nodes have; then sets are searched
-in ascending order for as long as a fixed amount of work, shared by all groups, lasts.
+Each group first gets one set, grown by the slot that most of its nodes have. Then sets are searched
+in ascending order within a fixed amount of work that all groups share.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from slurm_gpu_aware.model.arrays import IntArray
 
 __all__ = ["Common", "common_sets", "grown_sets", "lowest_common"]
 
-_MOST_SETS = 512  # index sets of one group that are offered, the lowest ones
-_MOST_WORK = 1 << 14  # masks looked at in one search, a fixed cost per prefix among them
-_PREFIX_WORK = 64  # a prefix costs as much as looking at so many masks
+_MOST_SETS = 512  # index sets of one group in a result, the lowest ones
+_MOST_WORK = 1 << 14  # work of one search, in masks
+_PREFIX_WORK = 64  # work of one prefix, in masks
 
 
 class Common(NamedTuple):
@@ -25,18 +25,18 @@ class Common(NamedTuple):
 
     sets: IntArray
     holders: IntArray
-    """How many masks contain each."""
+    """Number of masks that contain each set."""
     complete: bool
-    """There are no others."""
+    """There are no other sets."""
     work: int
 
 
 def common_sets(
     masks: IntArray, group: IntArray, groups: int, size: int, nodes: int
 ) -> Iterator[tuple[int, Common]]:
-    """Per group (number, the sets of ``size`` slots that at least ``nodes`` of its masks contain).
+    """Yield per group (number, sets of ``size`` slots that at least ``nodes`` masks contain).
 
-    Every group gets as much of the work that is left as the groups after it.
+    The remaining work is divided equally among the remaining groups.
     """
     grown, grown_holders = grown_sets(masks, group, groups, size)
     order = np.argsort(group, kind="stable")
@@ -48,7 +48,7 @@ def common_sets(
         left -= found.work
         extra = grown[number]
         if grown_holders[number] >= nodes and extra not in found.sets:
-            # The search ended before it, so it comes after all that were found.
+            # The search ended before this set, so the set comes last.
             sets = np.append(found.sets, extra)
             found = found._replace(
                 sets=sets, holders=np.append(found.holders, grown_holders[number])
@@ -59,10 +59,10 @@ def common_sets(
 def grown_sets(
     masks: IntArray, group: IntArray, groups: int, size: int
 ) -> tuple[IntArray, IntArray]:
-    """(G,) a set of ``size`` slots per group, and how many of its masks contain it.
+    """(G,) a set of ``size`` slots per group, and the number of its masks that contain the set.
 
-    The set takes the slot that most masks of the group have, then the one that most of those have,
-    and so on: one pass over all masks per slot.
+    The set takes the slot that most masks of the group have, then the one that most of these have,
+    and so on.
     """
     bits = _bits(masks)
     if bits.shape[1] < size:
@@ -88,9 +88,9 @@ def lowest_common(masks: IntArray, size: int, nodes: int, most_work: int = _MOST
 
     Notes
     -----
-    Depth first over prefixes in ascending slots. A slot that fewer than ``nodes`` of the masks
-    with the prefix have leads nowhere, nor does a mask with too few slots that lead on. Ends at 512
-    sets or when the work is done, whichever comes first.
+    Depth first over prefixes in ascending slots. The search skips slots that fewer than ``nodes``
+    of the masks with the prefix have, and masks with too few other slots. It ends at 512 sets or
+    at ``most_work``.
     """
     distinct, count = np.unique(masks, return_counts=True)
     bits, weight = _bits(distinct), count.astype(np.float64)
@@ -131,6 +131,6 @@ def lowest_common(masks: IntArray, size: int, nodes: int, most_work: int = _MOST
 
 
 def _bits(masks: IntArray) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """(n, W) which slots the masks have, as far as the highest slot of any."""
+    """(n, W) slots of the masks, up to the highest slot of any mask."""
     width = max(int(np.bitwise_or.reduce(masks, initial=0)).bit_length(), 1)
     return ((masks[:, None] >> np.arange(width)) & 1).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The answer of one policy to one request: its place with the bandwidths inside, or the reason."""
+"""Answer of one policy to one request: a placement with its bandwidths, or the reason for none."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one policy picks, and what it is worth."""
+    """Placement of one policy, and its bandwidths."""
 
     policy: str
     assignment: Assignment | None
     """None: nothing fits, or the policy postpones the job."""
     reason: str = ""
-    """Why there is no assignment; one sentence without a full stop."""
+    """Reason for no assignment; one sentence without a full stop."""
     postponed: bool = False
-    """GPUs that fit are free, but the policy lets the job wait for better ones."""
+    """GPUs that fit are free, but the job waits for better ones."""
     nodes: tuple[str, ...] = ()
     agg_gbps: float | None = None
-    """AggBW (MAPA, eq. 1) of the best embedding; summed over nodes. None: links not known."""
+    """AggBW (MAPA, eq. 1) of the best embedding, sum over nodes. None: links not known."""
     eff_gbps: float | None = None
-    """EffBW, bottleneck model; of the slowest node."""
+    """EffBW of the slowest node, bottleneck model."""
     preserved_gbps: float | None = None
-    """PreservedBW (eq. 3): links among the GPUs that stay free on the nodes used."""
+    """PreservedBW (eq. 3): links among the GPUs that stay free on the used nodes."""
     links: tuple[tuple[Pair, ...], ...] = ()
-    """Pairs of slots that the best embedding uses, per node; empty: links not known."""
+    """Pairs of slots in the best embedding, per node; empty: links not known."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; ``place`` None with the ``reason`` if there is none."""
-        found = self.assignment
-        if found is None:
+        """Plain values; without an assignment ``place`` is None and ``reason`` is set."""
+        assignment = self.assignment
+        if assignment is None:
             return {
                 "policy": self.policy,
                 "place": None,
@@ -55,51 +55,53 @@ class Answer:
             }
         return {
             "policy": self.policy,
-            "place": {n: list(s) for n, s in zip(self.nodes, found.slots, strict=True)},
-            "exact": found.exact,
-            "level": found.level,
-            "score": found.score,
-            "slowdown": found.slowdown,
+            "place": {n: list(s) for n, s in zip(self.nodes, assignment.slots, strict=True)},
+            "exact": assignment.exact,
+            "level": assignment.level,
+            "score": assignment.score,
+            "slowdown": assignment.slowdown,
             "agg_gbps": self.agg_gbps,
             "eff_gbps": self.eff_gbps,
             "preserved_gbps": self.preserved_gbps,
-            "why": dict(found.why),
+            "why": dict(assignment.why),
         }
 
 
 def ask_policy(name: str, request: Request, cluster: Cluster, options: Mapping[str, Any]) -> Answer:
     """Ask one policy. Raises PolicyError for an unknown one."""
     policy = make_policy(name, options)
-    found = policy.place(request, cluster)
-    if found is None:
+    assignment = policy.place(request, cluster)
+    if assignment is None:
         postponed = policy.postpones(request, cluster)
         return Answer(name, None, policy.why_not(request, cluster).text, postponed)
-    nodes = tuple(cluster.nodes[i] for i in found.nodes)
-    return _with_links(Answer(name, found, nodes=nodes), found, request, cluster)
+    nodes = tuple(cluster.nodes[i] for i in assignment.nodes)
+    return _with_links(Answer(name, assignment, nodes=nodes), assignment, request, cluster)
 
 
-def _with_links(base: Answer, found: Assignment, request: Request, cluster: Cluster) -> Answer:
-    """The answer with bandwidths inside its nodes; unchanged where links are not known."""
+def _with_links(
+    answer: Answer, assignment: Assignment, request: Request, cluster: Cluster
+) -> Answer:
+    """The answer with bandwidths; unchanged if links are not known."""
     pattern = parse_pattern(request.pattern)
     agg, eff, preserved = 0.0, float("inf"), 0.0
     used: list[tuple[Pair, ...]] = []
-    for node, slots in zip(found.nodes, found.slots, strict=True):
+    for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
         graph = cluster.graphs[node] if cluster.graphs else None
-        if graph is None or graph.n > MAX_EXACT or not found.exact:
-            return base
+        if graph is None or graph.n > MAX_EXACT or not assignment.exact:
+            return answer
         best = match(graph, slots, pattern, BOTTLENECK)
         agg += best.agg_gbps
         eff = min(eff, best.eff_gbps)
         free = mask_of([int(s) for s in np.flatnonzero(cluster.free[node])])
         preserved += float(preserved_bw(graph, free, mask_of(slots)))
         used.append(_pairs(best, request.pattern))
-    return replace(base, agg_gbps=agg, eff_gbps=eff, preserved_gbps=preserved, links=tuple(used))
+    return replace(answer, agg_gbps=agg, eff_gbps=eff, preserved_gbps=preserved, links=tuple(used))
 
 
 def _pairs(best: Match, pattern: str) -> tuple[Pair, ...]:
-    """Slots that talk to each other, each pair once."""
-    found: set[Pair] = set()
+    """Pairs of slots that communicate, each once."""
+    pairs: set[Pair] = set()
     for order, name in zip(best.order, pattern.split("+"), strict=True):
         for a, b in parse_pattern(name).edges_for(len(order)):
-            found.add((min(order[a], order[b]), max(order[a], order[b])))
-    return tuple(sorted(found))
+            pairs.add((min(order[a], order[b]), max(order[a], order[b])))
+    return tuple(sorted(pairs))

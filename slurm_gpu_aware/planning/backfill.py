@@ -1,10 +1,10 @@
-"""EASY backfill: a reservation for the head of the queue, and what may run beside it.
+"""EASY backfill: a reservation for the head of the queue, and resources for jobs behind the head.
 
-The first job that does not fit gets a *shadow reservation*: the earliest time at which enough
-GPUs, CPUs and memory are free by the running jobs' time limits, and the concrete GPUs that its own
-policy picks then. A job behind it may start now if it cannot delay that: it ends before the shadow
-start, or it needs nothing that the reservation needs (Lifka, "The ANL/IBM SP scheduling system",
-1995, on concrete GPUs instead of counts).
+The head is the first job that does not fit. It gets a *shadow reservation*: the earliest time at
+which enough GPUs, CPUs and memory are free by the running jobs' time limits, and the GPUs that its
+policy chooses for that time. A job behind the head may start now if it does not delay the head: it
+ends before the shadow start, or it uses nothing of the reservation (Lifka, "The ANL/IBM SP
+scheduling system", 1995, with GPUs instead of counts).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.timeline import Held, Timeline, take
+from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, take
 
-__all__ = ["Beside", "Shadow", "reserve"]
+__all__ = ["BackfillRoom", "Shadow", "reserve"]
 
 
 @dataclass(frozen=True, eq=False)
 class Shadow:
-    """The head's reservation."""
+    """Shadow reservation of the head."""
 
     start_s: float
     """Latest start of the head; inf if it waits for a job without a time limit."""
     assignment: Assignment
     rest: Cluster
-    """The cluster at ``start_s`` with the reservation taken out."""
+    """The cluster at ``start_s`` without the reserved resources."""
     bound: bool = False
     """The head needs cores of certain sockets."""
 
@@ -42,10 +42,10 @@ class Shadow:
 def reserve(
     head: Request, cluster: Cluster, timeline: Timeline, dispatcher: Dispatcher
 ) -> Shadow | None:
-    """Find the earliest end after which the head fits, and the GPUs that it gets then.
+    """Find the earliest end after which the head fits, and the GPUs that it then gets.
 
-    Bisection over the distinct ends: more free GPUs must never make a fitting job unfit, so this
-    is a question of capacity. None if the head does not fit even when every known job has ended.
+    Bisects the distinct ends, which needs `Dispatcher.could_place`: more free GPUs never make a
+    fitting job unfit. None if the head does not fit even when all known jobs have ended.
     """
 
     @cache
@@ -63,10 +63,11 @@ def reserve(
     return Shadow(timeline.ends[first], assignment, rest, head.bound)
 
 
-class Beside:
-    """The free part of the cluster for jobs behind the head, kept as they are given GPUs.
+class BackfillRoom:
+    """Free resources for jobs behind the head, updated with each assignment.
 
-    ``now`` is all that is free; ``outside`` is what a job may keep past the shadow start.
+    ``now``: all free resources. ``outside``: the resources that a job may use past the shadow
+    start.
     """
 
     def __init__(self, cluster: Cluster, shadow: Shadow | None) -> None:
@@ -86,9 +87,9 @@ class Beside:
                 self.outside = replace(self.outside, sockets=both)
 
     def ends_before(self, request: Request, now_s: float) -> bool:
-        """Say whether the job is over, by its time limit, when the head starts.
+        """Say whether the job ends, by its time limit, before the head starts.
 
-        A job without a limit never is, not even before a head that waits for one.
+        False for a job without a limit, even if the head waits for a job without a limit.
         """
         if self.shadow is None:
             return True
@@ -105,8 +106,10 @@ class Beside:
             return _unreserved_sockets(self.outside, request, self.now)
         return self.outside
 
-    def take(self, request: Request, assignment: Assignment, now_s: float) -> Mapping[int, Held]:
-        """Mark an assignment as held, in place; return what is held beside its GPUs."""
+    def take(
+        self, request: Request, assignment: Assignment, now_s: float
+    ) -> Mapping[int, NodeShare]:
+        """Mark an assignment as held, in place; return its shares by node."""
         held = take(self.now, request, assignment)
         if self.shadow is None:
             return held
@@ -130,10 +133,10 @@ class Beside:
 
 
 def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Cluster:
-    """The cluster for a job that does not care for sockets and outlasts the start of one that does.
+    """The cluster for an unbound job that runs past the start of a bound head.
 
-    On the nodes of ``head`` it is shown only GPUs with its CPUs free beside each of them: so Slurm,
-    which takes cores beside the GPUs first, takes none that are reserved.
+    On the nodes of ``head`` it shows only GPUs with enough free CPUs on their socket. Slurm takes
+    cores beside the GPUs first, so it takes no reserved ones.
     """
     sockets = cluster.sockets
     if sockets is None:
@@ -147,10 +150,10 @@ def _keeping_cores(cluster: Cluster, request: Request, head: Assignment) -> Clus
 
 
 def _unreserved_sockets(cluster: Cluster, request: Request, now: Cluster) -> Cluster:
-    """The cluster for a job that gets every core beside its GPUs and outlasts the head's start.
+    """The cluster for a job that fills sockets and runs past the head's start.
 
-    It is shown only GPUs on sockets of which nothing is reserved that is free ``now``: neither
-    cores nor the memory that comes with each of them.
+    It shows only GPUs on sockets where everything that is free ``now`` is unreserved: the cores and
+    the memory that Slurm adds for each core.
     """
     if cluster.sockets is None or now.sockets is None:
         return cluster

@@ -1,4 +1,4 @@
-"""The dispatcher: asks each request's own policy, so that one job's failure stays its own."""
+"""Dispatcher: asks the policy of each request; a failure affects only that job."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 
 class PlacementFailedError(Exception):
-    """The policy of a job cannot be used; carries the reason."""
+    """The policy of a job cannot be used. The message is the reason."""
 
 
 class Dispatcher:
-    """Asks each request's own policy, with the constraints that a request may have.
+    """Asks the policy of each request, within the request's constraints.
 
     ``now``: time of the round, on the clock of ``Request.submit_s``.
     """
@@ -44,28 +44,28 @@ class Dispatcher:
         self._policies: dict[str, Policy] = {}
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Ask the request's policy; raise PlacementFailedError with the reason if it fails."""
+        """Ask the request's policy. Raises PlacementFailedError if the policy fails."""
         try:
             policy = self._policy(request)
             return policy.place(self._aged(request, policy), cluster)
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
-        except Exception as exc:  # one job must not stop the round for all
+        except Exception as exc:  # one job must not stop the round
             log.exception("job %s: its placement policy failed", request.job_id)
             raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
 
     def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Like :meth:`place` for what-if questions: a failure counts as no place."""
+        """Like :meth:`place`, but None if the policy fails."""
         try:
             return self.place(request, cluster)
         except PlacementFailedError:
             return None
 
     def could_place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Where the job would go if it had to: the answer to every question of capacity.
+        """Place the job on any set that fits: for questions of capacity.
 
-        More free GPUs never turn it from a place into None, which :meth:`place` may do where a
-        policy lets a job wait for a better set.
+        More free GPUs never turn the answer into None. With :meth:`place` they may, if the policy
+        lets the job wait for a better set.
         """
         try:
             return self.try_place(self._policy(request).relaxed(request), cluster)
@@ -73,7 +73,7 @@ class Dispatcher:
             return None
 
     def postponed(self, request: Request, cluster: Cluster) -> bool:
-        """Say whether a job without a place here only waits for a better one."""
+        """Say whether a job without a place only waits for a better one."""
         try:
             may_postpone = self._policy(request).may_postpone
         except PolicyError:
@@ -81,11 +81,11 @@ class Dispatcher:
         return may_postpone and self.could_place(request, cluster) is not None
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
-        """Why the job's policy gives it no place here."""
+        """Return the reason why the job's policy gives the job no place."""
         try:
             policy = self._policy(request)
             return policy.why_not(self._aged(request, policy), cluster)
-        except Exception:  # a reason that cannot be found must not stop the round
+        except Exception:  # a missing reason must not stop the round
             log.exception("job %s: its policy cannot say why it has no place", request.job_id)
             return Reason(common_reason(request, cluster))
 
@@ -98,14 +98,14 @@ class Dispatcher:
         return self._policies[key]
 
     def _aged(self, request: Request, policy: Policy) -> Request:
-        """The request with its waiting time, where the policy looks at it."""
+        """The request, with its waiting time for a policy that may postpone."""
         if not policy.may_postpone:
             return request
         return replace(request, waited_s=max(0.0, self.now - request.submit_s))
 
 
 def shape_of(request: Request) -> object:
-    """Everything that decides whether a request fits, as a key: equal keys fit alike."""
+    """Key of all fields that decide whether a request fits."""
     return (
         request.gpus,
         request.min_nodes,

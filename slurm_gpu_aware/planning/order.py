@@ -1,4 +1,4 @@
-"""The order of the queue: Slurm's, and PAL's placement priority inside the guaranteed prefix."""
+"""Order of the queue: Slurm's order, and PAL's placement priority in the guaranteed prefix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def id_key(job_id: str) -> tuple[tuple[int, ...], str]:
 
 
 def in_slurm_order(queue: Iterable[Request]) -> list[Request]:
-    """Return the queue as Slurm would serve it, whatever the order it came in."""
+    """Return the queue in Slurm's order."""
     return sorted(queue, key=queue_key)
 
 
@@ -31,17 +31,17 @@ def by_class(prefix: Sequence[Request], classes: Sequence[str]) -> list[Request]
     """Return the prefix with the most sensitive class first, stable; unknown classes last.
 
     This is placement priority, not scheduling priority (PAL, section III-B): all jobs of the
-    prefix start now, only the order of choosing changes.
+    prefix start now.
     """
     rank = {name: position for position, name in enumerate(classes)}
     return sorted(prefix, key=lambda request: rank.get(request.app_class, len(rank)))
 
 
 def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
-    """Return the length of the longest prefix whose demands sum to at most ``total`` GPUs.
+    """Return the length of the longest prefix with a demand of at most ``total`` GPUs.
 
-    PAL's truncation by demand alone (section III-B), for callers whose jobs may move: on a running
-    cluster packing, eligibility and CPUs decide too, and a round finds its prefix by placing.
+    PAL's truncation by demand alone (section III-B). Packing, eligibility and CPUs can shorten the
+    prefix further, so a round also places the jobs.
 
     Examples
     --------

@@ -14,50 +14,50 @@ __all__ = ["Plan", "PlanSettings", "Waiting"]
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """How a site wants its rounds."""
+    """Settings of a site."""
 
     policy: str = DEFAULT
     """Default policy; a request may name another."""
     classes: tuple[str, ...] = ("A", "B", "C")
-    """Most sensitive first; inside the guaranteed prefix they place in this order."""
+    """Most sensitive first: the order of placement in the guaranteed prefix."""
     class_clock_mhz: Mapping[str, int] = field(default_factory=dict)
-    """Class -> SM clock for requests without one (or with ``auto``); absent: default clock."""
+    """Class -> SM clock for requests without one or with ``auto``; absent: default clock."""
     max_clock_mhz: int | None = None
-    """What ``freq=max`` means; None: leave the default."""
+    """SM clock of ``freq=max``; None: the default clock."""
     backfill: bool = True
     """EASY backfill behind the first job that does not fit."""
     backfill_depth: int = 1000
-    """At most this many jobs behind the head are tried."""
+    """Most jobs behind the head that backfill tries."""
 
     def clock_mhz(self, request: Request) -> int | None:
-        """Return the SM clock to lock for a request, MHz, or None to leave the default.
+        """Return the SM clock to lock for a request, MHz; None: the default clock.
 
-        A number of the request counts as it is, ``max`` is the site's largest clock, and ``auto``
-        or nothing is the default of the job's class. Any other word leaves the default.
+        A number is the clock itself, ``max`` the site's largest clock, ``auto`` or None the clock
+        of the job's class. Any other word means the default clock.
         """
-        wish = request.clock
-        if wish is None or wish == "auto":
+        clock = request.clock
+        if clock is None or clock == "auto":
             return self.class_clock_mhz.get(request.app_class)
-        if wish == "max":
+        if clock == "max":
             return self.max_clock_mhz
-        if isinstance(wish, int):
-            return wish
-        return int(wish) if wish.isascii() and wish.isdigit() else None
+        if isinstance(clock, int):
+            return clock
+        return int(clock) if clock.isascii() and clock.isdigit() else None
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job that stays parked, and why."""
+    """A job that stays parked, and the reason."""
 
     job_id: str
     reason: str
-    """One sentence for a person."""
+    """One sentence for the user."""
     shadow_start_s: float | None = None
-    """Latest start by the shadow reservation; None: no reservation was made for it."""
+    """Latest start by the shadow reservation; None: the job has no reservation."""
     infeasible: bool = False
-    """Not even the idle cluster, as it stands, has a place for it."""
+    """The job has no place even on the idle cluster."""
     by_policy: bool = False
-    """An option of its policy is the reason: what it forbids, Slurm would not keep to either."""
+    """An option of the policy is the reason; Slurm does not keep this option."""
 
 
 @dataclass(frozen=True)

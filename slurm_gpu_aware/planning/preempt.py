@@ -1,7 +1,7 @@
-"""Preemption: which running jobs a job preempts, and the GPUs that it takes.
+"""Preemption: the running jobs that a job preempts, and the GPUs that it takes.
 
-Free GPUs come first: this is asked only when nothing free fits. Which jobs Slurm preempts follows
-from the chosen GPUs, so the plan names them.
+A round plans preemption only if no free GPUs fit. The chosen GPUs determine the jobs that Slurm
+preempts, so the plan names both.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Timeline
-from slurm_gpu_aware.planning.victims import Lack, VictimQueue, tier
+from slurm_gpu_aware.planning.victims import Shortage, VictimQueue, tier
 
 __all__ = ["Preemption", "can_preempt", "plan_preemption"]
 
-_MOST_NODES = 16  # cheapest single nodes that are tried before victims over several nodes
+_MOST_NODES = 16  # cheapest nodes that are tried before victims over several nodes
 Cost = tuple[float, float, float, str]
 Price = tuple[int, list[int]]
-"""How many jobs, and their ranks: places among all by what they cost."""
+"""Number of jobs, and their ranks by cost, ascending."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +38,13 @@ class Preemption:
     assignment: Assignment
     victims: tuple[RunningJob, ...]
     after: Cluster
-    """The cluster with the victims gone; the assignment is not taken out."""
+    """The cluster without the victims and without the assignment."""
 
     def open_to(self, request: Request, running: Sequence[RunningJob]) -> tuple[RunningJob, ...]:
-        """All jobs that Slurm may preempt for it.
+        """All jobs that Slurm may preempt for the assignment.
 
-        Only the victims where the GPUs are named. Where Slurm picks them (plain nodes) it may take
-        any job that the request may preempt on these nodes instead.
+        If the GPUs are named, these are the victims. On plain nodes Slurm may preempt any job there
+        that the request may preempt.
         """
         if self.assignment.exact:
             return self.victims
@@ -60,14 +60,13 @@ class Preemption:
 def plan_preemption(
     request: Request, cluster: Cluster, running: Sequence[RunningJob], dispatcher: Dispatcher
 ) -> Preemption | None:
-    """Choose the cheapest victims and the GPUs that become free by them, or None.
+    """Choose the cheapest victims and the GPUs for the request, or None.
 
-    Cheapest: fewest jobs, then the lowest tiers, then the newest; where Slurm preempts the newest
-    first, the tiers do not count. For a job on one node this is exact over nodes for plain GPU
-    counts; over several nodes victims are added in order of cost until the job fits and those that
-    turn out needless are spared, most expensive first: no victim is left that could be spared.
-    The victims named are those that Slurm preempts for the GPUs chosen (see `planning.victims`);
-    on one node sets are preferred beside which it takes no others.
+    Cheapest: fewest jobs, then the lowest tiers, then the newest; if Slurm preempts the newest
+    first, the tiers do not count. On one node this is exact over nodes for GPU counts. Over several
+    nodes victims are added in order of cost until the job fits; then the most expensive ones that
+    are not needed are removed. The victims are those that Slurm preempts for the chosen GPUs (see
+    `planning.victims`); on one node a set without further victims is preferred.
 
     ``running``: in the order of Slurm's records.
     """
@@ -116,14 +115,14 @@ def _price(ranks: Iterable[int]) -> Price:
 def _without(cluster: Cluster, victims: Sequence[RunningJob]) -> Cluster:
     after = Timeline(victims, 0.0).at(cluster, math.inf)
     if after.sockets is not None and cluster.sockets is not None:
-        after.sockets.quiet[:] = cluster.sockets.quiet  # that is not later, it is now
+        after.sockets.quiet[:] = cluster.sockets.quiet  # the time is still now
     return after
 
 
 def _on_one_node(
     request: Request, cluster: Cluster, queue: VictimQueue, dispatcher: Dispatcher
 ) -> Preemption | None:
-    """Nodes in the order of what they cost at least; on each as Slurm preempts there."""
+    """Try nodes by ascending least cost, each with the jobs that Slurm preempts there."""
     ranks = {job.job_id: rank for rank, job in enumerate(_by_cost(queue))}
     options = _options(request, cluster, queue, ranks)
     best: tuple[Price, Assignment, list[RunningJob]] | None = None
@@ -150,7 +149,7 @@ def _on_one_node(
 
 
 class _Holder(NamedTuple):
-    """A job that holds GPUs of a node (or, where the whole node is wanted, anything)."""
+    """A job that holds GPUs of a node or, for a whole-node request, anything."""
 
     gpus: int
     rank: int
@@ -158,18 +157,18 @@ class _Holder(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """A node whose holders can free enough GPUs."""
+    """A node where holders can free enough GPUs."""
 
     node: int
     price: Price
-    """Of those that have to go at least."""
+    """Price of ``cheapest``."""
     cheapest: list[_Holder]
     holders: list[_Holder]
     """In Slurm's order."""
     missing: int
 
     def sets(self, order: PreemptionOrder) -> Iterator[list[RunningJob]]:
-        """Sets that free enough: the cheapest one, then one beside which Slurm takes no other."""
+        """Sets that free enough: the cheapest one, then one without further victims."""
         yield [holder.job for holder in self.cheapest]
         alone = _alone(self.holders, self.missing, order.reorder_count + 1)
         if {holder.rank for holder in alone} != {holder.rank for holder in self.cheapest}:
@@ -209,31 +208,31 @@ def _gone(
     needed: Sequence[RunningJob],
 ) -> list[RunningJob]:
     """Jobs that Slurm preempts for an assignment that fits with ``needed`` gone."""
-    lack = Lack.of(request, assignment, cluster, needed)
-    gone = queue.preempted(assignment.nodes, lack)
+    shortage = Shortage.of(request, assignment, cluster, needed)
+    gone = queue.preempted(assignment.nodes, shortage)
     return list(needed) if gone is None else gone
 
 
 def _first(holders: Sequence[_Holder], missing: int) -> list[_Holder]:
-    """The first that free enough GPUs, one at least; all if that is not enough."""
+    """The first holders that free enough GPUs, at least one; all if they free too few."""
     freed = list(accumulate(holder.gpus for holder in holders))
     return list(holders[: 1 + next((i for i, n in enumerate(freed) if n >= missing), len(freed))])
 
 
 def _alone(holders: Sequence[_Holder], missing: int, moved: int) -> list[_Holder]:
     """The fewest that Slurm takes alone: the first in its order and ``moved`` others."""
-    found = []
+    candidates = []
     for first in range(len(holders) + 1):
         rest = sorted(holders[first:], key=lambda h: (-h.gpus, h.rank))[:moved]
         short = missing - sum(holder.gpus for holder in holders[:first])
         chosen = [*holders[:first], *(_first(rest, short) if short > 0 else ())]
         if sum(holder.gpus for holder in chosen) >= missing and chosen:
-            found.append(chosen)
-    return min(found, key=lambda chosen: _price(holder.rank for holder in chosen))
+            candidates.append(chosen)
+    return min(candidates, key=lambda chosen: _price(holder.rank for holder in chosen))
 
 
 def _cheapest(holders: Sequence[_Holder], missing: int) -> list[_Holder]:
-    """The fewest, and of as many cheaper ones: swapped in while they still free enough."""
+    """The fewest holders that free enough, exchanged for cheaper ones while enough is freed."""
     by_size = sorted(holders, key=lambda holder: (-holder.gpus, holder.rank))
     result = sorted(_first(by_size, missing), key=lambda holder: holder.rank, reverse=True)
     by_rank = sorted(holders, key=lambda holder: holder.rank)
@@ -270,7 +269,7 @@ def _over_nodes(
     )
     needed = victims[:enough]
     assignment = placed(needed)
-    if assignment is not None:  # at once to those whose GPUs or room the chosen set touches
+    if assignment is not None:  # first keep only jobs on the chosen nodes, if that is enough
         touched = [job for job in needed if job.on_nodes.intersection(assignment.nodes)]
         if placed(touched) is not None:
             needed = touched

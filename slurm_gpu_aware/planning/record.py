@@ -1,8 +1,7 @@
-"""Record of a round: what it saw and what it decided, as plain values to plan it again.
+"""Record of a round: its input and its decisions as plain values, for a replay.
 
-JSON-able except that times without a limit are infinite. A request's own options must be plain
-values; others make a round that cannot be recorded. Of a policy's options an interference profile
-is written out, too.
+The values are JSON values, except that times without a limit are infinite. A request's own options
+must be plain values. An interference profile in a policy's options is written as its tables.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 __all__ = ["RecordedRound", "read_round", "record_round"]
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
-"""Job -> node names and slots on each."""
+"""Job -> node names, and slots on each node."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedRound:
-    """A round to be planned again, and what came out of it then."""
+    """The input of a round, and the placements of its plan."""
 
     queue: tuple[Request, ...]
     cluster: Cluster
@@ -50,7 +49,7 @@ def record_round(
 ) -> dict[str, Any]:
     """Plain values of a round; :func:`read_round` turns them back.
 
-    Of ``policy_options`` those are kept that a job of the queue was placed with.
+    It has the ``policy_options`` of the policies that the queue uses.
     """
     used = {request.policy or settings.policy for request in queue}
     given = (policy_options or {}).items()
@@ -73,7 +72,7 @@ def record_round(
 
 
 def read_round(content: Mapping[str, Any]) -> RecordedRound:
-    """Build the round again. Raises ValueError if something is missing or wrong."""
+    """Build the round again. Raises ValueError if a value is missing or wrong."""
     try:
         settings = dict(content["settings"])
         settings["classes"] = tuple(settings["classes"])
@@ -101,7 +100,7 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a policy; an interference profile as its two tables."""
+    """Plain options of a policy; an interference profile as its two tables."""
     plain = dict(options)
     profile = plain.get("interference")
     if isinstance(profile, InterferenceProfile):
@@ -125,7 +124,7 @@ def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
 def _request(
     request: Request, masks: dict[bytes, int], groups: dict[NodeGroups, int]
 ) -> dict[str, Any]:
-    """Fields that differ from their default; eligible nodes and groups by their number."""
+    """Fields that differ from their default; eligible nodes and groups by number."""
     plain = {f.name: getattr(request, f.name) for f in fields(request)}
     plain = {
         name: value

@@ -1,23 +1,22 @@
-"""One round: from the queue and the cluster to assignments and reasons. Pure.
+"""Plan of one round: assignments and reasons for a queue and a cluster. Pure functions.
 
-1. Slurm's order. The longest prefix that can start now is guaranteed to start now.
-2. Inside it the most sensitive class chooses first (PAL's placement priority).
+1. The queue is in Slurm's order. The longest prefix that can start now starts now.
+2. In the prefix the most sensitive class chooses first (PAL's placement priority).
 3. The first job that does not fit is the *head*. If it may preempt, its victims are planned;
    otherwise it gets a shadow reservation.
-4. Behind the head only jobs that cannot delay it start (EASY backfill).
+4. Behind the head only jobs that do not delay the head start (EASY backfill).
 
-The sum of demands bounds the prefix, but packing, eligibility and CPUs decide too. So the jobs
-within that sum are placed by class; if one finds no place, the prefix is found by placing in
-Slurm's order instead and then placed again by class. If that leaves one of them without a place,
-it chooses first in a second try, and if that fails too the placements in Slurm's order stand: no
-job of the prefix loses its turn to placement priority.
+The sum of demands bounds the prefix; packing, eligibility and CPUs can shorten it. The jobs within
+the sum are placed by class. If one of them finds no place, jobs are placed in Slurm's order to find
+the prefix, and the prefix is placed again by class. If a job then has no place, it chooses first in
+a second attempt; if that fails, the placements in Slurm's order are used. So no job of the prefix
+loses its turn to placement priority.
 
-A job that could not start even on the idle cluster blocks no other job.
+An infeasible job, which could not start even on the idle cluster, blocks no other job.
 
-A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a job is
-*postponed*: it is treated like one that does not fit, but what could fit, and when, is asked
-without its threshold, because a set's utility may fall when more GPUs are free. Nor does it
-preempt: room is not what it lacks.
+A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a *postponed*
+job is treated as one that does not fit, but questions of capacity ignore its threshold, because a
+set's utility may fall when more GPUs are free. It does not preempt, as enough GPUs are free.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
-from slurm_gpu_aware.planning.backfill import Beside, reserve
+from slurm_gpu_aware.planning.backfill import BackfillRoom, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
 from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
-from slurm_gpu_aware.planning.timeline import Held, Timeline, as_running, take, unsure
-from slurm_gpu_aware.planning.trial import Known, Trial
+from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, as_running, take, unsure
+from slurm_gpu_aware.planning.trial import PlacementTree, Trial
 
 __all__ = ["plan_round"]
 
-_MOST_KEPT = 16  # nodes whose kept GPUs are listed one by one
+_MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
 
 
 def plan_round(
@@ -59,27 +58,27 @@ def plan_round(
 
     Parameters
     ----------
-    queue : parked requests that nothing else holds, in any order.
-    cluster : the snapshot; it is not changed. ``cluster.running`` gives the ends for the shadow.
+    queue : parked requests that may start, in any order.
+    cluster : the snapshot; it is not changed. ``cluster.running`` has the ends for the shadow.
     now : time in seconds, on the clock of ``RunningJob.end_s``.
-    policy_options : options per policy name; a request's own options go before them.
+    policy_options : options per policy name; a request's own options override them.
 
     Returns
     -------
-    Plan : every request of the queue is in exactly one of ``assignments`` and ``waiting``, the
-        assignments in the order they were made (prefix, then backfill).
+    Plan : every request of the queue is in exactly one of ``assignments`` (prefix, then backfill)
+        and ``waiting``.
 
     Notes
     -----
-    A policy that fails on a job (unknown name, bad option, a bug) makes that job wait with the
-    error as its reason; the others are planned as if it were not there.
+    If the policy of a job fails (unknown name, bad option, a bug), the job waits with the error as
+    its reason and does not affect the others.
     """
     dispatcher = Dispatcher(settings, policy_options, now)
     return _Round(cluster, settings, now, dispatcher).plan(in_slurm_order(queue))
 
 
 class _Round:
-    """State of one round while it is planned."""
+    """State of one round during planning."""
 
     def __init__(
         self, cluster: Cluster, settings: PlanSettings, now: float, dispatcher: Dispatcher
@@ -87,16 +86,16 @@ class _Round:
         self.settings = settings
         self.now = now
         self.dispatcher = dispatcher
-        self.here = cluster.copy()
-        self.start = cluster
+        self.cluster = cluster.copy()
+        self.snapshot = cluster
         self.running: list[RunningJob] = list(cluster.running)
         self.assignments: list[Assignment] = []
         self.waiting: list[Waiting] = []
         self._settled: set[str] = set()
-        """Jobs whose waiting is already explained, whatever else this round finds."""
-        self._known = Known()
-        """What the tries of the prefix have found."""
-        self._empty: Cluster | None = None
+        """Jobs that already have a reason to wait."""
+        self._tree = PlacementTree()
+        """Results of the trials of the prefix."""
+        self._idle: Cluster | None = None
         self._infeasible: dict[object, Reason | None] = {}
 
     def plan(self, ordered: list[Request]) -> Plan:
@@ -109,39 +108,39 @@ class _Round:
     def _prefix(self, ordered: list[Request]) -> list[Request]:
         """Start the guaranteed prefix; return the rest of the queue, the head first.
 
-        First PAL's truncation: the jobs whose demands sum to the free GPUs, placed by class. If all
-        of them find a place one pass was enough. If not, the prefix is found by placing in order.
+        First the jobs that demand up to the free GPUs (PAL's truncation) are placed by class. If
+        one of them finds no place, the prefix is found by placing in Slurm's order.
         """
-        cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.here.free)))
+        cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.cluster.free)))
         behind = ordered[cut:]
         prefix, misfit = self._in_turn(by_class(ordered[:cut], self.settings.classes))
         if misfit is not None:
             placed, misfit = self._in_turn(ordered)
             behind = [] if misfit is None else ordered[misfit:]
             prefix = self._class_first(placed)
-        for request, found in prefix:
-            self._give(request, found)
+        for request, assignment in prefix:
+            self._assign(request, assignment)
         return [request for request in behind if request.job_id not in self._settled]
 
     def _in_turn(
         self, requests: list[Request]
     ) -> tuple[list[tuple[Request, Assignment]], int | None]:
-        """Place one after the other on a copy; also the position of the first without a place.
+        """Place requests on a copy until one has no place; return also its position.
 
-        Passed over: jobs that can never start, and those on which their policy fails.
+        Infeasible jobs and jobs with a failing policy are skipped.
         """
-        trial = Trial(self.here, self.dispatcher, self._known)
+        trial = Trial(self.cluster, self.dispatcher, self._tree)
         placed: list[tuple[Request, Assignment]] = []
         for position, request in enumerate(requests):
             if request.job_id in self._settled:
                 continue
             try:
-                found = trial.place(request)
+                assignment = trial.place(request)
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
                 continue
-            if found is not None:
-                placed.append((request, found))
+            if assignment is not None:
+                placed.append((request, assignment))
             elif not self._is_infeasible(request):
                 return placed, position
         return placed, None
@@ -149,7 +148,7 @@ class _Round:
     def _class_first(
         self, prefix: list[tuple[Request, Assignment]]
     ) -> list[tuple[Request, Assignment]]:
-        """Place the prefix again, most sensitive class first; the given placements if it fails."""
+        """Place the prefix again, most sensitive class first; unchanged if that fails."""
         wanted = by_class([request for request, _ in prefix], self.settings.classes)
         if wanted == [request for request, _ in prefix]:
             return prefix
@@ -163,30 +162,30 @@ class _Round:
     def _place_all(
         self, requests: list[Request]
     ) -> tuple[list[tuple[Request, Assignment]], Request | None]:
-        """Place one after the other on a copy; also the first that found no place."""
-        trial = Trial(self.here, self.dispatcher, self._known)
+        """Place requests on a copy; return also the first one without a place."""
+        trial = Trial(self.cluster, self.dispatcher, self._tree)
         placed: list[tuple[Request, Assignment]] = []
         for request in requests:
             try:
-                found = trial.place(request)
+                assignment = trial.place(request)
             except PlacementFailedError:
                 return placed, request
-            if found is None:
+            if assignment is None:
                 return placed, request
-            placed.append((request, found))
+            placed.append((request, assignment))
         return placed, None
 
     def _continue(self, behind: list[Request]) -> list[Request]:
-        """Go on in Slurm's order while jobs fit or may preempt; return the rest, head first.
+        """Continue in Slurm's order while jobs fit or may preempt; return the rest, head first.
 
-        The head did not fit beside the prefix as Slurm's order placed it. Placed by class the
-        prefix may have left it room.
+        The head did not fit beside the prefix in Slurm's order. It may fit beside the prefix placed
+        by class.
         """
         for position, request in enumerate(behind):
             try:
-                found = self.dispatcher.place(request, self.here)
-                if found is not None:
-                    self._give(request, found)
+                assignment = self.dispatcher.place(request, self.cluster)
+                if assignment is not None:
+                    self._assign(request, assignment)
                 elif not self._is_infeasible(request) and not self._preempt(request):
                     return behind[position:]
             except PlacementFailedError as exc:
@@ -194,58 +193,60 @@ class _Round:
         return []
 
     def _preempt(self, request: Request) -> bool:
-        if not can_preempt(request) or self.dispatcher.postponed(request, self.here):
+        if not can_preempt(request) or self.dispatcher.postponed(request, self.cluster):
             return False
         placed = {assignment.job_id for assignment in self.assignments}
         others = [job for job in self.running if job.job_id not in placed]
-        # Which jobs Slurm preempts for GPUs that it chooses itself is not known.
+        # The victims of GPUs that Slurm itself chooses are not known.
         named = replace(request, several_sockets=None) if request.bound else request
-        found = plan_preemption(named, self.here, others, self.dispatcher)
-        if found is None:
+        preemption = plan_preemption(named, self.cluster, others, self.dispatcher)
+        if preemption is None:
             return False
-        names = tuple(sorted(job.job_id for job in found.open_to(request, others)))
+        names = tuple(sorted(job.job_id for job in preemption.open_to(request, others)))
         preempted = ", ".join(names)
-        why: dict[str, Any] = {**found.assignment.why, "victims": list(names)}
-        if len(names) > len(found.victims):
-            preempted = f"{len(found.victims)} of {preempted} (Slurm chooses)"
-            why["preempts_of_these"] = len(found.victims)
-        why["summary"] = f"{found.assignment.why.get('summary', '')}; preempts {preempted}"
-        chosen = replace(found.assignment, victims=names, why=why)
-        after = found.after
+        why: dict[str, Any] = {**preemption.assignment.why, "victims": list(names)}
+        if len(names) > len(preemption.victims):
+            preempted = f"{len(preemption.victims)} of {preempted} (Slurm chooses)"
+            why["preempts_of_these"] = len(preemption.victims)
+        why["summary"] = f"{preemption.assignment.why.get('summary', '')}; preempts {preempted}"
+        chosen = replace(preemption.assignment, victims=names, why=why)
+        after = preemption.after
         held = take(after, request, chosen)
-        # No other job gets what the victims leave until they are gone: it is only accounted for.
-        here = self.here
-        np.logical_and(here.free, after.free, out=here.free)
-        np.minimum(here.free_cpus, after.free_cpus, out=here.free_cpus)
-        np.minimum(here.free_memory_mb, after.free_memory_mb, out=here.free_memory_mb)
-        if here.sockets is not None and after.sockets is not None:
-            here = self.here = replace(here, sockets=here.sockets.least(after.sockets))
-        self.running = [job for job in self.running if job not in found.victims]
+        # No other job gets the resources of the victims before they end.
+        cluster = self.cluster
+        np.logical_and(cluster.free, after.free, out=cluster.free)
+        np.minimum(cluster.free_cpus, after.free_cpus, out=cluster.free_cpus)
+        np.minimum(cluster.free_memory_mb, after.free_memory_mb, out=cluster.free_memory_mb)
+        if cluster.sockets is not None and after.sockets is not None:
+            cluster = self.cluster = replace(cluster, sockets=cluster.sockets.least(after.sockets))
+        self.running = [job for job in self.running if job not in preemption.victims]
         self.running.append(self._left_by_victims(after))
-        self._book(request, chosen, held)
+        self._record(request, chosen, held)
         return True
 
     def _left_by_victims(self, after: Cluster) -> RunningJob:
-        """What victims free beyond the job that pushed them out, as a job that ends now."""
-        node, slot = np.nonzero(after.free & ~self.here.free)
-        cpus = after.free_cpus - self.here.free_cpus
-        memory = after.free_memory_mb - self.here.free_memory_mb
+        """Resources that the victims free beyond the preempting job, as a job that ends now."""
+        node, slot = np.nonzero(after.free & ~self.cluster.free)
+        cpus = after.free_cpus - self.cluster.free_cpus
+        memory = after.free_memory_mb - self.cluster.free_memory_mb
         return RunningJob(
             job_id="(preempted)",
             gpus=tuple((int(n), (int(s),)) for n, s in zip(node, slot, strict=True)),
             end_s=self.now,
             cpus={int(n): int(cpus[n]) for n in np.flatnonzero(cpus)},
             memory_mb={int(n): int(memory[n]) for n in np.flatnonzero(memory)},
-            socket_cpus=_more_on_sockets(after, self.here),
+            socket_cpus=_more_on_sockets(after, self.cluster),
         )
 
-    def _give(self, request: Request, found: Assignment) -> None:
-        self._book(request, found, take(self.here, request, found))
+    def _assign(self, request: Request, assignment: Assignment) -> None:
+        self._record(request, assignment, take(self.cluster, request, assignment))
 
-    def _book(self, request: Request, found: Assignment, held: Mapping[int, Held]) -> None:
-        self.running.append(as_running(request, found, self.now, held))
+    def _record(
+        self, request: Request, assignment: Assignment, held: Mapping[int, NodeShare]
+    ) -> None:
+        self.running.append(as_running(request, assignment, self.now, held))
         self.running += unsure(held, self.now)
-        self.assignments.append(replace(found, clock_mhz=self.settings.clock_mhz(request)))
+        self.assignments.append(replace(assignment, clock_mhz=self.settings.clock_mhz(request)))
 
     def _wait(
         self,
@@ -260,19 +261,19 @@ class _Round:
         self.waiting.append(Waiting(request.job_id, reason, shadow_start_s, infeasible, by_policy))
 
     def _is_infeasible(self, request: Request) -> bool:
-        """Say whether the job fits not even on the idle cluster; then it waits and blocks no other.
+        """Say whether the job does not fit even on the idle cluster; if so, it waits.
 
-        Idle means every GPU that exists is free, also those held by jobs that we do not know;
-        CPUs and memory come back from known jobs only, as totals are not known here.
+        On the idle cluster every GPU that exists is free, also those of unknown jobs. Only known
+        jobs return CPUs and memory, because totals are not known here.
         """
         key = shape_of(request)
         if key not in self._infeasible:
-            if self._empty is None:
-                ended = Timeline(self.start.running, self.now).at(self.start, math.inf)
+            if self._idle is None:
+                ended = Timeline(self.snapshot.running, self.now).at(self.snapshot, math.inf)
                 idle = None if ended.sockets is None else ended.sockets.idle()
-                self._empty = replace(ended, free=ended.exists.copy(), sockets=idle)
-            found = self.dispatcher.could_place(request, self._empty)
-            reason = self.dispatcher.why_not(request, self._empty) if found is None else None
+                self._idle = replace(ended, free=ended.exists.copy(), sockets=idle)
+            assignment = self.dispatcher.could_place(request, self._idle)
+            reason = self.dispatcher.why_not(request, self._idle) if assignment is None else None
             self._infeasible[key] = reason
         reason = self._infeasible[key]
         if reason is None:
@@ -283,88 +284,90 @@ class _Round:
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:
         timeline = Timeline(self.running, self.now)
-        shadow = reserve(head, self.here, timeline, self.dispatcher)
-        postponed = self.dispatcher.postponed(head, self.here)
-        why = self.dispatcher.why_not(head, self.here).text
+        shadow = reserve(head, self.cluster, timeline, self.dispatcher)
+        postponed = self.dispatcher.postponed(head, self.cluster)
+        why = self.dispatcher.why_not(head, self.cluster).text
         reason = f"{'postponed' if postponed else 'next in line'}: {why}"
         if shadow is not None:
             where = shadow.assignment
-            names = set_words(self.here.nodes, where.nodes, where.slots)
+            names = set_words(self.cluster.nodes, where.nodes, where.slots)
             latest = (
                 f"in {_duration(shadow.start_s - self.now)} at the latest"
                 if math.isfinite(shadow.start_s)
                 else "when jobs without a time limit end"
             )
-            what = "looked at again" if postponed else "starts"
+            what = "reconsidered" if postponed else "starts"
             reason += f"; {what} {latest}, reserved: {names}"
         self._wait(head, reason, shadow.start_s if shadow is not None else None)
         if not self.settings.backfill:
             for request in behind:
                 self._wait(request, f"waits for its turn behind job {head.job_id}")
             return
-        beside = Beside(self.here, shadow)
+        room = BackfillRoom(self.cluster, shadow)
         depth = self.settings.backfill_depth
-        self._backfill(head, beside, behind[:depth])
+        self._backfill(head, room, behind[:depth])
         for request in behind[depth:]:
             self._wait(request, f"waits behind job {head.job_id}, beyond the depth of backfill")
 
-    def _backfill(self, head: Request, beside: Beside, behind: list[Request]) -> None:
-        """Start what cannot delay the head. What failed once for a shape fails again: GPUs only
-        get fewer here, so each shape of request is tried until its first failure."""
+    def _backfill(self, head: Request, room: BackfillRoom, behind: list[Request]) -> None:
+        """Start jobs that do not delay the head. Free GPUs only decrease here, so equal requests
+        are tried until the first failure."""
         failed: dict[tuple[object, bool], str] = {}
         for request in behind:
-            short = beside.ends_before(request, self.now)
+            short = room.ends_before(request, self.now)
             key = (shape_of(request), short)
             if key in failed:
                 self._wait(request, failed[key])
                 continue
             try:
-                view = beside.view(request, self.now)
-                found = self.dispatcher.place(request, view)
-                if found is not None:
-                    found = _with_reserved(found, head, beside.now, view)
-                    self._book(request, found, beside.take(request, found, self.now))
+                view = room.view(request, self.now)
+                assignment = self.dispatcher.place(request, view)
+                if assignment is not None:
+                    assignment = _with_reserved(assignment, head, room.now, view)
+                    self._record(request, assignment, room.take(request, assignment, self.now))
                 elif not self._is_infeasible(request):
-                    reason = self._why_behind(head, beside, request, short)
+                    reason = self._why_behind(head, room, request, short)
                     self._wait(request, reason)
-                    if not self.dispatcher.postponed(request, beside.view(request, self.now)):
-                        failed[key] = reason  # one that has waited longer may ask for less
+                    if not self.dispatcher.postponed(request, room.view(request, self.now)):
+                        failed[key] = reason  # a job that waits longer may have a lower threshold
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
 
-    def _why_behind(self, head: Request, beside: Beside, request: Request, short: bool) -> str:
-        if not short and self.dispatcher.try_place(request, beside.now) is not None:
+    def _why_behind(self, head: Request, room: BackfillRoom, request: Request, short: bool) -> str:
+        if not short and self.dispatcher.try_place(request, room.now) is not None:
             return (
                 f"would fit now, but its time limit reaches past the start of job {head.job_id}, "
                 "which comes first and has these GPUs reserved"
             )
-        return f"behind job {head.job_id}: {self.dispatcher.why_not(request, beside.now).text}"
+        return f"behind job {head.job_id}: {self.dispatcher.why_not(request, room.now).text}"
 
 
 def _more_on_sockets(after: Cluster, here: Cluster) -> dict[int, tuple[int, ...]]:
-    """Free CPUs of each socket that one cluster has more than the other, by node."""
+    """CPUs that are free in ``after`` but not in ``here``, per socket, by node."""
     if after.sockets is None or here.sockets is None:
         return {}
     more = after.sockets.free_cpus - here.sockets.free_cpus
     return {int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))}
 
 
-def _with_reserved(found: Assignment, head: Request, here: Cluster, view: Cluster) -> Assignment:
+def _with_reserved(
+    assignment: Assignment, head: Request, here: Cluster, view: Cluster
+) -> Assignment:
     """The assignment of a job behind the head, with the free GPUs that are reserved.
 
-    In ``why``: ``kept_for`` is the head, ``kept`` node -> slots, left out if they are many nodes.
+    In ``why``: ``kept_for`` is the head; ``kept`` is node -> slots, absent for many nodes.
     """
     kept = here.free & ~view.free
     nodes = np.flatnonzero(kept.any(axis=1)).tolist()
     if not nodes:
-        return found
+        return assignment
     slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
     words = set_words(here.nodes, nodes, slots)
-    text = f"{found.why.get('summary', '')}; free, but kept for job {head.job_id}: {words}"
-    why = {**found.why, "kept_for": head.job_id, "summary": text}
+    text = f"{assignment.why.get('summary', '')}; free, but reserved for job {head.job_id}: {words}"
+    why = {**assignment.why, "kept_for": head.job_id, "summary": text}
     if len(nodes) <= _MOST_KEPT:
         why["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
-    return replace(found, why=why)
+    return replace(assignment, why=why)
 
 
 def _duration(seconds: float) -> str:

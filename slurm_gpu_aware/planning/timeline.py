@@ -1,4 +1,4 @@
-"""Timeline: until when jobs hold GPUs, and the cluster at a later time."""
+"""Timeline: ends of running jobs, and the cluster at a later time."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 
-__all__ = ["Held", "Timeline", "as_running", "take", "unsure"]
+__all__ = ["NodeShare", "Timeline", "as_running", "take", "unsure"]
 
 
-class Held(NamedTuple):
-    """What a job takes on one node beside its GPUs."""
+class NodeShare(NamedTuple):
+    """Resources of a job on one node besides its GPUs."""
 
     cpus: int
     memory_mb: int
     socket_cpus: tuple[int, ...] = ()
-    """Of each socket; empty where sockets are not known."""
+    """CPUs on each socket; empty if sockets are not known."""
     unsure: tuple[int, ...] = ()
-    """GPUs that it may get instead of those it counts with: Slurm chooses when it starts it."""
+    """GPUs that Slurm may choose instead of the assigned ones when it starts the job."""
 
 
-def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[int, Held]:
+def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[int, NodeShare]:
     """Mark an assignment's GPUs, CPUs and memory as held, in place; return them by node.
 
     Raises ValueError if a GPU is not free.
@@ -41,16 +41,16 @@ def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[
     return held
 
 
-def _beside(cluster: Cluster, request: Request, assignment: Assignment) -> dict[int, Held]:
-    """What an assignment takes beside its GPUs, by node, as long as nothing is marked as held."""
+def _beside(cluster: Cluster, request: Request, assignment: Assignment) -> dict[int, NodeShare]:
+    """Shares of an assignment by node, before anything is marked as held."""
     count = len(assignment.nodes)
     found = {}
     for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
-        held = Held(*node_demand(request, count, len(slots)))
+        held = NodeShare(*node_demand(request, count, len(slots)))
         if cluster.sockets is not None:
             chosen = set(slots)
             if not assignment.exact and cluster.indexed[node]:
-                # Others are sent there by name: none of the free ones is safe until it has started.
+                # Until the job starts, Slurm may take any free GPU of the node.
                 slots = tuple(np.flatnonzero(cluster.free[node]).tolist())
                 held = held._replace(unsure=tuple(s for s in slots if s not in chosen))
             held = _on_sockets(cluster, request, held, node, slots)
@@ -59,10 +59,10 @@ def _beside(cluster: Cluster, request: Request, assignment: Assignment) -> dict[
 
 
 def _on_sockets(
-    cluster: Cluster, request: Request, held: Held, node: int, slots: Sequence[int]
-) -> Held:
-    """The same with the sockets, and with all CPUs that Slurm gives beside the GPUs."""
-    assert cluster.sockets is not None  # noqa: S101 - the caller has looked
+    cluster: Cluster, request: Request, held: NodeShare, node: int, slots: Sequence[int]
+) -> NodeShare:
+    """The share with the CPUs of each socket, and with all CPUs that Slurm adds."""
+    assert cluster.sockets is not None  # noqa: S101 - the caller checks
     fills = request.bound and request.fills_sockets
     taken = cluster.sockets.share(node, slots, held.cpus, all_free=fills)
     if not fills:
@@ -73,8 +73,8 @@ def _on_sockets(
     return held._replace(cpus=cpus, memory_mb=max(held.memory_mb, memory_mb), socket_cpus=taken)
 
 
-def unsure(held: Mapping[int, Held], now: float) -> list[RunningJob]:
-    """GPUs that a job may get instead of others, as a job that ends when it has started."""
+def unsure(held: Mapping[int, NodeShare], now: float) -> list[RunningJob]:
+    """The unsure GPUs of a job, as a running job that ends now."""
     gpus = tuple((node, share.unsure) for node, share in held.items() if share.unsure)
     return [RunningJob("(by Slurm)", gpus, now)] if gpus else []
 
@@ -83,16 +83,16 @@ def as_running(
     request: Request,
     assignment: Assignment,
     now: float,
-    held: Mapping[int, Held] | None = None,
+    held: Mapping[int, NodeShare] | None = None,
 ) -> RunningJob:
-    """Return an assignment made now as the running job that it becomes.
+    """Return the running job of an assignment made now.
 
-    ``held``: what `take` has marked as held for it; None: what it asks for.
+    ``held``: the shares that `take` returned; None: the demand of the request.
     """
     count = len(assignment.nodes)
     gpus = tuple(zip(assignment.nodes, assignment.slots, strict=True))
     if held is None:
-        held = {node: Held(*node_demand(request, count, len(slots))) for node, slots in gpus}
+        held = {node: NodeShare(*node_demand(request, count, len(slots))) for node, slots in gpus}
     return RunningJob(
         job_id=request.job_id,
         gpus=gpus,
@@ -108,9 +108,9 @@ def as_running(
 
 
 class Timeline:
-    """Ends of jobs as flat arrays, so that the cluster at any time is a few vector operations.
+    """Ends of jobs as flat arrays, so that :meth:`at` needs only a few vector operations.
 
-    Ends before ``now`` (jobs over their limit, about to go) count as ``now``.
+    An end before ``now`` (a job over its limit) counts as ``now``.
     """
 
     def __init__(self, jobs: Sequence[RunningJob], now: float) -> None:
@@ -146,9 +146,9 @@ class Timeline:
         """Distinct ends, ascending; inf last if a job has no limit."""
 
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
-        """Return a copy of the cluster with everything given back that ends by ``time_s``.
+        """Return a copy of the cluster without the jobs that end by ``time_s``.
 
-        What was placed has started by then, so that no GPUs are unsure.
+        All placed jobs have started by then, so no GPUs are unsure.
         """
         later = cluster.copy()
         node, slot, _ = self._gpus.by(time_s)
@@ -164,7 +164,7 @@ class Timeline:
 
 
 class _Ends:
-    """Rows of three whole numbers, each with the time at which it ends."""
+    """Rows of three whole numbers, each with its end."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int, float]], now: float) -> None:
         flat = itertools.chain.from_iterable(rows)

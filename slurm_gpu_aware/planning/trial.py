@@ -1,8 +1,7 @@
-"""Trial: jobs placed one after the other on a copy of the cluster, in several tries of a round.
+"""Trial: placement of a sequence of jobs on a copy of the cluster.
 
-Where a job goes follows from what was placed before it, in which order. So a try that begins like
-an earlier one of the same round does not search anew until they part: mostly the prefix placed by
-class again without the last job, which found no place.
+The place of a job depends on the placements before it. Trials of one round share their results, so
+a trial does not repeat the search for a beginning that it has in common with an earlier trial.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import take
 
-__all__ = ["Known", "Trial"]
+__all__ = ["PlacementTree", "Trial"]
 
 
-class Known:
-    """What was found after some placements: a tree, its root the cluster at the start."""
+class PlacementTree:
+    """Results after some placements: a node of a tree. The root is the cluster at the start."""
 
     def __init__(self) -> None:
-        self.found: dict[int, tuple[Assignment | None, Known]] = {}
-        """Request, by identity -> its assignment, and what is known behind that. A request
-        without a place changes nothing."""
+        self.results: dict[int, tuple[Assignment | None, PlacementTree]] = {}
+        """Identity of a request -> its assignment and the node after it, which is the same node for
+        a request without a place."""
 
 
 class Trial:
-    """One try, from ``start``, which is not changed. ``known`` must be of the same start."""
+    """One trial from ``start``, which is not changed. ``tree``: the root for the same start."""
 
-    def __init__(self, start: Cluster, dispatcher: Dispatcher, known: Known) -> None:
+    def __init__(self, start: Cluster, dispatcher: Dispatcher, tree: PlacementTree) -> None:
         self._cluster = start.copy()
         self._dispatcher = dispatcher
-        self._known = known
+        self._tree = tree
 
     def place(self, request: Request) -> Assignment | None:
-        """Place the next job; None if it finds no place. Raises PlacementFailedError."""
-        before = self._known.found.get(id(request))
-        if before is None:
-            found = self._dispatcher.place(request, self._cluster)
-            before = (found, self._known if found is None else Known())
-            self._known.found[id(request)] = before
-        found, self._known = before
-        if found is not None:
-            take(self._cluster, request, found)
-        return found
+        """Place the next job; None if it has no place. Raises PlacementFailedError."""
+        result = self._tree.results.get(id(request))
+        if result is None:
+            assignment = self._dispatcher.place(request, self._cluster)
+            result = (assignment, self._tree if assignment is None else PlacementTree())
+            self._tree.results[id(request)] = result
+        assignment, self._tree = result
+        if assignment is not None:
+            take(self._cluster, request, assignment)
+        return assignment

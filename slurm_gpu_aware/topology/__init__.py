@@ -1,7 +1,6 @@
-"""Links inside a machine: hardware graphs, communication patterns, and how well they match.
+"""Links inside a machine: hardware graphs, communication patterns and their matching.
 
 ========== ==============================================================
-graph      GPUs of a node and the best link of every pair
 machines   known machines by name
 patterns   ring, tree, ring+tree, all-to-all, none, edge lists
 bandwidth  AggBW, EffBW, PreservedBW (MAPA, eqs. 1 to 3), refit of eq. 2

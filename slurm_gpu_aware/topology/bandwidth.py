@@ -1,15 +1,15 @@
 """MAPA's three bandwidths and the models of the effective one (Ranganath et al., SC'21).
 
 AggBW (eq. 1) is the sum of the links that the pattern uses. PreservedBW (eq. 3) is the sum of all
-links among the GPUs that stay free. EffBW stands for the bandwidth that collectives will see:
+links among the GPUs that stay free. EffBW models the bandwidth of collectives:
 
-* ``bottleneck`` (default): the slowest link of the best embedding. A ring all-reduce moves
-  2(k-1)/k of the data over every link at the pace of the slowest one, so this is its bus
-  bandwidth on one ring. A better link can never make a set worse.
+* ``bottleneck`` (default): the slowest link of the best embedding. It is the bus bandwidth of a
+  ring all-reduce, which moves 2(k-1)/k of the data over every link at the speed of the slowest
+  one. A better link never makes a set worse.
 * ``paper``: eq. 2 as published, a regression on 31 sets of 2 to 5 GPUs of a DGX-1 V100. It is not
-  valid elsewhere, turns negative from 6 GPUs on, and better links can lower it.
-* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (:func:`fit_eq2`), of
-  the ring with the best slowest link, because the links of that ring are counted in the fit.
+  valid elsewhere and negative from 6 GPUs on, and better links can lower it.
+* a refit: eq. 2 with coefficients from a site's own all-reduce measurements (:func:`fit_eq2`). It
+  uses the ring with the best slowest link, as the fit does.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ EQ2_TERMS = (
     *("x", "y", "z", "1/(x+1)", "1/(y+1)", "1/(z+1)", "xy", "yz", "zx"),
     *("1/(xy+1)", "1/(yz+1)", "1/(zx+1)", "xyz", "1/(xyz+1)"),
 )
-"""The terms that the coefficients stand before, in their order."""
+"""The terms of eq. 2, in the order of the coefficients."""
 
 
 @dataclass(frozen=True)
 class EffBwModel:
-    """How EffBW is computed. Build one with the constants or :func:`eq2_model`."""
+    """A model of EffBW: ``BOTTLENECK``, ``PAPER`` or the result of :func:`eq2_model`."""
 
     name: str
     """``bottleneck``, ``paper`` or ``refit``."""
     coefficients: tuple[float, ...] | None = None
-    """Of eq. 2; None: the bottleneck model."""
+    """Coefficients of eq. 2; None: the bottleneck model."""
 
     @property
     def of_fitted_ring(self) -> bool:
-        """Eq. 2 is taken of the ring that was fitted, not of the one that it likes best."""
+        """Eq. 2 uses the fitted ring, not the ring with the largest value."""
         return self.name == "refit"
 
 
@@ -70,7 +70,7 @@ PAPER = EffBwModel("paper", PUBLISHED)
 
 
 def eq2_model(coefficients: Sequence[float]) -> EffBwModel:
-    """Eq. 2 with a site's own 14 coefficients. Raises ValueError for another number of them."""
+    """Eq. 2 with a site's 14 coefficients. Raises ValueError unless there are 14 finite ones."""
     values = tuple(float(c) for c in coefficients)
     if len(values) != len(PUBLISHED) or not np.isfinite(values).all():
         raise ValueError(f"eq. 2 has {len(PUBLISHED)} finite coefficients, not {len(values)}")
@@ -88,7 +88,7 @@ def _features(x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
 def eq2(
     x: npt.ArrayLike, y: npt.ArrayLike, z: npt.ArrayLike, model: EffBwModel = PAPER
 ) -> FloatArray:
-    """EffBW by eq. 2 for x double NVLinks, y single NVLinks and z other links of one ring. GB/s.
+    """EffBW by eq. 2 for x double NVLinks, y single NVLinks and z other links of a ring. GB/s.
 
     A 2-GPU ring counts its link twice: (2,0,0), (0,2,0) or (0,0,2). Broadcasts.
     """
@@ -98,17 +98,17 @@ def eq2(
 
 @dataclass(frozen=True)
 class Fit:
-    """A refit of eq. 2 and how far to trust it."""
+    """A refit of eq. 2 and its errors."""
 
     model: EffBwModel
     samples: int
     rank: int
-    """Independent terms in the samples; below 14 the smallest coefficients were taken."""
+    """Independent terms in the samples; below 14 the fit has the smallest norm."""
     mae: float
     rmse: float
     """Errors on the samples themselves. GB/s."""
     loo_rmse: float
-    """Error on a sample that was left out of its own fit. GB/s; far above ``rmse``: overfitted."""
+    """Leave-one-out error. GB/s; far above ``rmse``: overfitted."""
 
 
 def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
@@ -121,12 +121,12 @@ def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
     Raises
     ------
     ValueError
-        Fewer than two samples, a negative count or a value that is not finite.
+        There are fewer than two samples, a count is negative or a value is not finite.
 
     Notes
     -----
-    Minimum-norm solution, so it also works with fewer samples than terms. Fourteen terms want
-    many more samples than the paper's 31: compare ``loo_rmse`` with ``rmse``.
+    Minimum-norm solution, so fewer samples than terms are allowed. Fourteen terms need many more
+    samples than the paper's 31: compare ``loo_rmse`` with ``rmse``.
     """
     rows = np.array([tuple(s) for s in samples], dtype=np.float64).reshape(-1, 4)
     if len(rows) < 2 or not np.isfinite(rows).all() or (rows[:, :3] < 0).any():

@@ -1,8 +1,7 @@
 """Distances in the physical graph, by the level that a path crosses (Amaral et al., SC'17, eq. 3).
 
-From near to far: GPU, switch, socket, machine, network. The numbers only say which level a path
-has to cross; they are no latencies. As published a path inside a socket counts 1 and one across
-sockets 20; what the paper leaves open ("more above") is filled in here:
+The numbers say which level a path crosses; they are not latencies. In the paper a path inside a
+socket counts 1 and a path across sockets 20; the other values are ours:
 
 ================ ======== ===================================================
 path             distance nvidia-smi's class
@@ -14,8 +13,8 @@ across sockets   20       SYS
 across machines  100, 200, ...  per network level, from the tightest
 ================ ======== ===================================================
 
-A direct NVLink is the shortest path even across sockets. No path leads through a third GPU: links
-do not forward traffic.
+A direct NVLink is the shortest path even across sockets. No path leads through a third GPU, because
+links do not forward traffic.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def path_sum(graph: HardwareGraph, gpus: int) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def sockets_of(graph: HardwareGraph, gpus: int) -> tuple[int, ...]:
-    """GPUs of a mask by CPU socket: one mask per socket that has any."""
+    """GPUs of a mask by CPU socket: one mask per socket with GPUs."""
     by_socket: dict[int, int] = {}
     for slot in slots_of(gpus):
         socket = graph.groups[slot]
@@ -96,18 +95,18 @@ def sockets_of(graph: HardwareGraph, gpus: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The levels above the machine, tightest first; the last one holds all machines."""
+    """The levels above the machine, tightest first; the last level holds all machines."""
 
     names: tuple[str, ...]
     group: tuple[IntArray, ...]
     """(N,) group number of each node per level; -1: in no group."""
     distance: tuple[int, ...]
-    """Path length between machines that first meet at this level."""
+    """Path length between machines with this tightest common level."""
 
     def path_sum(self, nodes: IntArray, gpus: IntArray) -> int:
         """Sum of path lengths over all pairs of GPUs on different nodes.
 
-        ``nodes`` are distinct node indices, ``gpus`` how many GPUs each gives.
+        ``nodes``: distinct node indices. ``gpus``: GPUs on each of them.
         """
         alone = int((gpus * gpus).sum())
         total, nearer = 0, 0
@@ -122,7 +121,7 @@ class Network:
 
 
 def network_of(cluster: Cluster) -> Network:
-    """Levels above the node. Where the cluster names none, there is one network of all nodes."""
+    """Levels above the node; one network of all nodes if the cluster has none."""
     n = cluster.shape[0]
     names, groups = [], []
     for level in cluster.levels:
@@ -139,9 +138,9 @@ def network_of(cluster: Cluster) -> Network:
 
 
 def with_known_sockets(cluster: Cluster) -> Cluster:
-    """The cluster with graphs made from its level below the node, if it has no graphs.
+    """The cluster with graphs from its level below the node, if it has no graphs.
 
-    GPUs of one group (socket, NVLink domain) count as one socket.
+    A group (socket, NVLink domain) counts as a socket.
     """
     if cluster.graphs:
         return cluster
@@ -154,7 +153,7 @@ _last: tuple[LocalityLevel, tuple[HardwareGraph, ...]] | None = None
 
 
 def _graphs_from(level: LocalityLevel) -> tuple[HardwareGraph, ...]:
-    """Remembered by identity of the level, so that what is kept per graphs stays valid, too."""
+    """Cached by identity of the level, so that caches keyed by the graphs stay valid."""
     global _last
     if _last is None or _last[0] is not level:
         _last = level, _graph_of_each(level)
@@ -168,7 +167,7 @@ def _graph_of_each(level: LocalityLevel) -> tuple[HardwareGraph, ...]:
 
 
 def _dense(group: IntArray) -> IntArray:
-    """Group numbers by first appearance in their row, so that equal machines look equal."""
+    """Group numbers by first occurrence in their row, so that equal machines have equal rows."""
     first = (group[:, :, None] == group[:, None, :]).argmax(axis=2)
     return np.where(group >= 0, first, np.arange(group.shape[1])).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Extension of partial placements by one link, the step of all dynamic programs over subsets."""
+"""Extension of partial placements by one link: the step of the dynamic programs over subsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Rows", "exact_type", "extended"]
 
 Rows = npt.NDArray[np.floating[Any]]
 
-_AT_ONCE = 1 << 14  # numbers in one expression: beyond, end by end, so that it stays in the caches
+_AT_ONCE = 1 << 14  # numbers in one expression, to stay in the caches; above it, end by end
 
 
 def exact_type(weights: FloatArray, links: int) -> type[np.floating[Any]]:
@@ -33,13 +33,13 @@ def extended(weights: Rows, ends: IntArray, values: Rows, ways: Sequence[np.ufun
     Parameters
     ----------
     weights : (n, n) GB/s.
-    ends : (P, M) GPU at which each of P partial placements over each of M sets can be extended.
+    ends : (P, M) GPU at which each of P partial placements over each of M sets is extended.
     values : (ways, P, M) their values.
 
     Returns
     -------
-    (ways, M, n) the largest over P of ``way(values, link from the end to the GPU)``. Rows of all
-    GPUs, those of the set among them: the caller picks, and nothing has to be gathered here.
+    (ways, M, n) the largest over P of ``way(values, link from the end to the GPU)``. Rows include
+    the GPUs of the set; the caller selects.
     """
     n = weights.shape[0]
     if ends.size * n <= _AT_ONCE:

@@ -1,14 +1,14 @@
 """Mappings of any communication graph onto GPUs: exact for narrow graphs, else approximate.
 
-The search places the job's GPUs one after the other. Only two properties of a partial placement
-matter for the rest: which GPUs are used, and where those job GPUs sit that still have unplaced
-neighbours (the frontier). Of all partial placements that agree in both, the search keeps the best
-one, so the work grows with the width of the graph and not with the factorial of its size. Job GPUs
-with the same neighbours are interchangeable and take GPUs in ascending order.
+The search places the job's GPUs one after the other. Two properties of a partial placement matter
+for the rest: the GPUs it uses, and the GPUs of those job GPUs that have unplaced neighbours (the
+frontier). Of all partial placements with both in common the search keeps the best one, so the work
+grows with the width of the graph, not with the factorial of its size. Job GPUs with the same
+neighbours are interchangeable and take GPUs in ascending order.
 
-Graphs of up to eight job GPUs with a wider frontier are searched order by order (``orders``). Wider
-graphs are not searched exactly: the search keeps the best few partial placements of each set of
-GPUs (a beam). :func:`is_exact` tells which of both applies.
+Graphs of up to eight job GPUs with a wider frontier are searched order by order (``orders``). For
+other wide graphs the search keeps only the best few partial placements of each set of GPUs (a
+beam). :func:`is_exact` says whether a search is exact.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from slurm_gpu_aware.topology.subsets import masks_of_size, rank_of_mask
 
 __all__ = ["best_mapping", "is_exact", "mapping_values"]
 
-_MOST_ROWS = 1 << 22  # partial placements of all steps together: a second or two
-_MOST_PRODUCTS = 1 << 34  # multiplications of one product over orders: about as long
-_BEAM = 1 << 15  # partial placements that a step keeps where the search is in part
+_MOST_ROWS = 1 << 22  # partial placements of all steps: 1 s to 2 s
+_MOST_PRODUCTS = 1 << 34  # multiplications of one product over orders: about the same time
+_BEAM = 1 << 15  # partial placements that a step of a beam search keeps
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class _Step:
 
     vertex: int
     neighbours: tuple[int, ...]
-    """Columns of the frontier that the new GPU talks to."""
+    """Columns of the frontier that communicate with the new GPU."""
     after: int | None
-    """Column of its interchangeable predecessor: it takes a higher GPU than that one."""
+    """Column of the interchangeable predecessor, which takes a lower GPU."""
     keep: tuple[int, ...]
     """Columns of (old frontier, new GPU) that form the next frontier."""
 
 
 @lru_cache(maxsize=128)
 def _steps(edges: Edges, k: int) -> tuple[_Step, ...]:
-    """Order of placement: always the job GPU that leaves the smallest frontier."""
+    """Order of placement: the next job GPU is the one that leaves the smallest frontier."""
     near: list[set[int]] = [set() for _ in range(k)]
     for a, b in edges:
         near[a].add(b)
@@ -63,7 +63,7 @@ def _steps(edges: Edges, k: int) -> tuple[_Step, ...]:
     steps: list[_Step] = []
 
     def remains(candidate: int) -> list[int]:
-        """Frontier after placing: unplaced neighbours, or an unplaced next twin."""
+        """Frontier after the placement: job GPUs with an unplaced neighbour or next twin."""
         done = placed | {candidate}
         return [
             v
@@ -100,7 +100,7 @@ class _Layer:
     value: FloatArray
     parent: IntArray
     gpu: IntArray
-    """GPU of the step that led here, and the state that it came from."""
+    """GPU of the last step; ``parent`` is the state before it."""
 
 
 def _extend(layer: _Layer, step: _Step, weights: FloatArray, total: bool, beam: bool) -> _Layer:
@@ -136,7 +136,7 @@ def _extend(layer: _Layer, step: _Step, weights: FloatArray, total: bool, beam: 
 
 
 def _best_of_each(states: IntArray, mask: IntArray, value: FloatArray) -> IntArray:
-    """The best few states of every set of GPUs, so that no set is lost."""
+    """The best few states of every set of GPUs; every set keeps at least one."""
     order = np.lexsort((-value, mask))
     new = np.concatenate([[True], mask[order][1:] != mask[order][:-1]])
     starts = np.flatnonzero(new)
@@ -149,7 +149,7 @@ Way = Literal["frontier", "orders", "beam"]
 
 @lru_cache(maxsize=512)
 def _way(edges: Edges, k: int, n: int) -> Way:
-    """How a graph on ``k`` of ``n`` GPUs is searched: completely if that takes about a second."""
+    """Search for a graph on ``k`` of ``n`` GPUs: exact if that takes about a second."""
     rows = sum(
         comb(n, i) * perm(i, len(step.keep)) * max(1, n - i)
         for i, step in enumerate(_steps(edges, k), start=1)
@@ -164,7 +164,7 @@ def _way(edges: Edges, k: int, n: int) -> Way:
 
 
 def is_exact(edges: Edges, k: int, n: int) -> bool:
-    """Say whether :func:`mapping_values` looks at all mappings onto ``k`` of ``n`` GPUs."""
+    """Say whether :func:`mapping_values` compares all mappings onto ``k`` of ``n`` GPUs."""
     return _way(edges, k, n) != "beam"
 
 
@@ -192,27 +192,27 @@ def mapping_values(weights: FloatArray, edges: Edges, k: int) -> tuple[FloatArra
 
     Notes
     -----
-    Exact where :func:`is_exact` says so, else values of mappings that exist, not always of the
-    best. Partial placements are at most C(n, i) x i!/(i-width)! at step i: quick for paths, rings,
-    trees, ladders and, through interchangeable GPUs, for stars and complete (bipartite) graphs.
-    Wide graphs (cubes, tori, irregular ones) take a second or two, once per machine.
+    Exact if :func:`is_exact`; otherwise the values belong to mappings that may not be the best.
+    Step i has at most C(n, i) x i!/(i-width)! partial placements: fast for paths, rings, trees,
+    ladders and, because of interchangeable GPUs, for stars and complete (bipartite) graphs. Wide
+    graphs (cubes, tori, irregular ones) take 1 s to 2 s, once per machine.
     """
     n = weights.shape[0]
     if _way(edges, k, n) == "orders":
         return order_values(weights, edges, k)
-    found = []
+    values = []
     for total in (True, False):
         last = _run(weights, edges, k, total)[-1]
         out = np.full(masks_of_size(n, k).size, -np.inf)
         out[rank_of_mask(n)[last.mask]] = last.value
-        found.append(out)
-    return found[0], found[1]
+        values.append(out)
+    return values[0], values[1]
 
 
 def best_mapping(weights: FloatArray, edges: Edges) -> tuple[int, ...]:
     """GPU of each job GPU in the mapping with the largest sum onto all ``n`` GPUs.
 
-    Links of weight ``-inf`` are not used as long as a mapping without them is found.
+    Links of weight ``-inf`` are used only if the search finds no mapping without them.
     """
     n = weights.shape[0]
     layers = _run(weights, edges, n, total=True)

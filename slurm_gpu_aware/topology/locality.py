@@ -1,8 +1,8 @@
 """Locality levels of a cluster: from penalties, sockets, links and the network's groups.
 
-From tight to loose: NVLink domain, socket, node, the network's levels, cluster. A level is used if
-it has a penalty; one of the network also needs groups. A GPU of which nothing is known is a domain
-of its own, so that jobs of one GPU are not drawn to or from it.
+From tight to loose: NVLink domain, socket, node, network levels, cluster. A level is used if it has
+a penalty; a network level also needs groups. A GPU without known links or socket is a separate
+domain, so that placement of one-GPU jobs neither prefers nor avoids it.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def build_levels(
 
     Parameters
     ----------
-    penalties : level name -> L >= 1, tightest first; ``node`` and ``cluster`` are among them. Or
-        the same with L of single classes.
+    penalties : level name -> L >= 1, tightest first, with ``node`` and ``cluster``; or the same
+        with L per class.
     nodes : names of the N nodes; each has at most ``slots`` GPUs (W).
-    numa : (N, W) NUMA node of each GPU, -1 where not known; None: nowhere known.
+    numa : (N, W) NUMA node of each GPU, -1: not known; None: none is known.
     graphs : link graph per node; empty: no link is known.
-    network : level name -> node -> group at that level; levels that are not in here and nodes that
-        are in no group are no closer than the next looser level says. None: no network is known.
+    network : level name -> node -> group. An absent level is not used; a node without a group has
+        only the looser levels. None: no network is known.
 
     Notes
     -----
-    ``nvlink``: GPUs of which every pair has an NVLink. What NVLinks join without joining every
-    pair (a DGX-1) is divided by socket. ``socket``: GPUs of one NUMA node; where that is not
-    known, those whose path is PIX, PXB, PHB or NODE.
+    ``nvlink``: GPUs with an NVLink between every pair; other GPUs that NVLinks connect (a DGX-1)
+    are divided by socket. ``socket``: GPUs of one NUMA node or, if that is not known, with a path
+    of PIX, PXB, PHB or NODE.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def build_levels(
 
 
 def with_levels(cluster: Cluster, penalties: Mapping[str, float] | LevelPenalties) -> Cluster:
-    """The cluster with the levels that follow from its link graphs, and no network."""
+    """The cluster with the levels of its link graphs, without network levels."""
     numa = np.full(cluster.shape, -1, dtype=np.int64)
     for row, graph in enumerate(cluster.graphs):
         if graph is not None:
@@ -92,7 +92,7 @@ def with_levels(cluster: Cluster, penalties: Mapping[str, float] | LevelPenaltie
 
 
 def _numbered(group_of: Mapping[str, str], nodes: Sequence[str]) -> IntArray:
-    """(N,) group numbers by first appearance; -1: the node is in no group."""
+    """(N,) group numbers by first occurrence; -1: the node is in no group."""
     numbers: dict[str, int] = {}
     found = np.full(len(nodes), -1, dtype=np.int64)
     for row, node in enumerate(nodes):
@@ -109,7 +109,7 @@ def _inside(
     numa: IntArray | None,
     graphs: Sequence[HardwareGraph | None],
 ) -> IntArray:
-    """(N, W) domain of each GPU: the lowest slot in it."""
+    """(N, W) domain of each GPU, as the lowest slot of the domain."""
     rows = numa.tolist() if numa is not None else [[-1] * slots] * n
     found = np.empty((n, slots), dtype=np.int64)
     for row in range(n):

@@ -1,12 +1,11 @@
-"""Known machines as hardware graphs, described by their rules rather than by tables.
+"""Known machines as hardware graphs, described by rules.
 
-Vendor machines follow the vendors' public documentation, GPUs numbered as nvidia-smi does
-(from 0). The ``mapa-`` machines are those of the MAPA paper (Ranganath et al., SC'21, sections
-4 and 5, fig. 17); ``mapa-torus-2d`` and ``mapa-cubemesh-16`` are corrected where the tables of its
-own code have errors.
+Vendor machines follow the vendors' public documentation, with nvidia-smi's GPU numbers. The
+``mapa-`` machines are those of the MAPA paper (Ranganath et al., SC'21, sections 4 and 5, fig. 17);
+``mapa-torus-2d`` and ``mapa-cubemesh-16`` correct errors in the tables of the paper's code.
 
-Paths through the host carry no documented number. They get ``host_gbps``, 12 GB/s by default
-(PCIe gen3 x16, MAPA table 1): a weight that keeps them behind every NVLink, not a claim.
+Paths through the host have no documented bandwidth. They have ``host_gbps``, by default 12 GB/s
+(PCIe gen3 x16, MAPA table 1), a weight below that of every NVLink.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ def _dgx1_v100(host: float) -> HardwareGraph:
 
 
 def _switched(n: int, per_socket: int, links: int) -> HardwareGraph:
-    """NVSwitch crossbar: an edge is the limit of one GPU, shared by all its peers."""
+    """NVSwitch crossbar: the bandwidth of an edge is one GPU's limit, shared by its peers."""
     pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
     return _with_host(n, per_socket, _nv(pairs, links), PCIE_GBPS)
 
 
 def _power_node(per_socket: int, links: int, per_link: float, host: float) -> HardwareGraph:
-    """IBM Power: the GPUs of a socket joined by NVLink, sockets by the host."""
+    """IBM Power: NVLinks join the GPUs of a socket, the host joins sockets."""
     n = 2 * per_socket
     pairs = [
         (a, b) for a in range(n) for b in range(a + 1, n) if a // per_socket == b // per_socket
@@ -85,8 +84,8 @@ def _torus_2d(host: float) -> HardwareGraph:
     return _with_host(16, 4, [*_nv(double, 2), *_nv(single, 1)], host)
 
 
-# Hypothetical cube mesh of 16 (fig. 17b), from the authors' tables. Where these contradict
-# themselves the class counts; the second 10-9 (single) is read as 10-11.
+# Hypothetical cube mesh of 16 (fig. 17b), from the authors' tables. If these contradict each other,
+# the class counts; the second 10-9 (single) is read as 10-11.
 _MESH16_DOUBLE = [
     *[(0, 3), (1, 2), (6, 7), (4, 15), (7, 12), (8, 10), (9, 10), (12, 15), (14, 15)],
     *[(4, 5), (12, 13), (0, 11), (1, 5), (3, 8), (9, 13)],
@@ -129,14 +128,14 @@ def machine(name: str, host_gbps: float = PCIE_GBPS) -> HardwareGraph:
 
     Parameters
     ----------
-    name : one of :func:`machine_names`, in any case.
-    host_gbps : weight of pairs that communicate through the host, GB/s. MAPA's paper has 12,
-        its code 10.
+    name : one of :func:`machine_names`; not case-sensitive.
+    host_gbps : weight of pairs that communicate through the host, GB/s; 12 in MAPA's paper, 10 in
+        its code.
 
     Raises
     ------
     ValueError
-        Unknown name; lists the known ones.
+        The name is unknown; the message lists the known names.
     """
     build = _MACHINES.get(name.lower())
     if build is None:

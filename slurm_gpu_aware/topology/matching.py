@@ -1,9 +1,8 @@
 """Pattern matching: the best GPUs of a machine for a communication pattern.
 
-For every set of k GPUs the best embedding of the pattern is found (``rings``, ``trees``,
-``general``), so the choice among all sets and all embeddings is one pass over a table of C(n, k)
-numbers. A table depends on the machine, the pattern and k only, not on which GPUs are free. Tables
-are kept per hardware graph, and a decision on a known machine is a look-up.
+A table holds the value of the best embedding of the pattern (``rings``, ``trees``, ``general``) for
+every set of k GPUs. It depends on the hardware graph, the pattern and k only, not on the free GPUs.
+Tables are cached, so a decision on a known machine is a look-up.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from slurm_gpu_aware.topology.trees import Trees, best_tree, tree_values
 __all__ = ["Match", "agg_table", "eff_table", "exact_tables", "fitted_ring", "match"]
 
 _RING, _TREE = Pattern("ring"), Pattern("tree")
-_SMALL = 8  # GPUs of a machine up to which the search behind a table is kept: some kilobytes
+_SMALL = 8  # GPUs of a machine up to which the search behind a table is cached: some kilobytes
 
 
 @lru_cache(maxsize=MAX_EXACT + 1)
@@ -57,30 +56,30 @@ def _frozen(*arrays: FloatArray) -> tuple[FloatArray, ...]:
 
 
 class _Tables:
-    """The tables of the last machines, patterns and sizes: best sum and best bottleneck."""
+    """Cache of the last tables: best sum and best bottleneck."""
 
     SIZE = 512
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, tuple[FloatArray, ...]] = OrderedDict()
+        self._tables: OrderedDict[_Key, tuple[FloatArray, ...]] = OrderedDict()
 
     def __contains__(self, key: _Key) -> bool:
-        return key in self._kept
+        return key in self._tables
 
     def __call__(self, graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, ...]:
         key = (graph, pattern, k)
-        found = self._kept.get(key)
-        if found is None:
-            found = self._kept[key] = _build(graph, pattern, k)
-            if len(self._kept) > self.SIZE:
-                self._kept.popitem(last=False)
+        tables = self._tables.get(key)
+        if tables is None:
+            tables = self._tables[key] = _build(graph, pattern, k)
+            if len(self._tables) > self.SIZE:
+                self._tables.popitem(last=False)
         else:
-            self._kept.move_to_end(key)
-        return found
+            self._tables.move_to_end(key)
+        return tables
 
     def cache_clear(self) -> None:
-        """Forget all of them."""
-        self._kept.clear()
+        """Remove all tables."""
+        self._tables.clear()
 
 
 _Key = tuple[HardwareGraph, Pattern, int]
@@ -127,13 +126,13 @@ def agg_table(graph: HardwareGraph, pattern: Pattern, k: int) -> FloatArray:
     return _link_tables(graph, pattern, k)[0]
 
 
-_COUNT = 32.0  # of doubles beside singles, of bandwidth beside doubles: rings have at most 16 links
+_COUNT = 32.0  # base of the counts in a weight; rings have at most 16 links
 _STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 
 
 @lru_cache(maxsize=64)
 def _fit_weights(graph: HardwareGraph) -> FloatArray:
-    """(n, n) weights whose sum over a ring holds its bandwidth, then its doubles and singles."""
+    """(n, n) weights; a sum over a ring encodes bandwidth, double and single NVLinks."""
     kinds = link_kinds(graph)
     weights = graph.gbps * (_STEPS * _COUNT**2) + np.where(kinds == 2, _COUNT, kinds)
     return _frozen(np.asarray(weights, dtype=np.float64))[0]
@@ -141,10 +140,10 @@ def _fit_weights(graph: HardwareGraph) -> FloatArray:
 
 @lru_cache(maxsize=512)
 def _fitted_counts(graph: HardwareGraph, k: int) -> tuple[IntArray, IntArray]:
-    """(C(n, k),) doubles and singles of the ring that a refit of eq. 2 counts on every set.
+    """(C(n, k),) double and single NVLinks of the fitted ring of every set.
 
-    It is the ring with the best slowest link; of those the one with the largest sum, then with the
-    most doubles, then with the most singles.
+    The fitted ring has the best slowest link, then the largest sum, then the most double, then the
+    most single NVLinks.
     """
     slowest = _link_tables(graph, _RING, k)[1]
     sums = np.zeros(slowest.size)
@@ -158,7 +157,7 @@ def _fitted_counts(graph: HardwareGraph, k: int) -> tuple[IntArray, IntArray]:
 
 @lru_cache(maxsize=512)
 def _eq2_table(graph: HardwareGraph, k: int, model: EffBwModel) -> FloatArray:
-    """Eq. 2 on every set: of its best ring by eq. 2 (``paper``), of the fitted one (a refit)."""
+    """Eq. 2 on every set: of the best ring (``paper``) or of the fitted ring (a refit)."""
     sets = masks_of_size(graph.n, k).size
     if k == 1:
         return _frozen(np.full(sets, float(eq2(0, 0, 0, model))))[0]
@@ -166,7 +165,7 @@ def _eq2_table(graph: HardwareGraph, k: int, model: EffBwModel) -> FloatArray:
     if model.of_fitted_ring:
         doubles, singles = _fitted_counts(graph, k)
         for x, y in set(zip(doubles.tolist(), singles.tolist(), strict=True)):
-            # One by one: equal rings must not differ by a rounding.
+            # One by one, so that equal rings have equal values.
             best[(doubles == x) & (singles == y)] = float(eq2(x, y, k - x - y, model))
         return _frozen(best)[0]
     reach = ring_counts(link_kinds(graph), k)
@@ -180,7 +179,7 @@ def _eq2_table(graph: HardwareGraph, k: int, model: EffBwModel) -> FloatArray:
 
 
 def fitted_ring(graph: HardwareGraph, gpus: Sequence[int]) -> tuple[int, int, int]:
-    """(x, y, z) of eq. 2 for the ring over these GPUs (at most 16) that a refit counts."""
+    """(x, y, z) of eq. 2 for the fitted ring over at most 16 GPUs."""
     k = len(gpus)
     if k == 1:
         return 0, 0, 0
@@ -192,10 +191,9 @@ def fitted_ring(graph: HardwareGraph, gpus: Sequence[int]) -> tuple[int, int, in
 def eff_table(graph: HardwareGraph, pattern: Pattern, k: int, model: EffBwModel) -> FloatArray:
     """(C(n, k),) EffBW of the best embedding on every set, tie order. GB/s. Read-only.
 
-    Eq. 2 is a model of rings and scores rings whatever the pattern is, as the authors' code does:
-    as published the ring that it likes best, refitted the ring that was fitted, the one with the
-    best slowest link.
-    The bottleneck of a pattern without edges is 0: no link helps it.
+    Eq. 2 is a model of rings and scores rings for every pattern, as the authors' code does: the
+    ring with the largest value as published, the fitted ring for a refit. The bottleneck of a
+    pattern without edges is 0, because no link helps it.
     """
     if model.coefficients is not None:
         return _eq2_table(graph, k, model)
@@ -205,7 +203,7 @@ def eff_table(graph: HardwareGraph, pattern: Pattern, k: int, model: EffBwModel)
 def exact_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
     """Say whether the tables hold the best of all embeddings (see ``general``).
 
-    Of a machine that is too large for tables: whether those of its parts do.
+    For a machine that is too large for tables: whether those of its parts do.
     """
     if pattern.name != "edges" or graph.is_uniform:
         return True
@@ -214,7 +212,7 @@ def exact_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
 
 @dataclass(frozen=True)
 class Match:
-    """A set of GPUs with the embedding that counts for it."""
+    """A set of GPUs and its best embedding."""
 
     gpus: tuple[int, ...]
     """The set, ascending."""
@@ -227,7 +225,7 @@ class Match:
     eff_gbps: float
     """EffBW: the largest of any embedding on the set."""
     exact: bool = True
-    """False: not all embeddings were compared; the values are those of the one that is shown."""
+    """False: the search did not compare all embeddings; the values are those of this one."""
 
 
 @lru_cache(maxsize=4096)
@@ -239,10 +237,9 @@ def match(
     *,
     by_sum: bool = False,
 ) -> Match:
-    """The best embedding on one given set of at most 16 GPUs.
+    """The best embedding on one set of at most 16 GPUs.
 
-    ``by_sum``: the one with the largest AggBW. Otherwise the one with the largest EffBW and, under
-    the bottleneck model, the largest sum among those.
+    ``by_sum``: by AggBW. Otherwise by EffBW and, under the bottleneck model, then by the sum.
     """
     k = len(gpus)
     exact = pattern.name != "edges" or exact_tables(graph.subgraph(gpus), pattern, k)
@@ -274,7 +271,7 @@ def _pieces(pattern: Pattern) -> tuple[Pattern, ...]:
 
 
 def _values(graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern) -> tuple[float, float]:
-    """AggBW and bottleneck of one set: looked up if the machine has a table, else computed."""
+    """AggBW and bottleneck of one set, from the machine's table if it has one."""
     k, at = len(gpus), 0
     if not pattern.has_edges(k):
         return 0.0, 0.0
@@ -291,7 +288,7 @@ def _layout(
 ) -> tuple[int, ...]:
     """GPU of each position of the embedding with the largest sum and no link below ``slowest``.
 
-    ``of_fit``: with the largest sum of :func:`_fit_weights`.
+    ``of_fit``: the largest sum of :func:`_fit_weights` instead.
     """
     k, edges = len(gpus), piece.edges_for(len(gpus))
     if not edges or piece.name == "all-to-all":
@@ -302,7 +299,7 @@ def _layout(
     links = weights[_pairs(k)]
     if links.min() == links.max():
         return gpus
-    # The table's search has mostly found it: its own answer is ours if no link of it is too slow.
+    # The result of the table's search is usually the answer; its slowest link decides.
     if not of_fit and graph.n <= _SMALL and piece.name in ("ring", "tree"):
         order = _search(graph, piece, k).best(mask_of(gpus))
         if min(graph.gbps.item(order[a], order[b]) for a, b in edges) >= slowest:

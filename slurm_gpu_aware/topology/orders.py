@@ -1,9 +1,9 @@
 """Best mappings of a small communication graph onto every set of GPUs, order by order.
 
-What a mapping is worth depends only on the pairs of positions that talk. Of the k! orders of a
-set many use the same pairs: k! over the symmetries of the graph are different (840 of 40,320 for a
-cube). Each is a row of zeros and ones over the pairs, so the sums of all of them on all sets are
-one matrix product; the bottlenecks are a bisection with such a product per step.
+The value of a mapping depends only on the pairs of positions that communicate. Many of the k!
+orders of a set use the same pairs; k! / symmetries of the graph differ (840 of 40,320 for a cube).
+Each is a row of zeros and ones over the pairs, so the sums of all rows on all sets are one matrix
+product. The bottlenecks are a bisection with such a product per step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slurm_gpu_aware.topology.subsets import members_of_size
 __all__ = ["MAX_ORDERED", "order_values", "orders_of"]
 
 MAX_ORDERED = 8
-"""Largest number of job GPUs whose orders are listed."""
+"""Largest number of job GPUs for a search by orders."""
 
 _AT_ONCE = 1 << 21  # entries of one product
 
@@ -71,7 +71,7 @@ def order_values(weights: FloatArray, edges: Edges, k: int) -> tuple[FloatArray,
 def _bottlenecks(links: FloatArray, used: Rows, edges: int, step: int) -> FloatArray:
     """Largest link such that some order uses only links as large or larger, on every set."""
     values = np.unique(links)
-    low = np.zeros(links.shape[1], dtype=np.int64)  # feasible: all links are at least the least
+    low = np.zeros(links.shape[1], dtype=np.int64)  # feasible: no link is below the least value
     high = np.full(links.shape[1], len(values))
     while True:
         open_ = np.flatnonzero(high - low > 1)
@@ -82,6 +82,6 @@ def _bottlenecks(links: FloatArray, used: Rows, edges: int, step: int) -> FloatA
             part = open_[start : start + step]
             at = middle[start : start + step]
             fine = (links[:, part] >= values[at]).astype(np.float32)
-            held = (used @ fine).max(axis=0) >= edges
-            low[part] = np.where(held, at, low[part])
-            high[part] = np.where(held, high[part], at)
+            feasible = (used @ fine).max(axis=0) >= edges
+            low[part] = np.where(feasible, at, low[part])
+            high[part] = np.where(feasible, high[part], at)

@@ -1,10 +1,9 @@
-"""Communication patterns: which GPUs of a job talk to which (MAPA, section 3.1).
+"""Communication patterns: the pairs of a job's GPUs that communicate (MAPA, section 3.1).
 
 =========== ==========================================================================
-ring        0-1-...-(k-1)-0; with two GPUs the one link is used twice (there and back)
-tree        balanced binary tree: GPU i talks to GPU (i-1)//2
-ring+tree   both; each laid over the GPUs in its own best way, as NCCL builds its rings
-            and trees separately; a link that both use counts twice
+ring        0-1-...-(k-1)-0; two GPUs use their link twice
+tree        balanced binary tree: GPU i communicates with GPU (i-1)//2
+ring+tree   both, embedded separately as in NCCL; a link that both use counts twice
 all-to-all  every pair once
 none        no links
 edge list   ``0-1,1-2,1-3``: the job's GPUs are numbered 0..k-1
@@ -29,12 +28,12 @@ _EDGE_LIST = re.compile(r"[0-9]{1,2}-[0-9]{1,2}(,[0-9]{1,2}-[0-9]{1,2})*\Z")
 
 
 _MAX_TEXT = 32_768
-"""Characters; all pairs of the 100 GPUs that an edge list can number fit."""
+"""Longest edge list in characters; all pairs of 100 GPUs, the most that it can number, fit."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A named pattern, or the sorted edges of one that was given as a list."""
+    """A named pattern, or an edge list."""
 
     name: str
     """One of ``NAMED_PATTERNS``, or ``edges``."""
@@ -42,24 +41,24 @@ class Pattern:
     """Only for ``edges``: pairs (a < b), sorted, each once."""
 
     def edges_for(self, k: int) -> Edges:
-        """Edges between positions 0..k-1, repeated as often as they count.
+        """Edges between positions 0..k-1, each as often as it counts.
 
-        For ``ring+tree`` the two parts stand one behind the other on the same positions; the
-        matcher lays them separately. An edge list is cut to the positions that the job has.
+        ``ring+tree`` gives the ring, then the tree on the same positions; the matcher embeds them
+        separately. An edge list is cut to the job's positions.
         """
         if self.name == "edges":
             return tuple((a, b) for a, b in self.edges if b < k)
         return (_named_edges if k <= _CACHED else _named_edges.__wrapped__)(self.name, k)
 
     def has_edges(self, k: int) -> bool:
-        """False if ``k`` GPUs do not talk at all: then no link can help them. Builds no edge."""
+        """Say whether any of ``k`` GPUs communicate. Builds no edges."""
         if self.name == "edges":
             return any(b < k for _, b in self.edges)
         return k > 1 and self.name != "none"
 
 
 _CACHED = 64
-"""Edges are kept for at most so many GPUs, a large node's; those for more can be megabytes."""
+"""Most GPUs for which edges are cached; for more GPUs they can take megabytes."""
 
 
 @lru_cache(maxsize=len(NAMED_PATTERNS) * (_CACHED + 1))
@@ -91,12 +90,12 @@ def heap_children(k: int) -> tuple[int, int]:
 
 
 def parse_pattern(text: str) -> Pattern:
-    """Read a pattern's name or an edge list such as ``0-1,1-2``.
+    """Parse a pattern's name or an edge list such as ``0-1,1-2``.
 
     Raises
     ------
     RequestError
-        Neither a name nor an edge list; lists what is valid.
+        The text is neither; the message lists the valid values.
     """
     if text in NAMED_PATTERNS:
         return Pattern(text)

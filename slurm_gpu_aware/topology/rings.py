@@ -2,10 +2,10 @@
 
 A ring is a Hamiltonian cycle. Held and Karp (1962): the best path that starts at the lowest GPU
 of a set, visits the set and ends at GPU v is the best such path of the set without v, extended
-by one link. Fixing the start takes out rotations; what remains is (k-1)(k-2) extensions per set
-instead of (k-1)!/2 rings. All sets of a size are handled in a few NumPy expressions.
+by one link. The fixed start removes rotations: (k-1)(k-2) extensions per set replace (k-1)!/2
+rings. A few NumPy expressions process all sets of a size.
 
-The same recursion serves the sum of the links (AggBW) and their minimum (bottleneck).
+The recursion computes both the sum of the links (AggBW) and their minimum (bottleneck).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Reach = npt.NDArray[np.uint32]
 
 @lru_cache(maxsize=256)
 def _shorter(n: int, size: int) -> IntArray:
-    """(size-1, M) column of each set without each of its members but the start.
+    """(size-1, M) column of each set without each of its members except the start.
 
-    A path over a set (column r of ``members_of_size``) that ends at the set's p-th member is
-    state (p - 1, r); the start is member 0.
+    A path over the set in column r of ``members_of_size`` that ends at its p-th member is state
+    (p - 1, r); member 0 is the start.
     """
     columns: IntArray = without_each(n, size)[1:] // n
     columns.setflags(write=False)
@@ -50,8 +50,8 @@ def _closing(n: int, size: int) -> IntArray:
 def _path_layers(weights: FloatArray, k: int, *ways: np.ufunc) -> Iterator[Rows]:
     """Best paths by each way to combine links for sizes 2..k, each (ways, size-1, M).
 
-    Every path is first extended to all GPUs at once, as one row per set; then the ends inside each
-    larger set are picked. Single precision where it is exact: half the memory.
+    Every path is first extended to all GPUs, one row per set; then the ends inside each larger set
+    are selected. Single precision, if exact, halves the memory.
     """
     n = weights.shape[0]
     gbps: Rows = np.ascontiguousarray(weights, dtype=exact_type(weights, k))
@@ -75,7 +75,7 @@ def ring_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
     Returns
     -------
     (C(n, k),) sums and (C(n, k),) bottlenecks in tie order. A ring of two GPUs uses its link
-    twice. The two maxima may belong to different rings.
+    twice. The two maxima can belong to different rings.
 
     Notes
     -----
@@ -92,7 +92,7 @@ def _closed(weights: FloatArray, k: int, last: Rows) -> tuple[FloatArray, FloatA
 
 
 class Rings:
-    """The best paths over all sets of up to ``k >= 2`` GPUs; the best rings follow from them."""
+    """The best paths, and so the best rings, over all sets of up to ``k >= 2`` GPUs."""
 
     def __init__(self, weights: FloatArray, k: int, *ways: np.ufunc) -> None:
         self.weights, self.k = weights, k
@@ -103,13 +103,13 @@ class Rings:
         return _closed(self.weights, self.k, self._layers[-1])
 
     def best(self, mask: int) -> tuple[int, ...]:
-        """Order of the ring with the largest sum over the GPUs of a mask, from the lowest on.
+        """Order of the ring with the largest sum over the GPUs of a mask, from the lowest GPU on.
 
-        The first of the ways is ``np.add``. Links of weight ``-inf`` are not used as long as a
-        ring without them exists. The second GPU has a lower index than the last one.
+        The first of the ways is ``np.add``. Links of weight ``-inf`` are used only if every ring
+        has one. The second GPU has a lower index than the last one.
 
-        Deterministic: of all such rings the one whose last GPU is the lowest, then the one before
-        it, and so on. So if it also fits a condition, it is the answer among those that do.
+        Deterministic: of equal rings the one with the lowest last GPU wins, then the one before it,
+        and so on. If this ring also meets a condition, it wins among the rings that do.
         """
         n, weights, start = self.weights.shape[0], self.weights, slots_of(mask)[0]
         rank = rank_of_mask(n, self.k).item(mask)
@@ -130,7 +130,7 @@ class Rings:
 
 
 def best_ring(weights: FloatArray) -> tuple[int, ...]:
-    """Order of the ring with the largest sum over all ``n >= 1`` GPUs, as :meth:`Rings.best`."""
+    """Order of the ring with the largest sum over all ``n >= 1`` GPUs; see :meth:`Rings.best`."""
     n = weights.shape[0]
     return tuple(range(n)) if n <= 2 else Rings(weights, n, np.add).best((1 << n) - 1)
 
@@ -156,10 +156,10 @@ def _reach_layers(kinds: Kinds, k: int) -> Iterator[Reach]:
 
 
 def ring_counts(kinds: Kinds, k: int) -> Reach:
-    """Which numbers of double and single NVLinks the rings over every ``k``-set can have.
+    """Possible numbers of double and single NVLinks of the rings over every ``k``-set.
 
-    Equation 2 of MAPA is not monotone in these numbers, so no single ring can stand for a set;
-    the recursion carries the set of all reachable pairs as bits.
+    Equation 2 of MAPA is not monotone in these numbers, so no single ring represents a set; the
+    recursion stores all reachable pairs as bits.
 
     Parameters
     ----------
@@ -167,8 +167,8 @@ def ring_counts(kinds: Kinds, k: int) -> Reach:
 
     Returns
     -------
-    (k+1, C(n, k)) words; bit y of word x is set if some ring has x doubles and y singles (and
-    k - x - y other links). Tie order. ``k >= 2``.
+    (k+1, C(n, k)) words in tie order; bit y of word x is set if some ring has x doubles, y singles
+    and k - x - y other links. ``k >= 2``.
     """
     *_, reach = _reach_layers(kinds, k)
     closed = _add_link(reach, kinds.ravel()[_closing(kinds.shape[0], k)])
@@ -176,9 +176,9 @@ def ring_counts(kinds: Kinds, k: int) -> Reach:
 
 
 def ring_with_counts(kinds: Kinds, value: Callable[[int, int], float]) -> tuple[int, ...]:
-    """A ring over all ``n`` GPUs whose (doubles, singles) have the largest ``value(x, y)``.
+    """A ring over all ``n`` GPUs with the largest ``value(doubles, singles)``.
 
-    Starts at GPU 0. Deterministic.
+    The order starts at GPU 0. Deterministic.
     """
     n = kinds.shape[0]
     if n <= 2:

@@ -1,8 +1,8 @@
-"""Subsets of up to 16 GPUs as bit masks, in the order that breaks every tie.
+"""Subsets of up to 16 GPUs as bit masks, in tie order.
 
-All subsets of one size stand in lexicographic order of their sorted members ({0,1} < {0,2} <
-{1,2}), so the first of several equal sets is the one with the lowest indices. What depends on the
-numbers n and k alone is computed once per process and shared by all machines.
+Tie order is the lexicographic order of the sorted members of subsets of one size ({0,1} < {0,2} <
+{1,2}), so the first of several equal sets has the lowest indices. Tables that depend only on n and
+k are computed once per process.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def slots_of(mask: int) -> tuple[int, ...]:
 
 
 class _Subsets:
-    """The subsets of n GPUs. Sorted by size as sizes are asked for: small jobs need few of them."""
+    """The subsets of n GPUs, sorted by size on demand: small jobs need few sizes."""
 
     def __init__(self, n: int) -> None:
-        # Counting the masks with GPU 0 as the highest bit downwards is lexicographic order.
+        # Descending masks with GPU 0 as the highest bit are in lexicographic order.
         highest = np.arange((1 << n) - 1, -1, -1, dtype=">u2") << (16 - n)
         bits = np.unpackbits(highest.astype(">u2").view(np.uint8))
         self._mask = np.packbits(bits, bitorder="little").view("<u2")
@@ -55,17 +55,17 @@ class _Subsets:
         self._by_size: dict[int, IntArray] = {}
         self._rank = np.zeros(1 << n, dtype=np.int64)
         self.rank = self._rank.view()
-        """Rank of each mask in its size, of those sizes that were asked for. Read-only."""
+        """Rank of each mask in its size, for the sizes sorted so far. Read-only."""
         self.rank.setflags(write=False)
 
     def of_size(self, k: int) -> IntArray:
-        found = self._by_size.get(k)
-        if found is None:
-            found = self._mask[self._size == k].astype(np.int64)
-            self._rank[found] = np.arange(found.size)
-            found.setflags(write=False)
-            self._by_size[k] = found
-        return found
+        masks = self._by_size.get(k)
+        if masks is None:
+            masks = self._mask[self._size == k].astype(np.int64)
+            self._rank[masks] = np.arange(masks.size)
+            masks.setflags(write=False)
+            self._by_size[k] = masks
+        return masks
 
 
 @lru_cache(maxsize=32)
@@ -83,7 +83,7 @@ def masks_of_size(n: int, k: int) -> IntArray:
 def rank_of_mask(n: int, *sizes: int) -> IntArray:
     """(2^n,) position of each mask in :func:`masks_of_size` of its size. Read-only.
 
-    Of these ``sizes`` at least; none given: of all.
+    Valid for masks of these ``sizes``; without any, for all masks.
     """
     subsets = _by_size(n)
     for k in sizes or range(n + 1):
@@ -106,7 +106,7 @@ def members_of_size(n: int, k: int) -> IntArray:
 def without_each(n: int, k: int) -> IntArray:
     """(k, C(n, k)) for each member of each set: rank of the set without it, times n, plus it.
 
-    The place of that member in rows of all ``n`` GPUs, one row per set of ``k - 1``. Read-only.
+    It is the flat index of that member in a (C(n, k-1), n) array. Read-only.
     """
     members = members_of_size(n, k)
     shorter = rank_of_mask(n, k - 1)[masks_of_size(n, k) ^ (1 << members)]

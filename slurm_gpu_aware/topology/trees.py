@@ -1,9 +1,8 @@
 """Best balanced binary trees over every set of GPUs: dynamic programming over subsets.
 
-The pattern is the heap-ordered tree: GPU i talks to (i-1)//2. Its subtrees are heap-ordered trees
-too, of few different sizes, so one table per subtree size is enough. The best tree of a size
-rooted at v over a set is the best way to split the rest of the set into the two child subtrees,
-each hung onto v by one link.
+The pattern is the heap-ordered tree: GPU i communicates with GPU (i-1)//2. Its subtrees are
+heap-ordered trees of few different sizes, with one table per size. The best tree over a set rooted
+at v is the best split of the rest of the set into two child subtrees, each joined to v by one link.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from slurm_gpu_aware.topology.subsets import (
 
 __all__ = ["Trees", "best_tree", "tree_values"]
 
-_MOST_AT_ONCE = 1 << 14  # splits in one expression: stays within the caches
+_MOST_AT_ONCE = 1 << 14  # splits in one expression, to stay in the caches
 
 
 @lru_cache(maxsize=64)
@@ -36,8 +35,8 @@ def _splits(n: int, left: int, right: int) -> tuple[IntArray, IntArray]:
 
     Returns
     -------
-    (S, M) ranks of the left and of the right part, M sets of the whole size in tie order. Equal
-    sizes are interchangeable: only splits with the lowest GPU on the left are listed.
+    (S, M) ranks of the left and of the right part, for M sets of the whole size in tie order. Equal
+    sizes are interchangeable: the lowest GPU is then on the left.
     """
     size = left + right
     chosen = list(combinations(range(size), left))
@@ -45,7 +44,7 @@ def _splits(n: int, left: int, right: int) -> tuple[IntArray, IntArray]:
         chosen = [c for c in chosen if 0 in c]
     pick = np.zeros((len(chosen), size))
     pick[np.arange(len(chosen))[:, None], chosen] = 1.0
-    # Float products of powers of two below 2^16 are exact, and BLAS makes them quick.
+    # Float products of powers of two below 2^16 are exact, and BLAS is fast.
     part = (pick @ (1 << members_of_size(n, size)).astype(np.float64)).astype(np.int64)
     rank = rank_of_mask(n, left, right)
     other = masks_of_size(n, size) ^ part
@@ -53,10 +52,10 @@ def _splits(n: int, left: int, right: int) -> tuple[IntArray, IntArray]:
 
 
 class Trees:
-    """Tables of one machine: one per way to combine links (sum, minimum), all in one pass.
+    """Tables of one machine for each way to combine links (sum, minimum).
 
-    A row of a table holds all GPUs that a tree can hang onto, so a split reads two rows and
-    combines them for all roots at once. Single precision where it is exact: half the memory.
+    A row of a table holds a value for each GPU that a tree can be joined to, so a split combines
+    two rows for all roots at once. Single precision, if exact, halves the memory.
     """
 
     NEUTRAL: ClassVar[dict[np.ufunc, float]] = {np.add: 0.0, np.minimum: np.inf}
@@ -65,7 +64,7 @@ class Trees:
         self.weights = weights.astype(exact_type(weights, k))
         self.n, self.k = weights.shape[0], k
         self.ways = ways
-        self._hung: dict[int, Rows] = {}
+        self._joined: dict[int, Rows] = {}
         self._rooted: dict[int, Rows] = {}
 
     def values(self) -> tuple[FloatArray, FloatArray]:
@@ -76,11 +75,11 @@ class Trees:
     def best(self, mask: int) -> tuple[int, ...]:
         """GPUs of a mask in heap order of their best tree by the first of the ways.
 
-        Position i is the parent of 2i+1 and 2i+2. Links of weight ``-inf`` are not used as long
-        as a tree without them exists.
+        Position i is the parent of 2i+1 and 2i+2. Links of weight ``-inf`` are used only if every
+        tree has one.
 
-        Deterministic: the first of the best at each step, so if the tree also fits a condition,
-        it is the answer among those that do.
+        Deterministic: the first of the best at each step. If this tree also meets a condition, it
+        wins among the trees that do.
         """
         out = [0] * self.k
         rank = rank_of_mask(self.n, self.k).item(mask)
@@ -94,12 +93,12 @@ class Trees:
             self._rooted[size] = self._build(size)
         return self._rooted[size]
 
-    def hung(self, size: int) -> Rows:
-        """(ways, M, n) best tree over each set, hung by one link onto each GPU outside it."""
-        if size not in self._hung:
+    def joined(self, size: int) -> Rows:
+        """(ways, M, n) best tree over each set, joined by one link to each GPU outside it."""
+        if size not in self._joined:
             ends = members_of_size(self.n, size)  # each possible root
-            self._hung[size] = extended(self.weights, ends, self.rooted(size), self.ways)
-        return self._hung[size]
+            self._joined[size] = extended(self.weights, ends, self.rooted(size), self.ways)
+        return self._joined[size]
 
     def _build(self, size: int) -> Rows:
         members = members_of_size(self.n, size)
@@ -113,11 +112,11 @@ class Trees:
         return below.take(without_each(self.n, size), axis=1)
 
     def _children(self, left: int, right: int) -> Rows:
-        """(ways, M, n) best two trees over each set of ``left + right``, below each root."""
-        one = self.hung(left)
+        """(ways, M, n) best pair of trees over each set of ``left + right``, below each root."""
+        one = self.joined(left)
         if right == 0:
             return one
-        other = self.hung(right)
+        other = self.joined(right)
         a, b = _splits(self.n, left, right)
         splits, sets = a.shape
         ways = len(self.ways)
@@ -137,10 +136,7 @@ class Trees:
         return best
 
     def _layout(self, root: int, mask: int, size: int, at: int, out: list[int]) -> None:
-        """Write the best tree over ``mask`` rooted at ``root`` into heap positions of ``out``.
-
-        By the first of the ways.
-        """
+        """Write the best tree over ``mask`` with this root, by the first of the ways."""
         out[at] = root
         left, right = heap_children(size)
         rest, way = mask ^ (1 << root), self.ways[0]
@@ -151,7 +147,7 @@ class Trees:
         else:
             rank = rank_of_mask(self.n, size - 1).item(rest)
             a, b = (ranks[:, rank] for ranks in _splits(self.n, left, right))
-            split = int(way(self.hung(left)[0, a, root], self.hung(right)[0, b, root]).argmax())
+            split = int(way(self.joined(left)[0, a, root], self.joined(right)[0, b, root]).argmax())
             part = masks_of_size(self.n, left).item(a[split])
             other = rest ^ part
         for child, length, place in ((part, left, 2 * at + 1), (other, right, 2 * at + 2)):
@@ -169,7 +165,8 @@ def tree_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
 
     Parameters
     ----------
-    weights : (n, n) GB/s, symmetric. ``k >= 1``; a tree of one GPU has sum 0, bottleneck inf.
+    weights : (n, n) GB/s, symmetric.
+    k : GPUs of the tree, >= 1; a tree of one GPU has sum 0 and bottleneck inf.
 
     Returns
     -------
@@ -183,6 +180,6 @@ def tree_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
 
 
 def best_tree(weights: FloatArray) -> tuple[int, ...]:
-    """GPUs in heap order of the tree with the largest sum over all ``n >= 1``: `Trees.best`."""
+    """GPUs in heap order of the tree with the largest sum over all ``n >= 1``; see `Trees.best`."""
     n = weights.shape[0]
     return Trees(weights, n, np.add).best((1 << n) - 1)

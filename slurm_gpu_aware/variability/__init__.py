@@ -1,12 +1,12 @@
-"""From times to what placement uses: PM scores, bins, application classes.
+"""PM scores, bins and application classes from measured times.
 
 ============== ================================================================
-scores         PM score = time / median time of a class
-ckmeans        exact K-means in one dimension, silhouettes of its clusters
-bins           PAL's binning: how many bins, outliers, the score of a bin
+scores         PM scores: time / median time of a class
+ckmeans        exact one-dimensional K-means, silhouettes of its clusters
+bins           PAL's binning: number of bins, outliers, the score of a bin
 gpu_scores     scores and bins of all GPUs of a cluster
-outliers       GPUs whose times are far from the median of their model
-classes        the class of an application, from its utilisation counters
-counters       these counters from Nsight Compute and DCGM
+outliers       GPUs with times far from the median of their model
+classes        application classes from utilisation counters
+counters       utilisation counters from Nsight Compute and DCGM
 ============== ================================================================
 """

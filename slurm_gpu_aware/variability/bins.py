@@ -1,4 +1,4 @@
-"""PAL's binning of PM scores: few distinct scores per class, outliers apart."""
+"""PAL's binning of PM scores: few distinct scores per class, outliers separate."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["MAX_BINS", "Binning", "bin_scores", "choose_bins"]
 
 MIN_BINS = 2
 MAX_BINS = 11
-"""K is swept over MIN_BINS .. MAX_BINS."""
+"""Range of K."""
 MAX_ERROR = 0.10
-"""No K under which a GPU is more than 10% off the score of its bin, if another K avoids it."""
+"""Largest relative distance of a GPU from the score of its bin, if any K achieves it."""
 OUTLIER_SIGMA = 3.0
-"""GPUs further than this from the mean are left out of the silhouette analysis, on both sides."""
+"""GPUs farther than this from the mean, on either side, are outliers."""
 EXTREME_SIGMA = 6.0
-"""GPUs further than this from the mean keep their own score."""
+"""GPUs farther than this from the mean keep their own score."""
 MAX_OWN = 16
-"""At most this many (the most extreme) keep their own, so that L x V stays small on any cluster."""
+"""Most GPUs that keep their own score, the most extreme ones: it bounds the size of L x V."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,24 +38,22 @@ class Binning:
     scores: FloatArray
     """(n,) centroid of each GPU's bin, or its own score."""
     labels: IntArray
-    """(n,) bin number, counted from the best bin (0)."""
+    """(n,) bin number; 0 is the best bin."""
     centroids: FloatArray
     """(bins,) ascending."""
     outlier: IntArray
-    """(n,) 0: no, 1: an outlier that was binned among outliers, 2: keeps its own score."""
+    """(n,) 0: no outlier, 1: binned among outliers, 2: keeps its own score."""
     silhouette: FloatArray
-    """Mean silhouette of each bin of the GPUs that are no outliers; empty if they are one bin."""
+    """Mean silhouette of each bin without outliers; empty for a single bin."""
 
 
 def bin_scores(raw: npt.ArrayLike) -> Binning:
     """Bin the PM scores of one class (and one GPU model) as PAL does [1]_.
 
-    1. GPUs beyond 3 sigma of the mean, fast or slow, are taken out.
-    2. The others are clustered by exact K-means with the K of 2..11 whose silhouettes are
-       closest to +1 for all bins, and that keeps GPUs within 10% of their bin's score
-       (:func:`choose_bins`).
-    3. Outliers are binned in the same way among themselves, fast and slow ones separately; those
-       beyond 6 sigma keep their own score.
+    1. GPUs beyond 3 sigma of the mean are outliers.
+    2. The other GPUs are clustered by exact K-means with K from 2 to 11 (:func:`choose_bins`).
+    3. Fast and slow outliers are binned separately in the same way; those beyond 6 sigma keep their
+       own score.
     4. The score of a bin is its centroid.
 
     Parameters
@@ -69,12 +67,11 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
 
     Notes
     -----
-    Sigma is the population's, over all GPUs including the outliers, computed once; with ten GPUs
-    or fewer none can be beyond 3 sigma. Degenerate inputs: no GPU gives no bins, one GPU or
-    equal scores give one bin, two distinct scores give two. The binned mean equals the raw mean,
-    and a GPU with a lower raw score never has a higher binned one. The paper leaves two things
-    open, decided here: what "extreme" is (6 sigma, and at most 16 GPUs), and that fast outliers
-    are never put in a bin with slow ones.
+    Sigma is that of the population, including outliers; with at most ten GPUs no GPU is beyond
+    3 sigma. No GPU gives no bins, one GPU or equal scores give one bin, two distinct scores give
+    two. The binned mean equals the raw mean, and binning keeps the order of scores. The paper does
+    not define "extreme" (here 6 sigma and at most 16 GPUs) and does not say that fast and slow
+    outliers have separate bins.
 
     References
     ----------
@@ -106,23 +103,21 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
 
 
 def choose_bins(points: Weighted) -> tuple[Intervals, FloatArray]:
-    """The clustering with the K of 2..11 whose silhouettes are as close to +1 as possible for all
-    bins, and its mean silhouette per bin.
+    """The clustering with K from 2 to 11 and silhouettes closest to +1 for all bins, and its mean
+    silhouette per bin.
 
-    "For all bins" is read literally: the K with the best worst bin wins; among equals the better
-    mean over all GPUs, then the smaller K. One distinct value gives one cluster, without
-    silhouettes.
+    The K with the best worst bin wins, then the better mean over all GPUs, then the smaller K. One
+    distinct value gives one cluster without silhouettes.
 
-    Beyond the paper, a K that puts a GPU more than 10% away from its bin's score is passed over
-    while another K avoids that (and if none does, the K that errs least is taken). A bin of one
-    counts as silhouette 0, so on a handful of GPUs the silhouettes alone would rather call a GPU
-    that is 20% slower equal to the others than give it a bin of its own. On none of eight measured
-    sets (136 to 392 GPUs of Longhorn, Frontera and Lonestar6) does the rule change anything.
+    Unlike the paper, a K that puts a GPU more than 10% away from its bin's score is used only if
+    every K does; then the K with the least error wins. A bin of one GPU has silhouette 0, so with
+    few GPUs the silhouettes alone would bin a 20% slower GPU with the others. The rule changes none
+    of eight measured sets (136 to 392 GPUs of Longhorn, Frontera and Lonestar6).
     """
-    found = best_intervals(points, MAX_BINS)
-    if len(found) < MIN_BINS:
-        return found[0], np.empty(0)
-    candidates = found[MIN_BINS - 1 :]
+    clusterings = best_intervals(points, MAX_BINS)
+    if len(clusterings) < MIN_BINS:
+        return clusterings[0], np.empty(0)
+    candidates = clusterings[MIN_BINS - 1 :]
     errors = [_worst_error(points, clusters) for clusters in candidates]
     allowed = max(MAX_ERROR, min(errors))
     best: tuple[tuple[float, float], Intervals, FloatArray] | None = None
@@ -130,11 +125,11 @@ def choose_bins(points: Weighted) -> tuple[Intervals, FloatArray]:
         if error > allowed:
             continue
         per_bin, overall = silhouettes(points, clusters)
-        # Rounded, so that rounding in the last bit does not decide between equals.
+        # Rounded, so that errors in the last bit do not decide between equals.
         merit = (round(float(per_bin.min()), 9), round(overall, 9))
         if best is None or merit > best[0]:
             best = (merit, clusters, per_bin)
-    assert best is not None  # noqa: S101 - the candidate that errs least is allowed
+    assert best is not None  # noqa: S101 - the candidate with the least error is allowed
     return best[1], best[2]
 
 
@@ -155,16 +150,16 @@ def _centroids(points: Weighted, clusters: Intervals) -> FloatArray:
 
 def _outliers(scores: FloatArray) -> IntArray:
     """0, 1 or 2 per GPU; see :class:`Binning`."""
-    marks = np.zeros(scores.size, dtype=np.int64)
+    outlier = np.zeros(scores.size, dtype=np.int64)
     sigma = float(scores.std()) if scores.size else 0.0
     if sigma <= 1e-12 * float(np.abs(scores).max(initial=0.0)):
-        return marks  # all equal but for rounding
+        return outlier  # equal except for rounding
     distance = np.abs(scores - scores.mean()) / sigma
-    marks[distance > OUTLIER_SIGMA] = 1
+    outlier[distance > OUTLIER_SIGMA] = 1
     extreme: BoolArray = distance > EXTREME_SIGMA
     order = np.argsort(-distance, kind="stable")[:MAX_OWN]
-    marks[order[extreme[order]]] = 2
-    return marks
+    outlier[order[extreme[order]]] = 2
+    return outlier
 
 
 def _cluster(scores: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,7 +1,7 @@
-"""Exact K-means in one dimension, for every K at once, and silhouettes of the result.
+"""Exact one-dimensional K-means for every K at once, and silhouettes of its clusters.
 
-On a line the best clusters are intervals of the sorted values, so dynamic programming finds the
-global optimum; there is no start to choose and the answer is always the same.
+In one dimension the best clusters are intervals of the sorted values, so dynamic programming finds
+the global optimum. The result is deterministic.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 __all__ = ["Intervals", "Weighted", "best_intervals", "silhouettes", "weighted"]
 
 MAX_DISTINCT = 32_768
-"""Above this many distinct values neighbours are merged first; see :func:`weighted`."""
+"""Above this many distinct values :func:`weighted` merges neighbours."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """Distinct values in ascending order, and how many GPUs share each."""
+    """Distinct values in ascending order, with the number of GPUs that share each."""
 
     values: FloatArray
     counts: FloatArray
@@ -42,9 +42,9 @@ class Intervals:
 def weighted(values: npt.ArrayLike, limit: int = MAX_DISTINCT) -> Weighted:
     """Sort and count the values.
 
-    Above ``limit`` distinct values, the range is cut into ``limit`` equal cells and each cell is
-    represented by its mean, so that time and memory stay bounded for a million GPUs. The total
-    is kept exactly; no value moves by more than 1/``limit`` of the range.
+    Above ``limit`` distinct values, the range is cut into ``limit`` equal cells, and the mean of a
+    cell replaces its values. This bounds time and memory for a million GPUs. The total stays
+    exact; no value moves by more than 1/``limit`` of the range.
     """
     data = np.asarray(values, dtype=np.float64)
     distinct, index, counts = np.unique(data, return_inverse=True, return_counts=True)
@@ -62,18 +62,18 @@ def best_intervals(points: Weighted, most: int) -> list[Intervals]:
     Parameters
     ----------
     points : n distinct values with counts.
-    most : largest K wanted, >= 1.
+    most : largest K, >= 1.
 
     Returns
     -------
-    list whose entry K-1 has K clusters. Of equally good ones the same is found every time.
+    List with K clusters in entry K-1. Ties are broken deterministically.
 
     Notes
     -----
-    The best split of the first j values into k intervals starts its last interval no earlier than
-    that of the first j-1 values, so each layer is filled by halving: O(K n log n) time, O(K n)
-    memory, all in whole-array steps. Exact up to rounding of the prefix sums. The recurrence is
-    that of Wang and Song, "Ckmeans.1d.dp", The R Journal 3/2, 2011.
+    The last interval of the best split of the first j values starts no earlier than that of the
+    first j-1 values, so each layer is filled by halving: O(K n log n) time, O(K n) memory. Exact up
+    to rounding of the prefix sums. Recurrence: Wang and Song, "Ckmeans.1d.dp", The R Journal 3/2,
+    2011.
     """
     n = points.values.size
     sums = _Prefix(points)
@@ -93,10 +93,10 @@ def best_intervals(points: Weighted, most: int) -> list[Intervals]:
 def silhouettes(points: Weighted, clusters: Intervals) -> tuple[FloatArray, float]:
     """Mean silhouette of each cluster (K,) and over all members; K >= 2.
 
-    A member's silhouette is (b - a) / max(a, b): a = mean distance to the others of its cluster,
-    b = mean distance to the nearest other cluster; 0 for a member that is alone (Rousseeuw 1987).
-    On sorted values the nearest other cluster is a neighbour, and its mean distance is the
-    distance to its centroid, so the whole takes O(n).
+    A member's silhouette is (b - a) / max(a, b): a = mean distance to the other members of its
+    cluster, b = mean distance to the nearest other cluster; 0 for a cluster of one (Rousseeuw
+    1987). The nearest other cluster is a neighbour, and its mean distance is the distance to its
+    centroid, so the whole takes O(n).
     """
     x, w = points.values, points.counts
     size = np.add.reduceat(w, clusters.start)
@@ -124,7 +124,7 @@ class _Prefix:
     def __init__(self, points: Weighted) -> None:
         w = points.counts
         mean = float(np.dot(points.values, w) / w.sum())
-        centred = points.values - mean  # less rounding
+        centred = points.values - mean  # reduces rounding
         self.scale = float(np.abs(centred).max()) or 1.0
         x = centred / self.scale
         self._w = np.concatenate(([0.0], np.cumsum(w)))
@@ -132,7 +132,7 @@ class _Prefix:
         self._wxx = np.concatenate(([0.0], np.cumsum(w * x * x)))
 
     def cost(self, first: IntArray, last: IntArray) -> FloatArray:
-        """Cost of the intervals [first, last], both ends inside."""
+        """Cost of the intervals [first, last], both ends included."""
         end = last + 1
         w = self._w[end] - self._w[first]
         wx = self._wx[end] - self._wx[first]
@@ -148,7 +148,7 @@ def _next_layer(previous: FloatArray, sums: _Prefix, k: int) -> tuple[FloatArray
     start = np.zeros(n, dtype=np.int64)
     stride = 1 << (n - k).bit_length()
     while stride >= 1:
-        # Odd multiples of the stride, counted from 1: neighbours at even ones are done.
+        # Odd multiples of the stride, counted from 1; the even ones are done.
         j = np.arange(stride, n - k + 1, 2 * stride, dtype=np.int64) + (k - 1)
         if j.size:
             before, after = j - stride, j + stride
@@ -168,8 +168,8 @@ def _fill(
     low: IntArray,
     high: IntArray,
 ) -> None:
-    """Try the starts low..high for each j; of equal ones take the first."""
-    high = np.maximum(high, low)  # rounding may cross two neighbours' bounds by a step
+    """Try the starts low..high for each j; the first of equal ones wins."""
+    high = np.maximum(high, low)  # after rounding two neighbours' bounds can cross by a step
     count = high - low + 1
     offset = np.cumsum(count) - count
     candidate = np.arange(int(count.sum()), dtype=np.int64) + np.repeat(low - offset, count)

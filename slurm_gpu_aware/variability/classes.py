@@ -1,4 +1,4 @@
-"""Application classes: which ones suffer from compute variability (PAL, section III-A)."""
+"""Application classes by sensitivity to compute variability (PAL, section III-A)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slurm_gpu_aware.model.arrays import FloatArray
 __all__ = ["Classifier", "Utilisation", "fit_classes"]
 
 STARTS = 50
-"""Starts of K-means; the best result counts."""
+"""Starts of K-means; the best result wins."""
 
 
 @dataclass(frozen=True)
 class Utilisation:
-    """How an application uses a GPU. Units: percent of peak, 0..100."""
+    """GPU utilisation of an application. Units: percent of peak, 0..100."""
 
     dram: float
     """DRAM bandwidth."""
@@ -46,7 +46,7 @@ class Classifier:
         return dict(zip(self.names, far, strict=True))
 
     def classify(self, utilisation: Utilisation) -> str:
-        """Class of the nearest centroid (Euclidean); of equally near ones the first."""
+        """Class of the nearest centroid (Euclidean); the first of equally near ones."""
         far = self.distances(utilisation)
         return min(self.names, key=far.__getitem__)
 
@@ -63,21 +63,21 @@ def fit_classes(
 
     Returns
     -------
-    The classifier, and application -> class for the measured ones.
+    The classifier, and application -> class for ``applications``.
 
     Raises
     ------
     ValueError
-        If there are fewer distinct points than classes, or names occur twice.
+        There are fewer distinct points than classes, or a name occurs twice.
     SourceError
         scikit-learn is not installed.
 
     Notes
     -----
-    Classes are ordered by (functional unit - DRAM) utilisation of the centroid, largest first:
-    the more compute bound, the more an application feels a slow clock. The order in which
-    applications are given does not matter, and the same points give the same classes. A local
-    optimum in principle; in practice the global one for the dozen applications of a site.
+    Classes are ordered by (functional unit - DRAM) utilisation of the centroid, largest first: a
+    slow clock affects compute-bound applications most. The order of ``applications`` does not
+    matter, and the result is deterministic. K-means finds a local optimum; for the dozen
+    applications of a site it is usually the global one.
 
     References
     ----------

@@ -1,13 +1,13 @@
-"""Utilisation counters of an application, from Nsight Compute and from DCGM.
+"""Readers of utilisation counters from Nsight Compute and DCGM.
 
-What to run::
+Collect the counters with one of::
 
     ncu --csv --metrics gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,\\
     regex:sm__inst_executed_pipe_.*.avg.pct_of_peak_sustained_active APP > app.csv
     dcgmi dmon -e 1002,1004,1005,1006,1007,1008 -d 1000 > app.txt      # beside the running APP
 
-Nsight Compute sees each kernel and is exact, but slows the application down; DCGM samples it
-while it runs. Use one of them for all applications that are to be compared.
+Nsight Compute measures each kernel exactly, but slows the application down; DCGM samples the
+application while it runs. Use the same tool for all applications that are compared.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ _DCGM_UNITS = frozenset({"TENSO", "FP64A", "FP32A", "FP16A"})
 
 
 def read_ncu(lines: Iterable[str]) -> Utilisation:
-    """Utilisation of an application from ``ncu --csv``, both of its layouts.
+    """Utilisation of an application from both layouts of ``ncu --csv``.
 
-    One row per metric (``Metric Name``, ``Metric Unit``, ``Metric Value``) or one row per kernel
-    with a column per metric and a row of units (``--page raw``). Lines before the header (the
-    application's output, ``==PROF==``) are skipped. Kernels are weighted by their duration if
-    ``gpu__time_duration.sum`` was collected, else equally. Several tables one after the other
-    (appended output) are several runs of the application: each kernel of each counts. A metric
-    that a kernel lacks is 0, unless its whole table lacks it; what is ``n/a`` is left out.
+    The layouts have one row per metric (``Metric Name``, ``Metric Unit``, ``Metric Value``) or one
+    row per kernel with a column per metric and a row of units (``--page raw``). Lines before the
+    header are skipped. Kernels are weighted by duration if ``gpu__time_duration.sum`` was
+    collected, else equally. Several tables in a file are several runs; the kernels of all runs
+    count. A metric that a kernel lacks is 0, unless its whole table lacks it; ``n/a`` is left out.
 
     Raises SourceError if the table, the DRAM metric or every functional unit metric is missing,
     or a value is not a number.
@@ -68,24 +67,24 @@ def read_ncu(lines: Iterable[str]) -> Utilisation:
 
 
 def _is_header(row: Sequence[str], before: Sequence[str] | None) -> bool:
-    """Whether a table begins here. ``before``: header of the table that this row may belong to."""
+    """Say whether a table begins here. ``before``: header of the table before this row."""
     if set(row) >= _LONG:
         return True
     if before is not None and set(before) >= _LONG and len(row) == len(before):
-        return False  # a row of the long layout names metrics, too
+        return False  # a row of the long layout also names metrics
     return any(_DRAM.match(name) or _UNIT.match(name) for name in row)
 
 
 def is_dcgm(lines: Iterable[str]) -> bool:
-    """Whether this is a table of ``dcgmi dmon``, by its header."""
+    """Say whether the lines have the header of ``dcgmi dmon``."""
     return any(re.match(r"\s*#?\s*Entity\s", line) for line in lines)
 
 
 def read_dcgm(lines: Iterable[str]) -> Utilisation:
     """Utilisation of an application from ``dcgmi dmon -e 1002,1004,1005,1006,1007,1008``.
 
-    Averages over all samples and GPUs; samples without SM activity (field 1002, if it is there)
-    are from before or after the application and left out, and so are ``N/A`` values.
+    Averages over all samples and GPUs. ``N/A`` values and samples without SM activity (field 1002,
+    if collected), which lie before or after the application, are left out.
 
     Raises SourceError if there is no header, no DRAM column (DRAMA, field 1005), no functional
     unit column, or no sample.
@@ -117,7 +116,7 @@ def read_dcgm(lines: Iterable[str]) -> Utilisation:
 
 
 Kernel = dict[str, float | None]
-"""Our name of a metric -> its value, in percent or ns; None: ncu could not measure it (n/a)."""
+"""Our name of a metric -> value in percent or ns; None: ncu could not measure it (n/a)."""
 
 
 def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Kernel]:
@@ -167,7 +166,7 @@ def _take(kernel: Kernel, name: str, value: str, unit: str) -> None:
 
 
 def _with_zeros(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
-    """The kernels of a table: what only others of the same table have, one did not use."""
+    """The kernels of a table, with 0 for metrics that only other kernels of the table have."""
     names = {name for kernel in kernels for name in kernel} - {_TIME}
     return [{**dict.fromkeys(names, 0.0), **kernel} for kernel in kernels]
 
@@ -200,7 +199,7 @@ def _average(kernels: Sequence[Kernel]) -> Utilisation:
 
 
 def _utilisation(dram: float, peak_fu: float) -> Utilisation:
-    # Counters of several passes can exceed their peak by a little.
+    # Counters of several passes can slightly exceed their peak.
     for name, value in (("DRAM", dram), ("functional unit", peak_fu)):
         if not 0.0 <= value <= 110.0:
             raise SourceError(f"{name} utilisation of {value:.3g}% is not possible")
@@ -208,7 +207,7 @@ def _utilisation(dram: float, peak_fu: float) -> Utilisation:
 
 
 def _ncu_number(name: str, text: str) -> float | None:
-    """ncu prints by locale: ``1,234.5``, ``12,345`` and ``9,00`` all occur. None: ``n/a``."""
+    """A number in any locale of ncu: ``1,234.5``, ``12,345``, ``9,00``. None: ``n/a``."""
     plain = text.strip()
     if plain.lower() == "n/a":
         return None
@@ -232,7 +231,7 @@ def _number(text: str, line: int) -> float | None:
         value = float(text)
     except ValueError:
         raise SourceError(f"line {line}: {text!r} is not a number") from None
-    # DCGM's blank values are 2^47 and a little above.
+    # DCGM's blank values are 2^47 and slightly above.
     return value if math.isfinite(value) and value < 2.0**47 else None
 
 

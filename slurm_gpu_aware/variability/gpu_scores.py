@@ -1,4 +1,4 @@
-"""Scores of a cluster's GPUs from their times: PM scores, then bins per class and model."""
+"""Scores of a cluster's GPUs: PM scores, and bins per class and model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slurm_gpu_aware.variability.scores import combine_runs, pm_scores
 __all__ = ["REFERENCES", "median_runs", "scores_of_gpus"]
 
 REFERENCES = ("model", "cluster")
-"""``model``: a GPU is compared with the median GPU of its model, so 1.0 means "as good as this
-model gets". ``cluster``: with the median over all models, so that scores rank the models too."""
+"""``model``: scores are relative to the median GPU of the model. ``cluster``: to the median over
+all models, so that scores also rank the models."""
 
 
 def median_runs(runs: Iterable[GpuTiming]) -> list[GpuTiming]:
-    """One timing per GPU and class, in the order of their first runs: the median of its runs."""
+    """The median of the runs of each GPU and class, in the order of their first runs."""
     first: dict[tuple[str, int, str], GpuTiming] = {}
     number: dict[tuple[str, int, str], int] = {}
     which, values = [], []
@@ -42,9 +42,9 @@ def scores_of_gpus(
     Parameters
     ----------
     timings : one per GPU and class.
-    classes : the classes to score; None: all that have timings.
-    unseen : GPUs that no probe has seen. They are compared with the median of the others and have
-        bins of their own, so they change no score of another GPU.
+    classes : the classes to score; None: all with timings.
+    unseen : GPUs that no probe has seen. They do not count for the median and have separate bins,
+        so they change no score of another GPU.
     reference : one of ``REFERENCES``.
     """
     of_class: dict[str, list[GpuTiming]] = {}

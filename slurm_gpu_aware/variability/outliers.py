@@ -1,8 +1,8 @@
-"""Outliers: GPUs whose times are far from the median of their model.
+"""Outliers: GPUs with times far from the median of their model.
 
-GPUs of one model differ by some ten percent, a few by more: 3.5 times was measured. A file in which
-one node is in seconds instead of milliseconds looks worse, and its scores would draw every job of
-the class to that node. So an import refuses new outliers until a person accepts them.
+GPUs of one model differ by some ten percent; up to 3.5 times was measured. If a file has one node
+in seconds instead of milliseconds, every job of the class goes to that node. An import therefore
+refuses new outliers until a person accepts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_gpu_aware.variability.scores import pm_scores
 __all__ = ["FAR", "Outlier", "mixed_units", "new_outliers", "outlier_sentences", "outliers"]
 
 FAR = 2.0
-"""Outside 1 / FAR .. FAR times the median a time is an outlier."""
+"""A time outside 1 / FAR .. FAR times the median is an outlier."""
 
 _UNITS = {
     60.0: "seconds and minutes",
@@ -24,7 +24,7 @@ _UNITS = {
     6e4: "milliseconds and minutes",
     1e6: "milliseconds and nanoseconds",
 }
-"""Factor -> units that were mixed up if times differ by about it."""
+"""Ratio of times -> units that may be mixed up."""
 
 
 class Outlier(NamedTuple):
@@ -36,11 +36,11 @@ class Outlier(NamedTuple):
     node: str
     slot: int
     ratio: float
-    """Its time over that of the median GPU of its model."""
+    """Time over that of the median GPU of the model."""
 
 
 def outliers(timings: Iterable[GpuTiming], unseen: Set[Gpu] = frozenset()) -> list[Outlier]:
-    """All GPUs whose time is an outlier, by class, model and node.
+    """All outliers, sorted by class, model and node.
 
     ``timings``: one per GPU and class. ``unseen``: GPUs that do not count for the median.
     """
@@ -60,7 +60,7 @@ def outliers(timings: Iterable[GpuTiming], unseen: Set[Gpu] = frozenset()) -> li
 
 
 def new_outliers(before: Iterable[Outlier], after: Iterable[Outlier]) -> list[Outlier]:
-    """Those of ``after`` that were not accepted earlier, with about the same ratio."""
+    """Outliers of ``after`` that ``before`` does not contain with about the same ratio."""
     known = {(o.app_class, o.node, o.slot): o.ratio for o in before}
     return [
         o
@@ -70,7 +70,7 @@ def new_outliers(before: Iterable[Outlier], after: Iterable[Outlier]) -> list[Ou
 
 
 def outlier_sentences(found: Sequence[Outlier]) -> list[str]:
-    """One sentence per class, model and side, without full stop: which GPUs, by what factor."""
+    """One sentence without a full stop per class, model and side: the GPUs and their ratios."""
     groups: dict[tuple[str, str, bool], list[Outlier]] = {}
     for one in found:
         groups.setdefault((one.app_class, one.model, one.ratio > 1.0), []).append(one)
@@ -78,7 +78,7 @@ def outlier_sentences(found: Sequence[Outlier]) -> list[str]:
 
 
 def mixed_units(ratio: float) -> str:
-    """`` (are seconds and minutes mixed up?)`` if a factor looks like it, else nothing."""
+    """`` (are seconds and minutes mixed up?)`` if the ratio suggests it, else empty."""
     factor = max(ratio, 1.0 / ratio)
     near = next((u for f, u in _UNITS.items() if f / 2 <= factor <= f * 2), None)
     return f" (are {near} mixed up?)" if near else ""

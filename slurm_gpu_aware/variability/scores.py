@@ -1,4 +1,4 @@
-"""PM scores: how slow each GPU is for a class, relative to the median GPU (PAL, section III)."""
+"""PM scores: times of GPUs for a class relative to the median GPU (PAL, section III)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def pm_scores(
 
     Parameters
     ----------
-    times_ms : (n,) one time per GPU for one class, > 0. See :func:`combine_runs` for repeats.
-    groups : n labels, or None; the median is taken within GPUs of equal label.
-    counted : (n,) whether a GPU counts for the median; None, or none of its group: all of them do.
+    times_ms : (n,) one time per GPU for one class, > 0; :func:`combine_runs` combines repeats.
+    groups : n labels; the median is taken over GPUs with the same label. None: one group.
+    counted : (n,) whether a GPU counts for the median. None, or none in a group: all GPUs count.
 
     Returns
     -------
@@ -32,16 +32,13 @@ def pm_scores(
     Raises
     ------
     ValueError
-        If a time is NaN, infinite or not positive, or the lengths differ.
+        A time is NaN, infinite or not positive, or the lengths differ.
 
     Notes
     -----
-    A cluster with several GPU models passes the models as ``groups``, which is our default: a
-    score then says how a GPU compares with its equals, so a job that names a model sees the full
-    spread of that model, and 1.0 means "as good as this model gets" everywhere. With one median
-    over all models (``groups=None``) the score also ranks the models, and class A drains the
-    newest GPUs first; within one model the order of the L x V matrix is the same either way,
-    because all its scores change by one factor.
+    With GPU models as ``groups``, the default of callers, a score compares a GPU with others of its
+    model. With one median over all models (``groups=None``) scores also rank the models, and class
+    A takes the newest GPUs first. Within one model the order of the L x V matrix is the same.
 
     References
     ----------
@@ -77,18 +74,17 @@ def combine_runs(
 ) -> tuple[npt.NDArray[np.int64], FloatArray]:
     """One time per GPU from repeated runs: the median of its runs.
 
-    The median, because single runs are dominated by transients of a node (on Longhorn a run is
-    3.6x the median on a GPU whose own median is 0.98), which a static score must not hold against
-    the GPU.
+    The median removes transients of a node: on Longhorn one run is 3.6x the median on a GPU with a
+    median of 0.98.
 
     Parameters
     ----------
-    gpu : (m,) whole number per run that says which GPU ran it.
+    gpu : (m,) GPU number of each run.
     times_ms : (m,) times > 0.
 
     Returns
     -------
-    The distinct GPU numbers, ascending (n,), and their medians (n,).
+    (n,) distinct GPU numbers, ascending, and (n,) medians.
     """
     times = _checked(times_ms)
     which = np.asarray(gpu, dtype=np.int64)

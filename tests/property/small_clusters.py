@@ -1,4 +1,4 @@
-"""Random small clusters and requests, and a placement oracle that looks at every set."""
+"""Random small clusters and requests, and a placement oracle over all sets."""
 
 from __future__ import annotations
 

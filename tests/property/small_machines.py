@@ -1,4 +1,4 @@
-"""Random link graphs and matchings found by trying every permutation."""
+"""Random link graphs, and matchings by trial of every permutation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy's answer beside the best of all sets, and clusters under other names."""
+"""Comparison of a policy's answer with the best of all sets, and renamed clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests kept inside a group of nodes, beside brute force over every set of every group."""
+"""Requests inside one group of nodes against brute force over every set of every group."""
 
 from __future__ import annotations
 

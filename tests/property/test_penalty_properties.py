@@ -1,4 +1,4 @@
-"""Penalties of any configuration and any measurement: complete, ascending, and as was said."""
+"""Penalties of any configuration and any measurement: complete, ascending, as documented."""
 
 from __future__ import annotations
 

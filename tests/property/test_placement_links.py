@@ -1,4 +1,4 @@
-"""MAPA's policies and pal+mapa against an oracle that looks at every set and every embedding."""
+"""MAPA's policies and pal+mapa against an oracle over all sets and embeddings."""
 
 from __future__ import annotations
 
@@ -214,15 +214,15 @@ def test_the_account_tells_what_was_compared(case, policy):
     if got is None or len(got.nodes) > 1:
         return
     objective = objective_of(policy, request)
-    told = got.why["links"][0]
+    links = got.why["links"][0]
     value = set_value(request, cluster, objective, chosen_of(got))
     if objective == "effbw":
-        assert (told["effbw_gbps"], told["aggbw_gbps"]) == pytest.approx(value, abs=1e-3)
+        assert (links["effbw_gbps"], links["aggbw_gbps"]) == pytest.approx(value, abs=1e-3)
         assert got.why["considered"][0]["effbw_gbps"] == pytest.approx(value[0], abs=1e-3)
     elif objective == "aggbw":
-        assert told["aggbw_gbps"] == pytest.approx(value, abs=1e-3)
+        assert links["aggbw_gbps"] == pytest.approx(value, abs=1e-3)
     else:
-        assert -told["taken_gbps"] == pytest.approx(value, abs=1e-3)
+        assert -links["taken_gbps"] == pytest.approx(value, abs=1e-3)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -1,4 +1,4 @@
-"""Every policy against an oracle that looks at every set, and what holds for all of them."""
+"""Every policy against an oracle over all sets, and properties of all policies."""
 
 from __future__ import annotations
 

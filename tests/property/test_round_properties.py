@@ -1,4 +1,4 @@
-"""What holds for every round: completeness, no GPU twice, the head is never delayed."""
+"""Properties of every round: completeness, no GPU twice, no delay of the head."""
 
 from __future__ import annotations
 

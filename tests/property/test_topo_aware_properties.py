@@ -1,4 +1,4 @@
-"""topo-aware against every set of small clusters, and what holds for all of them."""
+"""topo-aware against every set of small clusters, and properties of all answers."""
 
 from __future__ import annotations
 

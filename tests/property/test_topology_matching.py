@@ -1,4 +1,4 @@
-"""Exact matching against trying every permutation, and what must hold for all machines."""
+"""Exact matching against every permutation, and properties of all machines."""
 
 from __future__ import annotations
 

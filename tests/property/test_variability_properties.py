@@ -1,4 +1,4 @@
-"""What holds for every set of scores."""
+"""Properties of every set of scores."""
 
 from __future__ import annotations
 

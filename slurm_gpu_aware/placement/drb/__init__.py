@@ -1,1 +1,1 @@
-"""Topology-aware placement by dynamic recursive bipartition (Amaral et al., SC'17)."""
+"""Dynamic recursive bipartition for topology-aware placement (Amaral et al., SC'17)."""

@@ -1,11 +1,11 @@
 """Dynamic recursive bipartition of a machine (Amaral et al., SC'17, algorithms 2 and 3).
 
-The physical graph is split in two by Fiduccia-Mattheyses, the job's tasks are given to the halves
-by utility, and each half is split in turn, down to single GPUs. The tasks of a job are alike, so
-only how many go into each half matters: all counts are compared, by the utility of the set that
-they lead to. (Task by task, as printed, the first task of a pair fills up a half-used socket and
-the second is left on the other one, though an idle socket has room for both. The text of algorithm
-3, "if P1 gives better utility ... added to A0", is a slip: it is added to A1.)
+Fiduccia-Mattheyses splits the physical graph in two, the halves get the job's tasks by utility, and
+each half is split in turn, down to single GPUs. The tasks of a job are equal, so only their number
+in each half matters: all counts are compared by the utility of the resulting set. (Task by task, as
+printed, the first task of a pair fills a half-used socket and the second goes to the other socket,
+even if an idle socket has room for both. The text of algorithm 3, "if P1 gives better utility ...
+added to A0", is a misprint of A1.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine as a job sees it; GPUs as masks. Equal machines are equal values."""
+    """One machine for a job; GPUs are masks. Equal machines are equal values."""
 
     graph: HardwareGraph
     exists: int
@@ -45,9 +45,9 @@ class Machine:
 
 
 def machine_cost(machine: Machine, chosen: int, weights: Weights, scale: Scale) -> float:
-    """What orders sets of equal size inside the machine; eq. 1 but for a constant.
+    """Cost of sets of equal size on the machine: eq. 1 except for a constant.
 
-    Interference is the same for all of them. t counts from 0, so that parts of a job compare, too.
+    Interference is the same for all of them. t counts from 0, so that parts of a job compare.
     """
     shares, sockets = free_shares(machine.graph, machine.exists, machine.free, chosen)
     t = path_sum(machine.graph, chosen) + scale.t_best
@@ -58,9 +58,8 @@ def machine_cost(machine: Machine, chosen: int, weights: Weights, scale: Scale) 
 def halves(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
     """Split the GPUs of a mask in two along the least cut; the half with the lowest GPU first.
 
-    An edge weighs 1 / distance, so near GPUs stay together. Of all sizes the least cut relative to
-    the product of the sizes wins (ratio cut): sockets need not have equally many GPUs. The more
-    even of equal ones is taken.
+    An edge weighs 1 / distance, so near GPUs stay together. The least cut relative to the product
+    of the sizes wins (ratio cut), because sockets may differ in size; then the more even cut.
     """
     slots = list(slots_of(gpus))
     length = distances(graph)[np.ix_(slots, slots)].astype(np.float64)
@@ -86,14 +85,14 @@ def _split(near: FloatArray, size: int) -> np.ndarray[tuple[int], np.dtype[np.bo
 
 @lru_cache(maxsize=1 << 10)
 def narrow_pairs(graph: HardwareGraph, gbps: float) -> tuple[int, ...]:
-    """Pairs of GPUs, as masks, whose link has less than ``gbps`` (GB/s)."""
+    """Pairs of GPUs, as masks, with a link of less than ``gbps`` (GB/s)."""
     first, second = np.nonzero(np.triu(graph.gbps[:63, :63] < gbps, 1))  # signed masks
     return tuple(1 << a | 1 << b for a, b in zip(first.tolist(), second.tolist(), strict=True))
 
 
 @lru_cache(maxsize=1 << 14)
 def linked_enough(graph: HardwareGraph, gpus: int, gbps: float) -> bool:
-    """Whether every pair of the GPUs has a link of at least ``gbps`` (GB/s)."""
+    """Say whether every pair of the GPUs has a link of at least ``gbps`` (GB/s)."""
     slots = list(slots_of(gpus))
     links = graph.gbps[np.ix_(slots, slots)]
     return bool((links[~np.eye(len(slots), dtype=np.bool_)] >= gbps).all())
@@ -107,8 +106,8 @@ def best_set(
 
     Parameters
     ----------
-    min_gbps : every pair must have a link of at least this. Where bipartition finds no such set,
-        all sets are tried on machines of up to 16 GPUs.
+    min_gbps : least link of every pair, GB/s. If bipartition finds no such set on a machine of up
+        to 16 GPUs, all sets are tried.
 
     Returns
     -------
@@ -116,9 +115,9 @@ def best_set(
 
     Notes
     -----
-    A heuristic: the best choice inside each half need not be the best for the whole. It is exact
-    where distances depend on the level alone (any two GPUs of one half are equally far from the
-    other half) and sockets have two GPUs. Ties go to the lowest slots.
+    A heuristic: the best choice inside each half may not be the best for the whole. It is exact if
+    distances depend only on the level (all GPUs of one half have the same distance to the other
+    half) and sockets have two GPUs. On ties the lowest slots win.
     """
     if machine.allowed.bit_count() < k:
         return None
@@ -155,9 +154,9 @@ def best_set(
 
 @lru_cache(maxsize=1 << 12)
 def worst_set(machine: Machine, k: int, weights: Weights, scale: Scale) -> int:
-    """The costliest ``k`` of the allowed GPUs: what a job may get where Slurm picks the GPU.
+    """The costliest ``k`` of the allowed GPUs, for nodes where Slurm chooses the GPUs.
 
-    All sets up to 16 slots; beyond, the lowest ``k``.
+    Compares all sets up to 16 slots; above, the lowest ``k`` count.
     """
     slots = slots_of(machine.allowed)
     if machine.graph.n > MAX_EXACT:

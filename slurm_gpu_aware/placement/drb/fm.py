@@ -1,8 +1,8 @@
 """Fiduccia-Mattheyses bipartition of a weighted graph.
 
 C. M. Fiduccia, R. M. Mattheyses, "A linear-time heuristic for improving network partitions",
-DAC 1982: vertices move one by one, always the one with the largest gain that keeps the balance,
-each once per pass; the best prefix of the moves is kept and passes repeat until one brings nothing.
+DAC 1982. In a pass each vertex moves once, in the order of the largest gain that keeps the balance,
+and the best prefix of the moves is kept. Passes repeat until one has no gain.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def fm_bipartition(weights: FloatArray, sizes: tuple[int, int]) -> BoolArray:
 
     Parameters
     ----------
-    weights : (n, n) symmetric, >= 0, zero diagonal; ``weights[i, j]`` is what cutting i-j costs.
-    sizes : least and largest number of vertices of the side of vertex 0, within 1..n-1.
+    weights : (n, n) symmetric, >= 0, zero diagonal; ``weights[i, j]`` is the cost of cutting i-j.
+    sizes : least and largest number of vertices on the side of vertex 0, within 1..n-1.
 
     Returns
     -------
@@ -43,9 +43,9 @@ def fm_bipartition(weights: FloatArray, sizes: tuple[int, int]) -> BoolArray:
 
     Notes
     -----
-    A local optimum, the best of up to 8 starts (runs of vertices and greedily grown sides) on
-    either side; deterministic. A pass costs O(n^2) on a dense graph: gains stand in an array that
-    a move updates in one vector operation, which on complete graphs does the work of FM's buckets.
+    A local optimum, the best of up to 8 starts (runs of vertices and greedily grown sides);
+    deterministic. A pass costs O(n^2): a move updates the array of gains in one vector operation,
+    which replaces FM's buckets on dense graphs.
 
     Examples
     --------
@@ -71,9 +71,9 @@ def fm_bipartition(weights: FloatArray, sizes: tuple[int, int]) -> BoolArray:
 
 
 def fm_improve(weights: FloatArray, side: BoolArray, sizes: tuple[int, int]) -> BoolArray:
-    """Repeat passes from a start until none shrinks the cut. Vertex 0 never leaves its side.
+    """Repeat passes from the start ``side`` until none reduces the cut. Vertex 0 does not move.
 
-    ``side`` is the start, with an allowed number of True; it is not changed.
+    ``side`` has an allowed number of True and is not changed.
     """
     side = side.copy()
     while True:
@@ -86,17 +86,17 @@ def fm_improve(weights: FloatArray, side: BoolArray, sizes: tuple[int, int]) -> 
 def _one_pass(
     weights: FloatArray, start: BoolArray, sizes: tuple[int, int]
 ) -> tuple[list[int], float]:
-    """The best prefix of one pass and what it gains.
+    """The best prefix of one pass, and its gain.
 
-    Between two moves the balance may be off by one vertex, as FM's is by one cell; otherwise no
-    move would be possible from an exact bisection.
+    Between moves the balance may be off by one vertex, as in FM; otherwise an exact bisection
+    would allow no move.
     """
     low, high = sizes
     side = start.copy()
     across = side[:, None] != side[None, :]
     gains = np.where(across, weights, -weights).sum(axis=1)
     locked = np.zeros(len(side), dtype=np.bool_)
-    locked[0] = True  # the sides are alike: fixing one vertex loses no partition
+    locked[0] = True  # the sides are equal, so a fixed vertex loses no partition
     size, total, best, kept = int(side.sum()), 0.0, 0.0, 0
     moves: list[int] = []
     while not locked.all():
@@ -131,7 +131,7 @@ def _in_steps(n: int, step: int) -> list[int]:
 
 
 def _grown(weights: FloatArray, seed: int, size: int) -> list[int]:
-    """``size`` vertices around 0 or, for another seed, those left when the rest grows there."""
+    """``size`` vertices grown from 0 or, for another seed, the complement of those grown there."""
     n = len(weights)
     wanted = size if seed == 0 else n - size
     inside = [seed]

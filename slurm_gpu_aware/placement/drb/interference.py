@@ -1,8 +1,8 @@
 """Interference of jobs on one machine (Amaral et al., SC'17, eq. 4).
 
-Eq. 4 is a mean of solo time / co-located time, which falls when jobs hurt each other, while eqs.
-1 and 2 treat I as a cost. Here every quotient is turned over: co-located / solo, at least 1, so
-that I = 1 means that no job is disturbed and larger is worse.
+Eq. 4 is a mean of solo / co-located time, which falls with interference, but eqs. 1 and 2 treat I
+as a cost. Here every quotient is inverted: co-located / solo, at least 1. I = 1 means no
+interference; larger is worse.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from slurm_gpu_aware.placement.identity_cache import by_identity
 __all__ = ["InterferenceProfile", "Workload", "interference"]
 
 Workload = tuple[str, int]
-"""(application, GPUs): what a profile knows about a job."""
+"""(application, GPUs) of a job."""
 
 
 @dataclass(frozen=True, eq=False)
 class InterferenceProfile:
-    """Measured run times of applications alone and beside each other. Units: s, any fixed work."""
+    """Measured run times of applications alone and in pairs. Units: s, for any fixed work."""
 
     solo: Mapping[Workload, float]
-    """Run time with the machine to itself."""
+    """Run time alone on the machine."""
     together: Mapping[tuple[Workload, Workload], float] = field(default_factory=dict)
     """(job, neighbour) -> run time of the job beside the neighbour; absent: not measured."""
 
@@ -39,8 +39,7 @@ class InterferenceProfile:
                 raise ValueError(f"run time of {what} must be positive, not {seconds}")
 
     def slowdown(self, job: Workload, neighbour: Workload) -> float | None:
-        """Co-located / solo time of ``job``, at least 1 (a job cannot gain from a neighbour:
-        less is scatter of the measurement). None: not measured."""
+        """Co-located / solo time of ``job``, at least 1 (less is noise); None: not measured."""
         solo, beside = self.solo.get(job), self.together.get((job, neighbour))
         return None if solo is None or beside is None else max(1.0, beside / solo)
 
@@ -52,7 +51,7 @@ class InterferenceProfile:
 
     @cached_property
     def digest(self) -> str:
-        """Names the content."""
+        """Digest of the times."""
         text = repr((sorted(self.solo.items()), sorted(self.together.items())))
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -63,9 +62,9 @@ class InterferenceProfile:
 def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) -> FloatArray:
     """I of each machine if ``job`` joined the jobs that run there, shape (N,), >= 1.
 
-    The mean of co-located / solo over those jobs and the new one. Profiles hold pairs: a running
-    job is slowed by the new one; the new job's slowdowns beside each of its neighbours add up.
-    A pair that was not measured, or a job whose application is not known, counts as undisturbed.
+    The mean of co-located / solo time over those jobs and the new one. Profiles have pairs: the new
+    job slows each running job; the slowdowns of the new job by its neighbours add up. A pair that
+    was not measured, or a job with an unknown application, counts as no interference.
     """
     n = cluster.shape[0]
     holders = _holders(cluster.running)
@@ -83,7 +82,7 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
 
 @dataclass(frozen=True, eq=False)
 class _Holders:
-    """Every GPU that a running job holds, by job and node; and the workloads of the jobs."""
+    """The GPUs of running jobs by job and node, and the workloads of the jobs."""
 
     job: IntArray
     node: IntArray
@@ -95,7 +94,7 @@ class _Holders:
 
 @by_identity
 def _holders(running: tuple[RunningJob, ...]) -> _Holders:
-    """All decisions of a round share one tuple of running jobs."""
+    """Cached, because all decisions of a round share one tuple of running jobs."""
     flat = [
         (number, node, slot)
         for number, job in enumerate(running)

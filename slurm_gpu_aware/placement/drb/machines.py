@@ -1,7 +1,7 @@
 """Machines that a job may use, sorted into kinds, and the cost of their sets.
 
-Machines with the same graph, the same GPUs and the same free ones are one kind: what is best on
-one of them is best on all, but for the jobs that run there (interference).
+Machines with the same graph, the same GPUs and the same free GPUs are one kind: apart from
+interference they have the same best set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Machines", "kind_mask", "scale_for"]
 
 
 class _Idle:
-    """What does not change while jobs come and go: graph and GPUs of each node."""
+    """Data that does not depend on jobs: graph and GPUs of each node, and the network."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.of = (cluster.exists, cluster.graphs, cluster.levels)
@@ -48,7 +48,7 @@ _last: _Idle | None = None
 
 
 def _idle(cluster: Cluster) -> _Idle:
-    """Remembered by identity of the arrays: a round's copies share them."""
+    """Cached by identity of the arrays, which the copies of a round share."""
     global _last
     now = (cluster.exists, cluster.graphs, cluster.levels)
     if _last is None or any(a is not b for a, b in zip(_last.of, now, strict=True)):
@@ -59,7 +59,7 @@ def _idle(cluster: Cluster) -> _Idle:
 def scale_for(
     request: Request, cluster: Cluster, choices: Sequence[Split], options: TopoOptions
 ) -> Scale:
-    """What a job's terms are measured against: idle machines that it may use, as few as it can.
+    """Scale of a job's terms: the fewest idle machines that the job may use.
 
     With several machines the best is the tightest network level, the worst the widest.
     """
@@ -126,7 +126,7 @@ class Machines:
         return counts[self.of_row]
 
     def row_costs(self, masks: Sequence[int | None]) -> FloatArray:
-        """(C,) cost of each row if it gives the mask of its kind; inf where that is None."""
+        """(C,) cost of each row if it gives the mask of its kind; inf for None."""
         t = np.array(
             [
                 0 if m is None else path_sum(k.graph, m)
@@ -136,7 +136,7 @@ class Machines:
         w = np.array([self._share(k, m) for k, m in zip(self.kinds, masks, strict=True)])
         nothing = np.array([m is None for m in masks])
         of = self.of_row
-        # Offsets in t are the same for all rows, so the scale of the whole job orders them right.
+        # All rows have the same offset in t, so the scale of the whole job orders them correctly.
         cost = self.scale.cost(self.weights, t[of] + self.scale.t_best, self.i_of_row, w[of])
         return np.where(nothing[of], np.inf, cost)
 
@@ -148,7 +148,7 @@ class Machines:
         return total / max(used, 1)
 
     def terms(self, rows: IntArray, masks: Sequence[int]) -> Terms:
-        """Terms of a set: ``masks[i]`` out of row ``rows[i]``.
+        """Terms of a set: ``masks[i]`` of row ``rows[i]``.
 
         On several machines I is the mean over them.
         """
@@ -167,9 +167,9 @@ class Machines:
 
 
 def kind_mask(machines: Machines, kind: int, k: int, options: TopoOptions) -> int | None:
-    """What machines of a kind give a job of ``k`` GPUs there; None: they have no such set.
+    """Mask of ``k`` GPUs on machines of a kind; None: they have no such set.
 
-    By bipartition; where Slurm picks the GPUs, the worst that it may pick.
+    By bipartition; on plain nodes the worst set that Slurm may choose.
     """
     machine, need = machines.kinds[kind], options.min_bandwidth_gbps
     if machine.allowed.bit_count() < k:

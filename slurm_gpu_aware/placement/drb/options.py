@@ -15,25 +15,24 @@ __all__ = ["TopoOptions"]
 
 @dataclass(frozen=True)
 class TopoOptions(PolicyOptions):
-    """Checked options. Those that only ``topo-aware-p`` uses are accepted by both."""
+    """Checked options. Both policies accept those that only ``topo-aware-p`` uses."""
 
     weights: Weights = field(default_factory=Weights)
     """a_cc, a_b, a_d, sum 1."""
     interference: InterferenceProfile | None = None
     """None: interference is not known."""
     minimal_utility: float | None = None
-    """Threshold of a job (topo-aware-p), 0..1; None: 0.3 for one GPU, 0.5 for more."""
+    """Threshold of a job (``topo-aware-p``), 0..1; None: 0.3 for one GPU, 0.5 for more."""
     patience_s: float = 3600.0
-    """A threshold shrinks to 0 over this time, s; inf: never."""
+    """Time in which a threshold falls to 0, s; inf: it does not fall."""
     single_node: bool = False
     """All GPUs on one machine."""
     anti_collocation: bool = False
-    """Every GPU on a machine of its own."""
+    """Every GPU on a different machine."""
     min_bandwidth_gbps: float = 0.0
     """Least link between any two of the job's GPUs, GB/s."""
     network_gbps: float = 0.0
-    """Rate of a link between two machines, GB/s; 0: not known, too narrow for any
-    min_bandwidth_gbps."""
+    """Bandwidth between two machines, GB/s; 0: not known, below any min_bandwidth_gbps."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", _weights(self.weights))
@@ -62,21 +61,20 @@ class TopoOptions(PolicyOptions):
 
     @property
     def one_machine(self) -> bool:
-        """All GPUs on one machine: asked for, or the network is too narrow."""
+        """All GPUs on one machine, by ``single_node`` or because the network is too narrow."""
         return self.single_node or self.network_gbps < self.min_bandwidth_gbps
 
     def threshold(self, gpus: int, waited_s: float = 0.0) -> float:
-        """The utility that a job of ``gpus`` GPUs asks for after it has waited so long.
+        """Least utility for a job of ``gpus`` GPUs after a wait.
 
-        It falls linearly from the job's threshold to 0 over ``patience_s``, so that no postponed
-        job starves.
+        It falls linearly to 0 over ``patience_s``, so that no postponed job starves.
         """
-        wanted = self.minimal_utility
-        if wanted is None:
-            wanted = 0.3 if gpus == 1 else 0.5
+        threshold = self.minimal_utility
+        if threshold is None:
+            threshold = 0.3 if gpus == 1 else 0.5
         if math.isinf(self.patience_s):
-            return wanted
-        return wanted * max(0.0, 1.0 - waited_s / self.patience_s)
+            return threshold
+        return threshold * max(0.0, 1.0 - waited_s / self.patience_s)
 
 
 def _bad(name: str, wanted: str, value: object) -> ValueError:
@@ -84,7 +82,7 @@ def _bad(name: str, wanted: str, value: object) -> ValueError:
 
 
 def _number(value: object) -> float:
-    """The value as a float; nan for what is no number."""
+    """The value as a float; nan if it is not a number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number else math.nan  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Reasons of ``topo-aware``: which of its options gives a job no place."""
+"""Reasons of ``topo-aware``: the option that gives a job no place."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["constraint_reason"]
 def constraint_reason(
     policy: str, request: Request, cluster: Cluster, options: TopoOptions
 ) -> str | None:
-    """Say which constraint keeps the job from a place, in one sentence.
+    """Say in one sentence which constraint leaves the job without a place.
 
-    The search has found nothing. None: the constraints take nothing from this job, so the common
-    reason (``feasible.common_reason``) is the whole one.
+    Called if the search finds nothing. None: the constraints do not affect this job, so
+    ``feasible.common_reason`` is the reason.
     """
     need = options.min_bandwidth_gbps
     if need > 0.0:
@@ -42,7 +42,7 @@ def constraint_reason(
 
 
 def _on_one(request: Request, cluster: Cluster) -> str:
-    """Why one node does not do."""
+    """Reason why one node is not enough."""
     fewest = max(request.min_nodes, len(request.required))
     if request.gpus_per_node is not None:
         fewest = max(fewest, request.gpus // request.gpus_per_node)
@@ -55,7 +55,7 @@ def _on_one(request: Request, cluster: Cluster) -> str:
 
 
 def _apart(request: Request, cluster: Cluster) -> str:
-    """Why one GPU on each of as many nodes does not do."""
+    """Reason why the job has no place with one GPU on each node."""
     if request.gpus_per_node not in (None, 1):
         return f"it asks for {request.gpus_per_node} GPUs per node"
     if request.max_nodes is not None and request.max_nodes < request.gpus:

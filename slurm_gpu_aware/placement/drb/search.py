@@ -1,9 +1,9 @@
 """The search of ``topo-aware``: recursive bipartition from the network down to GPUs.
 
-Above the machine the physical graph is a tree of levels, whose cuts are known: a job on one
-machine goes to the half that holds the machine of the highest utility, level after level, which is
-the machine of the highest utility; a job on several machines goes to the tightest group that holds
-it and fills as few groups inside as possible. Inside a machine ``bipartition`` splits the graph.
+Above the machine the physical graph is a tree of levels with known cuts. A job on one machine goes
+at each level to the half with the machine of the highest utility, and so to that machine. A job on
+several machines goes to the tightest group that holds it and fills as few inner groups as possible.
+Inside a machine ``bipartition`` splits the graph.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from slurm_gpu_aware.placement.selection.groups import fullest, groups_of
 from slurm_gpu_aware.placement.shapes import Split, splits
 from slurm_gpu_aware.topology.distances import path_sum
 
-__all__ = ["Found", "search"]
+__all__ = ["SearchResult", "search"]
 
-_MOST_SETS = 32  # index sets compared for a job on several nodes, the nearest GPUs first
+_MOST_SETS = 32  # index sets compared for a job on several nodes, nearest GPUs first
 _MOST_ALTERNATIVES = 3
-_SIGNLESS = (1 << 63) - 1  # index sets are signed and never hold slot 63
+_SIGNLESS = (1 << 63) - 1  # index sets are signed and never contain slot 63
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The best set and what it was compared with."""
+class SearchResult:
+    """The best set, and its alternatives."""
 
     machines: Machines
     rows: IntArray
@@ -49,9 +49,9 @@ class Found:
     sets: int
     """Sets compared: one per kind of machine, or one per index set and group."""
     alternatives: tuple[tuple[IntArray, tuple[int, ...], Terms], ...] = ()
-    """The next best, (rows, masks, terms)."""
+    """The next best sets, (rows, masks, terms)."""
     cut: str | None = None
-    """What was not compared, for the account."""
+    """Words for the account on sets that were not compared."""
 
     @property
     def key(self) -> tuple[float, int, int]:
@@ -60,11 +60,11 @@ class Found:
         return self.terms.cost, left, int(self.machines.cell.units[self.rows[0]])
 
 
-def search(request: Request, cluster: Cluster, options: TopoOptions) -> Found | None:
+def search(request: Request, cluster: Cluster, options: TopoOptions) -> SearchResult | None:
     """Return the set of the highest utility that the search finds, or None if nothing fits.
 
-    Fewest machines first, then the tightest network level, then utility, then the fewest GPUs left
-    (best fit), then the lowest index.
+    Order: fewest machines, tightest network level, utility, fewest GPUs left (best fit), lowest
+    index.
     """
     choices = _choices(request, cluster, options)
     if not choices:
@@ -83,7 +83,7 @@ def search(request: Request, cluster: Cluster, options: TopoOptions) -> Found | 
 
 
 def _choices(request: Request, cluster: Cluster, options: TopoOptions) -> list[Split]:
-    """The splits that the job's constraints leave."""
+    """The splits that the options allow."""
     choices = splits(request, cluster)
     if options.one_machine:
         return [s for s in choices if s.nodes == 1]
@@ -97,7 +97,7 @@ def _choices(request: Request, cluster: Cluster, options: TopoOptions) -> list[S
 
 
 def _levels(cluster: Cluster, split: Split) -> list[LevelView]:
-    """Levels to try, tightest first; all penalties equal, as they play no part here."""
+    """Levels to try, tightest first, with equal penalties."""
     whole = anywhere(cluster)
     if split.nodes == 1:
         return [LevelView("node", 1.0, whole.group, 1, None, one_node=True)]
@@ -105,7 +105,7 @@ def _levels(cluster: Cluster, split: Split) -> list[LevelView]:
     return [*known, LevelView("network", 1.0, whole.group, 1, None, one_node=False)]
 
 
-def _inside(machines: Machines, options: TopoOptions) -> Found | None:
+def _inside(machines: Machines, options: TopoOptions) -> SearchResult | None:
     split = machines.cell.split
     if split.uneven or split.same_slots:
         return _several(machines, options, [])
@@ -116,7 +116,7 @@ def _inside(machines: Machines, options: TopoOptions) -> Found | None:
     return _several(machines, options, masks)
 
 
-def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
+def _one(machines: Machines, masks: Sequence[int | None]) -> SearchResult | None:
     """One machine: the highest utility, then best fit, then the lowest index."""
     costs = machines.row_costs(masks)
     if not np.isfinite(costs).any():
@@ -131,7 +131,7 @@ def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
 
     others = _next_best(machines, costs, order)
     rows, chosen, terms = entry(best)
-    return Found(
+    return SearchResult(
         machines,
         rows,
         chosen,
@@ -143,7 +143,7 @@ def _one(machines: Machines, masks: Sequence[int | None]) -> Found | None:
 
 
 def _next_best(machines: Machines, costs: FloatArray, order: IntArray) -> list[int]:
-    """The cheapest rows that differ from all before them in kind or cost, the chosen one aside."""
+    """The cheapest rows after the first that differ from those before them in kind or cost."""
     others: list[int] = []
     last = int(order[0])
     rest = order
@@ -156,10 +156,12 @@ def _next_best(machines: Machines, costs: FloatArray, order: IntArray) -> list[i
     return others
 
 
-def _several(machines: Machines, options: TopoOptions, masks: Sequence[int | None]) -> Found | None:
+def _several(
+    machines: Machines, options: TopoOptions, masks: Sequence[int | None]
+) -> SearchResult | None:
     """Several machines, in the fullest groups that hold the job.
 
-    ``masks``: what each kind of machine gives, where all give the same count of GPUs of their own.
+    ``masks``: mask of each kind of machine, if machines may give different slots.
     """
     cell, cuts = machines.cell, list[str | None]()
     costs = machines.row_costs(masks) if masks else np.zeros(0)
@@ -191,7 +193,7 @@ def _several(machines: Machines, options: TopoOptions, masks: Sequence[int | Non
                 found.append(_picked(machines, inside, same, machines.row_costs(same)))
     return _best(
         [
-            Found(machines, *each, machines.terms(*each), ties=1, sets=0)
+            SearchResult(machines, *each, machines.terms(*each), ties=1, sets=0)
             for each in found
             if each is not None
         ],
@@ -202,7 +204,7 @@ def _several(machines: Machines, options: TopoOptions, masks: Sequence[int | Non
 def _picked(
     machines: Machines, inside: IntArray, masks: Sequence[int | None], costs: FloatArray
 ) -> tuple[IntArray, tuple[int, ...]] | None:
-    """The machines out of the rows ``inside``, and the mask that each gives."""
+    """The machines of the rows ``inside``, and the mask of each."""
     able = inside[np.isfinite(costs[inside])]
     picked = _pick(machines, able, costs, machines.cell.split.nodes)
     if picked is None:
@@ -211,7 +213,7 @@ def _picked(
 
 
 def _index_sets(machines: Machines, need: float) -> dict[int, IntArray]:
-    """Group -> index sets that enough of its machines have, with links of at least ``need``."""
+    """Group -> index sets of enough machines, with links of at least ``need`` (GB/s)."""
     sets_of = {number: sets for number, sets, _ in supports_of(machines.cell)}
     if need > 0.0:
         linked = {number: _linked_sets(machines, number, s, need) for number, s in sets_of.items()}
@@ -220,7 +222,7 @@ def _index_sets(machines: Machines, need: float) -> dict[int, IntArray]:
 
 
 def _on_kinds(machines: Machines, mask: int, need: float) -> list[int | None]:
-    """The mask for the kinds of machines that have it, with links of at least ``need``."""
+    """The mask for each kind that has it with links of at least ``need`` (GB/s); else None."""
     return [
         mask
         if mask & ~kind.allowed == 0 and (need <= 0.0 or linked_enough(kind.graph, mask, need))
@@ -230,7 +232,7 @@ def _on_kinds(machines: Machines, mask: int, need: float) -> list[int | None]:
 
 
 def _linked_sets(machines: Machines, number: int, sets: IntArray, need: float) -> IntArray:
-    """Of the index sets those that enough machines of a group have with links wide enough."""
+    """The index sets that enough machines of a group have with wide enough links."""
     cell = machines.cell
     rows = cell.group == number
     kinds = np.bincount(machines.of_row[rows], minlength=len(machines.kinds))
@@ -259,8 +261,8 @@ def _nearest(machines: Machines, rows: IntArray, sets: IntArray) -> list[int]:
 
 
 def _pick(machines: Machines, rows: IntArray, costs: FloatArray, count: int) -> IntArray | None:
-    """``count`` of the rows: required ones, then as few groups of the network as can be, in them
-    the cheapest, on ties the fullest and the lowest index. Ascending; None if there are too few."""
+    """``count`` of the rows, ascending: required ones, then the cheapest of as few network groups
+    as possible, on ties the fullest and the lowest index. None if there are too few."""
     cell = machines.cell
     required = cell.supply.request.required
     must = rows[np.isin(cell.units[rows], list(required))]
@@ -277,10 +279,10 @@ def _pick(machines: Machines, rows: IntArray, costs: FloatArray, count: int) -> 
 def _fill(
     cell: Cell, order: IntArray, count: int, levels: list[IntArray], picked: Sequence[int]
 ) -> list[int]:
-    """The first ``count`` of ``order``, gathered in groups of the outermost level that splits them.
+    """``count`` of ``order`` from as few groups of the outermost level as possible.
 
-    Groups that already hold picked rows come first, then the smallest that holds the rest, else
-    the largest.
+    Groups with picked rows come first, then the smallest group that holds the rest, else the
+    largest.
     """
     if count <= 0 or not levels:
         return [int(row) for row in order[: max(count, 0)]]
@@ -303,7 +305,7 @@ def _size_rank(size: int, count: int) -> tuple[bool, int]:
     return (False, size) if size >= count else (True, -size)
 
 
-def _best(found: list[Found], cut: str | None) -> Found | None:
+def _best(found: list[SearchResult], cut: str | None) -> SearchResult | None:
     if not found:
         return None
     ordered = sorted(found, key=lambda f: f.key)

@@ -1,8 +1,8 @@
-"""Recursive bipartition of a node, the same socket first (Topo-aware in MAPA's comparison).
+"""Recursive bipartition of a node, same socket first (Topo-aware in MAPA's comparison).
 
-The GPUs of a node are halved: sockets first, then inside a socket along the least link bandwidth
-cut. A job that fits into a half goes there, into the fuller one if it fits into both; otherwise it
-fills the half with more free GPUs and takes the rest from the other.
+The GPUs of a node are halved by sockets, then inside a socket along the least cut of link
+bandwidth. A job goes to a half that holds it, to the fuller one if both do. Otherwise it fills the
+half with more free GPUs and takes the rest from the other.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["bisect", "choose_by_sockets", "socket_first"]
 def bisect(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
     """Split GPUs (a mask) in two: by socket if they lie on several, else by the least cut.
 
-    The halves of a socket differ by at most one GPU; of equal cuts the one that keeps the lowest
-    indices together is taken. Returns masks, the one with the lowest GPU first.
+    The halves of a socket differ by at most one GPU; of equal cuts the one with the lowest indices
+    together wins. Returns masks, the one with the lowest GPU first.
     """
     slots = slots_of(gpus)
     sockets = sorted({graph.groups[s] for s in slots})
@@ -68,8 +68,8 @@ def socket_first(graph: HardwareGraph, node: int, allowed: int, k: int) -> int:
 def choose_by_sockets(cell: Cell) -> Choice:
     """The node where the job spans the fewest sockets, then best fit, then the lowest index.
 
-    On a plain node Slurm picks the GPUs, so it counts with the most sockets that they may span. A
-    job on several nodes or on whole ones has no socket to prefer: best fit decides.
+    A plain node counts with the most sockets that Slurm may choose. For a job on several nodes or
+    on whole nodes best fit decides.
     """
     if cell.split.nodes != 1 or cell.supply.request.whole_node:
         return ByScores().choose(cell)
@@ -92,5 +92,5 @@ def choose_by_sockets(cell: Cell) -> Choice:
 
 
 def _sockets(graph: HardwareGraph, gpus: int) -> int:
-    """How many sockets the GPUs of a mask lie on."""
+    """Number of sockets of the GPUs of a mask."""
     return len({graph.groups[s] for s in slots_of(gpus)})

@@ -1,7 +1,7 @@
-"""A job on several machines that may give different counts (free choice of GPUs per node).
+"""Search for uneven sets of several machines (free choice of GPUs per node).
 
-As few machines as possible: the one that holds all that is left, of several the one where it costs
-least, else the one that holds most, again where it costs least.
+The search takes as few machines as possible: next the machine that holds all remaining GPUs, else
+the one that holds most; of several the cheapest.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["uneven_rows"]
 def uneven_rows(
     machines: Machines, options: TopoOptions, rows: IntArray
 ) -> tuple[IntArray, tuple[int, ...]] | None:
-    """Rows out of ``rows``, ascending, and the mask that each gives; None if there is no way.
+    """Some of ``rows``, ascending, and the mask of each; None if there is no set.
 
-    Required nodes come first, and every one of them, and of ``min_nodes``, gives at least one GPU.
+    Required nodes come first. Each of them, and each of ``min_nodes``, gives at least one GPU.
     """
     cell = machines.cell
     request = cell.supply.request
@@ -40,7 +40,7 @@ def uneven_rows(
         return masks, machines.row_costs(masks)
 
     def following(among: IntArray, wanted: int) -> tuple[int, int] | None:
-        """The next row and what it gives: at most ``wanted`` GPUs."""
+        """The next row, and its mask of at most ``wanted`` GPUs."""
         count = int(min(wanted, capacity[among].max(initial=0)))
         while count > 0:
             masks, costs = offers(count)
@@ -49,7 +49,7 @@ def uneven_rows(
                 row = int(able[np.lexsort((able, machines.left[able], costs[able]))[0]])
                 mask = masks[int(machines.of_row[row])]
                 return None if mask is None else (row, mask)
-            count -= 1  # links too narrow for so many
+            count -= 1  # links are too narrow for this many
         return None
 
     picked: dict[int, int] = {}
@@ -57,7 +57,7 @@ def uneven_rows(
     while left > 0:
         first = np.array([r for r in required if r not in picked], dtype=np.int64)
         among = first[:1] if len(first) else rest[~np.isin(rest, list(picked))]
-        later = max(fewest - len(picked) - 1, len(first) - 1, 0)  # nodes that must still get one
+        later = max(fewest - len(picked) - 1, len(first) - 1, 0)  # nodes that still need a GPU
         step = following(among, left - later)
         if step is None:
             return None

@@ -1,26 +1,26 @@
 """Utility of a set of GPUs for a job (Amaral et al., SC'17, section 4.2).
 
-Eq. 1 is used, with each term measured between the best and the worst that a job of this size can
-meet on idle machines:
+Eq. 1 is used, with each term relative to the best and the worst value of a job of this size on idle
+machines:
 
     cost = a_cc (t - t_best) / (t_worst - t_best) + a_b (I - 1) / (I_worst - 1) + a_d w / w_worst
     U = 1 - cost, at least 0
 
-so that U is 1 for a set without any fault and a third less for the worst in one respect, whatever
-the machine and the size of the job are. A term that cannot differ (one GPU has no communication)
-costs nothing; where I is not known, a_cc and a_d share its weight.
+U is 1 for a perfect set and, with equal weights, a third less for the worst in one term, for any
+machine and job size. A term that cannot differ (one GPU has no communication) costs nothing. If I
+is not known, a_cc and a_d share its weight.
 
 ====== ======================================================================================
 t      eq. 3: sum of shortest path lengths over all pairs of the job's GPUs (``topology.distances``)
 t_best, t_worst  least and largest t on the fewest idle machines that can hold the job. A set on
-       more machines costs more than 1 here: U may be 0, but the order stays right
-I      eq. 4, turned over: mean of co-located / solo time (``interference``)
-w      eq. 5: mean of free GPUs / GPUs over the sockets that the job uses, after it has started
+       more machines costs more than 1: U may be 0, but the order remains correct
+I      eq. 4, inverted: mean of co-located / solo time (``interference``)
+w      eq. 5: mean of free GPUs / GPUs over the sockets of the job, after its start
 ====== ======================================================================================
 
-Misprints: eq. 2 writes the utility as the sum of a/term, which is infinite where a term is 0 and
-does not give the thresholds (0.3, 0.5) a meaning. Eq. 4 as printed gets smaller when jobs hurt
-each other. The mean of eq. 5 over all sockets of a cluster would be the same for every choice.
+Misprints: eq. 2 gives the utility as the sum of a/term, which is infinite if a term is 0 and does
+not fit the thresholds (0.3, 0.5). Eq. 4 as printed falls with interference. The mean of eq. 5 over
+all sockets of a cluster would be the same for every choice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Scale", "Terms", "Weights", "extremes", "free_shares", "terms_of"]
 
 @dataclass(frozen=True)
 class Weights:
-    """a_cc, a_b, a_d: what communication, interference and fragmentation count. Sum 1."""
+    """a_cc, a_b, a_d: weights of communication, interference and fragmentation. Sum 1."""
 
     communication: float = 1 / 3
     interference: float = 1 / 3
@@ -53,7 +53,7 @@ class Weights:
             raise ValueError("weights must be three numbers of at least 0 with sum 1")
 
     def without_interference(self) -> Weights:
-        """The same with a_b shared among the others in their proportion."""
+        """The weights with a_b shared among the others in proportion."""
         known = self.communication + self.fragmentation
         if known == 0.0:
             return Weights(0.5, 0.0, 0.5)
@@ -62,7 +62,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Scale:
-    """What the terms are measured against."""
+    """Best and worst values of the terms."""
 
     t_best: int
     t_worst: int
@@ -70,7 +70,7 @@ class Scale:
     w_worst: float
 
     def communication(self, t: FloatArray | float) -> FloatArray | float:
-        """Cost of t; more than 1 for a set on more machines than it needs."""
+        """Cost of t; more than 1 for a set on more machines than necessary."""
         span = self.t_worst - self.t_best
         if span <= 0:
             span = max(self.t_best, 1)
@@ -83,13 +83,13 @@ class Scale:
         return np.clip((i - 1.0) / (self.i_worst - 1.0), 0.0, 1.0)
 
     def fragmentation(self, w: FloatArray | float) -> FloatArray | float:
-        """Cost of w; may exceed 1 for a set on more machines than it needs."""
+        """Cost of w; may exceed 1 for a set on more machines than necessary."""
         return w / (self.w_worst if self.w_worst > 0.0 else 1.0)
 
     def cost(
         self, weights: Weights, t: FloatArray | float, i: FloatArray | float, w: FloatArray | float
     ) -> FloatArray:
-        """Eq. 1. Rounded to 1e-9, so that sums in another order compare equal."""
+        """Eq. 1, rounded to 1e-9, so that sums in another order compare equal."""
         total = (
             weights.communication * self.communication(t)
             + weights.interference * self.interference(i)
@@ -100,7 +100,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Terms:
-    """The three terms of one set, and what they come to."""
+    """The three terms of one set, and their cost."""
 
     t: int
     i: float
@@ -123,8 +123,8 @@ def terms_of(scale: Scale, weights: Weights, t: int, i: float, w: float) -> Term
 def free_shares(graph: HardwareGraph, exists: int, free: int, chosen: int) -> tuple[float, int]:
     """Sum of free / existing GPUs over the sockets that ``chosen`` uses, and their number.
 
-    All masks; ``chosen`` is out of ``free`` and no longer counts as free. w (eq. 5) is the quotient
-    of the two.
+    GPUs are masks; ``chosen`` is part of ``free`` and does not count as free. w (eq. 5) is the
+    quotient of the two results.
     """
     left, total, used = free & ~chosen, 0.0, 0
     for socket in sockets_of(graph, exists):
@@ -138,7 +138,7 @@ def free_shares(graph: HardwareGraph, exists: int, free: int, chosen: int) -> tu
 def extremes(graph: HardwareGraph, exists: int, k: int) -> tuple[int, int, float]:
     """Least t, largest t and largest w of ``k`` GPUs of an idle machine.
 
-    Exact up to 16 slots; on wider machines t is that of greedily packed and spread sets.
+    Exact up to 16 slots; above, t is that of greedily packed and spread sets.
     """
     if graph.n <= MAX_EXACT:
         masks = masks_of_size(graph.n, k)
@@ -164,7 +164,7 @@ def _idle_shares(graph: HardwareGraph, exists: int, bits: FloatArray) -> FloatAr
 
 
 def _greedy(graph: HardwareGraph, exists: int, k: int, start: int, sign: int) -> int:
-    """``k`` GPUs, each the nearest (or, with ``sign`` -1, the farthest) to those before."""
+    """``k`` GPUs, each the nearest (with ``sign`` -1 the farthest) to those before."""
     length = distances(graph) * sign
     chosen: list[int] = [start]
     rest: Sequence[int] = [s for s in slots_of(exists) if s != start]

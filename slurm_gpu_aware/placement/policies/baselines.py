@@ -1,4 +1,4 @@
-"""Placement without scores, to compare with and for sites that want it."""
+"""Baseline policies: placement without scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["BestFit", "FirstFit", "Packed", "Random"]
 
 
 class _Flat(Policy):
-    """All GPUs are equal: the first cell of the levels decides."""
+    """All GPUs have equal scores: the first cell decides."""
 
     rule: ClassVar[str]
     best_fit: ClassVar[bool] = True
@@ -41,15 +41,15 @@ class _Flat(Policy):
         return assignment(self.name, cell, choice, why=why, rule=self.rule)
 
     def levels(self, request: Request, cluster: Cluster) -> tuple[LevelView, ...]:
-        """Return the levels that count, the tightest first."""
+        """Return the levels to search, tightest first."""
         return two_levels(cluster)
 
 
 class Packed(_Flat):
     """Consolidated placement of Tiresias and Gandiva: the tightest level that holds the job.
 
-    Fewest nodes, then best fit (the node, or the group of nodes, with the fewest GPUs left), then
-    the lowest index. Scores play no part. Sticky or not is the caller's affair: this places.
+    Fewest nodes, then best fit (the node or group of nodes with the fewest GPUs left), then the
+    lowest index.
     """
 
     name = "packed"
@@ -62,16 +62,16 @@ class Packed(_Flat):
 
 class BestFit(_Flat):
     """Best fit by node: fewest nodes, then the nodes with the fewest GPUs left (BF in Amaral et
-    al., SC'17). Unlike ``packed`` it looks at no level but the node."""
+    al., SC'17). Unlike ``packed`` it ignores other levels than the node."""
 
     name = "best-fit"
     rule = "fewest GPUs left on the node"
 
 
 class FirstFit(_Flat):
-    """First fit: fewest nodes, the first nodes in order that have room, their lowest free slots.
+    """First fit: fewest nodes, the first nodes with room, their lowest free slots.
 
-    Slurm's own habit, MAPA's baseline ("lowest ids") and, job by job, FCFS in Amaral et al.
+    This is Slurm's behaviour, MAPA's baseline ("lowest ids") and FCFS in Amaral et al.
     """
 
     name = "lowest-index"
@@ -91,11 +91,11 @@ class RandomOptions(PolicyOptions):
 
 
 class Random(Policy):
-    """GPUs in an order drawn at random, wherever they are.
+    """GPUs in random order, without locality.
 
-    The draw depends on ``seed`` and the job's id alone, so the same input gives the same answer.
-    With free choice per node every set is equally likely. Under Slurm's constraint the set with
-    the least worst place in the drawn order is taken, which favours nodes with more free GPUs.
+    The order depends only on ``seed`` and the job's ID. With free choice per node every set is
+    equally likely. Under Slurm's constraint the set with the least worst position in the order
+    wins, which favours nodes with more free GPUs.
     """
 
     name = "random"

@@ -2,15 +2,14 @@
 
 ============== =====================================================================
 mapa-greedy    the set with the largest AggBW (eq. 1)
-mapa-preserve  bandwidth sensitive jobs: the largest EffBW (eq. 2 or the default
+mapa-preserve  bandwidth-sensitive jobs: the largest EffBW (eq. 2 or the default
                model); others: the largest PreservedBW (eq. 3)
-mapa-baseline  the lowest free indices of the first node that has room
+mapa-baseline  the lowest free indices of the first node with room
 mapa-topo-aware  recursive bipartition: same socket first (``drb.split``)
 ============== =====================================================================
 
-MAPA places within one machine. Over the nodes of a cluster the same values choose the node, then
-best fit, then the lowest index; jobs larger than a node take the fewest nodes (see
-``selection.by_links``).
+MAPA places within one machine. In a cluster the same values choose the node, then best fit, then
+the lowest index; jobs larger than a node take the fewest nodes (see ``selection.by_links``).
 """
 
 from __future__ import annotations
@@ -91,15 +90,15 @@ _pattern = lru_cache(maxsize=256)(parse_pattern)
 
 
 def goal_for(request: Request, model: EffBwModel, objective: Objective | None = None) -> Goal:
-    """Return what a job's links are to be good for.
+    """Return the goal for a job's links.
 
-    ``objective`` None: EffBW for a sensitive job, PreservedBW for others. A job without
-    communication (one GPU, pattern ``none``) gains from no link and preserves them, too.
+    ``objective`` None: EffBW for a bandwidth-sensitive job that communicates, PreservedBW for
+    others.
     """
     pattern = _pattern(request.pattern)
     if objective is None:
-        talks = pattern.has_edges(request.gpus)
-        objective = "effbw" if request.bandwidth_sensitive and talks else "preserved"
+        communicates = pattern.has_edges(request.gpus)
+        objective = "effbw" if request.bandwidth_sensitive and communicates else "preserved"
     return Goal(objective, pattern, model)
 
 
@@ -113,7 +112,7 @@ _COMPARED_BY: dict[str, str] = {
 
 @lru_cache(maxsize=1 << 14)
 def _kept(graph: HardwareGraph, gpus: int) -> float:
-    """Sum of the links among the GPUs of a mask (eq. 3), exact in any order of the sum."""
+    """Sum of the links among the GPUs of a mask (eq. 3)."""
     slots = slots_of(gpus)
     return float(graph.gbps[np.ix_(slots, slots)].sum()) / 2
 
@@ -123,8 +122,8 @@ def links_account(
 ) -> dict[str, Any]:
     """MAPA's part of the account: the three bandwidths of the chosen set. GB/s.
 
-    On a plain node those of the worst set that Slurm may pick (``worst``), as it was compared. The
-    totals stand only if the links of every node were measured. ``by_links``: they decided.
+    On a plain node they are those of the worst set that Slurm may choose (``worst``). The account
+    has totals only if the links of every node were measured. ``by_links``: the links decided.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
     nodes: list[dict[str, Any]] = []
@@ -169,7 +168,7 @@ def links_account(
 
 
 def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
-    """Rule, ties and what was not measured; the bandwidths stand in the account."""
+    """Rule, ties and missing measurements; the account has the bandwidths."""
     parts = [_RULES[goal.objective]]
     if choice.sets is not None:
         parts[0] += f" of {choice.sets} sets" if choice.sets != 1 else " (the only set)"
@@ -180,20 +179,20 @@ def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
     if "preservedbw_gbps" not in account:
         parts.append("links not measured")
     if any("worst" in entry for entry in account["links"]):
-        parts.append("at worst: Slurm picks the GPUs")
+        parts.append("at worst: Slurm chooses the GPUs")
     return ", ".join(parts)
 
 
 def _one_node_first(request: Request, cluster: Cluster) -> Cell | None:
-    """All GPUs equal, fewest nodes: MAPA knows neither scores nor network levels."""
+    """The cell with the fewest nodes: MAPA uses neither scores nor network levels."""
     supply = Supply(request, cluster, flat_table(cluster))
     return first_cell(supply, two_levels(cluster), splits(request, cluster))
 
 
 class LinkPolicy(Policy):
-    """A policy that chooses by links inside a cell; a subclass says which cell.
+    """A policy that chooses by links inside the cell of a subclass.
 
-    Nodes without measured links count as having equal links everywhere.
+    Nodes without measured links count as nodes with equal links.
     """
 
     options_type = LinkOptions
@@ -217,7 +216,7 @@ class LinkPolicy(Policy):
         return _one_node_first(request, cluster)
 
     def account(self, cell: Cell) -> Mapping[str, Any]:
-        """Return what the account says of the cell."""
+        """Return the account of the cell."""
         return {}
 
 
@@ -229,13 +228,13 @@ class MapaGreedy(LinkPolicy):
 
 
 class MapaPreserve(LinkPolicy):
-    """Sensitive jobs get the best links, others those that hurt the jobs to come the least."""
+    """Bandwidth-sensitive jobs get the best links, others preserve links for later jobs."""
 
     name = "mapa-preserve"
 
 
 class MapaBaseline(Policy):
-    """MAPA's baseline: lowest GPU ids, on the first node that has room."""
+    """MAPA's baseline: the lowest free indices of the first node with room."""
 
     name = "mapa-baseline"
     rule: ClassVar[str] = "the lowest free indices"
@@ -251,7 +250,7 @@ class MapaBaseline(Policy):
         return assignment(self.name, cell, choice, why=why, rule=self.rule)
 
     def choose(self, cell: Cell) -> Choice:
-        """Return a set of the cell, whatever its bandwidths are."""
+        """Return a set of the cell, without regard to bandwidths."""
         return ByScores(best_fit=False).choose(cell)
 
 

@@ -20,16 +20,12 @@ __all__ = ["Pal", "best_cell"]
 def best_cell(request: Request, cluster: Cluster) -> Cell | None:
     """Return the first cell of PAL's walk that holds a set for the request, or None.
 
-    All sets in the cell are equal for PAL (same level, same worst score). A composition such as
-    ``pal+mapa`` chooses among them: ``cell.units`` (C,) are node indices and ``cell.allowed``
-    (C, W) the GPUs that may be taken on each; :class:`Cell` says how ``cell.split`` combines rows.
-    For one-node jobs any ``split.per_node`` GPUs out of one row are a set. The choice is turned
-    into an assignment with its account by :func:`account.assignment`, and
-    `ByScores` is PAL's own choice.
+    For PAL all sets in the cell are equal (same level, same worst score); a composition such as
+    ``pal+mapa`` chooses among them (see :class:`Cell`).
 
     Notes
     -----
-    Algorithm 2 as printed returns without testing that a set was found; here the walk goes on.
+    Algorithm 2 as printed returns without a test for a set; here the walk continues.
     """
     supply = Supply(request, cluster, score_table(cluster, request.app_class))
     levels = level_views(cluster, request.app_class)
@@ -37,16 +33,16 @@ def best_cell(request: Request, cluster: Cluster) -> Cell | None:
 
 
 class Pal(Policy):
-    """Walk the L x V matrix from the smallest product; take the first cell with a packed set.
+    """Walk the L x V matrix from the smallest product; take the first cell with a set.
 
-    Jobs of one GPU get the best GPU (PM-First). Jobs larger than a node get the best GPUs over the
-    cluster, the same slots on every node where Slurm's constraint holds. Within the cell: least
+    Jobs of one GPU get the best GPU (PM-First). Jobs larger than a node get the best GPUs of the
+    cluster, under Slurm's constraint the same slots on every node. Within the cell: least
     variability (least sum of scores), then best fit, then the lowest index.
 
     Notes
     -----
-    The worst score is exact: no set of a smaller product exists. Cost: some O(N) vector operations
-    per tested cell; for several nodes under Slurm's constraint also O(W 2^W).
+    Exact: no set has a smaller product. Cost: some O(N) vector operations per tested cell, and
+    O(W 2^W) for several nodes under Slurm's constraint.
     """
 
     name = "pal"
@@ -60,7 +56,7 @@ class Pal(Policy):
         choice = ByScores().choose(cell)
         why = cells_tried(cell)
         tried = why["cells_tried"]
-        rule = "the very best cell has a set"
+        rule = "the best cell has a set"
         if tried > 1:
             rule = f"the smallest L x V that holds a set, {tried} cells tried"
         return assignment(self.name, cell, choice, why=why, rule=rule)

@@ -1,9 +1,9 @@
 """``pal+mapa``: PAL chooses the cell, MAPA the GPUs inside it.
 
-All sets of a cell of the L x V matrix are equal for PAL: the same locality, the same worst score.
-Links decide among them: the largest EffBW if the job is bandwidth sensitive, else the least link
+For PAL all sets of a cell of the L x V matrix are equal: the same level, the same worst score.
+Links decide among them: the largest EffBW for a bandwidth-sensitive job, else the least link
 bandwidth taken from others (PreservedBW), then best fit, then the lowest index. The predicted
-slowdown is therefore always that of ``pal``.
+slowdown is that of ``pal``.
 """
 
 from __future__ import annotations

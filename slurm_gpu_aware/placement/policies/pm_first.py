@@ -1,4 +1,4 @@
-"""PM-First: the best GPUs by score, wherever they are (Jain et al., SC'24, algorithm 1)."""
+"""PM-First: the best GPUs by score, without locality (Jain et al., SC'24, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["PmFirst", "best_anywhere"]
 def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choice] | None:
     """Return the set with the least worst score over all splits, then the least sum.
 
-    Locality does not count; of equally good sets the one on fewer nodes is taken.
+    Locality does not count; of equal sets the one on fewer nodes wins.
     """
     level = anywhere(supply.cluster)
     found = smallest_bound(supply, level, choices, len(supply.table.values))
@@ -43,9 +43,9 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
 class PmFirst(Policy):
     """The GPUs with the best scores for the job's class, locality ignored.
 
-    With free choice per node these are the G best GPUs, split over nodes as they come. Under
-    Slurm's constraint the worst score is minimised exactly over node counts, index sets and nodes.
-    (Algorithm 1 prints a descending sort; scores are times, so best is the lowest.)
+    With free choice per node these are the G best GPUs on any nodes. Under Slurm's constraint the
+    worst score is minimised exactly over node counts, index sets and nodes. (Algorithm 1 prints a
+    descending sort, but scores are times, so the lowest is best.)
     """
 
     name = "pm-first"
@@ -57,6 +57,6 @@ class PmFirst(Policy):
         if found is None:
             return None
         cell, choice = found
-        rule = "the best scores that are free, locality aside"
+        rule = "the best free scores, without locality"
         why = {"bound": round(cell.score, 4)}
         return assignment(self.name, cell, choice, why=why, rule=rule)

@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.reason import constraint_reason
-from slurm_gpu_aware.placement.drb.search import Found, search
+from slurm_gpu_aware.placement.drb.search import SearchResult, search
 from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection.base import Choice
@@ -26,13 +26,13 @@ from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["TopoAware", "TopoAwareP"]
 
-_STEP = 1e-4  # a postponed job is due so much of its utility later, never earlier
+_STEP = 1e-4  # utility by which a due time is rounded up, so that a job is never due too early
 
 
 class TopoAware(Policy):
-    """The set of the highest utility, whatever it is (TOPO-AWARE).
+    """The set of the highest utility (TOPO-AWARE).
 
-    Options of a request go before the policy's.
+    Options of a request override those of the policy.
     """
 
     name = "topo-aware"
@@ -48,7 +48,7 @@ class TopoAware(Policy):
         return self._assignment(found)
 
     def own_reason(self, request: Request, cluster: Cluster) -> str | None:
-        """Say which option kept :meth:`place` from an answer; None: no option did."""
+        """Say which option makes :meth:`place` return None; None: no option."""
         options, known = self._options_of(request), with_known_sockets(cluster)
         found = search(request, known, options)
         if found is None:
@@ -65,12 +65,12 @@ class TopoAware(Policy):
         return replace(self.options, **request.options) if request.options else self.options
 
     def _threshold(self, request: Request) -> float:
-        """Least utility that is taken."""
+        """Least utility that the policy accepts."""
         if request.relaxed or not self.may_postpone:
             return 0.0
         return self._options_of(request).threshold(request.gpus, request.waited_s)
 
-    def _assignment(self, found: Found) -> Assignment:
+    def _assignment(self, found: SearchResult) -> Assignment:
         machines = found.machines
         cell = machines.cell
         nodes, slots = _places(found, found.rows, found.masks)
@@ -83,7 +83,7 @@ class TopoAware(Policy):
         why = self._account(found)
         return assignment(self.name, cell, choice, why=why, rule=_rule(found))
 
-    def _account(self, found: Found) -> dict[str, Any]:
+    def _account(self, found: SearchResult) -> dict[str, Any]:
         machines = found.machines
         weights = machines.weights
         account: dict[str, Any] = {
@@ -112,16 +112,16 @@ class TopoAware(Policy):
 
 
 class TopoAwareP(TopoAware):
-    """The same, but a job waits while its best set is below its threshold (TOPO-AWARE-P).
+    """TOPO-AWARE, but a job waits while its best set is below its threshold (TOPO-AWARE-P).
 
-    The threshold falls to 0 while the job waits (option ``patience_s``), so none starves.
+    The threshold falls to 0 while the job waits (option ``patience_s``), so no job starves.
     """
 
     name = "topo-aware-p"
     may_postpone = True
 
     def due_after_s(self, request: Request, cluster: Cluster) -> float | None:
-        """Wait after which the threshold meets the best utility: patience (1 - u / threshold)."""
+        """Wait until the threshold falls to the best utility: patience (1 - u / threshold). s."""
         options = self._options_of(request)
         threshold = options.threshold(request.gpus)
         if math.isinf(options.patience_s) or threshold <= 0:
@@ -134,7 +134,7 @@ class TopoAwareP(TopoAware):
 
 
 def _places(
-    found: Found, rows: IntArray, masks: tuple[int, ...]
+    found: SearchResult, rows: IntArray, masks: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     nodes = tuple(int(node) for node in found.machines.cell.units[rows])
     return nodes, tuple(slots_of(mask) for mask in masks)
@@ -144,7 +144,7 @@ def _short(terms: Terms) -> dict[str, float]:
     return {"t": terms.t, "I": round(terms.i, 4), "w": round(terms.w, 4)}
 
 
-def _terms_account(found: Found) -> dict[str, dict[str, float]]:
+def _terms_account(found: SearchResult) -> dict[str, dict[str, float]]:
     terms, scale = found.terms, found.machines.scale
     return {
         "communication": {
@@ -166,7 +166,7 @@ def _terms_account(found: Found) -> dict[str, dict[str, float]]:
     }
 
 
-def _rule(found: Found) -> str:
-    """The rule with the utility; its terms stand in the account."""
+def _rule(found: SearchResult) -> str:
+    """The rule with the utility; the account has its terms."""
     ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
     return f"the highest utility, {found.terms.utility:.2f}{ties}"

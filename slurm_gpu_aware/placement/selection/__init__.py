@@ -1,1 +1,1 @@
-"""Selection among the sets of a cell, by scores or by links; one method for each shape."""
+"""Selection among the sets of a cell, by scores or by links."""

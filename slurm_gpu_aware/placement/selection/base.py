@@ -1,4 +1,4 @@
-"""Selection among the sets of a cell: what every policy's way to compare them has in common."""
+"""Base class of selections among the sets of a cell, and their result."""
 
 from __future__ import annotations
 
@@ -10,68 +10,68 @@ from slurm_gpu_aware.placement.cells import Cell
 
 __all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection"]
 
-MOST_CONSIDERED = 5  # sets that an account lists; their number is always given
+MOST_CONSIDERED = 5  # sets in an account
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen GPUs and how contested the choice was."""
+    """The chosen GPUs, and the candidates of the choice."""
 
     nodes: tuple[int, ...]
     slots: tuple[tuple[int, ...], ...]
     total: int
-    """Sum of scores in units of 1e-5, for comparing splits."""
+    """Sum of scores in units of 1e-5, to compare splits."""
     candidates: int
-    """Nodes (rows) that could take part."""
+    """Number of candidate rows."""
     sets: int | None
     """Candidate sets; None: not counted."""
     ties: int
-    """Candidates as good by score and best fit; the lowest index decided among them."""
+    """Candidates equal to the chosen one except for the index."""
     considered: tuple[Considered, ...] = ()
-    """The best sets of the best few nodes, the chosen one first; empty for several nodes."""
+    """The best sets of the best nodes, the chosen set first; empty for several nodes."""
     cut: str | None = None
-    """What of the cell was not compared, in words for the account; None: nothing."""
+    """Words for the account on the part of the cell that was not compared; None: none."""
 
 
 class Considered(NamedTuple):
-    """A one-node set that was compared with others, for the account."""
+    """A one-node set that was compared, for the account."""
 
     node: int
     slots: tuple[int, ...]
     value: float
-    """What it was compared by: the mean score, or a bandwidth in GB/s."""
+    """Compared value: the mean score, or a bandwidth in GB/s."""
 
 
 class Selection(ABC):
-    """How sets are compared: one method for each shape (`shapes`)."""
+    """A way to compare sets, with one method for each shape (`shapes`)."""
 
     def choose(self, cell: Cell) -> Choice:
-        """Return the best set of the cell. Raise ValueError if it holds none."""
-        found: Choice | None
+        """Return the best set of the cell. Raises ValueError if the cell holds none."""
+        choice: Choice | None
         if cell.split.nodes == 1:
-            found = self.one_node(cell)
+            choice = self.one_node(cell)
         elif cell.split.uneven:
-            found = self.uneven(cell)
+            choice = self.uneven(cell)
         elif cell.split.same_slots:
-            found = self.same_indices(cell)
+            choice = self.same_indices(cell)
         else:
-            found = self.even(cell)
-        if found is None:
-            raise ValueError("the cell holds no set: it was not found feasible")
-        return found
+            choice = self.even(cell)
+        if choice is None:
+            raise ValueError("the cell holds no set: it is not feasible")
+        return choice
 
     @abstractmethod
     def one_node(self, cell: Cell) -> Choice:
-        """Return the best set out of one row."""
+        """Return the best set of one row."""
 
     @abstractmethod
     def even(self, cell: Cell) -> Choice | None:
-        """Return the best rows of one group, the same count of GPUs of each."""
+        """Return the best rows of one group, with the same count of GPUs each."""
 
     @abstractmethod
     def same_indices(self, cell: Cell) -> Choice | None:
-        """Return the best rows of one group and the same slots of each, chosen together."""
+        """Return the best rows of one group, with the same slots each."""
 
     @abstractmethod
     def uneven(self, cell: Cell) -> Choice | None:
-        """Return the best GPUs of one group, as many of each row as it takes."""
+        """Return the best GPUs of one group, with any count of each row."""

@@ -1,8 +1,8 @@
 """Selection by links: MAPA's bandwidths, then best fit, then the lowest index.
 
-On several nodes every node's part of the job is scored with the job's pattern on that part: the
-job is as good as its worst part (``effbw``) or the sum of its parts (the others). Under Slurm's
-constraint the index set and the nodes are searched together.
+On several nodes every node's part of the job is scored with the job's pattern on that part. The
+value of the job is its worst part (``effbw``) or the sum of its parts (other objectives). Under
+Slurm's constraint the index set and the nodes are searched together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ByLinks(Selection):
         """Return the best set, on the node with the fewest GPUs left."""
         kinds = kinds_of(cell)
         best, cut = _best_of_kinds(cell, kinds, self.goal), _cut(kinds, self.goal)
-        if len(cell.units) == 1:  # a machine on its own
+        if len(cell.units) == 1:  # a single machine
             only, row = best[0], np.zeros(1, dtype=np.int64)
             considered = (Considered(cell.units.item(0), slots_of(only.mask), only.values[0]),)
             return choice_of(
@@ -53,7 +53,7 @@ class ByLinks(Selection):
                 considered=considered,
                 cut=cut,
             )
-        # Sieves instead of a sort: best values, then fewest left on the node, in the domain.
+        # Filters instead of a sort: best values, then fewest GPUs left on the node, in the domain.
         values = np.array([b.values for b in best])
         top = values[:, 0] == values[:, 0].max()
         top &= values[:, 1] == values[top, 1].max()
@@ -79,11 +79,11 @@ class ByLinks(Selection):
         return _choice(cell, kinds, best, np.sort(order), equal, _cut(kinds, self.goal))
 
     def same_indices(self, cell: Cell) -> Choice | None:
-        """Return index set and nodes, chosen together."""
+        """Return the index set and the nodes, chosen together."""
         return choose_same(cell, kinds_of(cell), self.goal)
 
     def uneven(self, cell: Cell) -> Choice:
-        """Counts per node as packing gives them; on every node the best set of that size."""
+        """Return, with the counts of `ByScores`, the best set on every node."""
         counts = ByScores().choose(cell)
         row_of = {int(node): row for row, node in enumerate(cell.units)}
         chosen: list[tuple[int, ...]] = []
@@ -120,7 +120,7 @@ def _choice(
     cut: str | None,
     considered: tuple[Considered, ...] = (),
 ) -> Choice:
-    """The best sets of the rows ``picked``; the rows ``equal`` are as good as the last of them."""
+    """The best sets of the rows ``picked``; the rows ``equal`` tie with the last of them."""
     per_kind = np.bincount(kinds.of_row, minlength=len(best))
     tied = np.bincount(kinds.of_row[equal], minlength=len(best))
     return choice_of(
@@ -135,7 +135,7 @@ def _choice(
 
 
 def compared_in_part(cell: Cell, choice: Choice, goal: Goal) -> bool:
-    """Say whether sets were compared by embeddings that may not be the best ones."""
+    """Say whether the compared embeddings may not be the best ones."""
     if goal.pattern.name != "edges" or goal.objective == "preserved":
         return False
     sizes = {len(slots) for slots in choice.slots if len(slots) <= MAX_EXACT}
@@ -144,7 +144,7 @@ def compared_in_part(cell: Cell, choice: Choice, goal: Goal) -> bool:
 
 
 def _cut(kinds: Kinds, goal: Goal) -> str | None:
-    """What was not compared on nodes that are too large for tables."""
+    """Words for the account on nodes that are too large for tables; None: no such node."""
     for graph, allowed in zip(kinds.graph, kinds.allowed, strict=True):
         many = goal.objective == "preserved" or allowed.bit_count() > MAX_EXACT
         if graph.n > MAX_EXACT and many and not graph.is_uniform:
@@ -155,7 +155,7 @@ def _cut(kinds: Kinds, goal: Goal) -> str | None:
 def _considered(
     cell: Cell, kinds: Kinds, best: list[BestSet], picked: int
 ) -> tuple[Considered, ...]:
-    """The picked row's set, then the best set of a row of each of the best other kinds."""
+    """The picked row's set, then one row's best set for each of the best other kinds."""
     own = int(kinds.of_row[picked])
     others = sorted((k for k in range(len(best)) if k != own), key=lambda k: best[k].values)
     kind_order = others[::-1][: MOST_CONSIDERED - 1]
@@ -171,7 +171,7 @@ def _considered(
 
 
 def _rows_of_best_group(cell: Cell, order: IntArray, values: FloatArray, goal: Goal) -> IntArray:
-    """Of each group the best rows; of the groups the one whose rows are best together."""
+    """The best rows of the best group."""
     numbers = groups_of(cell)
     top = top_rows(cell.group, order, numbers, cell.split.nodes)
     if len(numbers) == 1:

@@ -1,8 +1,8 @@
 """Selection by links of the same slots on several nodes: index set and nodes together.
 
-Slurm gives a job one GRES line for all its nodes. For every index set that enough nodes have free
-(``cells.supports_of``) the nodes on which its links are best are taken; then the sets are compared.
-Nodes of one kind (same graph, same free GPUs) are handled as one entry with a count.
+Slurm gives a job one GRES line for all its nodes. For every index set that is free on enough nodes
+(``cells.supports_of``) the nodes with its best links are taken; then the sets are compared. Nodes
+of one kind (same graph, same free GPUs) are one entry with a count.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from slurm_gpu_aware.topology.subsets import MAX_EXACT, rank_of_mask
 
 __all__ = ["choose_same"]
 
-_MOST_WORK = 1 << 22  # index sets x kinds of nodes of one group; beyond, the account says so
+_MOST_WORK = 1 << 22  # index sets x kinds of nodes of one group; the account reports a cut
 _AGG_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
-_EFF_STEP = float(1 << 28)  # more than any AggBW in those steps: EffBW decides first
+_EFF_STEP = float(1 << 28)  # above any AggBW in those steps, so EffBW decides first
 
 
 def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice | None:
     """Return the best index set and nodes: by links, then best fit, then the lowest index.
 
-    Exact, unless a group has more than 2^22 pairs of an index set and a kind of node, or a node has
-    more than 16 GPUs (see ``Choice.cut``).
+    Exact, except for groups with more than 2^22 pairs of an index set and a kind of node, and for
+    nodes of more than 16 GPUs (see ``Choice.cut``).
     """
     found = {number: sets for number, sets, _ in supports_of(cell)}
     cuts = [words_of_cut(cell.supply, found.values())]
@@ -83,7 +83,7 @@ class _Members(NamedTuple):
     kinds: IntArray
     """Numbers of the kinds among them, ascending."""
     of_row: IntArray
-    """Place of each row's kind in ``kinds``."""
+    """Position of each row's kind in ``kinds``."""
 
 
 def _members(cell: Cell, kinds: Kinds, number: int) -> _Members:
@@ -95,7 +95,7 @@ def _members(cell: Cell, kinds: Kinds, number: int) -> _Members:
 
 
 def _cut_to_work(found: dict[int, IntArray], members: Mapping[int, _Members]) -> str | None:
-    """Leave each group as many index sets as the limit allows; say in words what went."""
+    """Cut the index sets of each group to the limit, in place; return words for the account."""
     before = sum(map(len, found.values()))
     for number, sets in found.items():
         found[number] = sets[: max(1, _MOST_WORK // len(members[number].kinds))]
@@ -106,7 +106,7 @@ def _cut_to_work(found: dict[int, IntArray], members: Mapping[int, _Members]) ->
 def _promising(
     cell: Cell, kinds: Kinds, goal: Goal, found: Mapping[int, IntArray], left: IntArray
 ) -> Iterable[Candidate]:
-    """Groups, the one with the best nodes first, as if each node could give its own best set."""
+    """Groups, best nodes first, as if each node gave its own best set."""
     numbers = sorted(found)
     if len(numbers) == 1:
         return [((0.0, 0.0, 0.0, 0.0), numbers[0])]
@@ -124,7 +124,7 @@ def _promising(
 
 
 def _set_values(kinds: Kinds, which: IntArray, sets: IntArray, goal: Goal) -> FloatArray:
-    """(F, U) value of each index set on each of these kinds of nodes; -inf where it is not free."""
+    """(F, U) value of each index set on each kind of node; -inf where the set is not free."""
     values = np.full((len(sets), len(which)), -np.inf)
     size = int(sets[0]).bit_count()
     for place, kind in enumerate(which.tolist()):
@@ -141,7 +141,7 @@ def _values_on(
     if goal.objective == "preserved":
         return preserved_bw(graph, free, sets) - float(preserved_bw(graph, free, 0))
     if graph.n > MAX_EXACT:
-        # Too large for tables: the links of the set, whatever the pattern.
+        # Too large for tables: the sum of all links of the set.
         bits = ((sets[:, None] >> np.arange(graph.n)) & 1).astype(np.float64)
         return np.asarray(((bits @ graph.gbps) * bits).sum(axis=1) / 2.0)
     rank = rank_of_mask(graph.n)[sets]
@@ -149,14 +149,14 @@ def _values_on(
     if goal.objective == "aggbw":
         return agg
     eff = eff_table(graph, goal.pattern, size, goal.model)[rank]
-    # To a thousandth of a GB/s, then AggBW: one number that sorts as the pair does, exactly.
+    # EffBW in steps of 0.001 GB/s, then AggBW: one number that sorts like the pair.
     return np.round(eff * 1000.0) * _EFF_STEP + agg * _AGG_STEPS
 
 
 def _compare(
     cell: Cell, goal: Goal, group: _Members, values: FloatArray, left: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """(F,) value of the job on the best nodes for each index set, and GPUs left beside it."""
+    """(F,) value of the job on the best nodes for each index set, and GPUs left on them."""
     rows, _, of_row = group
     must = np.isin(cell.units[rows], list(cell.supply.request.required))
     others = cell.split.nodes - int(must.sum())
@@ -188,7 +188,7 @@ def _compare(
 
 
 def _taken(count: IntArray, wanted: int) -> IntArray:
-    """How many of each column are taken when ``wanted`` are taken from left to right."""
+    """Number taken of each column if ``wanted`` are taken from left to right."""
     before = np.cumsum(count, axis=1) - count
     return np.asarray(np.clip(wanted - before, 0, count))
 
@@ -196,12 +196,12 @@ def _taken(count: IntArray, wanted: int) -> IntArray:
 def _nodes_for(
     cell: Cell, goal: Goal, group: _Members, value: FloatArray, left: IntArray
 ) -> IntArray:
-    """Rows that take part for one index set, ascending."""
+    """Rows for one index set, ascending."""
     rows, own = group.rows, value[group.of_row]
     optional = ~np.isin(cell.units[rows], list(cell.supply.request.required))
     count = cell.split.nodes
     if goal.objective == "effbw":
-        # As good as the worst node: any node of at least that value is as good as another.
+        # The worst node decides, so all nodes of at least its value are equal.
         order = np.lexsort((-own, optional))[:count]
         rows = rows[own >= own[order].min()]
         optional = ~np.isin(cell.units[rows], list(cell.supply.request.required))

@@ -1,8 +1,8 @@
 """Selection by scores: least variability, then best fit, then the lowest index.
 
-All sets of a cell share the worst score. Among them the least sum of scores wins (PAL: "least
-variability", summed in integers of 1e-5 so that order does not matter), then the node with the
-fewest GPUs left (best fit), then the lowest node and the lowest slots.
+All sets of a cell have the same worst score. Among them the least sum of scores wins (PAL: "least
+variability"; integers of 1e-5, so that order does not matter), then the node with the fewest GPUs
+left (best fit), then the lowest node and the lowest slots.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ByScores"]
 
 
 class ByScores(Selection):
-    """The least sum of scores. ``best_fit`` False: first fit (lowest node) at once."""
+    """The least sum of scores. ``best_fit`` False: first fit (lowest node)."""
 
     def __init__(self, *, best_fit: bool = True) -> None:
         self.best_fit = best_fit
@@ -43,7 +43,7 @@ class ByScores(Selection):
             row, ties = 0, len(units)
             rows = [row]
         else:
-            # After the GPUs left on the node, those left that are as good: these stay together.
+            # After the GPUs left on the node, the candidates left: larger rows stay whole.
             key = least_totals(cell) * SUM_WEIGHT + (left_beside(cell) * 128 + sizes)
             rows = _least(key, MOST_CONSIDERED)
             row = rows[0]
@@ -66,7 +66,7 @@ class ByScores(Selection):
         )
 
     def even(self, cell: Cell) -> Choice | None:
-        """Return the rows of the group in which they are best together."""
+        """Return the best rows of the best group."""
         count = cell.split.nodes
         key = np.zeros(len(cell.units), dtype=np.int64)
         if self.best_fit:
@@ -94,11 +94,11 @@ class ByScores(Selection):
         )
 
     def same_indices(self, cell: Cell) -> Choice | None:
-        """Return index set and nodes, chosen together."""
+        """Return the index set and the nodes, chosen together."""
         return choose_same(cell, self.best_fit)
 
     def uneven(self, cell: Cell) -> Choice | None:
-        """Return the best GPUs of the group in which they are best."""
+        """Return the best GPUs of the best group."""
         return choose_uneven(cell)
 
 

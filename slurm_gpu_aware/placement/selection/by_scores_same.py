@@ -1,8 +1,7 @@
 """Selection by scores of the same slots on several nodes: index set and nodes together.
 
 Slurm gives a job on several nodes the same slots on each, so index set and nodes are chosen
-together: how good each set of slots is on each node is one array, a row per index set that enough
-nodes have, a column per node.
+together from one array, with a row per index set that enough nodes have and a column per node.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from slurm_gpu_aware.topology.subsets import slots_of
 __all__ = ["choose_same", "first_nodes", "least_sums", "same_keys"]
 
 _AT_ONCE = 1 << 22  # index sets x nodes in one array
-_MOST_WORK = 1 << 26  # index sets x nodes compared in one group; beyond, the account says so
-_FEW = 1 << 9  # index sets x nodes up to which plain Python is quicker than arrays
-_MANY = 1 << 16  # index sets x nodes from which on equal nodes are worth finding
+_MOST_WORK = 1 << 26  # index sets x nodes compared in one group; the account reports a cut
+_FEW = 1 << 9  # index sets x nodes up to which plain Python is faster than arrays
+_MANY = 1 << 16  # index sets x nodes above which equal nodes are merged
 
 
 class _Best(NamedTuple):
-    """The best index set of some and its nodes."""
+    """The best of some index sets, and its nodes."""
 
     value: float
     mask: int
@@ -48,7 +47,7 @@ class _Best(NamedTuple):
 def choose_same(cell: Cell, best_fit: bool) -> Choice | None:
     """Return the index set and nodes with the least sum of scores, then the fewest GPUs left.
 
-    Exact, unless a group has more than 2^26 pairs of an index set and a node (see ``Choice.cut``).
+    Exact for groups of up to 2^26 pairs of an index set and a node (see ``Choice.cut``).
     """
     supply, count = cell.supply, cell.split.nodes
     found = {group: sets for group, sets, _ in supports_of(cell)}
@@ -85,7 +84,7 @@ def choose_same(cell: Cell, best_fit: bool) -> Choice | None:
 
 
 def _promising(cell: Cell, numbers: list[int], left: IntArray) -> Iterable[Candidate]:
-    """Groups, the one with the best nodes first, as if each node could give its own best set."""
+    """Groups, best nodes first, as if each node gave its own best set."""
     if len(numbers) == 1:
         return [((0.0, 0.0, 0.0), numbers[0])]
     key = left if cell.bound_index == 0 else least_totals(cell) * SUM_WEIGHT + left
@@ -95,9 +94,9 @@ def _promising(cell: Cell, numbers: list[int], left: IntArray) -> Iterable[Candi
 
 
 def _different(cell: Cell, rows: IntArray | None, left: IntArray) -> IntArray:
-    """Rows that can matter: of equal ones no more than the job has nodes, the lowest.
+    """Rows that can matter: of equal rows only the lowest, as many as the job has nodes.
 
-    Where all scores of the cell are equal, rows are equal with the same GPUs and as many left.
+    If all scores of the cell are equal, rows with the same GPUs and as many left are equal.
     """
     every = np.arange(len(left)) if rows is None else rows
     if cell.bound_index > 0 or cell.supply.request.required:
@@ -114,7 +113,7 @@ def _different(cell: Cell, rows: IntArray | None, left: IntArray) -> IntArray:
 def _best_set(
     cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray, best_fit: bool
 ) -> _Best:
-    """The best of these index sets on the best of these rows (None: all), the lowest on ties."""
+    """The best of these index sets on the best of these rows (None: all); on ties the lowest."""
     count = cell.split.nodes
     must: BoolArray | None = None
     if cell.supply.request.required:
@@ -141,12 +140,12 @@ def _best_set(
         earlier = not best_fit and best is not None and tuple(chosen) < tuple(best.rows)
         if best is None or value < best.value or earlier:
             best = _Best(value, part.item(which), chosen, ties)
-    assert best is not None  # noqa: S101 - a group that was found has sets
+    assert best is not None  # noqa: S101 - every group has sets
     return best
 
 
 def _best_of_few(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> _Best:
-    """:func:`_best_set` where all scores are equal: of each set the nodes with the fewest left."""
+    """`_best_set` for equal scores: each set takes the nodes with the fewest GPUs left."""
     masks = cell.masks if rows is None else cell.masks[rows]
     spare = left if rows is None else left[rows]
     order = spare.argsort(kind="stable")
@@ -163,9 +162,9 @@ def _best_of_few(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArr
 
 
 def first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
-    """The index set (row of ``key``) that the first ``count`` nodes have, those in ``must`` aside.
+    """The index set (row of ``key``) that the first ``count`` nodes have, ``must`` included.
 
-    Node by node: of the sets that are left those which the lowest possible next node has.
+    Node by node, keep the sets that the lowest possible next node has.
     """
     has = np.isfinite(key)
     if must is not None:
@@ -181,7 +180,7 @@ def first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
 
 
 def least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:
-    """(F,) least sum of ``count`` keys of each row of ``key``, those in ``must`` among them."""
+    """(F,) least sum of ``count`` keys of each row of ``key``, with those in ``must``."""
     if must is None:
         if count < key.shape[1]:
             key = np.partition(key, count - 1, axis=1)[:, :count]
@@ -191,9 +190,9 @@ def least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArra
 
 
 def same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> FloatArray:
-    """(F, R) sum of scores and GPUs left for each index set on each row; inf where it lacks one.
+    """(F, R) sum of scores and GPUs left for each index set on each row; inf if a slot is missing.
 
-    Whole numbers below 2^53, so that floats (and their fast product) are exact.
+    Whole numbers below 2^53, so floats and their fast product are exact.
     """
     masks, units = cell.masks, cell.units
     if rows is not None:

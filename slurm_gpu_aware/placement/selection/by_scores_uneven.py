@@ -1,4 +1,4 @@
-"""Selection by scores of uneven parts: the best GPUs of a group, node counts as requested."""
+"""Selection by scores of uneven parts: the best GPUs of a group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["choose_uneven"]
 
 
 def choose_uneven(cell: Cell) -> Choice | None:
-    """Return the best GPUs of the group in which they are best."""
+    """Return the best GPUs of the best group."""
     supply, request = cell.supply, cell.supply.request
     capacity = uneven_capacity(supply, cell.units, cell.masks)
     group = cell.group
@@ -56,12 +56,12 @@ def choose_uneven(cell: Cell) -> Choice | None:
 
 
 def _promising(cell: Cell, fine: IntArray) -> Iterable[Candidate]:
-    """Groups, the one with the least sum of its best scores first, however these are spread."""
+    """Groups by the least sum of their best scores, on any nodes of the group."""
     if len(fine) == 1:
         return [((0.0, 0.0, 0.0), int(fine[0]))]
     gpus = cell.supply.request.gpus
     least = np.full(len(fine), float(gpus * cell.supply.table.fixed_value(0)))
-    if cell.bound_index > 0:  # else all GPUs of the cell are equal
+    if cell.bound_index > 0:  # otherwise all GPUs of the cell are equal
         row, slot = np.nonzero(cell.allowed)
         score, group = fixed_scores(cell)[row, slot], cell.group[row]
         least = score[top_rows(group, score.argsort(), fine, gpus)].sum(axis=1).astype(np.float64)
@@ -81,9 +81,9 @@ def _within_max(cell: Cell, rows: IntArray, capacity: IntArray) -> IntArray:
 def _best_gpus(
     cell: Cell, rows: IntArray, capacity: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Row, slot and score of the job's GPUs, out of these rows.
+    """Row, slot and score of the job's GPUs, from these rows.
 
-    By score; on ties from the node with the most candidates, so that fewer nodes are used.
+    By score, then from the node with the most candidates, to use fewer nodes.
     """
     request = cell.supply.request
     masks = cell.masks[rows]
@@ -105,7 +105,7 @@ def _best_gpus(
 def _spread(
     by_score: IntArray, at: IntArray, needed: list[int], fewest: int, gpus: int
 ) -> IntArray:
-    """First the best GPU of each required node and of as many others as must be, then the rest."""
+    """First the best GPU of each required node and of enough others, then the best of the rest."""
     first: dict[int, int] = {}
     for gpu in by_score.tolist():
         first.setdefault(int(at[gpu]), gpu)

@@ -1,9 +1,8 @@
-"""Groups (switches, racks, rows) for a job on several nodes: all that can hold it are compared.
+"""Comparison of groups (switches, racks, rows) for a job on several nodes.
 
-A large cluster has thousands of groups, and what a group's best set is worth can be costly. But
-how good it can be at best is known for all of them from a few array operations. Groups are looked
-into from the most promising one on, until none that is left can be better: exact, and mostly over
-after one or two.
+A large cluster has thousands of groups, and the best set of a group is costly to find. A few array
+operations give a bound of its value for all groups. Groups are searched in the order of this bound
+until no remaining one can be better: exact, and usually done after one or two groups.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ __all__ = [
     "top_rows",
 ]
 
-_MOST_GROUPS = 32  # groups that are compared where no bound says which are worth it
+_MOST_GROUPS = 32  # groups that are compared without a bound
 
 GroupKey = tuple[float, ...]
-"""What a group is worth: less is better, compared in order; ends with its load and number."""
+"""Value of a group: less is better, compared in order; it ends with load and number."""
 Candidate = tuple[GroupKey, int]
-"""The least key that a group can have, and the group."""
+"""The least possible key of a group, and the group."""
 
 
 def load_of_groups(cell: Cell) -> FloatArray:
@@ -53,7 +52,7 @@ def groups_of(cell: Cell) -> IntArray:
 
 
 def fullest(cell: Cell, numbers: IntArray) -> IntArray:
-    """Of these groups those with the fewest free GPUs, at most ``_MOST_GROUPS``."""
+    """The groups with the fewest free GPUs, at most ``_MOST_GROUPS``."""
     return np.asarray(numbers[np.lexsort((numbers, load_of_groups(cell)[numbers]))][:_MOST_GROUPS])
 
 
@@ -63,8 +62,8 @@ def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) ->
     Parameters
     ----------
     group : (C,) group of each row.
-    order : rows, the best first.
-    numbers : (G,) ascending groups with at least ``count`` rows in ``order`` each.
+    order : rows, best first.
+    numbers : (G,) ascending groups, each with at least ``count`` rows in ``order``.
     """
     by_group = order[group[order].argsort(kind="stable")]
     starts = group[by_group].searchsorted(numbers)
@@ -72,7 +71,7 @@ def top_rows(group: IntArray, order: IntArray, numbers: IntArray, count: int) ->
 
 
 class Walk:
-    """Groups from the most promising one on, until none that is left can be better."""
+    """Iterator over groups by their least possible key, until no other one can be better."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._candidates = candidates
@@ -85,7 +84,7 @@ class Walk:
             yield bound, number
 
     def improves(self, key: GroupKey) -> bool:
-        """Say whether the key is better than all before it, and remember it if so."""
+        """Say whether the key is better than all before it; if so, store it."""
         if self._best is not None and key >= self._best:
             return False
         self._best = key
@@ -93,12 +92,12 @@ class Walk:
 
 
 def best_first(numbers: IntArray, load: FloatArray, *least: FloatArray) -> Iterator[Candidate]:
-    """Groups from the most promising on, each with the least key that it can have.
+    """Groups by their least possible key, with this key.
 
     Parameters
     ----------
     numbers : (G,) groups.
-    load : (groups,) free GPUs of every group: of equally good groups the emptiest comes last.
+    load : (groups,) free GPUs of every group; of equal groups the emptiest comes last.
     least : (G,) lower bounds of the parts of the key, in order.
     """
     columns = (*least, load[numbers], numbers)

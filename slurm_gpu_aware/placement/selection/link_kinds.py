@@ -1,7 +1,7 @@
 """Kinds of nodes and the goal of a selection by links.
 
-Nodes with the same link graph and the same free GPUs are one *kind*: what is best on one of them
-is best on all, so thousands of nodes cost little more than one.
+Nodes with the same link graph and the same free and allowed GPUs are one *kind*: they have the same
+best set, so thousands of nodes cost little more than one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 
 Objective = Literal["effbw", "aggbw", "preserved"]
 
-_ALL = (1 << 64) - 1  # masks of 64 slots come back from numpy with a sign
-_FEW_ROWS = 32  # rows up to which a dictionary is quicker than a sort of arrays
+_ALL = (1 << 64) - 1  # NumPy returns masks of 64 slots with a sign
+_FEW_ROWS = 32  # rows up to which a dictionary is faster than a sort of arrays
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What the links are to be good for."""
+    """Goal of a selection by links."""
 
     objective: Objective
     pattern: Pattern
@@ -65,9 +65,9 @@ def _unmeasured(n: int) -> HardwareGraph:
 
 
 def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
-    """Link graph of a node; equal links between all slots if none was measured.
+    """Link graph of a node; equal links if none was measured.
 
-    Slots that the graph lacks are joined to the others through the host.
+    Slots that the graph lacks have paths through the host.
     """
     width = cluster.shape[1]
     graph = cluster.graphs[node] if cluster.graphs else None
@@ -101,8 +101,7 @@ def sorted_rows(
 
     Returns
     -------
-    (C,) kind of each row, and of each kind the machine, the free GPUs, the allowed GPUs (masks),
-    and whether it is plain.
+    (C,) kind of each row, and per kind (machine, free GPUs, allowed GPUs as masks, plain).
     """
     cluster, units = cell.supply.cluster, cell.units
     width = cluster.shape[1]
@@ -113,7 +112,7 @@ def sorted_rows(
         (~cluster.indexed[units]).astype(np.int64),
     )
     if 2 * width + 1 + most.bit_length() <= 62:
-        # One integer per row sorts many times faster than rows do.
+        # One integer per row sorts much faster than rows.
         code = ((columns[0] << width | columns[1]) << width | columns[2]) << 1 | columns[3]
         first, inverse = _first_of_each(code)
     else:
@@ -125,7 +124,7 @@ def sorted_rows(
 
 
 def _first_of_each(code: IntArray) -> tuple[IntArray, IntArray]:
-    """First place of each distinct number, the least number first, and the number of each place."""
+    """Position of each distinct number, in ascending order, and the inverse index."""
     if len(code) > _FEW_ROWS:
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
         return first, inverse

@@ -1,12 +1,12 @@
-"""The best set of one kind of node by links, remembered.
+"""Best and worst sets of one kind of node by links, cached.
 
 ===========  ================================================================================
 objective    a set is better if
 ===========  ================================================================================
 ``effbw``    its EffBW is larger; among equals, its AggBW
 ``aggbw``    its AggBW is larger
-``preserved``  taking it costs the free GPUs of the cluster less link bandwidth. On one node this
-             is the largest PreservedBW (eq. 3); over nodes it is eq. 3 on all free GPUs
+``preserved``  it takes less link bandwidth from the free GPUs. On one node this is the largest
+             PreservedBW (eq. 3); over nodes it is eq. 3 on all free GPUs
 ===========  ================================================================================
 """
 
@@ -31,14 +31,14 @@ __all__ = ["BestSet", "best_set", "promised_set", "worst_set"]
 
 @dataclass(frozen=True)
 class BestSet:
-    """Best set of one kind of node. Larger values are better, compared in order."""
+    """Best or worst set of one kind of node. Larger values are better, compared in order."""
 
     values: tuple[float, float]
     mask: int
     sets: int
     ties: int
     promised: int = 0
-    """On plain nodes the set that the values are those of; ``mask`` is then only a count."""
+    """On plain nodes the set with these values; ``mask`` is then only a count."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -57,7 +57,7 @@ def best_set(graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal) 
 
 @lru_cache(maxsize=4096)
 def worst_set(graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal) -> BestSet:
-    """What a plain node promises: Slurm picks the GPUs, so the worst set counts."""
+    """Worst ``k`` of the allowed GPUs, which count on a plain node, where Slurm chooses."""
     slots = slots_of(allowed)
     lowest = mask_of(slots[:k])
     if graph.n > MAX_EXACT:
@@ -74,7 +74,7 @@ def worst_set(graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal)
 
 
 def promised_set(graph: HardwareGraph, free: int, slots: tuple[int, ...], goal: Goal) -> int:
-    """Mask of the worst set that Slurm may pick on a plain node: the one that counted."""
+    """Mask of the worst set that Slurm may choose on a plain node."""
     return worst_set(graph, free, free, len(slots), goal).promised
 
 
@@ -115,7 +115,7 @@ def _values(
 def _best_set_of_large(
     graph: HardwareGraph, free: int, allowed: int, k: int, goal: Goal
 ) -> BestSet:
-    """Nodes of more than 16 GPUs: exact if at most 16 are allowed, else grown from each GPU."""
+    """Best set on more than 16 GPUs: exact if at most 16 are allowed, else grown from each."""
     slots = slots_of(allowed)
     if len(slots) <= MAX_EXACT and goal.objective != "preserved":
         part = graph.subgraph(slots)
@@ -132,7 +132,7 @@ def _best_set_of_large(
 def _grown(
     graph: HardwareGraph, free: int, slots: tuple[int, ...], seed: int, k: int, goal: Goal
 ) -> tuple[int, ...]:
-    """``k`` GPUs, each next one best linked to the chosen (or least to those that stay)."""
+    """``k`` GPUs; each next one has the best links to the chosen (or the least to the others)."""
     chosen = [seed]
     others = [i for i in slots_of(free) if i < graph.n]
     while len(chosen) < k:

@@ -1,4 +1,4 @@
-"""Values of candidate rows by their scores."""
+"""Values of candidate rows by scores."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 ]
 
 SUM_WEIGHT = 1 << 16
-"""Weight of the sum of scores over GPUs left on the nodes: the sum decides first."""
+"""Weight of the sum of scores relative to GPUs left on nodes, so that the sum decides first."""
 
 
 def fixed_scores(cell: Cell, rows: IntArray | list[int] | slice = slice(None)) -> IntArray:
-    """(C, W) scores of the rows; on plain nodes every free GPU counts as the worst of them."""
+    """(C, W) scores of the rows; on plain nodes every GPU has the worst score of the row."""
     supply = cell.supply
     nodes = cell.units[rows]
     fixed = supply.table.fixed[nodes]
@@ -61,7 +61,7 @@ def left_beside(cell: Cell) -> IntArray:
 def least_totals(cell: Cell) -> IntArray | int:
     """(C,) least sum of scores of ``per_node`` slots of each row; one number if all are equal."""
     if cell.bound_index == 0 and not cell.supply.request.whole_node:
-        # No GPU of the cell is better than its bound, so every set has the same sum.
+        # All GPUs of the cell have the lowest score, so every set has the same sum.
         value = cell.supply.table.fixed_value(0)
         return value * cell.split.per_node
     per_node = cell.split.per_node

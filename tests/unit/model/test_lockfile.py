@@ -1,4 +1,4 @@
-"""Locks that ordinary users cannot hold: they cannot open what the locks are on."""
+"""Locks that ordinary users cannot hold, because they cannot open the lock files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core's nouns: cluster, request, assignment."""
+"""Cluster, request and assignment."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Locality penalties, measured and configured; what placement makes of them."""
+"""Locality penalties, measured and configured; placement with them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def runs(app_class: str, model: str = "", **times: float | list[float]) -> list[
     ]
 
 
-def told(configured, measured, app_class, across=1.5):
+def penalties_of(configured, measured, app_class, across=1.5):
     row = combine(configured, measured, across=across).of(app_class)
     return [(name, round(value, 6), source) for name, (value, source) in row.items()]
 
@@ -74,30 +74,34 @@ def test_a_class_without_a_time_inside_a_node_has_no_ratio():
 
 
 def test_configured_before_measured_before_default():
-    assert told({}, EXAMPLE, "A") == [
+    assert penalties_of({}, EXAMPLE, "A") == [
         ("node", 1.0, "measured"),
         ("switch", 1.2, "measured"),
         ("cluster", 1.6, "measured"),
     ]
-    assert told({"cluster": 1.5}, EXAMPLE, "A")[-1] == ("cluster", 1.5, "configured")
-    assert told({}, {}, "A") == [("node", 1.0, ""), ("cluster", 1.5, "default")]
-    assert told({}, {"A": {"node": 1.0, "switch": 1.2}}, "A")[-1] == ("cluster", 1.5, "default")
+    assert penalties_of({"cluster": 1.5}, EXAMPLE, "A")[-1] == ("cluster", 1.5, "configured")
+    assert penalties_of({}, {}, "A") == [("node", 1.0, ""), ("cluster", 1.5, "default")]
+    assert penalties_of({}, {"A": {"node": 1.0, "switch": 1.2}}, "A")[-1] == (
+        "cluster",
+        1.5,
+        "default",
+    )
 
 
 def test_a_class_that_was_not_measured_is_as_without_the_level():
-    assert told({}, EXAMPLE, "B") == [
+    assert penalties_of({}, EXAMPLE, "B") == [
         ("node", 1.0, ""),
         ("switch", 1.5, "as cluster"),
         ("cluster", 1.5, "default"),
     ]
     nvlinks = {"A": {"nvlink": 1.0, "node": 1.2}}
-    assert told({}, nvlinks, "B")[:2] == [("nvlink", 1.0, "as node"), ("node", 1.0, "")]
+    assert penalties_of({}, nvlinks, "B")[:2] == [("nvlink", 1.0, "as node"), ("node", 1.0, "")]
 
 
 def test_ratios_are_relative_to_a_level_that_itself_has_a_penalty():
     """Sockets count here; the class was timed from the node on, which costs 1.1."""
     configured = {"socket": 1.0, "node": 1.1}
-    assert told(configured, EXAMPLE, "A") == [
+    assert penalties_of(configured, EXAMPLE, "A") == [
         ("socket", 1.0, "configured"),
         ("node", 1.1, "configured"),
         ("switch", 1.32, "measured"),
@@ -107,17 +111,17 @@ def test_ratios_are_relative_to_a_level_that_itself_has_a_penalty():
 
 def test_what_lies_outside_its_bounds_is_moved_and_says_so():
     noisy = {"A": {"node": 1.0, "switch": 0.97, "rack": 1.3, "cluster": 1.25}}
-    assert [one[1:] for one in told({}, noisy, "A")] == [
+    assert [one[1:] for one in penalties_of({}, noisy, "A")] == [
         (1.0, "measured"),
         (1.0, "measured, not below node"),
         (1.3, "measured"),
         (1.3, "measured, not below rack"),
     ]
-    assert told({"cluster": 1.5}, {"A": {"node": 1.0, "rack": 1.7}}, "A")[1:] == [
+    assert penalties_of({"cluster": 1.5}, {"A": {"node": 1.0, "rack": 1.7}}, "A")[1:] == [
         ("rack", 1.5, "measured, not above cluster"),
         ("cluster", 1.5, "configured"),
     ]
-    assert told({}, {"A": {"node": 1.0, "rack": 1.7}}, "A")[-1] == (
+    assert penalties_of({}, {"A": {"node": 1.0, "rack": 1.7}}, "A")[-1] == (
         "cluster",
         1.7,
         "default, not below rack",

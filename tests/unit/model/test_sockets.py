@@ -1,4 +1,4 @@
-"""Bound requests in a round: GPUs and CPUs of one socket, or Slurm chooses; who waits for whom."""
+"""Bound requests in a round: GPUs and CPUs of one socket, or Slurm's choice; order of waiting."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_head_waits_for_cores_of_a_socket() -> None:
 def test_who_outlasts_its_start_leaves_the_heads_cores(
     kind: Callable[..., Request], limit: float, reserved: bool
 ) -> None:
-    """The head gets GPU 0 and all cores of socket 0. GPU 1 is nobody's, its cores are the head's:
+    """The head gets GPU 0 and all cores of socket 0. GPU 1 is not reserved, its cores are:
     Slurm takes cores beside the GPU first, also for a job that does not ask for it."""
     here = busy(cluster(), "short", 0, (), (4, 0), NOW + 100)
     here = busy(here, "long", 0, (2,), (0, 1), NOW + 900)

@@ -1,4 +1,4 @@
-"""Files from outside: compression, size, encoding, CSV, JSON. Each fault is one sentence."""
+"""Text files of users: compression, size, encoding, CSV, JSON; one sentence per fault."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_file_is_bounded_after_decompression(
         (b"a\n\nb\0\n", "line 3: NUL byte: not a text file"),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_a_file_without_text_is_named(tmp_path: Path, data: bytes, reason: str) -> None:
     file = tmp_path / "f"
     file.write_bytes(data)
     with pytest.raises(SourceError, match=f"f: {reason}"):
@@ -83,7 +83,7 @@ def test_rows_have_their_cells_and_lines_as_an_editor_counts_them() -> None:
     assert read_table("t", "").columns == ()
 
 
-def test_what_a_row_is_made_of_is_checked_cell_by_cell() -> None:
+def test_a_row_is_checked_cell_by_cell() -> None:
     table = read_table("t", "a,b\n1,x\n,2\n3,1.5\n4,nan\n5,6\n")
     good, bad = table.parse(lambda row: (row.text("a"), row.count("b")))
     assert good == [("5", 6)]
@@ -100,12 +100,12 @@ def test_what_a_row_is_made_of_is_checked_cell_by_cell() -> None:
 
 
 @pytest.mark.parametrize("bad", [f"1,{'x' * 200_000}\n", '1,"never closed\n' + "2,3\n" * 9])
-def test_what_is_not_csv_is_an_error_with_its_line(bad: str) -> None:
+def test_invalid_csv_is_an_error_with_its_line(bad: str) -> None:
     with pytest.raises(SourceError, match=r"^t: line \d+: not CSV: "):
         list(csv_records(io.StringIO(f"a,b\n{bad}"), "t"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":' * 100_000, "1" * 5000])
-def test_what_is_not_json_is_an_error(text: str) -> None:
+def test_invalid_json_is_an_error(text: str) -> None:
     with pytest.raises(SourceError, match=r"^t: not JSON: "):
         parse_json(text, "t")

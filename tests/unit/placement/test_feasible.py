@@ -1,4 +1,4 @@
-"""Why nothing fits, in one sentence; shares of CPUs and memory; bit masks."""
+"""Reasons for no place; shares of CPUs and memory; bit masks."""
 
 from dataclasses import replace
 

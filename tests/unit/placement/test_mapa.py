@@ -92,8 +92,8 @@ def test_page_of_mapa_the_policies(table, busy):
     for row in rows:
         got = place(row["policy"], len(numbers(row["GPUs"])), bw=row["bw"], busy=busy)
         assert got.slots[0] == numbers(row["GPUs"]), row
-        for shown, told in bandwidths(row, got.why):
-            assert told == shown
+        for shown, accounted in bandwidths(row, got.why):
+            assert accounted == shown
 
 
 def test_page_of_pal_mapa():
@@ -105,8 +105,8 @@ def test_page_of_pal_mapa():
         got = place(row["policy"], int(row["gpus"]), bw=row["bw"], scores={"A": SCORES})
         assert got.slots[0] == numbers(row["GPUs"]), row
         assert got.score == float(row["V"])
-        for shown, told in bandwidths(row, got.why):
-            assert told == shown
+        for shown, accounted in bandwidths(row, got.why):
+            assert accounted == shown
 
 
 def test_pages_name_every_registered_policy_of_theirs():
@@ -183,13 +183,13 @@ def test_nodes_without_links_count_as_equal_and_say_so():
     assert not {"effbw_gbps", "aggbw_gbps", "preservedbw_gbps"} & set(blind.why)
 
 
-def test_on_a_plain_node_the_worst_that_slurm_may_pick_is_told():
+def test_on_a_plain_node_the_account_has_the_worst_set_that_slurm_may_choose():
     cluster = replace(Cluster.uniform(1, 8, graph=DGX), indexed=np.array([False]))
     why = make_policy("pal+mapa").place(Request("1", 2, bandwidth_sensitive=True), cluster).why
     assert why["considered"][0]["effbw_gbps"] == why["effbw_gbps"] == 12.0
     assert why["links"][0]["order"] == [why["links"][0]["worst"]]
     assert (why["effbw_gbps"], why["aggbw_gbps"]) == (12.0, 24.0)
-    assert why["summary"].endswith("at worst: Slurm picks the GPUs")
+    assert why["summary"].endswith("at worst: Slurm chooses the GPUs")
 
 
 def test_the_account_names_the_model_of_its_bandwidth():
@@ -227,7 +227,7 @@ GRID = ",".join(
 )
 
 
-def test_a_grid_of_sixteen_is_searched_in_part_and_says_so():
+def test_a_grid_of_sixteen_is_searched_in_part_and_accounted():
     """Too wide for an exact search; the account holds the values of the embedding that it shows."""
     torus = machine("mapa-torus-2d")
     got = place("mapa-preserve", 16, graph=torus, pattern=GRID)

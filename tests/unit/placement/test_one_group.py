@@ -1,4 +1,4 @@
-"""Jobs kept inside a group of nodes: where they go, what is said, and who carries the rule on."""
+"""Jobs inside one group of nodes: placement, reasons, and the constraint in other packages."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_victims_are_of_one_block():
     assert found.victims == ("20", "22")
 
 
-def test_a_job_that_no_block_can_hold_blocks_nobody():
+def test_a_job_that_no_block_can_hold_blocks_no_other():
     here = cluster()
     here.exists[[2, 3]] = here.free[[2, 3]] = False
     plan = planned([wide(), Request("2", 1, app_class="A", priority=-1.0)], here)

@@ -1,4 +1,4 @@
-"""Choices that must not depend on how many groups there are, nor on how wide a node is."""
+"""Choices that must not depend on the number of groups or the width of nodes."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_limit_on_the_kinds_of_one_switch_cuts_nothing_in_many(monkeypatch, bw
     assert (got.nodes, got.slots) == (free.nodes, free.slots)
 
 
-def test_index_sets_beyond_the_limit_are_cut_and_told(monkeypatch):
+def test_index_sets_beyond_the_limit_are_cut_and_accounted(monkeypatch):
     """MAPA knows no switches: all kinds are in one group."""
     monkeypatch.setattr(by_links_same, "_MOST_WORK", 12)
     request = Request("1", 4, gpus_per_node=2, min_nodes=2, bandwidth_sensitive=True)

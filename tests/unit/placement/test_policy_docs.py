@@ -1,4 +1,4 @@
-"""The worked tables in ``docs/policies`` come out of the code."""
+"""The worked tables of ``docs/policies`` against the code."""
 
 import re
 from dataclasses import replace
@@ -21,7 +21,7 @@ POLICIES = Path(__file__).parents[3] / "docs" / "policies"
 
 
 def table(page, first):
-    """Rows of the table whose header starts with ``first``, as lists of cells."""
+    """Rows of the table with a header that starts with ``first``, as lists of cells."""
     lines = iter((POLICIES / page).read_text().splitlines())
     for line in lines:
         if line.startswith(f"| {first} |"):

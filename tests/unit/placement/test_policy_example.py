@@ -1,4 +1,4 @@
-"""The example of ``docs/architecture.md`` is a policy, and its line registers it."""
+"""The example policy of ``docs/architecture.md``, and its registration."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""``[policies.NAME]``: checked at load, given to rounds, recorded for replay, used by ``place``."""
+"""Options of ``[policies.NAME]``: checks, rounds, records for replay, ``place``."""
 
 import json
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_a_recorded_round_is_planned_again_with_its_options():
 
 
 def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
-    """A job of class A runs; the next one goes to the other node, where nobody is slowed."""
+    """A job of class A runs; the next one goes to the other node, where no job is slowed."""
     slurm = SlurmFolder(tmp_path)
     base = slurm.config.read_text() + '[placement]\npolicy = "topo-aware"\n'
     (tmp_path / "times.json").write_text(profile_json(300.0))

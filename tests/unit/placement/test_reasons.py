@@ -1,4 +1,4 @@
-"""Why a job has no place: what the policy's own options forbid, in its own words."""
+"""Reasons for no place from the options of a policy."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def waiting(cluster: Cluster, options: dict[str, Any], **asked: Any) -> Waiting:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("same_indices", [True, False])
-def test_what_an_option_forbids_names_the_option(name: str, same_indices: bool) -> None:
+def test_the_reason_names_the_option(name: str, same_indices: bool) -> None:
     options, asked, sentence = CASES[name]
     cluster = Cluster.uniform(2, 8, graph=PCIE, same_indices=same_indices)
     entry = waiting(cluster, options, **asked)
@@ -92,7 +92,7 @@ def test_one_node_and_links_that_no_gpus_have() -> None:
     assert "indices" not in entry.reason
 
 
-def test_a_full_node_is_told_beside_the_option() -> None:
+def test_the_reason_names_a_full_node_and_the_option() -> None:
     cluster = Cluster.uniform(2, 4)
     cluster.take(0, [0, 1])
     cluster.take(1, [2, 3])
@@ -142,7 +142,7 @@ def test_the_simulator_tells_it_too() -> None:
     assert never == (("wide", CASES["wider than a node"][2].replace("8", "4")),)
 
 
-def test_what_the_sites_option_forbids_stays_parked_and_is_told(tmp_path: Path) -> None:
+def test_a_job_that_the_sites_option_forbids_stays_parked_with_the_reason(tmp_path: Path) -> None:
     """By numbers it fits, but Slurm would put it on two nodes, which the site does not want."""
     slurm = SlurmFolder(tmp_path)
     text = '[placement]\npolicy = "topo-aware"\n[policies.topo-aware]\nsingle_node = true\n'

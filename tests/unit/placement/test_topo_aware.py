@@ -230,7 +230,7 @@ def test_an_idle_machine_may_be_below_the_threshold_but_is_never_impossible():
     picky = Request("1", 1, options={"minimal_utility": 0.6})
     settings = PlanSettings(policy="topo-aware-p")
     plan = plan_round([picky, Request("2", 2, submit_s=1.0)], minsky(), settings, 0.0)
-    assert [a.job_id for a in plan.assignments] == ["2"], "it keeps nobody from starting"
+    assert [a.job_id for a in plan.assignments] == ["2"], "it keeps no other job from starting"
     (waits,) = plan.waiting
     assert waits.reason.startswith("postponed: the policy waits for better GPUs")
     assert waits.shadow_start_s is None
@@ -252,7 +252,7 @@ def test_a_postponed_job_gets_the_first_reservation_by_room_alone():
     assert waits.reason.startswith("next in line: needs 2 free GPUs")
 
 
-def test_a_postponed_job_pushes_nobody_out():
+def test_a_postponed_job_preempts_no_job():
     cluster = minsky(busy=[(0, [0, 2])])
     running = tuple(RunningJob(f"r{s}", ((0, (s,)),), 100.0, preemptable_by=0.0) for s in (0, 2))
     picky = Request("1", 2, max_nodes=1, preemption_tier=1.0, options={"minimal_utility": 0.9})

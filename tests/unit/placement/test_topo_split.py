@@ -1,4 +1,4 @@
-"""mapa-topo-aware beside plain nodes, where Slurm picks the GPUs."""
+"""mapa-topo-aware with plain nodes, where Slurm chooses the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One round: order, guarantee, class priority, shadow reservation, backfill, reasons."""
+"""One round: order, guaranteed prefix, class priority, shadow reservation, backfill, reasons."""
 
 import math
 from dataclasses import replace
@@ -81,14 +81,14 @@ def test_backfill_outside_the_reservation_and_before_the_shadow():
     )
     queue = [job(1, 2), job(2, 1, limit=5000)]
     result = plan(queue, cluster)
-    # The head is reserved node 0 from NOW + 100; node 1's free GPU is nobody's.
+    # The head is reserved node 0 from NOW + 100; node 1's free GPU is not reserved.
     assert where(result) == {"2": ((1,), ((0,),))}
     assert result.waiting[0].shadow_start_s == NOW + 100
     assert "n0 GPUs 0,1" in result.waiting[0].reason
 
 
-def test_a_backfilled_job_is_told_what_it_could_not_have():
-    """The best free GPU is the head's: nobody should ask why the job did not get it."""
+def test_a_backfilled_jobs_account_names_reserved_gpus():
+    """The account says that the best free GPU is reserved for the head."""
     scores = np.array([[1.0, 0.8, 1.0, 1.0], [1.3, 1.0, 1.0, 1.0]])
     cluster = with_running(
         Cluster.uniform(2, 4, scores={"B": scores}),
@@ -99,7 +99,7 @@ def test_a_backfilled_job_is_told_what_it_could_not_have():
     (found,) = plan([job(1, 4), late], cluster).assignments
     assert (found.nodes, found.slots) == ((1,), ((0,),))
     assert (found.why["kept_for"], found.why["kept"]) == ("1", {"n0": [1]})
-    assert found.why["summary"].endswith("; free, but kept for job 1: n0 GPU 1")
+    assert found.why["summary"].endswith("; free, but reserved for job 1: n0 GPU 1")
     (found,) = plan([job(1, 4), early], cluster).assignments
     assert (found.nodes, found.slots) == ((0,), ((1,),))
     assert "kept" not in found.why
@@ -140,7 +140,7 @@ def test_job_without_limit_does_not_starve_a_head_that_waits_for_one():
     assert result.waiting[0].shadow_start_s == math.inf
 
 
-def test_a_job_that_can_never_start_blocks_nobody():
+def test_an_infeasible_job_blocks_no_other():
     result = plan([job(1, 3, max_nodes=1), job(2, 2)], Cluster.uniform(1, 2))
     assert list(where(result)) == ["2"]
     assert "cannot start even on an idle cluster" in reasons(result)["1"]
@@ -271,7 +271,7 @@ def test_preemption_within_a_group_goes_by_priority():
     assert not plan([job(1, 1, priority=50.0)], cluster).assignments
 
 
-def test_preemption_on_a_plain_node_names_all_among_whom_slurm_chooses():
+def test_preemption_on_a_plain_node_names_all_candidates_of_slurm():
     cluster = with_running(
         Cluster.uniform(1, 4),
         ("a", 0, [0], NOW + 100, 1.0),
@@ -286,7 +286,7 @@ def test_preemption_on_a_plain_node_names_all_among_whom_slurm_chooses():
     assert both.why["summary"].endswith("; preempts a, b")
 
 
-def test_preemption_over_nodes_spares_whom_it_can():
+def test_preemption_over_nodes_spares_jobs_if_possible():
     cluster = with_running(
         Cluster.uniform(3, 2),
         ("a", 0, [0, 1], NOW + 300, 1.0),
@@ -298,7 +298,7 @@ def test_preemption_over_nodes_spares_whom_it_can():
     assert len(result.assignments[0].nodes) == 2
 
 
-def test_what_victims_leave_over_is_not_given_away_in_the_same_round():
+def test_resources_left_by_victims_are_not_given_away_in_the_same_round():
     cluster = with_running(Cluster.uniform(1, 2), ("r", 0, [0, 1], NOW + 100, 1.0))
     result = plan([job(1, 1, preemption_tier=2.0), job(2, 1)], cluster)
     assert list(where(result)) == ["1"]

@@ -1,4 +1,4 @@
-"""Tries of a round that begin alike are not searched for twice, and come to the same."""
+"""Trials of a round share the search of a common beginning, without a change of the result."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from slurm_gpu_aware.placement.policies.pal import Pal
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.trial import Known
+from slurm_gpu_aware.planning.trial import PlacementTree
 
 
-class Forgetful(Known):
+class Forgetful(PlacementTree):
     """Remembers nothing."""
 
     def __init__(self) -> None:
         pass
 
     @property
-    def found(self):  # type: ignore[no-untyped-def]
+    def results(self):  # type: ignore[no-untyped-def]
         return {}
 
-    @found.setter
-    def found(self, value: object) -> None:
+    @results.setter
+    def results(self, value: object) -> None:
         pass
 
 
@@ -53,25 +53,25 @@ def cluster(seed: int) -> Cluster:
     return found
 
 
-def told(plan: Plan) -> tuple[object, ...]:
+def content(plan: Plan) -> tuple[object, ...]:
     placed = [(a.job_id, a.nodes, a.slots, a.why["summary"]) for a in plan.assignments]
     return placed, [(w.job_id, w.reason, w.shadow_start_s) for w in plan.waiting]
 
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed"])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_round_that_remembers_its_tries_comes_to_the_same(
+def test_shared_results_of_trials_do_not_change_the_plan(
     monkeypatch: pytest.MonkeyPatch, policy: str, seed: int
 ) -> None:
     settings = PlanSettings(policy=policy)
     known = plan_round(queue(seed), cluster(seed), settings, 0.0)
-    monkeypatch.setattr(planning, "Known", Forgetful)
+    monkeypatch.setattr(planning, "PlacementTree", Forgetful)
     anew = plan_round(queue(seed), cluster(seed), settings, 0.0)
     assert known.assignments
-    assert told(known) == told(anew)
+    assert content(known) == content(anew)
 
 
-def test_what_was_placed_alike_before_is_not_searched_again(
+def test_a_common_beginning_is_not_searched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both small jobs take the best node, so that the last one has no place; without it the prefix

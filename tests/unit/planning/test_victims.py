@@ -1,4 +1,4 @@
-"""Whom Slurm preempts, by its own order, so that the plan names these and no others."""
+"""Victims: the jobs that Slurm preempts by its order are those that the plan names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.preempt import Preemption, plan_preemption
 from slurm_gpu_aware.planning.timeline import take
-from slurm_gpu_aware.planning.victims import Lack, VictimQueue
+from slurm_gpu_aware.planning.victims import Shortage, VictimQueue
 
 USUAL = PreemptionOrder()
 DISPATCHER = Dispatcher(PlanSettings(policy="packed"))
@@ -53,10 +53,10 @@ def gone(
     nodes: tuple[int, ...] = (0,),
     order: PreemptionOrder = USUAL,
 ) -> list[int]:
-    """Whom Slurm preempts for the GPUs of ``needed`` on ``nodes``."""
-    lack = Lack(slots={(n, s) for held in needed for n, slots in held.gpus for s in slots})
-    lack.slots = {(node, slot) for node, slot in lack.slots if node in nodes}
-    return sorted(names(VictimQueue(candidates, order).preempted(nodes, lack)))
+    """Jobs that Slurm preempts for the GPUs of ``needed`` on ``nodes``."""
+    shortage = Shortage(slots={(n, s) for held in needed for n, slots in held.gpus for s in slots})
+    shortage.slots = {(node, slot) for node, slot in shortage.slots if node in nodes}
+    return sorted(names(VictimQueue(candidates, order).preempted(nodes, shortage)))
 
 
 FOUR = [job(i) for i in range(1, 5)]
@@ -125,9 +125,9 @@ def test_a_wide_job_goes_before_others_unless_order_is_strict(
     assert gone(candidates[1:], candidates, (0, 1), order) == taken
 
 
-def test_what_nobody_holds_cannot_be_freed() -> None:
-    lack = Lack(slots={(0, 7)})
-    assert VictimQueue(FOUR, USUAL).preempted((0,), lack) is None
+def test_a_gpu_that_no_job_holds_cannot_be_freed() -> None:
+    shortage = Shortage(slots={(0, 7)})
+    assert VictimQueue(FOUR, USUAL).preempted((0,), shortage) is None
 
 
 def plan(
@@ -175,7 +175,7 @@ def test_the_newest_beside_the_first_as_slurm_takes_them(gpus: int, taken: list[
     assert victims(holders(1, 1, 1, 1), asking(gpus)) == taken
 
 
-def test_the_fewest_are_those_whom_slurm_takes() -> None:
+def test_the_fewest_are_those_that_slurm_takes() -> None:
     """The two jobs of two GPUs and the oldest; with any other one Slurm takes more along."""
     sizes = [1, 1, 1, 1, 2, 2]
     assert victims(holders(*sizes), asking(5), width=8) == [1, 5, 6]
@@ -214,7 +214,7 @@ def test_a_missing_gpu_of_a_whole_node_is_not_waited_for() -> None:
     take(found.after, asking(1, whole_node=True), found.assignment)
 
 
-def test_nobody_ends_where_slurm_would_suspend_the_first() -> None:
+def test_no_job_ends_if_slurm_would_suspend_the_first() -> None:
     """preempt/qos: ``_run_now`` looks at the mode of the first candidate alone."""
     running = [replace(job(1, 1), keeps_gpus=True), replace(job(2, tier=5.0), preempt_group="std")]
     running[0] = replace(running[0], preempt_group="cheap")
@@ -231,7 +231,7 @@ def test_where_cpus_are_short_slurm_takes_the_first_in_its_order() -> None:
     assert victims(running, asking(1, cpus=4), cpus=8) == [1]
 
 
-def test_who_holds_none_of_the_gpus_that_were_chosen_is_spared() -> None:
+def test_a_job_without_chosen_gpus_is_spared() -> None:
     slots = [(0, 1, 2), (3,), (4, 5), (6, 7)]
     tiers = [2.0, 1.0, 1.0, 1.0]
     running = [
@@ -331,7 +331,7 @@ REQUESTS = st.builds(
 @given(SHAPES, REQUESTS, ORDERS)
 @example([(0, 0, 1, 1, 4, False), (0, 0, 1, 2, 4, False)], asking(1, cpus=6), USUAL)
 @example([(0, 2, 2, 0, 1, False), (0, 1, 1, 1, 1, False), (0, 1, 1, 2, 1, False)], asking(3), USUAL)
-def test_the_plan_names_whom_slurm_preempts(
+def test_the_plan_names_the_jobs_that_slurm_preempts(
     shapes: list[tuple[int, int, int, int, int, bool]], request: Request, order: PreemptionOrder
 ) -> None:
     running = running_jobs(shapes)

@@ -1,4 +1,4 @@
-"""The shared step of the dynamic programs: exact in whichever precision it picks."""
+"""The shared step of the dynamic programs: exact in single and double precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locality levels from penalties, sockets, links, Slurm's network; what policies make of them."""
+"""Locality levels from penalties, sockets, links and Slurm's network; policies with them."""
 
 import numpy as np
 import pytest

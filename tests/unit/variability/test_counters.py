@@ -1,4 +1,4 @@
-"""Utilisation counters as Nsight Compute and DCGM print them."""
+"""Utilisation counters in the output of Nsight Compute and DCGM."""
 
 from __future__ import annotations
 
