@@ -16,7 +16,7 @@ from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
-from slurm_gpu_aware.simulator.history import left_to_slurm, with_slots
+from slurm_gpu_aware.simulator.history import with_slots, without_unsupported
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.recorded import BASELINE, with_work
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
@@ -87,7 +87,7 @@ def gather(config: Config, given: Given) -> Inputs:
     site = _site(config, given)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
         trace = with_slots(trace, _ledger(config))
-    trace = left_to_slurm(trace, site.cluster)
+    trace = without_unsupported(trace, site.cluster)
     trace, recorded = with_work(trace, site.cluster, site.truth, base)
     return Inputs(trace, site, settings, recorded)
 

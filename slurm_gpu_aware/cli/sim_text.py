@@ -62,9 +62,9 @@ def say_results(results: Sequence[Result]) -> None:
                 f"{result.trace.name}: up to {peak} GPUs were in use at a time, this cluster has "
                 f"{result.total_gpus}: it is not the one of this history"
             )
-        reasons = Counter(reason for _, reason in result.never)
+        reasons = Counter(reason for _, reason in result.infeasible)
         for reason, count in reasons.most_common(_MOST_ROWS):
-            example = next(job for job, why in result.never if why == reason)
+            example = next(job for job, why in result.infeasible if why == reason)
             jobs = counted(count, "job")
             say(f"{result.settings.label}: {jobs} never ran, such as {example}: {reason}")
 

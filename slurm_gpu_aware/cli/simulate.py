@@ -31,7 +31,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     multiple=True,
     metavar="NAME[:sticky|:non-sticky]",
     help="Policy to try; repeatable. Ratios refer to the first. Default: lowest-index, which is "
-    "Slurm's habit, and the site's policy. --what-if always has lowest-index, and first.",
+    "as Slurm places, and the site's policy. --what-if always has lowest-index, and first.",
 )
 @click.option(
     "--order",
