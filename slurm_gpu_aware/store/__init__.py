@@ -1,11 +1,11 @@
-"""SQLite store: what was measured, and what was decided.
+"""SQLite store of measurements and decisions.
 
 ``database``
-    Opening, migrating, locking, publishing. Everything else goes through its :class:`Store`.
+    Opening, migrating, locking, publishing. All other modules use its :class:`Store`.
 ``migrations``
-    The schema, as append-only named steps (imported only when a step is pending).
+    The schema, as append-only named steps (imported only if a step is pending).
 ``report``
-    The strict grammar of a probe's report.
+    The strict grammar of a probe report.
 ``ingest``
     Probe reports in.
 ``timings``
@@ -15,12 +15,12 @@
 ``profiles``
     The whole profile out; scores in and out.
 ``inventory``
-    Which GPUs a probe has seen; removal of GPUs.
+    GPUs that a probe has seen; removal of GPUs.
 ``snapshots``
-    Recorded rounds, to be planned again.
+    Recorded rounds, for replay.
 ``ledger``
     Every decision of the selector and every event of a job.
 
-Rows go in and out; the store computes no score. One host writes, on a local file system. Readers
-open read-only; users without access to the live file read the published copy.
+The store computes no score. One host writes, on a local file system. Users without access to the
+live file read the published copy.
 """

@@ -131,7 +131,7 @@ BAD = {
     "A,node,fast": "value_ms is 'fast': not a number",
     "A,,1": "level is empty",
     "A,switch,1\nA,cluster,2": "class A was timed at switch, cluster only; time it inside a node, "
-    "too (nvlink, socket, node), on as many GPUs: the others are compared with that",
+    "too (nvlink, socket, node), on the same number of GPUs: it is the reference",
     "C,row,1\nC,row,2": "class C was timed at row only; time it inside a node",
     "C,node,1\nC,node,2": "class C was timed at node only; time it at a looser level, too: switch,"
     " rack, row, cluster",
