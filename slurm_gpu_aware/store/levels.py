@@ -105,7 +105,7 @@ def _check(time: LevelTime, classes: Sequence[str]) -> None:
 
 
 def _check_class(app_class: str, times: Sequence[LevelTime]) -> None:
-    """Raise ValueError unless all models have one reference level inside a node, and a looser one."""
+    """Raise ValueError unless all models have one reference level inside a node and another one."""
     of_model: dict[str, set[str]] = {}
     for time in times:
         of_model.setdefault(time.model, set()).add(time.level)
