@@ -1,21 +1,17 @@
-"""The command ``gpu-aware``: options in one module per command, work imported late.
+"""Command line ``gpu-aware``: one module per command with options and texts; work imported late.
 
 ``entry``
-    Where the programs start.
-``main``
-    The group, the exit codes, what an error means to the outside.
-``context``
-    Global options.
-``output``
-    Tables for people, JSON for programs.
-``reading``
-    The ledger as an administrator and as an ordinary user sees it.
+    Entry points of the programs.
+``main``, ``run``
+    The group of commands; late imports, exit codes and errors.
+``context``, ``options``, ``output``
+    Global options; number types; tables for users, JSON for programs.
 ``explain``, ``queue``, ``status``
-    What was decided, what waits, how it goes.
+    Decisions, waiting jobs, state of the selector.
 ``selectd``, ``release``
-    The daemon, and the gate opened by hand.
-``setup``, ``doctor``
-    Install (work in ``install``, ``files``), and check a live cluster (``checks``).
-``place``
-    What the policies would answer for one request.
+    The daemon, and release by hand.
+``setup``, ``rollout``, ``doctor``
+    Installation, rollout, and checks of a live cluster.
+``place``, ``simulate``, ``report``
+    Placement of one request, simulation of a trace, report on its results.
 """

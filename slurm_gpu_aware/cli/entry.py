@@ -1,6 +1,6 @@
-"""Entry points of the programs. Ctrl-C while their modules are imported is no traceback.
+"""Entry points of the programs. Ctrl-C during the imports gives no traceback.
 
-Nothing but the standard library's smallest modules is imported here before the handler is set.
+Before the handler is set, only the smallest modules of the standard library are imported.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import NoReturn
 __all__ = ["INTERRUPTED", "gpu_aware", "gpu_aware_profile"]
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 
 
 def gpu_aware() -> NoReturn:
@@ -33,7 +33,7 @@ def gpu_aware_profile() -> NoReturn:
 
 
 def _quiet_interrupts() -> None:
-    """Nothing was begun yet, so there is nothing to end. An ignored SIGINT stays ignored."""
+    """Exit at once on SIGINT, because no work has begun. An ignored SIGINT stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit)
 

@@ -13,7 +13,7 @@ __all__ = ["BEFORE", "UNSUPPORTED", "select_window", "with_slots", "without_unsu
 
 BEFORE = "started before the requested days"
 UNSUPPORTED = (
-    "unsupported, because their GPUs do not split evenly over the nodes; such a job is not "
+    "unsupported, because their GPUs do not spread evenly over the nodes; such a job is not "
     "modelled and holds its GPUs at the recorded times"
 )
 """Reason under which ``without_unsupported`` counts jobs."""

@@ -39,7 +39,7 @@ LIMITS = (
     "A job waits from the time at which it is eligible: dependencies, --begin and holds count in "
     "no run.",
     "Jobs that still run, or started before the history begins, hold their GPUs in every run and "
-    "are not compared. So do jobs with GPUs that do not split evenly over their nodes, because "
+    "are not compared. So do jobs with GPUs that do not spread evenly over their nodes, because "
     "Slurm places them.",
     "Submission times are the recorded ones, even if earlier jobs of a user end sooner.",
 )

@@ -166,7 +166,7 @@ def test_the_record_is_no_gain_in_the_table(tmp_path):
     assert said.endswith("that difference is the model's, not a gain.")
 
 
-def test_what_live_is_without_unsupported_is_not_called_impossible(tmp_path):
+def test_what_live_is_left_to_slurm_is_not_called_impossible(tmp_path):
     """35 (-N2 --gpus=3) ran, on GPUs that no GRES line can name: Slurm placed it, now as then."""
     rows = [
         "34|1000||1000|50|COMPLETED|gres/gpu=2|||||",

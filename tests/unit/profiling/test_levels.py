@@ -278,7 +278,7 @@ def test_simulated_jobs_on_the_stores_cluster_run_at_measured_penalties(
     slurm.serve(monkeypatch)
     slurm.set(silent="Unable to contact slurm controller")
     answer, said = simulate(site)
-    assert "The network's levels are left out" in said
+    assert "The levels of the network are left out" in said
     assert answer["site"]["levels"] == {"node": 1.0, "cluster": 1.5}
     assert answer["site"]["levels_by_class"] == {"A": {"node": 1.0, "cluster": 2.0}}
     assert answer["runs"][0]["avg_slowdown"] == pytest.approx((2.0 * 12 / 11 + 1.5) / 2)
