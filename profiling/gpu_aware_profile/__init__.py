@@ -1,9 +1,9 @@
 """Measurement of GPUs: identity, links, clocks and timings of the nodes of a cluster.
 
 ``timing``
-    Timing backends: they measure how long a GPU takes for a class.
+    Timing backends: the iteration time of a GPU for a class.
 ``node``
-    One node's probe: NVML and a timing backend in, a report out.
+    Probe of one node: NVML and a timing backend in, a report out.
 ``sweep``
     The probe on every GPU node, run by Slurm.
 ``cli``

@@ -1,7 +1,7 @@
-"""``gpu-aware-profile``: measures GPUs and shows what was measured.
+"""``gpu-aware-profile``: measures GPUs and shows the measurements.
 
 Exit codes: 0 done; 1 failed (one line on stderr says why, nothing was stored); 2 wrong usage;
-3 ``import --skip-bad`` stored the good rows and skipped others; 130 interrupted.
+3 ``import`` skipped bad rows, or ``sweep`` left nodes out; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ELSEWHERE = {
     "node": "gpu_aware_profile.commands_probe:node",
     "sweep": "gpu_aware_profile.commands_sweep:sweep",
 }
-"""Commands that touch hardware, Slurm or files, or are rare. Imported when asked for, because
-``node`` runs on every compute node and pays for each import."""
+"""Command -> ``module:name``, imported on use: ``node`` runs on every compute node and must start
+fast."""
 
 
 def store_options(command: F) -> F:
@@ -61,9 +61,9 @@ def store_options(command: F) -> F:
 )
 @click.version_option(__version__, prog_name="gpu-aware-profile")
 def cli() -> None:
-    """Measure how GPUs differ, and look at what was measured.
+    """Measure the differences of GPUs, and show the measurements.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 import skipped bad rows.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 import skipped bad rows or sweep left nodes out.
     """
 
 
@@ -72,11 +72,11 @@ def cli() -> None:
 @click.option(
     "--reference",
     type=click.Choice(["model", "cluster"]),
-    help="Median to compare with: that of the GPU model (default), or of all GPUs, so that scores"
-    " rank the models too. Remembered.",
+    help="Median of PM scores: that of the GPU model (default), or of all GPUs, so that scores"
+    " rank the models, too. The choice is stored.",
 )
 def rescore(store_path: Path | None, config_path: str | None, reference: str | None) -> None:
-    """Compute scores and bins again from the stored timings (after changing site.classes).
+    """Recompute scores and bins from the stored timings (after a change of site.classes).
 
     \b
       gpu-aware-profile rescore

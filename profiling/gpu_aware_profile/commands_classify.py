@@ -1,4 +1,4 @@
-"""``gpu-aware-profile classify``: the class of an application, from its counters."""
+"""``gpu-aware-profile classify``: the class of an application from its counters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def classify(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Say which class an application belongs to, from counters of its utilisation.
+    """Determine the class of an application from counters of its utilisation.
 
     FILE is the output of Nsight Compute or of DCGM for one application (- reads stdin):
 
@@ -64,8 +64,8 @@ def classify(
       dcgmi dmon -e 1002,1004,1005,1006,1007,1008 -d 1000 > app.txt   # beside the running APP
 
     The class is that of the nearest centre in the plane of DRAM and busiest functional unit, both
-    in percent of peak. The centres come from a CSV of measured applications, grouped by K-means
-    (the most compute bound class first), or from a file of centres. Distances are in percentage
+    in percent of peak. The centres come from a CSV of measured applications, which K-means groups
+    (the most compute-bound class first), or from a file of centres. Distances are in percentage
     points.
 
     \b
@@ -82,15 +82,15 @@ def classify(
     else:
         assert centres is not None  # noqa: S101 - checked above
         known, classifier = {}, _read_centres(centres)
-    found = [*known.items(), *((Path(name_of(f)).stem, _counters(f)) for f in files)]
+    uses = [*known.items(), *((Path(name_of(f)).stem, _counters(f)) for f in files)]
     if save is not None:
         save.write("class,dram,peak_fu\n")
         for name, centre in zip(classifier.names, classifier.centroids.tolist(), strict=True):
             save.write(f"{name},{centre[0]:.4f},{centre[1]:.4f}\n")
     if as_json:
-        print_json(_classes_record(classifier, found))
+        print_json(_classes_record(classifier, uses))
     else:
-        click.echo(_classes_table(classifier, found))
+        click.echo(_classes_table(classifier, uses))
 
 
 def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
@@ -104,7 +104,7 @@ def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
     def point(row: Row) -> tuple[str, Utilisation]:
         name = row.text(kind)
         if name in names:
-            raise ValueError(f"{kind} {name!r} stands twice")
+            raise ValueError(f"{kind} {name!r} occurs twice")
         names.add(name)
         return name, Utilisation(row.number("dram"), row.number("peak_fu"))
 
@@ -134,7 +134,7 @@ def _read_centres(file: BinaryIO) -> Classifier:
 
 
 def _counters(file: BinaryIO) -> Utilisation:
-    """Utilisation of an application, of whichever tool the file comes from."""
+    """Utilisation of an application from a file of Nsight Compute or DCGM."""
     from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
 
     lines = read_text(file, errors="replace").splitlines()
@@ -145,7 +145,7 @@ def _counters(file: BinaryIO) -> Utilisation:
 
 
 def _classes_record(
-    classifier: Classifier, found: Sequence[tuple[str, Utilisation]]
+    classifier: Classifier, uses: Sequence[tuple[str, Utilisation]]
 ) -> dict[str, Any]:
     return {
         "centres": [
@@ -162,16 +162,16 @@ def _classes_record(
                 "class": classifier.classify(use),
                 "distance": {k: round(d, 4) for k, d in classifier.distances(use).items()},
             }
-            for name, use in found
+            for name, use in uses
         ],
     }
 
 
-def _classes_table(classifier: Classifier, found: Sequence[tuple[str, Utilisation]]) -> str:
-    far = [f"to {name}" for name in classifier.names]
-    headers = ["application", "DRAM %", "unit %", *far, "class"]
+def _classes_table(classifier: Classifier, uses: Sequence[tuple[str, Utilisation]]) -> str:
+    distances = [f"to {name}" for name in classifier.names]
+    headers = ["application", "DRAM %", "unit %", *distances, "class"]
     centres = [
-        [f"(centre of {name})", f"{dram:.1f}", f"{peak_fu:.1f}", *([""] * len(far)), name]
+        [f"(centre of {name})", f"{dram:.1f}", f"{peak_fu:.1f}", *([""] * len(distances)), name]
         for name, (dram, peak_fu) in zip(
             classifier.names, classifier.centroids.tolist(), strict=True
         )
@@ -184,6 +184,6 @@ def _classes_table(classifier: Classifier, found: Sequence[tuple[str, Utilisatio
             *(f"{d:.1f}" for d in classifier.distances(use).values()),
             classifier.classify(use),
         ]
-        for name, use in found
+        for name, use in uses
     ]
     return table(headers, [*rows, *centres], right=headers[1:-1])

@@ -1,4 +1,4 @@
-"""``gpu-aware-profile fit-effbw``: MAPA's equation 2 with a site's own coefficients."""
+"""``gpu-aware-profile fit-effbw``: coefficients of a site for MAPA's equation 2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["fit_effbw"]
 
 _MOST_LINKS = 10_000
 _POLICIES = ("pal+mapa", "mapa-preserve")
-"""Policies that go by EffBW."""
+"""Policies that use EffBW."""
 
 
 @click.command("fit-effbw")
@@ -34,15 +34,14 @@ _POLICIES = ("pal+mapa", "mapa-preserve")
 def fit_effbw(file: BinaryIO, machine_name: str | None, as_json: bool) -> None:
     """Fit MAPA's effective bandwidth to measured all-reduce bandwidths.
 
-    The model is its equation 2. FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the
-    double NVLinks, single NVLinks and other links of the ring that was measured, and its
-    bandwidth. A ring of two GPUs counts its link twice. With --machine the columns are gpus,gbps,
-    gpus such as "0 2 3", and the links of the ring with the best slowest link are counted, then
-    with the largest sum. Decisions with the fitted model look at that ring, too.
+    The model is MAPA's equation 2. FILE is a CSV with the columns x,y,z,gbps (- reads stdin): the
+    double NVLinks, single NVLinks and other links of the measured ring, and its bandwidth. A ring
+    of 2 GPUs counts its link twice. With --machine the columns are gpus,gbps, where gpus is for
+    example "0 2 3". Then the links are those of the ring with the best slowest link, and among
+    such rings of the one with the largest sum. Placement with the fitted model uses the same ring.
 
-    Prints the 14 coefficients, how far they are from the samples, and the lines for the
-    configuration. Fourteen terms want many samples: the error on samples that were left out of
-    their own fit says how far to trust the rest.
+    Prints the 14 coefficients, their error, and the lines for the configuration. Fourteen terms
+    need many samples: the error on samples that are left out of the fit shows how reliable it is.
 
     \b
       gpu-aware-profile fit-effbw nccl.csv
@@ -75,8 +74,8 @@ def fit_effbw(file: BinaryIO, machine_name: str | None, as_json: bool) -> None:
         click.echo(_fit_text(fit, coefficients, EQ2_TERMS, published))
     if fit.rank < len(coefficients):
         say(
-            f"only {fit.rank} of {len(coefficients)} terms are independent in these samples: do"
-            " not use the fit for other counts of links than those measured"
+            f"only {fit.rank} of {len(coefficients)} terms are independent in these samples: use"
+            " the fit for the measured counts of links only"
         )
     if fit.loo_rmse > 2.0 * max(fit.rmse, 0.1):
         say("the error on left-out samples is far above that of the fit: measure more rings")

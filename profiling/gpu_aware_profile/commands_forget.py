@@ -21,30 +21,32 @@ def _parsed(
     ctx: click.Context, param: click.Parameter, value: Any
 ) -> tuple[tuple[str, int | None], ...]:
     """Callback: ``n9`` -> (n9, None), ``n1:9`` -> (n1, 9)."""
-    found = []
+    gpus = []
     for text in value:
         match = _GPU.match(text)
         if match is None:
-            raise click.BadParameter(f"{text!r} names no GPU; expected NODE or NODE:INDEX")
-        found.append((match[1], None if match[2] is None else int(match[2])))
-    return tuple(dict.fromkeys(found))
+            raise click.BadParameter(f"{text!r} does not name a GPU; expected NODE or NODE:INDEX")
+        gpus.append((match[1], None if match[2] is None else int(match[2])))
+    return tuple(dict.fromkeys(gpus))
 
 
 @click.command()
 @store_options
 @click.argument("gpus", metavar="[NODE[:INDEX]]...", nargs=-1, callback=_parsed)
-@click.option("--levels", "classes", multiple=True, metavar="CLASS", help="Level times of it.")
+@click.option(
+    "--levels", "classes", multiple=True, metavar="CLASS", help="Level times of this class."
+)
 def forget(
     store_path: Path | None,
     config_path: str | None,
     gpus: tuple[tuple[str, int | None], ...],
     classes: tuple[str, ...],
 ) -> None:
-    """Remove a node or one GPU from the store, with its times; scores are computed again.
+    """Remove a node or one GPU with its times from the store, and recompute the scores.
 
-    For what was imported by mistake, or is no longer there. Slurm's files are not touched, and the
-    next sweep brings back what it sees. --levels removes the times per locality level of a class.
-    If one of the names is not known, nothing is removed.
+    Use it for GPUs that were imported by mistake or have been removed. Slurm's files stay
+    unchanged. The next sweep adds the GPUs that it sees again. --levels removes the times per
+    locality level of a class. If a name is not known, nothing is removed.
 
     \b
       gpu-aware-profile forget n9

@@ -1,4 +1,4 @@
-"""``gpu-aware-profile import``: times that were measured elsewhere."""
+"""``gpu-aware-profile import``: times from a site's own measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_gpu_aware.cli.options import SECONDS
 __all__ = ["import_command"]
 
 SKIPPED = 3
-"""Exit code of an import that left bad rows out."""
+"""Exit code of an import that skipped bad rows."""
 
 
 @click.command("import")
@@ -22,17 +22,15 @@ SKIPPED = 3
 @click.argument("file", type=click.File("rb"))
 @click.option("--class", "app_class", metavar="NAME", help="For a file without a column class.")
 @click.option("--skip-bad", is_flag=True, help="Store the good rows, report the bad ones.")
-@click.option("--new-gpus", is_flag=True, help="Take rows of GPUs that no sweep has seen, too.")
+@click.option("--new-gpus", is_flag=True, help="Accept rows of GPUs that no sweep has seen.")
 @click.option(
-    "--accept-outliers",
-    is_flag=True,
-    help="Take times far from the median, too: they were measured so.",
+    "--accept-outliers", is_flag=True, help="Accept times far from the median as measured."
 )
 @click.option(
     "--taken-at",
     type=SECONDS,
     metavar="UNIX_S",
-    help="When it was measured. Default: now.",
+    help="Time of the measurement. Default: now.",
 )
 def import_command(
     store_path: Path | None,
@@ -46,20 +44,20 @@ def import_command(
 ) -> None:
     """Import timings from a CSV with the columns gpu,node,class,value_ms (- reads stdin).
 
-    gpu is the index that Slurm uses on the node, or the UUID of a GPU that was probed. Several
-    rows of one GPU and class are repeated runs: their median counts. If any row is bad, each is
-    named with its line number and nothing is imported, unless --skip-bad is given. Once a sweep
-    has seen GPUs, rows of others are bad, too, unless --new-gpus is given: their times are then
-    kept for the sweep that will see them.
+    gpu is Slurm's index on the node, or the UUID of a probed GPU. Several rows of one GPU and
+    class are repeated runs: their median counts. If a row is bad, all bad rows are reported with
+    their line numbers and nothing is imported, unless --skip-bad is given. Once a sweep has seen
+    GPUs, rows of other GPUs are bad, unless --new-gpus is given: their times then wait for the
+    sweep that sees them.
 
-    A GPU whose time is less than half or more than twice the median of its model is named, and
-    nothing is imported: often a file mixes seconds and milliseconds. If it was measured so, give
-    --accept-outliers; the next import does not ask again for a GPU that is about as far off.
+    A GPU with a time below half or above twice the median of its model is an outlier: it is
+    reported, and nothing is imported, because such a file often mixes seconds and milliseconds. If
+    the time is correct, give --accept-outliers; the next import accepts a similar time of this GPU.
 
     A file with the columns class,level,value_ms has times per locality level: one program on the
     same number of GPUs, once inside a node (nvlink, socket, node) and once at each looser level
-    (switch, rack, row, cluster). L of a level is the median time there over that at the innermost
-    level. A column model (GPU model) keeps models apart. What was stored of these classes is
+    (switch, rack, row, cluster). L of a level is its median time over that of the innermost level.
+    The optional column model is the GPU model. The stored level times of these classes are
     replaced.
 
     \b

@@ -1,4 +1,4 @@
-"""``gpu-aware-profile node``: the command that touches the hardware of one node."""
+"""``gpu-aware-profile node``: the probe of this node."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ __all__ = ["node"]
 
 
 def _node_name() -> str:
-    """Slurm's name of this node: what slurmd says inside a job, else the short host name."""
+    """Slurm's name of this node: that of slurmd inside a job, else the short host name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 @click.command()
-@click.option("--backend", metavar="NAME", help="Timing backend. Default: what works here.")
+@click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works here.")
 @click.option("--no-timings", is_flag=True, help="Report identity, links and clocks only.")
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
 @click.option(
-    "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Per GPU, class."
+    "--repeats",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="Runs per GPU and class.",
 )
 @click.option("--node-name", metavar="NAME", help="Default: Slurm's name of this node.")
 @json_option
@@ -38,12 +42,12 @@ def node(
     node_name: str | None,
     as_json: bool,
 ) -> None:
-    """Probe this node's GPUs and print the report; nothing is stored.
+    """Probe the GPUs of this node and print the report; nothing is stored.
 
-    Times are measured on fake GPUs only; those of real ones are imported.
+    Only fake GPUs are timed; times of real GPUs are imported.
 
-    A GPU that cannot be read is listed under errors, the others are reported (exit code 0). Exit
-    code 1: nothing could be read.
+    A GPU that cannot be read is listed under errors, and the others are reported (exit code 0).
+    Exit code 1: no GPU could be read.
 
     \b
     Example:
@@ -56,7 +60,7 @@ def node(
     else:
         _show(report)
         if report["backend"] is None and report["gpus"] and not no_timings:
-            say("no times: the only timing backend is that of fake GPUs; import them")
+            say("no times: the only timing backend is that of fake GPUs; import the times")
     if not report["gpus"]:
         say(f"{name}: no GPU could be read")
         click.get_current_context().exit(1)

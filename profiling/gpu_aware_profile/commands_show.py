@@ -1,4 +1,4 @@
-"""``gpu-aware-profile show`` and ``export``: what was measured, for people and programs."""
+"""``gpu-aware-profile show`` and ``export``: the measurements for users and programs."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def show(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Show the PM score of every GPU for every class, and how far classes spread.
+    """Show the PM score of every GPU for every class, and the spread of the classes.
 
     PM score: time divided by that of the median GPU of the model; 1.1 = 10% slower. Score: the
-    same after binning, which is what placement uses. The spread is the geometric mean of time
-    over best time, minus 1.
+    PM score after binning; placement uses it. The spread is the geometric mean of time over best
+    time, minus 1.
 
-    Locality penalties are shown where they were measured; --levels shows those of all classes. L is
-    what placement uses, "from" where it comes from: a value of the configuration wins over a
-    measured one, which wins over the default.
+    Locality penalties are shown for measured classes; --levels shows those of all classes. L is the
+    penalty that placement uses, "from" its origin: a value of the configuration takes precedence
+    over a measured one, and that over the default.
 
     \b
       gpu-aware-profile show
@@ -152,10 +152,10 @@ def export(
     only_levels: bool,
     as_json: bool,
 ) -> None:
-    """Export the newest timings as CSV that import reads (default: to stdout).
+    """Export the newest timings as CSV for import (default: to stdout).
 
-    --levels exports the times per locality level, which import reads, too. --json exports the whole
-    profile instead: GPUs, links, timings, scores and times per level.
+    --levels exports the times per locality level, also for import. --json exports the whole
+    profile: GPUs, links, timings, scores and times per level.
 
     \b
       gpu-aware-profile export timings.csv
@@ -171,14 +171,14 @@ def export(
             whole = tables.everything(store)
             file.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
         else:
-            from gpu_aware_profile.scoring import newest_timings  # NumPy: show is quicker without
+            from gpu_aware_profile.scoring import newest_timings  # imports NumPy
 
             tables.write_timings_csv(file, newest_timings(store))
 
 
 @contextmanager
 def _opened(store_path: Path | None, config_path: str | None) -> Iterator[tuple[Store, Config]]:
-    """The store, for reading, and the configuration."""
+    """The store, opened read-only, and the configuration."""
     config = load_config(config_path)
     with open_store(store_path or config.store.path, readonly=True) as store:
         yield store, config
@@ -187,7 +187,7 @@ def _opened(store_path: Path | None, config_path: str | None) -> Iterator[tuple[
 def _selected(
     rows: Sequence[GpuScore], classes: Sequence[str], nodes: Sequence[str]
 ) -> list[GpuScore]:
-    """Rows of these classes and nodes. Raises StoreError naming the known ones if one is not."""
+    """Rows of these classes and nodes. Raises StoreError for an unknown name."""
     for what, wanted, known in (
         ("class", classes, sorted({r.app_class for r in rows})),
         ("node", nodes, sorted({r.node for r in rows})),

@@ -1,4 +1,4 @@
-"""``gpu-aware-profile sweep``: the probe on all GPU nodes, and going on with an earlier one."""
+"""``gpu-aware-profile sweep``: the probe on all GPU nodes, and the resumption of a sweep."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["sweep"]
 
 PARTLY = 3
-"""Exit code of a sweep that left nodes out."""
+"""Exit code of a sweep that is not complete."""
 
 
 @click.command()
 @store_options
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only this node.")
-@click.option("--resume", metavar="ID", help="Go on with a sweep that was interrupted.")
+@click.option("--resume", metavar="ID", help="Resume an unfinished sweep.")
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Nodes at a time."
 )
@@ -41,7 +41,7 @@ PARTLY = 3
     default=900.0,
     show_default=True,
     metavar="S",
-    help="Seconds that one node's probe may take.",
+    help="Time limit of the probe of a node, in seconds.",
 )
 @click.option(
     "--wait",
@@ -49,20 +49,23 @@ PARTLY = 3
     default=300.0,
     show_default=True,
     metavar="S",
-    help="Seconds to wait for a busy node; then it is left out.",
+    help="Seconds to wait for a busy node before it is skipped.",
 )
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Only this class.")
-@click.option("--backend", metavar="NAME", help="Timing backend. Default: what works there.")
+@click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option(
-    "--srun-option", multiple=True, metavar="OPTION", help="Passed to srun, as --account=x."
+    "--srun-option",
+    multiple=True,
+    metavar="OPTION",
+    help="Option for srun, such as --account=x.",
 )
 @click.option(
     "--command",
     default="gpu-aware-profile",
     show_default=True,
     metavar="PATH",
-    help="This program on the nodes.",
+    help="Path of this program on the nodes.",
 )
 @json_option
 @click.pass_context
@@ -76,17 +79,17 @@ def sweep(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Probe every GPU node through Slurm and store the results and the new scores.
+    """Probe every GPU node through Slurm; store the results and the new scores.
 
-    It stores GPUs, links and clocks. Times are measured on fake GPUs only; those of real ones come
-    from your own benchmark, by 'gpu-aware-profile import'.
+    A sweep stores GPUs, links and clocks. Only fake GPUs are timed; times of real GPUs come from
+    your own benchmark, by 'gpu-aware-profile import'.
 
-    One exclusive job per node. A node that fails, hangs or stays busy is reported and left out;
-    then the exit code is 3 and the sweep can be resumed for these nodes. --resume goes on with the
-    same nodes and options; options that are given with it replace those.
+    The probe is one exclusive job per node. A node that fails, hangs or stays busy is reported and
+    skipped; then the exit code is 3, and the sweep may be resumed for these nodes. --resume uses
+    the nodes and options of the sweep, except for options that are given again.
 
-    A GPU whose time is less than half or more than twice the median of its model is named and
-    stored as measured: no unit can be wrong here.
+    A GPU with a time below half or above twice the median of its model is reported, and its time is
+    stored as measured.
 
     \b
     Examples:
@@ -110,16 +113,16 @@ def sweep(
     settings = _settings(progress.sweep_id, given)
     scope, targets, outcomes = _plan(progress, nodes, given, resume=resume is not None)
     done = progress.done()
-    left = [target for target in targets if target.node not in done]
+    pending = [target for target in targets if target.node not in done]
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
-    _announce(len(left), len(done), progress, resume)
-    again = _go_on(progress.sweep_id, store_path, config_path)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no probe may outlive us
+    _announce(len(pending), len(done), progress, resume)
+    again = _resume_command(progress.sweep_id, store_path, config_path)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # probes end with this process
     with writable_store(path, config) as store:
         progress.begin(scope)
         running = Sweep(settings, lambda report: ingest_report(store, report))
         try:
-            outcomes += _noted(_shown(running.run(left), len(left)), progress, again)
+            outcomes += _noted(_shown(running.run(pending), len(pending)), progress, again)
         finally:
             if progress.done():
                 recompute_scores(store, config.site.classes)
@@ -130,7 +133,7 @@ def sweep(
 def _as_before(
     context: click.Context, before: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options of a sweep that goes on; what is given on the command line replaces them."""
+    """The options of a resumed sweep; options on the command line replace them."""
     default = click.core.ParameterSource.DEFAULT
     return {
         name: before[name]
@@ -174,7 +177,7 @@ def _check_resume(progress: SweepProgress, resume: str) -> None:
 def _plan(
     progress: SweepProgress, nodes: tuple[str, ...], given: Mapping[str, Any], *, resume: bool
 ) -> tuple[Scope, list[Target], list[Outcome]]:
-    """The whole sweep, the nodes to try now, and those that cannot be tried."""
+    """The whole sweep, the nodes to probe, and the outcomes of those that cannot be probed."""
     from gpu_aware_profile.sweep import Outcome, gpu_nodes
     from gpu_aware_profile.sweep_progress import Scope
 
@@ -190,7 +193,7 @@ def _plan(
         raise SourceError(f"{unknown[0]!r} is not a GPU node of {of}: {listed}")
     wanted = nodes or names
     gone = [Outcome(n, "skipped", "Slurm has no such GPU node") for n in wanted if n not in known]
-    # A node that Slurm has lost would keep the sweep from ever being complete.
+    # With a node that Slurm no longer has the sweep would never be complete.
     whole = (n for n in (names if resume else wanted) if n in known)
     return (
         Scope(tuple(whole), {name: _plain(value) for name, value in given.items()}),
@@ -200,12 +203,12 @@ def _plan(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value with tuples as lists, for JSON."""
     return list(value) if isinstance(value, tuple) else value
 
 
-def _go_on(sweep_id: str, store_path: Path | None, config_path: str | None) -> str:
-    """The command that goes on with a sweep."""
+def _resume_command(sweep_id: str, store_path: Path | None, config_path: str | None) -> str:
+    """The command that resumes a sweep."""
     words = ["gpu-aware-profile", "sweep", "--resume", sweep_id]
     words += ["--store", str(store_path)] if store_path is not None else []
     words += ["--config", config_path] if config_path is not None else []
@@ -213,29 +216,29 @@ def _go_on(sweep_id: str, store_path: Path | None, config_path: str | None) -> s
 
 
 def _noted(outcomes: Iterable[Outcome], progress: SweepProgress, again: str) -> list[Outcome]:
-    """All outcomes; each node that is done is noted at once."""
-    found: list[Outcome] = []
+    """All outcomes; each node that is done is recorded at once."""
+    noted: list[Outcome] = []
     try:
         for outcome in outcomes:
-            found.append(outcome)
+            noted.append(outcome)
             if outcome.state == "done":
                 progress.note(outcome.node)
     except KeyboardInterrupt:
-        say(f"go on with: {again}")
+        say(f"resume with: {again}")
         raise
-    return found
+    return noted
 
 
-def _announce(left: int, done: int, progress: SweepProgress, resume: str | None) -> None:
+def _announce(pending: int, done: int, progress: SweepProgress, resume: str | None) -> None:
     already = f", {done} done before" if done else ""
-    say(f"sweep {progress.sweep_id}: {left} nodes to probe{already}")
+    say(f"sweep {progress.sweep_id}: {pending} node{'' if pending == 1 else 's'} to probe{already}")
     others = [name for name in progress.unfinished() if name != progress.sweep_id]
     if others and resume is None:
-        say(f"unfinished: {', '.join(others)} (--resume ID goes on with one)")
+        say(f"unfinished: {', '.join(others)} (--resume ID resumes one)")
 
 
 def _shown(outcomes: Iterator[Outcome], total: int) -> Iterable[Outcome]:
-    """Pass outcomes on, with a bar on a terminal and lines elsewhere."""
+    """Yield the outcomes; show progress as a bar on a terminal, else as lines."""
     if not sys.stderr.isatty():
         for number, outcome in enumerate(outcomes, 1):
             say(f"[{number}/{total}] {_line(outcome)}")
@@ -286,9 +289,9 @@ def _finish(
         click.echo(table(headers, cells, right=headers[2:6]))
     done = [outcome for outcome in outcomes if outcome.state == "done"]
     if done and not any(outcome.timings for outcome in done):
-        say("no times were measured: bring them with 'gpu-aware-profile import FILE'")
+        say("no times were measured: import them with 'gpu-aware-profile import FILE'")
     for sentence in outlier_sentences(far):
         say(f"stored as measured: {sentence}")
     if not complete:
-        say(f"for the nodes left out: {again}")
+        say(f"for the other nodes: {again}")
         click.get_current_context().exit(PARTLY)

@@ -1,4 +1,4 @@
-"""Formats of the CSV files that ``import`` reads: times of GPUs, times per locality level."""
+"""Formats of CSV files for ``import``: times of GPUs, times per locality level."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["LEVEL_COLUMNS", "TIMING_COLUMNS", "holds_levels", "read_levels", "re
 
 TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
 LEVEL_COLUMNS = ("class", "level", "value_ms")
-"""Columns that must be there; ``model`` may be there, others are ignored."""
+"""Required columns; ``model`` is optional, others are ignored."""
 
 
 def holds_levels(table: Table) -> bool:
-    """Whether a file with these columns has times per level, not times of single GPUs."""
+    """Whether the columns are those of times per level, not of times of single GPUs."""
     return "level" in table.columns and "gpu" not in table.columns
 
 

@@ -1,4 +1,4 @@
-"""Import of a file of times: checks its rows, stores the good ones, reports the others."""
+"""Import of a file of times: checks the rows, stores the good ones, reports the bad ones."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from slurm_gpu_aware.variability.outliers import mixed_units, new_outliers, outl
 __all__ = ["Import"]
 
 BAD_SHOWN = 20
-"""Bad rows that are named before they are only counted."""
+"""Number of bad rows that are reported singly; the others are counted."""
 FAR_LEVEL = 50.0
-"""A level that takes longer, or less time, than the innermost one by this factor is an outlier."""
-_REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it was measured so"
+"""A level whose time differs from that of the innermost one by this factor is an outlier."""
+_REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it is as measured"
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import. Methods raise StoreError if nothing may be stored."""
+    """One import. Methods raise StoreError if they store nothing."""
 
     table: Table
     path: Path
@@ -42,14 +42,14 @@ class Import:
     taken_at: float
     """Unix time of the measurement."""
     app_class: str | None = None
-    """Class of a file without that column."""
+    """Class of a file without a column ``class``."""
     skip_bad: bool = False
     new_gpus: bool = False
-    """Rows of GPUs that no sweep has seen are good, too."""
+    """Accept rows of GPUs that no sweep has seen."""
     accept_outliers: bool = False
 
     def run(self) -> bool:
-        """Import what the table holds; return False if bad rows were left out."""
+        """Import the table; return False if bad rows were skipped."""
         return self._levels() if holds_levels(self.table) else self._timings()
 
     def _timings(self) -> bool:
@@ -66,21 +66,21 @@ class Import:
         if new := sorted(unseen & gpus):
             say(
                 paragraph(
-                    "note: place, setup and simulations over the store leave these GPUs out until a"
-                    f" sweep has seen them: {gpu_names(new)}."
+                    "note: place, setup and simulations of the store's cluster omit these GPUs"
+                    f" until a sweep has seen them: {gpu_names(new)}."
                 )
             )
         return not bad
 
     def _store(self, store: Store, rows: Sequence[TimingRow]) -> None:
-        """Times and scores, or neither: the caller's transaction."""
+        """Store times and scores in the transaction of the caller."""
         classes = self.config.site.classes
         before = stored_outliers(store)
         import_timings(store, rows, taken_at=self.taken_at, classes=classes, new_gpus=self.new_gpus)
-        found = outlier_sentences(new_outliers(before, stored_outliers(store)))
-        if found and not self.accept_outliers:
-            raise StoreError(f"{'; '.join(found)}. {_REFUSED}")
-        for sentence in found:
+        sentences = outlier_sentences(new_outliers(before, stored_outliers(store)))
+        if sentences and not self.accept_outliers:
+            raise StoreError(f"{'; '.join(sentences)}. {_REFUSED}")
+        for sentence in sentences:
             say(f"accepted: {sentence}")
         recompute_scores(store, classes)
 
@@ -103,7 +103,7 @@ class Import:
         return not bad
 
     def _refuse(self, bad: Sequence[BadRow], *, some: bool) -> None:
-        """Name the bad rows; raise StoreError if they may not be skipped or no row is good."""
+        """Report the bad rows; raise StoreError if they may not be skipped or no row is good."""
         name = self.table.name
         for row in bad[:BAD_SHOWN]:
             say(f"{name}: line {row.line}: {row.reason}")

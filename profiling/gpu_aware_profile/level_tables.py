@@ -1,4 +1,4 @@
-"""Output of times per locality level and of the penalties that follow from them."""
+"""Output of times per locality level and of the penalties from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PenaltyRow:
-    """L of one class at one level, and what was measured there."""
+    """L of a class at a level, and the measurement of it."""
 
     app_class: str
     level: str
@@ -47,15 +47,15 @@ class PenaltyRow:
     """Median; None: not measured."""
     runs: int
     ratio: float | None
-    """Time over that of the innermost level; of the same model."""
+    """Time / time at the innermost level, of the same model."""
     penalty: float
-    """L as placement uses it."""
+    """L for placement."""
     source: str
     """As in `penalties.Penalty`."""
 
 
 def write_levels_csv(stream: IO[str], times: Sequence[LevelTime]) -> None:
-    """Write times so that ``import`` reads them again without loss."""
+    """Write times losslessly as CSV for ``import``."""
     rows = ((t.app_class, t.level, repr(t.value_ms), t.model) for t in times)
     write_csv(stream, (*LEVEL_COLUMNS, "model"), rows)
 
@@ -63,7 +63,7 @@ def write_levels_csv(stream: IO[str], times: Sequence[LevelTime]) -> None:
 def penalty_rows(
     times: Sequence[LevelTime], penalties: LevelPenalties, classes: Sequence[str]
 ) -> list[PenaltyRow]:
-    """L of each of ``classes`` at each level in use, tightest level first; a row per model."""
+    """L of ``classes`` at the levels in use, tightest level first; one row per model."""
     runs: dict[tuple[str, str, str], int] = {}
     for time in times:
         key = (time.app_class, time.model, time.level)
@@ -109,21 +109,21 @@ def penalty_table(rows: Sequence[PenaltyRow]) -> str:
 
 
 def hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
-    """Measured penalties that do not count as they were measured, in a sentence each."""
-    found = []
+    """A sentence for each measured penalty that placement does not use as measured."""
+    sentences = []
     for app_class, ratios in level_ratios(times).items():
-        for level, ratio in list(ratios.items())[1:]:  # the first is the one to compare with
+        for level, ratio in list(ratios.items())[1:]:  # the first is the reference
             value, source = penalties.of(app_class)[level]
             if source != "measured" and abs(value - ratio) > 5e-5:
                 what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
-                found.append(f"class {app_class}, level {level}: {what}")
-    return found
+                sentences.append(f"class {app_class}, level {level}: {what}")
+    return sentences
 
 
 def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list[PenaltyRow]:
-    """L of the site's classes (of ``only`` these), and what was measured of them.
+    """L of the site's classes (``only``: of these) with the measurements.
 
-    Raises StoreError naming the known classes if one is not.
+    Raises StoreError for an unknown class.
     """
     known = config.site.classes
     for name in only:
@@ -137,11 +137,11 @@ def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list
 def show_levels(
     path: Path, rows: Sequence[PenaltyRow], *, as_json: bool = False, as_csv: bool = False
 ) -> None:
-    """``show --levels``."""
+    """Print the output of ``show --levels``."""
     if as_json:
         print_json({"store": str(path), "penalties": records(rows)})
     elif as_csv:
-        if found := records(rows):
-            write_csv(sys.stdout, list(found[0]), (record.values() for record in found))
+        if flat := records(rows):
+            write_csv(sys.stdout, list(flat[0]), (record.values() for record in flat))
     else:
         click.echo(penalty_table(rows))

@@ -1,7 +1,7 @@
 """Probe of one node: identity, links, clocks and timings of its GPUs.
 
-The report's schema is ``gpu-aware-probe/1``. A call that fails costs its own answer and
-nothing else: the GPU that fell off the bus is named in ``errors``, the others are reported.
+The schema of the report is ``gpu-aware-probe/1``. A failed call only loses its own answer: a GPU
+that fell off the bus is listed in ``errors``, and the others are reported.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SERIES_WORDS = {"rtx", "gtx", "titan"}
 
 
 def model_word(name: str) -> str | None:
-    """Return the word by which users know a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
+    """Return the short name of a model: ``Tesla V100-SXM2-16GB`` is ``v100``.
 
-    The first word that is neither the vendor's nor a product line's, up to its first hyphen; with
-    ``rtx``, ``gtx`` and ``titan`` kept in front, because numbers alone say little.
+    It is the first word that is neither the vendor's nor a product line's, up to its first hyphen,
+    with a leading ``rtx``, ``gtx`` or ``titan``, because a number alone is not specific.
     """
     heads = [re.sub(r"[^a-z0-9]", "", word.partition("-")[0]) for word in name.lower().split()]
     words = [head for head in heads if head and head not in _VENDOR_WORDS]
@@ -35,8 +35,8 @@ def model_word(name: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A GPU that answered, with what its links need."""
+class _Gpu:
+    """A GPU that can be read."""
 
     index: int
     device: Device
@@ -61,30 +61,30 @@ def probe(
     node : name under which Slurm knows the node.
     taken_at : Unix time of the probe. Units: s.
     backend : measures times; None: the report has none.
-    classes : classes to measure; None: all that the backend can.
+    classes : classes to measure; None: all of the backend.
     repeats : samples per GPU and class, >= 1.
-    progress : called with a line of text before anything that takes long.
+    progress : called with a line of text before each measurement.
 
     Raises
     ------
     NvmlError
-        NVML cannot even count the GPUs.
+        NVML cannot count the GPUs.
     """
     faults: Faults = []
-    found = _gpus(nvml, faults)
+    gpus = _gpus(nvml, faults)
     report = failed_report(node, taken_at, faults)
     report["driver"] = _try(faults, None, nvml.driver)
     report["backend"] = backend.name if backend else None
-    report["gpus"] = [gpu.record for gpu in found]
-    report["links"] = _links(found, faults)
+    report["gpus"] = [gpu.record for gpu in gpus]
+    report["links"] = _links(gpus, faults)
     if backend is not None:
         wanted = backend.classes if classes is None else classes
-        report["timings"] = _timings(found, backend, wanted, repeats, faults, progress)
+        report["timings"] = _timings(gpus, backend, wanted, repeats, faults, progress)
     return report
 
 
 def failed_report(node: str, taken_at: float, faults: Faults) -> dict[str, Any]:
-    """Report of a node of which nothing could be read."""
+    """Report of a node without readable GPUs."""
     return {
         "schema": SCHEMA,
         "node": node,
@@ -99,14 +99,14 @@ def failed_report(node: str, taken_at: float, faults: Faults) -> dict[str, Any]:
 
 
 def fault_of(index: int | None, error: SourceError) -> dict[str, Any]:
-    """Entry of ``errors``; ``index`` None: it concerns the node."""
+    """Entry of ``errors``; ``index`` None: an error of the node."""
     if isinstance(error, NvmlError):
         return {"index": index, "call": error.call, "error": error.reason}
     return {"index": index, "call": "timing", "error": str(error)}
 
 
 def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any) -> Any:
-    """Return ``ask(*args)``, or None with the failure noted."""
+    """Return ``ask(*args)``; on failure add a fault and return None."""
     try:
         return ask(*args)
     except SourceError as exc:
@@ -114,24 +114,24 @@ def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any)
         return None
 
 
-def _gpus(nvml: Nvml, faults: Faults) -> list[_Found]:
-    found: list[_Found] = []
+def _gpus(nvml: Nvml, faults: Faults) -> list[_Gpu]:
+    gpus: list[_Gpu] = []
     unopened: list[dict[str, Any]] = []
     for index, device in nvml.devices():
         if isinstance(device, NvmlError):
             unopened.append(fault_of(None, device))
             continue
         try:
-            found.append(_Found(index, device, _identity(index, device, faults)))
+            gpus.append(_Gpu(index, device, _identity(index, device, faults)))
         except NvmlError as exc:  # lost between two calls
             faults.append(fault_of(index, exc))
-    _name_the_missing(unopened, [gpu.index for gpu in found] + [f["index"] for f in faults])
+    _name_the_missing(unopened, [gpu.index for gpu in gpus] + [f["index"] for f in faults])
     faults.extend(unopened)
-    return sorted(found, key=lambda gpu: gpu.index)
+    return sorted(gpus, key=lambda gpu: gpu.index)
 
 
 def _name_the_missing(unopened: Faults, seen: list[int | None]) -> None:
-    """A GPU without a handle has no minor number; it is clear if only one is missing."""
+    """Set the index of a GPU without a handle if only one index is missing."""
     known = {index for index in seen if index is not None}
     missing = set(range(len(known) + len(unopened))) - known
     if len(unopened) == 1 and len(missing) == 1:
@@ -139,7 +139,7 @@ def _name_the_missing(unopened: Faults, seen: list[int | None]) -> None:
 
 
 def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
-    """Identity must be complete (NvmlError otherwise); a detail that fails is None."""
+    """Record of a GPU; a detail that fails is None. Raises NvmlError if its identity fails."""
     record: dict[str, Any] = {
         "index": index,
         "uuid": device.uuid,
@@ -163,13 +163,13 @@ def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
     return record
 
 
-def _links(found: Sequence[_Found], faults: Faults) -> list[dict[str, Any]]:
+def _links(gpus: Sequence[_Gpu], faults: Faults) -> list[dict[str, Any]]:
     """Every unordered pair once, with its best link."""
-    nvlinks = {gpu.index: _try(faults, gpu.index, gpu.device.nvlinks) or [] for gpu in found}
-    pcie = {gpu.index: _try(faults, gpu.index, gpu.device.pcie_gbps) for gpu in found}
+    nvlinks = {gpu.index: _try(faults, gpu.index, gpu.device.nvlinks) or [] for gpu in gpus}
+    pcie = {gpu.index: _try(faults, gpu.index, gpu.device.pcie_gbps) for gpu in gpus}
     links = []
-    for i, a in enumerate(found):
-        for b in found[i + 1 :]:
+    for i, a in enumerate(gpus):
+        for b in gpus[i + 1 :]:
             shared = _shared(nvlinks[a.index], nvlinks[b.index], a.record["pci"], b.record["pci"])
             if shared:
                 kind, gbps = f"NV{len(shared)}", sum(link.gbps for link in shared)
@@ -183,7 +183,7 @@ def _links(found: Sequence[_Found], faults: Faults) -> list[dict[str, Any]]:
 
 
 def _shared(a: Sequence[NvLink], b: Sequence[NvLink], pci_a: str, pci_b: str) -> list[NvLink]:
-    """NVLinks that a pair can use: those between them, else as many as both have to switches."""
+    """NVLinks of a pair: the direct ones, else as many as both GPUs have to switches."""
     direct = [link for link in a if link.remote_pci == pci_b]
     if direct:
         return direct
@@ -193,7 +193,7 @@ def _shared(a: Sequence[NvLink], b: Sequence[NvLink], pci_a: str, pci_b: str) ->
 
 
 def _timings(
-    found: Sequence[_Found],
+    gpus: Sequence[_Gpu],
     backend: TimingBackend,
     classes: Sequence[str],
     repeats: int,
@@ -201,7 +201,7 @@ def _timings(
     progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     timings = []
-    for gpu in found:
+    for gpu in gpus:
         target = Gpu(gpu.index, gpu.record["uuid"], gpu.record["pci"])
         for name in classes:
             progress(f"GPU {gpu.index}: class {name}")

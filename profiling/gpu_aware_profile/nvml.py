@@ -1,12 +1,11 @@
-"""Typed, reading access to NVIDIA's management library; the only module that calls ``pynvml``.
+"""Typed read access to NVIDIA's management library; the only module that calls ``pynvml``.
 
-``pynvml`` comes from the distribution ``nvidia-ml-py`` (extra ``gpu``) and is imported when the
-first :class:`Nvml` is opened: commands that find nothing to do never pay for it. Setting clocks is
-the hooks' business (`clocks.nvml`).
+``pynvml`` comes from the distribution ``nvidia-ml-py`` (extra ``gpu``). It is imported when an
+:class:`Nvml` is opened. The hooks set clocks (`clocks.nvml`).
 
-Three index spaces meet here. *NVML index*: position in NVML's own order (PCI bus order).
-*Minor number*: N of ``/dev/nvidiaN``; this is what we call ``index`` everywhere else, because
-gres.conf lists the device files and so Slurm's IDX is the minor number. *CUDA order* is not used.
+There are three index spaces. *NVML index*: position in NVML's order (PCI bus order). *Minor
+number*: N of ``/dev/nvidiaN``; all other modules call it ``index``, because gres.conf lists the
+device files and Slurm's IDX is the minor number. *CUDA order* is not used.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 class NvmlError(SourceError):
     """A call to NVML failed.
 
-    ``call`` is NVML's function, ``reason`` NVML's own words, ``code`` its number (None: the Python
-    package is missing). ``unsupported`` separates "this GPU cannot do that" from real failures.
+    ``call``: NVML's function; ``reason``: its error text; ``code``: its error number (None: the
+    Python package is missing or NVML is not open).
     """
 
     NOT_SUPPORTED = frozenset({3, 13, 26})
@@ -50,7 +49,7 @@ class NvmlError(SourceError):
 
     @property
     def unsupported(self) -> bool:
-        """The device or driver does not know this call."""
+        """Whether the device or driver does not support the call."""
         return self.code in self.NOT_SUPPORTED
 
 
@@ -77,7 +76,7 @@ def cpu_list(cpus: list[int]) -> str:
 
 
 class Nvml:
-    """An open connection to the driver; use as a context manager. Not for sharing over fork."""
+    """A connection to the driver, as a context manager. A fork must not share it."""
 
     def __init__(self) -> None:
         self._api: ModuleType | None = None
@@ -102,7 +101,7 @@ class Nvml:
             self._api = None
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call an NVML function by name. Raises NvmlError; text comes back as ``str``."""
+        """Call an NVML function by name; bytes are decoded. Raises NvmlError."""
         if self._api is None:
             raise NvmlError(name, "NVML is not open")
         try:
@@ -112,7 +111,7 @@ class Nvml:
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def maybe(self, name: str, *args: Any) -> Any:
-        """Like :meth:`call`, but None where the device does not support it."""
+        """Like :meth:`call`; None: the device does not support it."""
         try:
             return self.call(name, *args)
         except NvmlError as exc:
@@ -125,7 +124,7 @@ class Nvml:
         return str(self.call("nvmlSystemGetDriverVersion"))
 
     def count(self) -> int:
-        """GPUs that NVML knows, lost ones included."""
+        """Number of GPUs that NVML knows, lost ones included."""
         return int(self.call("nvmlDeviceGetCount"))
 
     def device(self, nvml_index: int) -> Device:
@@ -144,14 +143,14 @@ class Nvml:
 
 def _words(error: Any) -> str:
     text = str(error)
-    # Codes newer than the binding come as the text of a bytes object.
+    # The text of a code that the binding does not know is the repr of a bytes object.
     return text[2:-1] if text.startswith("b'") and text.endswith("'") else text
 
 
 class Device:
-    """One GPU. Every method asks the driver again and raises NvmlError if it refuses.
+    """One GPU. Every method asks the driver and raises NvmlError on failure.
 
-    Methods that return None mean: this GPU or driver does not say.
+    None: this GPU or driver does not support the query.
     """
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
@@ -211,7 +210,7 @@ class Device:
         return _whole(self._maybe("nvmlDeviceGetMaxClockInfo", 1))
 
     def default_clock_mhz(self) -> int | None:
-        """SM clock that applications get by default. Units: MHz."""
+        """Default SM clock of applications. Units: MHz."""
         return _whole(self._maybe("nvmlDeviceGetDefaultApplicationsClock", 1))
 
     def power_limit_w(self) -> float | None:
@@ -223,7 +222,7 @@ class Device:
         return _whole(self._maybe("nvmlDeviceGetTemperature", 0))
 
     def pcie_gbps(self) -> float | None:
-        """Nominal bandwidth of the GPU's own PCIe link, one direction. Units: GB/s."""
+        """Nominal bandwidth of the GPU's PCIe link in one direction. Units: GB/s."""
         generation = self._maybe("nvmlDeviceGetMaxPcieLinkGeneration")
         lanes = self._maybe("nvmlDeviceGetMaxPcieLinkWidth")
         if not generation or not lanes:
@@ -232,24 +231,24 @@ class Device:
         return round(per_lane * int(lanes), 2)
 
     def ancestor(self, other: Device) -> str:
-        """How the PCIe tree joins two GPUs: PIX, PXB, PHB, NODE or SYS (SAME: one board)."""
+        """PCIe level that joins two GPUs: PIX, PXB, PHB, NODE or SYS (SAME: one board)."""
         level = int(self._call("nvmlDeviceGetTopologyCommonAncestor", other._handle))
         return _LEVELS.get(level, "SYS")
 
     def nvlinks(self) -> list[NvLink]:
-        """Active NVLinks; empty where the GPU has none."""
-        found = []
+        """Active NVLinks; empty: the GPU has none."""
+        links = []
         for link in range(self._max_links()):
             try:
                 if not self._call("nvmlDeviceGetNvLinkState", link):
                     continue
             except NvmlError as exc:
-                if exc.unsupported or exc.code == 2:  # past the last link of this model
+                if exc.unsupported or exc.code == 2:  # beyond the last link of this model
                     break
                 raise
             version = int(self._maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
-            found.append(NvLink(link, self._remote(link), _NVLINK_GBPS.get(version, 25.0)))
-        return found
+            links.append(NvLink(link, self._remote(link), _NVLINK_GBPS.get(version, 25.0)))
+        return links
 
     def _max_links(self) -> int:
         api = self._nvml._api

@@ -1,4 +1,4 @@
-"""Scores of the store's timings: read, computed, written back."""
+"""Scores of the store: computed from its timings and written back."""
 
 from __future__ import annotations
 
@@ -23,18 +23,14 @@ def newest_timings(store: Store) -> list[GpuTiming]:
 def recompute_scores(
     store: Store, classes: Sequence[str] | None = None, *, reference: str | None = None
 ) -> int:
-    """Compute PM scores and bins again from the newest timings; return how many there are.
+    """Recompute PM scores and bins from the newest timings; return the number of scores.
 
     Parameters
     ----------
-    classes : the site's classes; scores of other classes are deleted. None: every class that has
+    classes : the site's classes; scores of other classes are deleted. None: all classes with
         timings.
-    reference : ``model`` (the default) or ``cluster``, see ``variability.gpu_scores``. Remembered
-        in the store; None keeps what was said last. Raises ValueError for another word.
-
-    Notes
-    -----
-    The computation holds no lock, unless the caller has begun to write.
+    reference : ``model`` (the default) or ``cluster``, see ``variability.gpu_scores``. The store
+        keeps it; None: the stored one. Raises ValueError for another word.
     """
     if reference is not None and reference not in REFERENCES:
         raise ValueError(f"unknown reference {reference!r}; known: {', '.join(REFERENCES)}")

@@ -1,8 +1,8 @@
-"""Sweep: the probe on every GPU node of a cluster, run by Slurm itself.
+"""Sweep: the probe on every GPU node of a cluster, run by Slurm.
 
-One ``srun`` per node (exclusive, so that nothing disturbs the timings), a bounded number at a
-time. Threads wait for the probes, but the caller's thread alone merges reports: the store has one
-writer. A node that fails, hangs or stays busy is reported and skipped.
+Each node has one ``srun`` (exclusive, for undisturbed timings), a bounded number at a time. Threads
+wait for the probes; only the caller's thread ingests reports, because the store has one writer. A
+node that fails, hangs or stays busy is reported and skipped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_REPORT = 4 << 20
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU node, and a partition through which it can be reached."""
+    """A GPU node and one of its partitions."""
 
     node: str
     partition: str
@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one node."""
+    """Outcome of a node."""
 
     node: str
     state: str
@@ -59,29 +59,29 @@ class Outcome:
     gpus: int = 0
     timings: int = 0
     faults: int = 0
-    """Calls that failed in a probe that was done."""
+    """Failed calls in a finished probe."""
     took_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """How the probes are run."""
+    """Settings of the probes."""
 
     sweep_id: str
     command: str = "gpu-aware-profile"
-    """Our program on the nodes."""
+    """Path of ``gpu-aware-profile`` on the nodes."""
     arguments: tuple[str, ...] = ()
-    """More arguments of ``node``."""
+    """Further arguments of ``node``."""
     concurrency: int = 8
     """Nodes at a time."""
     probe_s: float = 900.0
     """Time limit of one probe."""
     queue_s: float = 300.0
-    """A node that is not free within this time is left out."""
+    """A node that is not free within this time is skipped."""
     srun_options: tuple[str, ...] = ()
-    """As ``--account=x``."""
+    """For example ``--account=x``."""
     grace_s: float = 30.0
-    """Time for Slurm to start and end a job beyond the two limits."""
+    """Time beyond the two limits for Slurm to start and end a job."""
 
     def __post_init__(self) -> None:
         if not is_sweep_id(self.sweep_id):
@@ -90,13 +90,13 @@ class SweepSettings:
             raise ValueError("concurrency and time limits must be more than 0")
 
     def job_name(self, node: str) -> str:
-        """Name by which a probe's job can be cancelled."""
+        """Name of a probe's job, for cancelling it."""
         return f"gpu-aware-probe.{self.sweep_id}.{node}"
 
     def argv(self, target: Target) -> list[str]:
-        """The ``srun`` of a node. ``place=off``: our own filter leaves the job alone.
+        """The ``srun`` of a node. ``place=off``: the filter ignores the job.
 
-        ``--exclusive`` alone would give the job, but not its step, the node's GPUs.
+        ``--exclusive`` alone gives the node's GPUs to the job, but not to its step.
         """
         minutes = math.ceil(self.probe_s / 60)
         return [
@@ -110,12 +110,12 @@ class SweepSettings:
 
 
 def is_sweep_id(text: str) -> bool:
-    """Whether it may name a folder of notes and stand in the names of jobs."""
+    """Whether the text is valid in names of folders and jobs."""
     return bool(_ID.match(text))
 
 
 def gpu_nodes(timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
-    """Ask Slurm for its GPU nodes: (those that can be probed, the others with the reason).
+    """Ask Slurm for its GPU nodes: (nodes to probe, the others with the reason).
 
     Raises SourceError if ``sinfo`` fails.
     """
@@ -124,7 +124,7 @@ def gpu_nodes(timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
 
 
 def parse_sinfo(text: str) -> tuple[list[Target], list[Outcome]]:
-    """Parse lines ``node|partition|state|gres``; a node has one per partition."""
+    """Parse lines ``node|partition|state|gres``, one per node and partition."""
     targets: dict[str, Target] = {}
     skipped: dict[str, Outcome] = {}
     for line in text.splitlines():
@@ -157,20 +157,19 @@ def _gpu_count(gres: str) -> int:
 
 @dataclass
 class Sweep:
-    """Runs the probes. ``merge`` is called in the caller's thread, once per good report."""
+    """Runs the probes. ``ingest`` is called in the caller's thread, once per good report."""
 
     settings: SweepSettings
-    merge: Callable[[Mapping[str, Any]], None]
+    ingest: Callable[[Mapping[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: bool = False
 
     def run(self, targets: Sequence[Target]) -> Iterator[Outcome]:
-        """Probe the nodes; yield an outcome per node as they end.
+        """Probe the nodes; yield the outcome of each as it ends.
 
-        If the caller stops iterating, or an error or Ctrl-C comes through, every probe that still
-        runs is cancelled first.
+        If the caller stops iterating, and on an error or Ctrl-C, all running probes are cancelled.
         """
         pool = ThreadPoolExecutor(max_workers=self.settings.concurrency)
         futures = {pool.submit(self._probe, target): target for target in targets}
@@ -178,16 +177,16 @@ class Sweep:
             for future in as_completed(futures):
                 outcome, report = future.result()
                 if report is not None:
-                    outcome = self._merged(outcome, report)
+                    outcome = self._ingested(outcome, report)
                 yield outcome
         finally:
             self._stop()
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _merged(self, outcome: Outcome, report: Mapping[str, Any]) -> Outcome:
+    def _ingested(self, outcome: Outcome, report: Mapping[str, Any]) -> Outcome:
         try:
-            self.merge(report)
-        except (SourceError, StoreError) as exc:  # one that is locked or full fails this node alone
+            self.ingest(report)
+        except (SourceError, StoreError) as exc:  # a locked or full store fails this node only
             return Outcome(outcome.node, "failed", str(exc), took_s=outcome.took_s)
         return outcome
 
@@ -219,7 +218,7 @@ class Sweep:
         with self._lock:
             if self._stopped:
                 raise SourceError("the sweep was stopped")
-            # A session of its own: Ctrl-C reaches us alone, and we cancel in order.
+            # In its own session: Ctrl-C reaches this process only, which cancels the jobs.
             process = subprocess.Popen(
                 self.settings.argv(target),
                 stdin=subprocess.DEVNULL,
@@ -247,8 +246,8 @@ class Sweep:
         try:
             run_command(["scancel", "--me", f"--name={self.settings.job_name(node)}"], 20.0)
         except SourceError:
-            process.terminate()  # srun cancels its own job when it is asked to end
-        # Only wait here: another thread may be reading this process's pipes.
+            process.terminate()  # srun cancels its job on SIGTERM
+        # Only wait: another thread may be reading the pipes of this process.
         try:
             process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:
@@ -269,7 +268,7 @@ def _done(node: str, report: Mapping[str, Any], took_s: float) -> Outcome:
 
 
 def _report_in(stdout: str, node: str) -> Mapping[str, Any] | None:
-    """Return the report in the last line (task prologs may print before it), checked."""
+    """Return the checked report in the last line; task prologs may print before it."""
     lines = stdout.strip().splitlines()
     if not lines or not lines[-1].lstrip().startswith("{"):
         return None
@@ -291,5 +290,5 @@ def _reason(code: int, stderr: str, report: Mapping[str, Any] | None) -> str:
     if report is not None and report.get("errors"):
         first = report["errors"][0]
         return f"{first['call']}: {first['error']}"
-    said = [line for line in stderr.strip().splitlines() if line.strip()]
-    return said[-1].removeprefix("srun: ")[:200] if said else f"srun ended with {code}"
+    lines = [line for line in stderr.strip().splitlines() if line.strip()]
+    return lines[-1].removeprefix("srun: ")[:200] if lines else f"srun ended with {code}"

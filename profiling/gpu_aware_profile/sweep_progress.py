@@ -1,6 +1,6 @@
-"""Progress of a sweep on disk: what was asked and which nodes are done, so that it can resume.
+"""Progress of a sweep on disk, for resuming it.
 
-A folder per sweep: ``scope.json``, and one empty file per node that is done.
+A sweep has a folder with ``scope.json`` and one empty file per node that is done.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SCOPE = "scope.json"
 
 @dataclass(frozen=True)
 class Scope:
-    """What was asked."""
+    """Nodes and options of a sweep."""
 
     nodes: tuple[str, ...]
     """All nodes of the sweep, reachable or not."""
     options: Mapping[str, Option]
-    """Options of the command by the names of their parameters."""
+    """Name of the command's parameter -> value."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class SweepProgress:
         return self.root / self.sweep_id
 
     def scope(self) -> Scope:
-        """What the sweep was asked. Raises SourceError if that was not written down."""
+        """Read the scope of the sweep. Raises SourceError if it is missing or damaged."""
         file = self.folder / _SCOPE
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ class SweepProgress:
             return Scope(tuple(nodes), {str(k): _option(v) for k, v in options.items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise SourceError(
-                f"{file}: cannot be read, so the sweep cannot go on; remove {self.folder} and"
+                f"{file}: cannot be read, so the sweep cannot be resumed; remove {self.folder} and"
                 " begin a new one"
             ) from None
 
@@ -64,9 +64,9 @@ class SweepProgress:
         return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
 
     def begin(self, scope: Scope) -> None:
-        """Make the folder and write down what is asked. Raises SourceError.
+        """Make the folder and write the scope. Raises SourceError.
 
-        Root gives it to the owner of the store's folder, who may resume the sweep.
+        As root, the owner of the store's folder becomes the owner and may resume the sweep.
         """
         file = self.folder / _SCOPE
         try:
@@ -83,7 +83,7 @@ class SweepProgress:
             raise SourceError(f"{self.folder}: cannot be made: {exc.strerror}") from None
 
     def note(self, node: str) -> None:
-        """Note a node as done. Call it after its report was merged. Raises SourceError."""
+        """Record a node as done, after the ingest of its report. Raises SourceError."""
         file = self.folder / f"{node}.done"
         try:
             file.touch()
@@ -91,7 +91,7 @@ class SweepProgress:
             raise SourceError(f"{file}: cannot be made: {exc.strerror}") from None
 
     def finish(self) -> None:
-        """Forget the sweep: nothing of it is left to resume."""
+        """Delete the folder of a complete sweep."""
         for file in (*self.folder.glob("*.done"), self.folder / _SCOPE):
             file.unlink(missing_ok=True)
         self.folder.rmdir()

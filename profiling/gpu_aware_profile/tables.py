@@ -50,28 +50,28 @@ class ClassSummary:
     """Lowest PM score."""
     worst: float
     geomean_over_best: float
-    """Geometric mean of value / best value, minus 1: the papers' "variability"."""
+    """Geometric mean of value / best value, minus 1: the "variability" of the papers."""
     oldest_at: float
-    """Unix time of the oldest timing in use."""
+    """Unix time of the oldest timing of a score."""
 
 
 def write_csv(stream: IO[str], columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write a CSV that the reader of ``import`` takes."""
+    """Write a CSV; None becomes an empty cell."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
 
 
 def write_timings_csv(stream: IO[str], timings: Sequence[GpuTiming]) -> None:
-    """Write timings so that ``import`` reads them again without loss."""
+    """Write timings losslessly as CSV for ``import``."""
     rows = ((t.slot, t.node, t.app_class, repr(t.value_ms)) for t in timings)
     write_csv(stream, TIMING_COLUMNS, rows)
 
 
 def write_scores_csv(stream: IO[str], rows: Sequence[GpuScore]) -> None:
-    """Write what ``show`` shows; ``import`` can read it, too (its timings)."""
-    found = score_records(rows)
-    write_csv(stream, list(found[0]) if found else TIMING_COLUMNS, (r.values() for r in found))
+    """Write scores as CSV; ``import`` reads its timings."""
+    flat = score_records(rows)
+    write_csv(stream, list(flat[0]) if flat else TIMING_COLUMNS, (r.values() for r in flat))
 
 
 def records(rows: Sequence[DataclassInstance]) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def score_records(rows: Sequence[GpuScore]) -> list[dict[str, Any]]:
 
 def everything(store: Store) -> dict[str, Any]:
     """The whole profile, JSON-able: GPUs, links, timings, scores, times per level."""
-    from gpu_aware_profile.scoring import newest_timings  # NumPy: show is quicker without
+    from gpu_aware_profile.scoring import newest_timings  # imports NumPy
 
     profile = load_profile(store)
     return {
@@ -165,7 +165,7 @@ def summary_table(summaries: Sequence[ClassSummary], now: float) -> str:
 
 
 def score_table(rows: Sequence[GpuScore], now: float) -> str:
-    """Table of scores in the order given."""
+    """Table of scores in the given order."""
     return table(
         ("class", "node", "GPU", "model", "ms", "PM score", "score", "note", "age"),
         [
@@ -187,7 +187,7 @@ def score_table(rows: Sequence[GpuScore], now: float) -> str:
 
 
 def fault_table(faults: Mapping[str, Sequence[Fault]]) -> str:
-    """Table of what the newest probes could not read."""
+    """Table of failed calls in the newest probes."""
     return table(
         ("node", "GPU", "call", "error"),
         [(node, f.slot, f.call, f.error) for node, found in faults.items() for f in found],

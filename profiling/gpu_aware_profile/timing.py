@@ -1,9 +1,9 @@
-"""Timing backends: how long a GPU takes for one iteration of a class's workload.
+"""Timing backends: the time of a GPU for one iteration of a class's workload.
 
-Protocol of a measurement: ``repeats`` samples per GPU and class, the report keeps their median
-and their spread. The median is what PAL profiles with (a single run can be several times slower
-for reasons that are not the GPU's), the spread is the median absolute deviation over the median,
-scaled by 1.4826 so that it estimates a standard deviation.
+The report has the median and the spread of ``repeats`` samples per GPU and class. PAL profiles with
+the median, because a single run may be several times slower for other reasons than the GPU. The
+spread is the median absolute deviation over the median, scaled by 1.4826 to estimate a standard
+deviation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a backend needs to find a GPU."""
+    """Identity of a GPU for a backend."""
 
     index: int
     """Minor number of ``/dev/nvidiaN`` = Slurm's IDX."""
@@ -68,7 +68,7 @@ def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:
 class FakeTiming:
     """Times of the fake GPUs, from the file that drives the fake NVML library.
 
-    A sample is ``base_ms`` of the class times the GPU's slowness times seeded noise: the same
+    A sample is ``base_ms`` of the class times the GPU's slowness times seeded noise, so that a
     machine always gives the same samples.
     """
 
@@ -94,7 +94,7 @@ class FakeTiming:
         return tuple(self._machine.get("classes", {}))
 
     def samples(self, gpu: Gpu, app_class: str, repeats: int) -> list[float]:
-        """Return the same ``repeats`` times on each call. Units: ms."""
+        """Return ``repeats`` times, the same ones on each call. Units: ms."""
         entry = self._machine.get("classes", {}).get(app_class)
         if entry is None:
             known = ", ".join(self.classes) or "none"
@@ -113,10 +113,10 @@ class FakeTiming:
 
     def _slowness(self, gpu: Gpu, app_class: str) -> float:
         entries = self._machine.get("gpus", [])
-        found = next((e for e in entries if e.get("uuid") == gpu.uuid), None)
-        if found is None:
+        entry = next((e for e in entries if e.get("uuid") == gpu.uuid), None)
+        if entry is None:
             raise SourceError(f"{self._file}: no GPU {gpu.uuid}")
-        own = found.get("slowness", {}).get(app_class, 1.0)
+        own = entry.get("slowness", {}).get(app_class, 1.0)
         override = self._override.get("slowness", {}).get(str(gpu.index), {})
         return float(override.get(app_class, own))
 
@@ -150,16 +150,16 @@ def _read(file: Path) -> Mapping[str, Any]:
 _BACKENDS: dict[str, tuple[Callable[[], TimingBackend], Callable[[], bool]]] = {
     "fake": (FakeTiming.here, lambda: _machine_file().exists()),
 }
-"""Name -> (how to make it, whether this node has what it needs)."""
+"""Name -> (constructor, whether it works on this node)."""
 
 
 def backend_names() -> tuple[str, ...]:
-    """Names that ``--backend`` takes."""
+    """Names for ``--backend``."""
     return tuple(sorted(_BACKENDS))
 
 
 def available_backend() -> str | None:
-    """Name of the first backend that can work on this node; None: no timings here."""
+    """Name of the first backend that works on this node; None: there is none."""
     return next((name for name, (_, usable) in _BACKENDS.items() if usable()), None)
 
 

@@ -1,7 +1,7 @@
-"""The store, opened for writing beside the selector, or before it and as root.
+"""Writable store: the store for writers other than the selector.
 
-What root makes must be SlurmUser's, or the selector could not write it; and what readers see must
-be renewed, because the selector publishes only what it writes itself.
+Files that root makes must belong to SlurmUser, because the selector writes them. The published copy
+must be renewed, because the selector publishes its own writes only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SLURM_USER = re.compile(r"([^\s(]+)")
 
 @contextmanager
 def writable_store(path: Path, config: Config) -> Iterator[Store]:
-    """Open a store for writing; the published copy, if there is one, is renewed at the end.
+    """Open a store for writing; renew an existing published copy at the end.
 
-    Root gives the folder of the site's own store to SlurmUser. Raises StoreError.
+    As root, the folder of the configured store is given to SlurmUser. Raises StoreError.
     """
     if os.geteuid() == 0 and path == config.store.path and _is_roots(path.parent):
         _give(path, config)
@@ -39,7 +39,7 @@ def writable_store(path: Path, config: Config) -> Iterator[Store]:
             try:
                 republish(store)
             except StoreError as exc:
-                say(f"the copy for all users was not renewed: {exc}")
+                say(f"the published copy was not renewed: {exc}")
 
 
 def _is_roots(folder: Path) -> bool:
@@ -47,14 +47,14 @@ def _is_roots(folder: Path) -> bool:
 
 
 def _give(path: Path, config: Config) -> None:
-    """Without Slurm's answer nothing is given; ``gpu-aware setup --install`` makes up for it."""
+    """Give the folder to SlurmUser. Without Slurm's answer ``gpu-aware setup --install`` does."""
     try:
         settings = open_client(config.selector.command_timeout_s).settings()
     except SourceError:
         return
-    found = _SLURM_USER.match(settings.get("SlurmUser", ""))
-    if found:
+    user = _SLURM_USER.match(settings.get("SlurmUser", ""))
+    if user:
         try:
-            give_folder(path.parent, found[1], [file.name for file in of_selector(path)])
+            give_folder(path.parent, user[1], [file.name for file in of_selector(path)])
         except (OSError, LookupError) as exc:
-            raise StoreError(f"{path.parent}: cannot be given to {found[1]}: {exc}") from None
+            raise StoreError(f"{path.parent}: cannot be given to {user[1]}: {exc}") from None

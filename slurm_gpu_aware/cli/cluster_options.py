@@ -1,4 +1,4 @@
-"""A cluster from options: the store's, machines of a known kind, with GPUs in use."""
+"""Cluster of options: the store's profiled nodes, with GPUs in use."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _BUSY = re.compile(rf"({NODE_NAME}):([0-9]{{1,4}}(?:,[0-9]{{1,4}})*)\Z")
 
 
 def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
-    """The profiled nodes, all idle, with the levels of Slurm's network that are in use.
+    """The profiled nodes, all idle, with the network levels that the configuration uses.
 
-    GPUs of which only times were imported are left out, with a message, where others were probed.
-    Raises RequestError if the store has no GPUs.
+    If GPUs were probed, GPUs that no sweep has seen are left out with a message. Raises
+    RequestError if the store has no GPUs.
     """
     with open_store(config.store.path, readonly=True) as store:
         profile, left_out = seen_only(load_profile(store))
@@ -37,10 +37,10 @@ def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
             "the store has no GPUs; run 'gpu-aware-profile sweep', or give --machine"
         )
     for node, slot in profile.gpus:
-        if slot >= MAX_GPUS_PER_NODE:  # an earlier release imported it
+        if slot >= MAX_GPUS_PER_NODE:
             gpu, most = f"{node}:{slot}", MAX_GPUS_PER_NODE - 1
             raise RequestError(
-                f"the store has GPU {gpu}, but indices end at {most}: remove it with"
+                f"the store has GPU {gpu}, but the largest index is {most}: remove it with"
                 f" 'gpu-aware-profile forget {gpu}'"
             )
     penalties = config.placement.penalties_with(profile.level_ratios)
@@ -49,9 +49,9 @@ def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
 
 
 def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str, str]]:
-    """Level -> node -> group of Slurm's network, if one of its levels is among ``used``.
+    """Level -> node -> group of Slurm's network, if ``used`` contains one of its levels.
 
-    Without an answer of Slurm none, and a message.
+    Empty, with a message, if Slurm does not answer.
     """
     wanted = [name for name in NETWORK_LEVELS if name in used]
     if not wanted:
@@ -61,18 +61,18 @@ def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str
 
     try:
         client = open_client(config.selector.command_timeout_s)
-        found = network_groups(client.topology(), NETWORK_LEVELS)
+        groups = network_groups(client.topology(), NETWORK_LEVELS)
     except SourceError as exc:
-        say(paragraph(f"The network's levels are left out: {exc}."))
+        say(paragraph(f"The levels of the network are left out: {exc}."))
         return {}
-    lacking = [name for name in wanted if name not in found]
+    lacking = [name for name in wanted if name not in groups]
     if lacking:
-        say(f"Slurm's topology has no level {', '.join(lacking)}; locality counts without it.")
-    return found
+        say(f"Slurm's topology has no level {', '.join(lacking)}; placement ignores it.")
+    return groups
 
 
 def mark_busy(cluster: Cluster, busy: Iterable[str]) -> Cluster:
-    """The cluster with GPUs taken: ``n1:0,3``. Raises RequestError for what is not there."""
+    """The cluster with the GPUs ``n1:0,3`` in use. Raises RequestError for unknown GPUs."""
     taken = cluster.copy()
     for text in busy:
         match = _BUSY.match(text)

@@ -1,4 +1,4 @@
-"""Context of every command: the place of the configuration."""
+"""Context of every command: the path of the configuration."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Context:
     """Global options."""
 
     config_path: str | None = None
-    """``--config``; None: the environment, then the default place."""
+    """``--config``; None: the environment, then the default path."""
 
     def config(self, *, check_policies: bool = False) -> Config:
         """Load the configuration. Raises ConfigError.
 
-        ``check_policies``: policies must exist and take the options that they are given, too
-        (imports the placement package).
+        ``check_policies``: also check the names and options of policies (imports the placement
+        package).
         """
         from slurm_gpu_aware.config.load import load_config
 

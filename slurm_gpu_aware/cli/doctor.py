@@ -1,4 +1,4 @@
-"""``gpu-aware doctor``: checks of a live cluster, with cures."""
+"""``gpu-aware doctor``: checks of a live cluster, with remedies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SOMETHING_WRONG = 3
 def command(context: Context, as_json: bool) -> None:
     """Check a live cluster: Slurm's release and settings, gate, filter, selector, store, profile.
 
-    Each check that fails names the cure. Run it as root or SlurmUser on the controller. The exit
-    code is 3 if a check failed; warnings do not count.
+    Each failed check names the cure. Run it as root or SlurmUser on the controller. The exit code
+    is 3 if a check failed; warnings do not count.
 
     \b
     Examples:
@@ -35,26 +35,23 @@ def command(context: Context, as_json: bool) -> None:
 
     from slurm_gpu_aware.deploy.doctor import run_checks
 
-    found = run_checks(context.config(check_policies=True))
+    checks = run_checks(context.config(check_policies=True))
+    wrong = any(check.status == "failed" for check in checks)
     if as_json:
-        print_json({"checks": [asdict(c) for c in found], "ok": not _wrong(found)})
+        print_json({"checks": [asdict(c) for c in checks], "ok": not wrong})
     else:
-        click.echo(_text(found))
-    if _wrong(found):
+        click.echo(_text(checks))
+    if wrong:
         raise click.exceptions.Exit(SOMETHING_WRONG)
 
 
-def _wrong(found: list[Check]) -> list[Check]:
-    return [c for c in found if c.status == "failed"]
-
-
-def _text(found: list[Check]) -> str:
+def _text(checks: list[Check]) -> str:
     rows: list[tuple[str, str, str]] = []
-    for check in found:
+    for check in checks:
         rows.append((check.status, check.name, check.found))
         if check.cure:
             rows.append((" ", " ", f"cure: {check.cure}"))
-    counts = {s: sum(c.status == s for c in found) for s in ("failed", "warning", "skipped")}
+    counts = {s: sum(c.status == s for c in checks) for s in ("failed", "warning", "skipped")}
     shown = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-    last = f"{len(found)} checks: {shown}" if shown else f"All {len(found)} checks are fine."
+    last = f"{len(checks)} checks: {shown}" if shown else f"All {len(checks)} checks are fine."
     return table(["result", "check", "found"], rows) + f"\n\n{last}"

@@ -1,4 +1,4 @@
-"""``gpu-aware explain``: why a job got its GPUs, or why it waits."""
+"""``gpu-aware explain``: the reasons for the GPUs of a job, or for its wait."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ __all__ = ["check_job_id", "command"]
 
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
 _TASKS = re.compile(r"([0-9]{1,10})_\[([0-9]{1,10})[0-9,:%.-]*\]\Z")
-"""Waiting tasks of an array as ``queue`` and ``squeue`` show them: ``44_[3-9]``."""
+"""Waiting tasks of an array as in ``queue`` and ``squeue``: ``44_[3-9]``."""
 
 
 def check_job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback of arguments that are one job id or several."""
+    """Callback of arguments with one job id or several."""
     for job_id in value if isinstance(value, tuple) else (value,):
         if not _JOB_ID.match(job_id):
-            raise click.BadParameter(f"{job_id!r} is no job id; expected 123, or 123_4 for a task")
+            raise click.BadParameter(
+                f"{job_id!r} is not a job id; expected 123, or 123_4 for a task"
+            )
     return value
 
 
 def _job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback: one job id; of several tasks the first."""
+    """Callback: one job id; the first one of several tasks."""
     tasks = _TASKS.match(value)
     if tasks is None:
         return check_job_id(ctx, param, value)
@@ -40,11 +42,11 @@ def _job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 @json_option
 @pass_context
 def command(context: Context, job_id: str, as_json: bool) -> None:
-    """Say why a job got its GPUs, or why it waits.
+    """Explain why a job got its GPUs, or why it waits.
 
-    Shows what was asked, which cells of the locality x variability matrix were tried, which sets
-    were considered, what was chosen, the predicted slowdown, how long it took, and what happened
-    since. Works for every user; the exit code is 1 if the job is unknown.
+    Shows the request, the cells of the locality x variability matrix that were tried, the sets that
+    were considered, the chosen one, its predicted slowdown, the time of the decision, and the
+    events since. Every user may run it. The exit code is 1 if the job is unknown.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Texts of ``gpu-aware explain``: the state of a job, its placement, its events."""
+"""Texts of ``gpu-aware explain``: state, placement and events of a job."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from slurm_gpu_aware.time_text import age, stamp
 
 __all__ = ["explain_text", "place_text"]
 
-_UNSAID = (None, "", "None")
-"""Reasons that tell nothing; the last is Slurm's."""
+_NO_REASON = (None, "", "None")
+"""The last one is Slurm's word."""
 _MAX_ROWS = 12
-_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
-"""``None`` is also Slurm's own word for no reason."""
+_UNSET: tuple[object, ...] = (*_NO_REASON, [], {}, ())
 _EPOCH_S = 1e9
-"""Seconds under ``..._s`` beyond this (2001) are a time, no duration."""
+"""A value of a key ``..._s`` above this (2001) is a time, not a duration."""
 
 
 def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool = True) -> str:
-    """``n1: 0,1; n2: 0,1``; only the node names where Slurm picks the GPUs."""
+    """``n1: 0,1; n2: 0,1``; only the node names if Slurm picks the GPUs."""
     if not exact:
         return ", ".join(nodes)
     return "; ".join(
@@ -31,7 +30,7 @@ def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool
 
 
 def explain_text(answer: Mapping[str, Any]) -> str:
-    """The text about a job; ``answer``: its JSON, and ``away``."""
+    """The text on a job; ``answer``: its JSON, and ``away``."""
     job_id, state = answer["job_id"], answer["state"]
     over = state in OPEN_DECISION and answer["slurm"] is not None and answer["slurm"]["ended"]
     blocks = [f"Job {job_id}: {'ended' if over else state}"]
@@ -58,7 +57,7 @@ def explain_text(answer: Mapping[str, Any]) -> str:
         blocks.append(_parked_text(answer))
     decisions = answer["decisions"]
     if decisions and state in ("parked", "left to Slurm"):
-        # What was chosen does not hold any more; what was asked does.
+        # The last placement is void; the request is still valid.
         blocks.append(pairs(_asked(decisions[-1])))
         blocks.append(_earlier_text(decisions))
     elif decisions:
@@ -66,81 +65,81 @@ def explain_text(answer: Mapping[str, Any]) -> str:
         if len(decisions) > 1:
             blocks.append(_earlier_text(decisions[:-1]))
     if answer["events"]:
-        happened = [(stamp(e["at"]), e["kind"], _flat(e["detail"])) for e in answer["events"]]
-        blocks.append("What happened\n" + table(["time", "event", "detail"], happened))
+        events = [(stamp(e["at"]), e["kind"], _flat(e["detail"])) for e in answer["events"]]
+        blocks.append("Events\n" + table(["time", "event", "detail"], events))
     return "\n\n".join(blocks)
 
 
 def _tasks_text(tasks: Sequence[str]) -> str:
     shown = ", ".join(tasks[:_MAX_ROWS]) + (", ..." if len(tasks) > _MAX_ROWS else "")
-    return paragraph(f"A job array; each task was placed by itself: {shown}. Explain one of them.")
+    return paragraph(f"A job array; each task was placed separately: {shown}. Explain one of them.")
 
 
 def _not_ours(slurm: Mapping[str, Any]) -> str:
     return paragraph(
-        f"This job is not placed by us; Slurm handles it alone ({_in_slurm(slurm)}). That is so"
-        " for jobs without GPUs, with place=off, and for forms that cannot name exact"
-        " GPUs (direct srun --gpus, heterogeneous and scrontab jobs)."
+        f"The selector does not place this job; Slurm places it ({_in_slurm(slurm)}). So are jobs"
+        " without GPUs, jobs with place=off, and unsupported request forms (direct srun --gpus,"
+        " heterogeneous and scrontab jobs)."
     )
 
 
 def _in_slurm(slurm: Mapping[str, Any]) -> str:
     reason = slurm["reason"]
-    return f"state {slurm['state']}" + (f", reason {reason}" if reason not in _UNSAID else "")
+    return f"state {slurm['state']}" + (f", reason {reason}" if reason not in _NO_REASON else "")
 
 
 def _placed(slurm: Mapping[str, Any]) -> str:
     return paragraph(
-        f"It was placed at {stamp(slurm['placed_at'])} (state {slurm['state']}); the ledger as you"
-        " can read it does not tell of that yet. Ask again in a moment."
+        f"It was placed at {stamp(slurm['placed_at'])} (state {slurm['state']}); the published copy"
+        " of the ledger does not have the placement yet. Try again in a moment."
     )
 
 
 def _left_to_slurm(slurm: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
-    told = [e["detail"].get("left_to_slurm") for e in events if e["kind"] == "released"]
-    why = (told[-1] if told else None) or slurm.get("why")
+    reasons = [e["detail"].get("left_to_slurm") for e in events if e["kind"] == "released"]
+    why = (reasons[-1] if reasons else None) or slurm.get("why")
     return paragraph(
-        f"It was parked; now its gate is open, and Slurm handles it alone ({_in_slurm(slurm)}): "
+        f"It was parked; now its gate is open, and Slurm places it ({_in_slurm(slurm)}): "
         f"{why or 'it was released by hand, it was cancelled, or the selector was away'}."
     )
 
 
 def _unrecorded(answer: Mapping[str, Any]) -> list[str]:
-    """What Slurm says of a placed job, where the ledger is behind."""
+    """The state of a placed job in Slurm, if it is newer than the ledger."""
     state, away = answer["slurm"]["state"], answer["selector_away"]
     if state is None:
-        found = "Slurm does not list this job any more: it has ended"
+        text = "Slurm no longer lists this job: it has ended"
     elif answer["slurm"]["ended"]:
-        found = f"Slurm says {state}: it has ended"
+        text = f"Its state in Slurm is {state}: it has ended"
     elif away and (state == "PENDING") == (answer["state"] == "started"):
-        found = f"Slurm says {state}"
+        text = f"Its state in Slurm is {state}"
     else:
         return []
     because = ""
     if away:
         quiet = away["quiet_s"]
         since = "a while" if quiet is None else age(quiet)
-        because = f", for it has not answered for {since}"
-    return [paragraph(f"{found}. The selector has not written that down{because}.")]
+        because = f", because it has not answered for {since}"
+    return [paragraph(f"{text}. The selector has not recorded that{because}.")]
 
 
 def _alone(events: Sequence[Mapping[str, Any]]) -> str:
-    """A job that was parked and ran without a decision of ours."""
-    told = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
-    if told:
-        why = f"it was left to Slurm: {told[-1]}"
+    """Text on a job that was parked and ran without a decision of the selector."""
+    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
+    if reasons:
+        why = f"it was left to Slurm: {reasons[-1]}"
     elif any(e["kind"] == "opened_by_hand" for e in events):
         why = "it was released by hand"
     else:
         why = "the gate had opened by itself, because the selector was away"
-    return paragraph(f"Slurm placed it alone: {why}.")
+    return paragraph(f"Slurm placed it: {why}.")
 
 
 def _parked_text(answer: Mapping[str, Any]) -> str:
     waiting, away = answer["waiting"], answer.get("away")
     if answer["slurm"] is not None and answer["slurm"]["state"] is None:
         return paragraph(
-            "It was parked when the selector last looked. Slurm does not list it any more: it was"
+            "It was parked in the selector's last round. Slurm no longer lists it: it was"
             " cancelled, or it has run, while the selector was away."
         )
     if waiting is None:
@@ -154,7 +153,7 @@ def _parked_text(answer: Mapping[str, Any]) -> str:
             return paragraph(f"{text} {away or 'The next round tries again.'}")
         if reason and reason not in ("Licenses", "Priority", "Resources", "None"):
             text = f"Slurm itself holds it: {reason}."
-            return paragraph(f"{text} {away or 'It is planned when that is over.'}")
+            return paragraph(f"{text} {away or 'It is planned once that ends.'}")
         return paragraph(str(away or "It waits for the selector's next round."))
     lines = [paragraph(f"Why it waits: {waiting.get('reason') or 'no reason was recorded'}")]
     shadow = waiting.get("shadow_start_s")
@@ -229,7 +228,7 @@ def _earlier_text(decisions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _flat(detail: Mapping[str, Any]) -> str:
-    """``key=value`` pairs on one line; what is not set is left out, times are shown as such."""
+    """``key=value`` pairs on one line, without unset values; times are formatted."""
     return ", ".join(_pair(k, v) for k, v in detail.items() if v not in _UNSET)
 
 
@@ -241,7 +240,7 @@ def _pair(key: str, value: Any) -> str:
 
 
 def _rows(records: Sequence[Mapping[str, Any]]) -> str:
-    """A table of equal records; keys become columns, long lists are cut."""
+    """A table of records; keys become columns, long lists are cut."""
     headers: list[str] = []
     for record in records:
         headers += [k for k in record if k not in headers]

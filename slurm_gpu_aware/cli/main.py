@@ -1,4 +1,4 @@
-"""The group ``gpu-aware``: global options, exit codes, and what an error means to the outside.
+"""The group ``gpu-aware``: commands, global options and exit codes.
 
 Exit codes: 0 done; 1 failed (one line on stderr says why); 2 wrong usage; 3 ``doctor`` found
 something wrong; 130 interrupted.
@@ -29,7 +29,7 @@ _COMMANDS = (
     "simulate",
     "status",
 )
-"""Each stands in a module of its own name as ``command``."""
+"""Each is ``command`` in the module of its name."""
 
 
 @click.group(

@@ -1,4 +1,4 @@
-"""Types of options that are numbers: bounded on both sides, never NaN or infinite."""
+"""Types of numeric options: bounded on both sides, not NaN or infinite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["GPUS", "NODES", "PENALTY", "SECONDS", "SOME_SECONDS", "Number"]
 
 
 class Number(click.FloatRange):
-    """``click.FloatRange`` without NaN, which no comparison refuses, and without infinity."""
+    """``click.FloatRange`` without NaN, which passes all comparisons, and without infinity."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs. stdout is data; talk goes to stderr."""
+"""Output: tables for users, JSON for programs. stdout has data, stderr has messages."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def json_option(command: F) -> F:
 
 
 def say(text: str) -> None:
-    """Print a line of talk on stderr."""
+    """Print a message on stderr."""
     click.echo(text, err=True)
 
 
 def print_json(value: Any) -> None:
-    """Print ``value`` as indented JSON on stdout; tuples become lists, paths strings."""
+    """Print ``value`` as indented JSON on stdout."""
     click.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, between 60 and 100."""
+    """Line width: that of the terminal, between 60 and 100."""
     return max(_MIN_WIDTH, min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns))
 
 
 def clean(value: object) -> str:
-    """Text of a cell without control characters: what users typed must not steer a terminal."""
+    """Text of a cell without control characters, because users' input may contain them."""
     text = "-" if value is None or value == "" else str(value)
     return "".join(c if c.isprintable() else "?" for c in text)
 
@@ -112,5 +112,5 @@ def paragraph(text: str, indent: str = "") -> str:
         initial_indent=indent,
         subsequent_indent=indent,
         break_on_hyphens=False,
-        break_long_words=False,  # a path is typed or copied whole
+        break_long_words=False,  # keeps paths whole
     )

@@ -1,7 +1,7 @@
 """Picture of ``gpu-aware place``: link graphs of the chosen nodes with the chosen GPUs.
 
-It reads without colour: chosen GPUs are filled and bold, busy ones hatched, and the width of a line
-is the bandwidth of the link.
+It is readable without colour: chosen GPUs are filled and bold, busy ones hatched. The width of a
+line is the bandwidth of the link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GPU: dict[str, dict[str, Any]] = {
     "free": {"facecolor": "#ffffff", "edgecolor": "black"},
     "busy": {"facecolor": "#d9d9d9", "edgecolor": "black", "hatch": "////"},
 }
-"""State of a GPU -> how its circle is drawn."""
+"""State of a GPU -> properties of its circle."""
 _NODE_RADIUS = 0.15
 _MOST_WIDE_LINKS = 60
 _CENTRED = {"ha": "center", "va": "center"}
@@ -37,7 +37,7 @@ _ON_BUSY = {"boxstyle": "round,pad=0.1", "facecolor": "#d9d9d9", "edgecolor": "n
 
 
 def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
-    """Draw one row per policy, one panel per node that it uses (12 panels at most).
+    """Draw one row per policy with one panel per node (at most 12 panels).
 
     Raises SourceError if matplotlib is missing or the file cannot be written.
     """
@@ -60,8 +60,8 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
     for line, panels in zip(lines, axes, strict=True):
         for panel in panels:
             panel.set_axis_off()
-        for (found, position), panel in zip(line, panels, strict=False):
-            _panel(panel, cluster, found, position)
+        for (answer, position), panel in zip(line, panels, strict=False):
+            _panel(panel, cluster, answer, position)
     figure.legend(handles=_legend(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     try:
         figure.savefig(path, dpi=150, bbox_inches="tight")
@@ -72,7 +72,7 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
 
 
 def _lines(answers: Sequence[Answer]) -> list[list[tuple[Answer, int]]]:
-    """Panels (answer, position of its node) line by line: a policy per line, or all in one."""
+    """Panels (answer, position of its node), one line per policy, or all in one line."""
     lines = [[(a, i) for i in range(len(a.nodes))] for a in answers]
     if all(len(line) == 1 for line in lines):
         return [[panel for line in lines for panel in line]]
@@ -80,17 +80,17 @@ def _lines(answers: Sequence[Answer]) -> list[list[tuple[Answer, int]]]:
 
 
 def _title(answer: Answer, node: str) -> str:
-    found = answer.assignment
-    slowdown = f"slowdown {found.slowdown:.2f}" if found is not None else ""
+    assignment = answer.assignment
+    slowdown = f"slowdown {assignment.slowdown:.2f}" if assignment is not None else ""
     links = "" if answer.eff_gbps is None else f", EffBW {answer.eff_gbps:.0f} GB/s"
     return f"{answer.policy}: {node}\n{slowdown}{links}"
 
 
 def _panel(panel: Any, cluster: Cluster, answer: Answer, position: int) -> None:
-    found = answer.assignment
-    if found is None:
+    assignment = answer.assignment
+    if assignment is None:
         return
-    node, slots = found.nodes[position], found.slots[position]
+    node, slots = assignment.nodes[position], assignment.slots[position]
     graph = cluster.graphs[node] if cluster.graphs else None
     there = [s for s in range(cluster.shape[1]) if cluster.exists[node, s]]
     at = _positions(there, graph)
@@ -107,7 +107,7 @@ def _panel(panel: Any, cluster: Cluster, answer: Answer, position: int) -> None:
 
 
 def _positions(slots: Sequence[int], graph: HardwareGraph | None) -> dict[int, tuple[float, float]]:
-    """On a circle, GPUs of one socket side by side."""
+    """Slot -> position on a circle, with the GPUs of a socket next to each other."""
     order = sorted(slots, key=lambda s: (graph.groups[s] if graph is not None else 0, s))
     turn = 2 * math.pi / max(1, len(order))
     start = math.pi / 2 + (turn / 2 if len(order) % 2 == 0 else 0)
@@ -126,7 +126,7 @@ def _links(
     """NVLinks of the node as lines, and the links that the job uses with their bandwidth."""
     widest = float(graph.gbps.max()) or 1.0
     pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
-    # Behind a switch every pair is joined: thin lines, or they hide everything.
+    # A switch links every pair; thin lines keep the picture readable.
     scale = 4.4 if len(pairs) <= _MOST_WIDE_LINKS else 0.8
     for a, b in pairs:
         inside = (a, b) in used
@@ -143,7 +143,7 @@ def _links(
             zorder=2 if inside else 1,
         )
         if inside:
-            # Off the middle, where the diagonals of a circle all cross.
+            # Away from the middle, where the diagonals of the circle cross.
             x, y = (0.62 * at[a][i] + 0.38 * at[b][i] for i in (0, 1))
             panel.text(x, y, f"{gbps:.0f}", fontsize=7, zorder=5, bbox=_LABEL, **_CENTRED)
 

@@ -1,4 +1,4 @@
-"""``gpu-aware place``: what the policies would answer for one request."""
+"""``gpu-aware place``: the placements of one request by the policies."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ NOTHING_FITS = 1
 
 @click.command("place")
 @click.option("--gpus", "-g", type=GPUS, required=True, help="GPUs in total.")
-@click.option("--nodes", "-N", type=NODES, help="Nodes; default: as many as it takes.")
+@click.option("--nodes", "-N", type=NODES, help="Number of nodes; default: as needed.")
 @click.option("--class", "-c", "app_class", help="Application class; default: the site's.")
-@click.option("--bw", type=click.Choice(["high", "low"]), help="Does it gain from links?")
+@click.option("--bw", type=click.Choice(["high", "low"]), help="Sensitivity to bandwidth.")
 @click.option("--pattern", default="ring", show_default=True, help="Communication pattern.")
 @click.option("--model", "gpu_model", help="Only nodes with this GPU model.")
 @click.option("--policy", help="Policy to ask; default: the site's.")
-@click.option("--compare", metavar="POLICY,...", help="Ask these policies, too.")
-@click.option("--machine", metavar="NAME", help="Idle machines of a known kind, not the store's.")
+@click.option("--compare", metavar="POLICY,...", help="Further policies to ask.")
+@click.option(
+    "--machine", metavar="NAME", help="Use machines of this kind, not the store's cluster."
+)
 @click.option(
     "--machines",
     "count",
     type=NODES,
     default=1,
     show_default=True,
-    help="How many of them.",
+    help="Number of these machines.",
 )
 @click.option("--busy", multiple=True, metavar="NODE:0,3", help="GPUs in use. Repeatable.")
 @click.option(
@@ -52,12 +54,11 @@ NOTHING_FITS = 1
 @json_option
 @pass_context
 def command(context: Context, /, **given: Any) -> None:
-    """Ask policies where a job would go on the profiled cluster, all idle but for --busy.
+    """Show where policies would place a job on the profiled cluster, all idle except for --busy.
 
     Shows locality level, worst score V, predicted slowdown, and the bandwidths inside nodes (GB/s):
-    AggBW and EffBW of the chosen GPUs, PreservedBW of those left free. Changes nothing. The exit
-    code is 1 if the first policy has no place, because nothing fits or because it postpones the
-    job; the reason is told.
+    AggBW and EffBW of the chosen GPUs, PreservedBW of those that stay free. Changes nothing. The
+    exit code is 1 if the first policy finds no place or postpones the job; the reason is printed.
 
     \b
     Examples:
@@ -132,7 +133,7 @@ def _shape(cluster: Cluster) -> dict[str, int]:
 
 
 def _refusal(first: Answer, gpus: int, cluster: Cluster) -> str:
-    """Why there is no place, by the policy that was asked first."""
+    """The reason of the first policy for finding no place."""
     what = "Postponed" if first.postponed else "Nothing fits"
     shape = _shape(cluster)
     asked = (
@@ -145,22 +146,22 @@ def _text(answers: Sequence[Answer]) -> str:
     from slurm_gpu_aware.cli.explain_text import place_text
 
     rows = []
-    for found in answers:
-        if found.assignment is None:
-            outcome = "postponed" if found.postponed else "nothing fits"
-            rows.append((found.policy, "", "", "", "", "", "", outcome))
+    for answer in answers:
+        a = answer.assignment
+        if a is None:
+            outcome = "postponed" if answer.postponed else "nothing fits"
+            rows.append((answer.policy, "", "", "", "", "", "", outcome))
             continue
-        a = found.assignment
         rows.append(
             (
-                found.policy,
+                answer.policy,
                 a.level,
                 f"{a.score:.3f}",
                 f"{a.slowdown:.3f}",
-                _gbps(found.agg_gbps),
-                _gbps(found.eff_gbps),
-                _gbps(found.preserved_gbps),
-                place_text(found.nodes, a.slots, a.exact),
+                _gbps(answer.agg_gbps),
+                _gbps(answer.eff_gbps),
+                _gbps(answer.preserved_gbps),
+                place_text(answer.nodes, a.slots, a.exact),
             )
         )
     headers = ["policy", "level", "V", "slowdown", "AggBW", "EffBW", "PreservedBW", "place"]
@@ -171,9 +172,9 @@ def _text(answers: Sequence[Answer]) -> str:
 
 
 def _reason(answer: Answer) -> str:
-    """Why this place, or why none; empty: not told."""
-    found = answer.assignment
-    return answer.reason if found is None else str(found.why.get("summary", ""))
+    """The reason for this place or for none; empty: not given."""
+    assignment = answer.assignment
+    return answer.reason if assignment is None else str(assignment.why.get("summary", ""))
 
 
 def _gbps(value: float | None) -> str:

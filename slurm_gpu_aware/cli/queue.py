@@ -1,4 +1,4 @@
-"""``gpu-aware queue``: parked jobs in order, each with its reason, and placed jobs."""
+"""``gpu-aware queue``: parked jobs in order with their reasons, and placed jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACED = ("planned", "prepared", "released", "started")
 @json_option
 @pass_context
 def command(context: Context, user: str | None, as_json: bool) -> None:
-    """List parked jobs in Slurm's order, each with its reason, and placed jobs with their GPUs.
+    """List parked jobs in Slurm's order with their reasons, and placed jobs with their GPUs.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``gpu-aware release``: open the gate by hand."""
+"""``gpu-aware release``: release of jobs by hand."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ __all__ = ["command"]
 
 @click.command("release")
 @click.argument("job_ids", metavar="[JOBID]...", nargs=-1, callback=check_job_id)
-@click.option("--all", "everything", is_flag=True, help="Every parked or placed job that waits.")
+@click.option("--all", "everything", is_flag=True, help="All parked and placed jobs that wait.")
 @pass_context
 def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> None:
-    """Open the gate for parked jobs; Slurm then starts them as if we were not installed.
+    """Open the gate for parked jobs; Slurm then places and starts them as usual.
 
-    For SlurmUser, root and operators. The jobs keep what their users asked for; no GPUs are
-    chosen. Running jobs are not touched. Prints the ids of the jobs whose gate was opened.
+    SlurmUser, root and operators may run it. The jobs keep their requests. Running jobs stay
+    unchanged. Prints the ids of the released jobs.
 
-    With --all, as root or SlurmUser on the controller and with the selector stopped, also placed
-    jobs that have not started, and those that ran and were requeued: they get back what their
-    users asked for.
+    --all also restores the requests of placed jobs that have not started or were requeued. For
+    this, run it as root or SlurmUser on the controller, with the selector stopped.
 
     \b
     Examples:
@@ -47,7 +46,7 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     opened: list[str] = []
     try:
         opened = release_by_hand(client, config, chosen)
-    finally:  # one job that is refused keeps no other from being given back
+    finally:  # also if Slurm refuses the release of a job
         if everything:
             opened += _placed(client, config)
         for job_id in opened:
@@ -56,12 +55,13 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 
 
 def _placed(client: SlurmClient, config: Config) -> list[str]:
-    """Give placed jobs that wait back to Slurm; their ids."""
+    """Restore placed jobs that wait and leave them to Slurm; return their ids."""
     from slurm_gpu_aware.deploy.restore_all import restore_all
 
-    back = restore_all(client, config)
-    if back.kept:
-        say(f"placed jobs that wait were left alone ({', '.join(back.kept)}): {back.kept_why}")
-    for job_id, why in back.wrong.items():
-        say(f"job {job_id} could not be given back its request: {why}")
-    return back.opened
+    restored = restore_all(client, config)
+    if restored.kept:
+        kept = ", ".join(restored.kept)
+        say(f"placed jobs that wait stay unchanged ({kept}): {restored.kept_why}")
+    for job_id, why in restored.wrong.items():
+        say(f"the request of job {job_id} could not be restored: {why}")
+    return restored.opened

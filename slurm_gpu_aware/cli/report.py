@@ -1,4 +1,4 @@
-"""``gpu-aware report``: a page with pictures from a folder of results."""
+"""``gpu-aware report``: a page with pictures of a result folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["command"]
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @json_option
 def command(folder: Path, as_json: bool) -> None:
-    """Draw what 'gpu-aware simulate --out DIR' wrote: one self-contained page and its pictures.
+    """Draw the results of 'gpu-aware simulate --out DIR': a self-contained page and its pictures.
 
     Needs matplotlib (the extra 'plots': pip install '.[plots]' in the source folder).
 

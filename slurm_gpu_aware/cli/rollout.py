@@ -1,4 +1,4 @@
-"""``gpu-aware setup --roll`` and ``--undo``: questions and texts of a rollout."""
+"""``gpu-aware setup --roll`` and ``--undo``: prompts and texts of a rollout."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_rollout(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Do it; return the exit code. Raises SourceError, click.UsageError."""
+    """Run a rollout; return the exit code. Raises SourceError, click.UsageError."""
     if nodes and partition:
         raise click.UsageError("--nodes and --partition exclude each other")
     site = LocalSite(config, slurm_dir, profile, say)
@@ -62,7 +62,7 @@ def run_rollout(
         except RequestError as exc:
             raise click.UsageError(str(exc)) from None
         if not (nodes or partition) and last is not None and (last.direction == "undo") == undo:
-            say(f"going on with the run that did not end: {hostlist(scope) or 'no nodes'}")
+            say(f"resuming the unfinished run: {hostlist(scope) or 'no nodes'}")
         if not _agreed(found, scope, undo=undo, yes=yes, as_json=as_json):
             say("nothing was changed")
             return FAILED
@@ -74,28 +74,28 @@ def run_rollout(
             work = Rollout(control, site, state, waits, undo=undo)
             summary = work.run(scope)
     _report(summary, as_json)
-    if undo:  # what ran on these nodes may have been requeued
+    if undo:  # jobs of these nodes may have been requeued
         _restore_all(config)
     return _exit_code(summary)
 
 
 def _restore_all(config: Config) -> None:
-    """Give placed jobs that wait their plain GPUs back. Raises SourceError if one keeps its types.
+    """Restore placed jobs that wait. Raises SourceError if one cannot be restored.
 
-    Such a job asks for types that are about to go, and would never start. A selector that runs
-    looks after them itself.
+    Such a job asks for types that are about to be removed, and would never start. A running
+    selector restores these jobs itself.
     """
-    back = restore_all(open_client(config.selector.command_timeout_s), config)
-    if back.opened:
-        say(f"given back what they asked for, to be started by Slurm: {', '.join(back.opened)}")
-    for job_id, why in back.wrong.items():
+    restored = restore_all(open_client(config.selector.command_timeout_s), config)
+    if restored.opened:
+        say(f"restored and left to Slurm: {', '.join(restored.opened)}")
+    for job_id, why in restored.wrong.items():
         raise SourceError(
-            f"job {job_id} is bound to GPU types and could not be given back its request: {why}"
+            f"job {job_id} is bound to GPU types and its request could not be restored: {why}"
         )
 
 
 def _agreed(found: SiteFiles, scope: list[str], *, undo: bool, yes: bool, as_json: bool) -> bool:
-    """Show what will have changed at the end; ask."""
+    """Show all changes of the rollout and ask for confirmation."""
     now = found.indexed_by_us()
     able = {n for n in scope if found.nodes[n].indices and not found.nodes[n].indexed}
     wanted = now - set(scope) if undo else now | able
@@ -115,13 +115,13 @@ def _agreed(found: SiteFiles, scope: list[str], *, undo: bool, yes: bool, as_jso
 
 @contextmanager
 def _signals() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C ends the run at the next safe moment, the second at once."""
+    """Handlers: the first Ctrl-C ends the run at the next safe moment, the second at once."""
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
-            say("stopped at once; 'gpu-aware setup --roll' (or --undo) again goes on")
+            say("stopped at once; 'gpu-aware setup --roll' (or --undo) resumes")
             raise KeyboardInterrupt
         asked = True
         say("stopping; a node whose files are being changed is completed first (again: at once)")
@@ -147,11 +147,11 @@ def _report(summary: Summary, as_json: bool) -> None:
 def _last_words(summary: Summary) -> str:
     again = "gpu-aware setup --undo" if summary.direction == "undo" else "gpu-aware setup --roll"
     if summary.interrupted:
-        return f"Interrupted; '{again}' goes on."
+        return f"Interrupted; '{again}' resumes."
     if summary.count("failed"):
-        return f"Stopped at the first node that failed; '{again}' goes on when it is mended."
+        return f"Stopped at the first node that failed; repair it, then resume with '{again}'."
     if summary.count("skipped"):
-        return f"Done but for {summary.count('skipped')} nodes; '{again}' tries them again."
+        return f"Done except for {summary.count('skipped')} nodes; '{again}' tries them again."
     return f"Done: {summary.count('changed')} nodes changed."
 
 

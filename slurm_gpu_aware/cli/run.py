@@ -1,4 +1,4 @@
-"""Groups of commands: late imports, exit codes, no traceback for our errors."""
+"""Groups of commands: late imports, exit codes, and errors of one line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["LateGroup", "run"]
 
 
 _MOST = 4000
-"""Characters of a sentence."""
+"""Limit of the characters of an error."""
 _LONG_WORD = re.compile(r"(\S{100})\S{900,}")
 
 
 class LateGroup(click.Group):
-    """Imports a command when it is called; an error of ours becomes one line.
+    """Imports a command when it is called; an AwareError becomes one line.
 
-    ``elsewhere``: command -> ``module:name`` of what is not defined beside the group.
+    ``elsewhere``: command -> ``module:name``, for commands of other modules.
     """
 
     def __init__(self, *args: Any, elsewhere: Mapping[str, str], **more: Any) -> None:
@@ -39,7 +39,7 @@ class LateGroup(click.Group):
         return sorted([*super().list_commands(ctx), *self._elsewhere])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, imported if need be; None if there is none of that name."""
+        """Import and return the command; None: there is none of this name."""
         if cmd_name not in self._elsewhere:
             return super().get_command(ctx, cmd_name)
         module, name = self._elsewhere[cmd_name].split(":")
@@ -47,7 +47,7 @@ class LateGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run; an AwareError ends the program with its sentence and exit code 1."""
+        """Run the command; an AwareError ends the program with its text and exit code 1."""
         try:
             return super().invoke(ctx)
         except AwareError as exc:
@@ -57,7 +57,7 @@ class LateGroup(click.Group):
 
 
 def _brief(sentence: str) -> str:
-    """The sentence as it may stand on a terminal: what it quotes from outside can be anything."""
+    """The text of an error, safe for a terminal: it may quote long or unprintable input."""
     words = _LONG_WORD.sub(r"\1...", sentence)
     text = "\n".join(clean(line) if line else "" for line in words.split("\n"))
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
@@ -66,8 +66,8 @@ def _brief(sentence: str) -> str:
 def run(group: click.Group, name: str, args: Sequence[str] | None = None) -> NoReturn:
     """Run a group of commands under a program name and exit.
 
-    Output that cannot be written (a full disk, a closed stream) is a failure of one line, too; for
-    a reader that went away (``| head``) there is none.
+    Output that cannot be written (a full disk, a closed stream) is an error of one line. A reader
+    that has exited (``| head``) is not an error.
     """
     _open_closed_streams()
     try:
@@ -88,7 +88,7 @@ def run(group: click.Group, name: str, args: Sequence[str] | None = None) -> NoR
 
 
 def _end(code: int, say: Callable[[], object] = lambda: None) -> NoReturn:
-    """Say why and exit; what can no longer be written is dropped, by Python's own flush, too."""
+    """Print the error and exit. Output that cannot be written is dropped, also at Python's exit."""
     with suppress(OSError):
         say()
     for stream in (sys.stdout, sys.stderr):
@@ -100,10 +100,10 @@ def _end(code: int, say: Callable[[], object] = lambda: None) -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Put something in the place of standard streams that the caller closed (``>&-``).
+    """Open /dev/null for standard streams that the caller has closed (``>&-``).
 
-    Else the next file that is opened, the store say, would be standard output. Writing to a closed
-    standard output has to fail: /dev/null is opened for reading there.
+    Otherwise the next opened file, for example the store, becomes standard output. Writing to a
+    closed standard output must fail, so it is opened for reading.
     """
     for number, attribute in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, attribute) is None:

@@ -13,11 +13,11 @@ __all__ = ["command"]
 @click.option("--once", is_flag=True, help="Run one round and exit.")
 @pass_context
 def command(context: Context, once: bool) -> None:
-    """Run the selector: park, plan, place, open the gate, in rounds, until it is told to stop.
+    """Run the selector: plan and release parked jobs, in rounds, until it is stopped.
 
-    One per cluster, on the controller, as SlurmUser; systemd starts it. Log lines go to stderr.
-    While it runs it keeps the gate's reservation alive; when it stops for good, Slurm starts the
-    parked jobs by itself within two minutes.
+    A cluster has one selector, on the controller, as SlurmUser; systemd starts it. The log goes to
+    stderr. While the selector runs, it renews the gate's reservation. If it stops, Slurm starts the
+    parked jobs as usual within two minutes.
 
     \b
     Examples:

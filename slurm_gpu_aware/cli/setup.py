@@ -20,13 +20,13 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("setup")
-@click.option("--output", type=_FOLDER, metavar="DIR", help="Write all files there for review.")
+@click.option("--output", type=_FOLDER, metavar="DIR", help="Write all files here for review.")
 @click.option("--install", is_flag=True, help="Change the site's files in place.")
 @click.option("--yes", is_flag=True, help="Do not ask before files are overwritten.")
 @click.option(
-    "--roll", is_flag=True, help="Move nodes to one GRES type per GPU, one by one; or go on."
+    "--roll", is_flag=True, help="Move nodes to one GRES type per GPU, one by one; or resume."
 )
-@click.option("--undo", is_flag=True, help="Move the nodes that --roll moved back, the same way.")
+@click.option("--undo", is_flag=True, help="Move the nodes of --roll back in the same way.")
 @click.option("--nodes", metavar="LIST", help="Only these nodes: n[1-4],n7.")
 @click.option("--partition", metavar="NAME", help="Only nodes of this partition.")
 @json_option
@@ -60,21 +60,21 @@ def command(
 ) -> None:
     """Write GRES lines, slurm.conf settings, Lua filter, prolog, epilog and systemd units.
 
-    Without --output or --install it only shows what --install would change. What it writes
-    follows from the configuration and from the profile in the store. Each change to an existing
-    file is shown as a diff first; the file's first version is kept as NAME.before-gpu-aware. Lua
-    files are compiled before anything is written. The GRES types of nodes that have GPUs in
-    slurm.conf are not changed: that kills running jobs.
+    Without --output or --install it only shows the changes of --install. The files follow from the
+    configuration and the profile in the store. Each change of an existing file is first shown as a
+    diff; the original file is kept as NAME.before-gpu-aware. Lua files are compiled before any file
+    is written. Nodes with GPUs in slurm.conf keep their GRES types, because a change kills running
+    jobs.
 
-    --roll does change them, under no running job: it drains a node, waits until it is empty,
-    writes its lines in slurm.conf and gres.conf, runs setup.distribute, reconfigures Slurm, sees
-    that the node registered, resumes it, and takes the next. Nodes that were drained for another
-    reason, or are down, are skipped. --undo goes back. Both can be interrupted (Ctrl-C, kill -9)
-    and go on when started again; without --nodes or --partition with the same nodes. --json prints
-    what became of each node.
+    --roll changes these types without killing jobs: it drains a node, waits until it is empty,
+    writes its lines in slurm.conf and gres.conf, runs setup.distribute, reconfigures Slurm, checks
+    the registration of the node, resumes it, and takes the next. Nodes that are down or drained for
+    another reason are skipped. --undo moves nodes back. Both may be interrupted (Ctrl-C, kill -9)
+    and started again; without --nodes or --partition they resume with the same nodes. --json prints
+    the outcome of each node.
 
-    Exit codes of --roll and --undo: 0 all nodes are as they should be; 1 a node failed and was
-    put back, or an error; 3 nodes were skipped; 130 interrupted.
+    Exit codes of --roll and --undo: 0 all nodes are moved; 1 a node failed and was moved back, or
+    an error; 3 nodes were skipped; 130 interrupted.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def command(
 def _write(
     config: Config, slurm_dir: Path, unit_dir: Path, output: Path | None, install: bool, yes: bool
 ) -> None:
-    """Show the changes; write them if that was asked for."""
+    """Show the changes; write them with ``output`` or ``install``."""
     from slurm_gpu_aware.deploy import files
     from slurm_gpu_aware.deploy import install as work
     from slurm_gpu_aware.deploy.find_site import find_site
@@ -130,9 +130,9 @@ def _write(
         say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))
     if install:
         if work.reload_filter(site, changes):
-            say(f"touched {slurm_dir / work.OWN_FILTER}, so that slurmctld reads the filter again")
+            say(f"touched {slurm_dir / work.OWN_FILTER}, so that slurmctld reloads the filter")
         for path in files.make_folders(site.config, site.user):
-            say(f"{path} is {site.user}'s now")
+            say(f"{path} now belongs to {site.user}")
     _end(plan, _next_steps(install, len(changes), work.clock_conf_path(site.config)))
 
 
@@ -173,7 +173,7 @@ def _end(plan: Plan, last: str) -> None:
 
 def _would_change(count: int) -> str:
     if not count:
-        return "Everything is as it should be; no file would change."
+        return "All files are up to date; no file would change."
     return f"{_files(count)} would change; --install writes {'it' if count == 1 else 'them'}."
 
 
@@ -182,7 +182,7 @@ def _files(count: int) -> str:
 
 
 def _may_overwrite(count: int) -> bool:
-    """Ask; at the end of stdin the answer is no, and Ctrl-C stays Ctrl-C."""
+    """Ask for confirmation; the end of stdin means no. Raises click.Abort on Ctrl-C."""
     try:
         return click.confirm(f"Overwrite {_files(count)}?", err=True)
     except click.Abort as exc:
@@ -194,7 +194,7 @@ def _may_overwrite(count: int) -> bool:
 
 def _next_steps(install: bool, count: int, clock_conf: Path) -> str:
     if not count:
-        return "Everything is as it should be; nothing was written."
+        return "All files are up to date; nothing was written."
     if not install:
         return "Review the files; 'gpu-aware setup --install' puts them in place."
     return (

@@ -16,7 +16,7 @@ from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
-from slurm_gpu_aware.simulator.history import left_to_slurm, with_slots
+from slurm_gpu_aware.simulator.history import with_slots, without_unsupported
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.recorded import BASELINE, with_work
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
@@ -40,14 +40,14 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Everything that the runs need."""
+    """Jobs, site and settings of the runs."""
 
     trace: Trace
     site: SimulatedSite
     settings: tuple[SimSettings, ...]
     """One per policy."""
     recorded: Mapping[str, int]
-    """Of jobs out of a history: how well it is known what slowed them, ``recorded.KNOWLEDGE``."""
+    """Key of ``recorded.KNOWLEDGE`` -> number of recorded jobs."""
 
     def runs(self) -> list[Run]:
         """One run per policy."""
@@ -55,18 +55,15 @@ class Inputs:
 
 
 def gather(config: Config, given: Given) -> Inputs:
-    """Read and check everything before anything runs.
-
-    Raises RequestError, PolicyError or SourceError, each one sentence.
-    """
+    """Read and check all inputs. Raises RequestError, PolicyError or SourceError."""
     names = list(given["policies"] or (BASELINE, config.placement.policy))
     if given["what_if"]:
-        # as Slurm places, so that a gain is told from what the model leaves out
+        # Slurm's own placement, so that errors of the model do not count as gains
         names = [BASELINE, *(n for n in names if n not in (BASELINE, f"{BASELINE}:sticky"))]
     trace = _with_sensitivity(config, _trace(config, given))
     profile = _interference(given["profile"]) if given["profile"] else None
     if given["interference"] and profile is None:
-        raise RequestError("--interference needs --profile FILE.json with times side by side")
+        raise RequestError("--interference needs --profile FILE.json with times of pairs of jobs")
     backfill = given["backfill"]
     classes = (*config.site.classes, *sorted({job.app_class for job in trace.jobs}))
     base = SimSettings(
@@ -87,7 +84,7 @@ def gather(config: Config, given: Given) -> Inputs:
     site = _site(config, given)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
         trace = with_slots(trace, _ledger(config))
-    trace = left_to_slurm(trace, site.cluster)
+    trace = without_unsupported(trace, site.cluster)
     trace, recorded = with_work(trace, site.cluster, site.truth, base)
     return Inputs(trace, site, settings, recorded)
 
@@ -104,7 +101,7 @@ def _with_options(
     site_options: Mapping[str, Mapping[str, Any]],
     offered: Mapping[str, Any],
 ) -> SimSettings:
-    """The run with its policy's options: the site's, and of those offered the ones it knows."""
+    """The run with its policy's options: the site's, and the known ones of those ``offered``."""
     known = option_names(settings.policy)
     usable = {name: value for name, value in offered.items() if name in known}
     options = {**site_options.get(settings.policy, {}), **usable}
@@ -113,7 +110,7 @@ def _with_options(
 
 
 def _with_sensitivity(config: Config, trace: Trace) -> Trace:
-    """Jobs of classes that the site calls bandwidth sensitive are so, as live."""
+    """The trace with the jobs of the site's bandwidth-sensitive classes set so, as live."""
     names = {name for name, entry in config.classes.items() if entry.bandwidth_sensitive}
     jobs = (
         replace(job, bandwidth_sensitive=True) if job.app_class in names else job
@@ -130,7 +127,7 @@ def _trace(config: Config, given: Given) -> Trace:
         raise RequestError("give one source of jobs: TRACE, --sacct FILE|live, or --synthetic JOBS")
     ((kind, source),) = chosen.items()
     if given["what_if"] and kind != "sacct":
-        raise RequestError("--what-if compares with what Slurm recorded: use it with --sacct")
+        raise RequestError("--what-if compares with Slurm's record: use it with --sacct")
     known: dict[str, Any] = {
         "classes": config.site.classes,
         "default_class": config.site.default_class,
@@ -182,9 +179,9 @@ def _site(config: Config, given: Given) -> SimulatedSite:
 
 
 def _placement(config: Config, penalty: float | None) -> PlacementConfig:
-    """The site's, with ``--locality-penalty`` in place of what the site gives or has measured.
+    """The site's placement with ``--locality-penalty`` instead of its own penalty, if given.
 
-    Raises RequestError if a tighter level costs more.
+    Raises RequestError if a tighter level has a larger penalty.
     """
     placement = config.placement
     if penalty is None:

@@ -23,9 +23,9 @@ _MOST_ROWS = 20
 
 
 def say_inputs(inputs: Inputs, given: Collection[str]) -> None:
-    """Say on stderr which rows were left out, how work was found, which classes lack scores.
+    """Print rows left out, the origin of the work, and classes without scores on stderr.
 
-    ``given``: classes for which the user named a file of measured times.
+    ``given``: classes with a file of measured times.
     """
     trace, name = inputs.trace, inputs.trace.name
     for row in trace.bad_rows[:_MOST_ROWS]:
@@ -39,38 +39,38 @@ def say_inputs(inputs: Inputs, given: Collection[str]) -> None:
     known = inputs.recorded
     if known:
         parts = [f"{known[how]} {words}" for how, words in KNOWLEDGE.items() if known.get(how)]
-        say(f"recorded jobs: run time / slowdown where they ran is their work; {'; '.join(parts)}")
+        say(f"work of recorded jobs: run time / slowdown on their nodes; {'; '.join(parts)}")
     if trace.background:
         jobs = counted(len(trace.background), "job holds its", "jobs hold their")
-        say(f"{name}: {jobs} recorded GPUs in every run without being compared")
+        say(f"{name}: {jobs} recorded GPUs in every run and not compared")
     truth, classes = inputs.site.truth, Counter(job.app_class for job in trace.jobs)
     if not truth or not inputs.settings[0].variability:
         return
     for kind in sorted(set(classes) - set(truth)):
         jobs = counted(classes[kind], "job")
-        say(f"{name}: class {kind} ({jobs}) has no scores: all GPUs are equal to it")
+        say(f"{name}: class {kind} ({jobs}) has no scores: all GPUs count as equal")
     if unused := ", ".join(sorted(set(given) - set(classes))):
         say(f"--variability {unused}: no job is of this class; another column? --class-column NAME")
 
 
 def say_results(results: Sequence[Result]) -> None:
-    """Say on stderr which jobs could never run, and whether a record is one of another cluster."""
+    """Print infeasible jobs, and whether a record is of another cluster, on stderr."""
     for result in results:
         peak = int(result.used_gpus.max())
         if result.recorded and peak > result.total_gpus:
             say(
-                f"{result.trace.name}: up to {peak} GPUs were in use at a time, this cluster has "
-                f"{result.total_gpus}: it is not the one of this history"
+                f"{result.trace.name}: up to {peak} GPUs were in use at a time, but this cluster "
+                f"has {result.total_gpus}: the history is of another cluster"
             )
-        reasons = Counter(reason for _, reason in result.never)
+        reasons = Counter(reason for _, reason in result.infeasible)
         for reason, count in reasons.most_common(_MOST_ROWS):
-            example = next(job for job, why in result.never if why == reason)
+            example = next(job for job, why in result.infeasible if why == reason)
             jobs = counted(count, "job")
             say(f"{result.settings.label}: {jobs} never ran, such as {example}: {reason}")
 
 
 class Progress:
-    """Jobs done per policy: one line that is rewritten on a terminal, else one per quarter."""
+    """Ended jobs per policy: on a terminal a line that is rewritten, else a line per quarter."""
 
     def __init__(self, labels: Sequence[str], jobs: int) -> None:
         self._labels = labels
@@ -97,7 +97,7 @@ class Progress:
             say(text)
 
     def done(self) -> None:
-        """Show that all runs have ended, also those with jobs that never ran."""
+        """Show that all runs have ended, also those with infeasible jobs."""
         if not self._terminal:
             self.show([self._jobs] * len(self._labels))
         elif self._last >= 0:
@@ -140,10 +140,9 @@ _FORMATS = {"avg_slowdown": "{:.3f}", "utilization": "{:.0%}"}
 
 
 def table_text(output: dict[str, Any]) -> str:
-    """The numbers as a table; the last column compares policies with the first of them.
+    """The numbers as a table; the last column compares policies with the first one.
 
-    A record has no entry in that column: the sentence below the table says how far the model is
-    from it.
+    A record has no entry in this column; a sentence below compares the model with it.
     """
     first = next(run for run in output["runs"] if run["policy"] != RECORDED)
     headers = ["policy", "ended", "avg JCT", "p99 JCT", "avg wait", "slowdown", "makespan", "GPUs"]

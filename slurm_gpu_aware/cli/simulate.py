@@ -1,4 +1,4 @@
-"""``gpu-aware simulate``: what policies would make of a trace."""
+"""``gpu-aware simulate``: runs of a trace with several policies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "policies",
     multiple=True,
     metavar="NAME[:sticky|:non-sticky]",
-    help="Policy to try; repeatable. Ratios refer to the first. Default: lowest-index, which is "
-    "Slurm's habit, and the site's policy. --what-if always has lowest-index, and first.",
+    help="Policy to simulate; repeatable. Ratios refer to the first. Default: lowest-index, which "
+    "places as Slurm does, and the site's policy. --what-if always has lowest-index first.",
 )
 @click.option(
     "--order",
@@ -52,7 +52,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=PENALTY,
     metavar="L",
     help="Slowdown of a job that spans nodes, of any class. Default: the site's; on the store's"
-    " cluster what was measured, unless the configuration gives it.",
+    " cluster the measured one, unless the configuration sets it.",
 )
 @click.option(
     "--migration",
@@ -76,7 +76,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--any-indices",
     is_flag=True,
-    help="A job may get different GPU indices on its nodes (Slurm cannot do that).",
+    help="A job may get different GPU indices on its nodes (not possible in Slurm).",
 )
 @click.option(
     "--variability",
@@ -100,38 +100,38 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     default="class",
     show_default=True,
     metavar="NAME",
-    help="Column of a CSV trace that holds the class.",
+    help="Column of a CSV trace with the class.",
 )
 @click.option(
     "--sacct",
     metavar="FILE|live",
-    help="Take the jobs from sacct: a saved file, or the cluster here and now.",
+    help="Jobs from sacct: a saved file, or the records of this cluster.",
 )
 @click.option(
     "--days",
     type=click.IntRange(1, 36_500),
     metavar="N",
-    help="Take the last N days of the history. Default: 90 of a live one, all of a file.",
+    help="Last N days of the history. Default: 90 of a live one, all of a file.",
 )
 @click.option(
     "--synthetic",
     type=click.IntRange(1, 1_000_000),
     metavar="JOBS",
-    help="Make a trace of so many jobs with Poisson arrivals.",
+    help="Synthetic trace of this many jobs with Poisson arrivals.",
 )
 @click.option(
     "--jobs-per-hour",
     type=Number(0, 10**9, min_open=True),
     default=10.0,
     show_default=True,
-    help="Their rate.",
+    help="Rate of the arrivals.",
 )
 @click.option(
     "--profile",
     type=_FILE,
     metavar="FILE.json",
-    help="Times alone and side by side, for --interference; topo-aware and topo-aware-p place by"
-    " it.",
+    help="Times of jobs alone and of pairs, for --interference; topo-aware and topo-aware-p place"
+    " by it.",
 )
 @click.option(
     "--variability-effect/--no-variability-effect",
@@ -149,21 +149,21 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--bandwidth-share",
     type=Number(0, 1, max_open=True),
     metavar="C",
-    help="Slow bandwidth sensitive jobs by their links; C is the share of their time "
-    "that is communication at best (measured: 0.107).",
+    help="Links slow bandwidth-sensitive jobs; C is the share of communication in their time "
+    "at the best bandwidth (measured: 0.107).",
 )
 @click.option("--interference", is_flag=True, help="Neighbours slow each other as in --profile.")
 @click.option(
     "--what-if",
     is_flag=True,
-    help="What would have been: live history (or --sacct) on the store's cluster, placed as "
-    "Slurm does and as we do, beside what Slurm recorded.",
+    help="Replay the live history (or --sacct) on the store's cluster, placed as Slurm does and "
+    "by the policies, and compare it with Slurm's record.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Policies simulated at a time. Default: one per CPU.",
+    help="Number of parallel runs. Default: one per CPU.",
 )
 @click.option(
     "--out",
@@ -174,7 +174,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @json_option
 @pass_context
 def command(context: Context, /, **given: Any) -> None:
-    """Run a trace through the planner that runs live, on a virtual clock, one run per policy.
+    """Run a trace through the live planner on a virtual clock, one run per policy.
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
     time_limit_s, deadline_s, bw, pattern, priority, user) or sacct output. The cluster is the

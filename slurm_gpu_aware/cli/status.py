@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 _SHOWN_STATES = ("planned", "prepared", "released", "started")
 _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
-"""What is shown of a round."""
+"""Fields of a round in the output."""
 
 
 @click.command("status")
@@ -30,12 +30,12 @@ _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
     type=click.IntRange(0, 10_000),
     default=5,
     show_default=True,
-    help="How many rounds to show.",
+    help="Number of rounds to show.",
 )
 @json_option
 @pass_context
 def command(context: Context, count: int, as_json: bool) -> None:
-    """Show the gate, the heartbeat, how many jobs are parked and placed, and the last rounds.
+    """Show the gate, the heartbeat, the numbers of parked and placed jobs, and the last rounds.
 
     \b
     Examples:
@@ -127,7 +127,7 @@ def _text(answer: Mapping[str, Any], now: float, config: Config) -> str:
 def _selector_text(
     answer: Mapping[str, Any], last: float | None, now: float, config: Config
 ) -> str:
-    """Alive or not, by the heartbeat: rounds in which nothing changes are not written down."""
+    """Whether the selector runs, by its heartbeat: rounds without changes are not recorded."""
     gate = answer["gate"]
     seen = "no round yet" if last is None else f"last recorded round {age(now - last)} ago"
     if gate is None:
@@ -151,7 +151,7 @@ def _gate_text(gate: Mapping[str, Any] | None) -> str:
     if gate is None:
         return "unknown: Slurm does not answer, or hides reservations from you"
     if not gate["exists"]:
-        return "open: the reservation is not there, jobs start as if we were not installed"
+        return "open: there is no reservation, and jobs start as usual"
     return f"closed, held by reservation {gate['reservation']} for {age(gate['left_s'])} more"
 
 
@@ -165,7 +165,7 @@ def _profile_text(profile: Mapping[str, Any], now: float) -> str:
         if profile["oldest"] < profile["newest"] - 3600:
             text += f" (oldest node {age(now - profile['oldest'])})"
     if profile["unseen"]:
-        text += f"; {profile['unseen']} of these GPUs no sweep has seen: gpu-aware doctor"
+        text += f"; no sweep has seen {profile['unseen']} of these GPUs: gpu-aware doctor"
     if profile["faults"]:
         text += f"; {profile['faults']} faults in the newest probes"
     return text

@@ -1,9 +1,10 @@
-"""Simulator: the planner that runs live, on a virtual clock. Traces in, completion times out.
+"""Simulator: the live planner on a virtual clock. Traces in, completion times out.
 
 ``trace``, ``sacct_trace``, ``synthetic``
-    Jobs: from CSV, from a site's own accounts, with Poisson arrivals.
+    Jobs from CSV, from a site's accounting, with Poisson arrivals.
 ``history``, ``recorded``
-    A stretch of a site's accounts: background jobs, the work of its jobs, the record as a run.
+    A time window of a site's accounting: background jobs, the work of its jobs, the record as a
+    run.
 ``simulated_site``, ``timings``
     The cluster in two views, the planner's and the true one; scores drawn from measured times.
 ``settings``
@@ -11,7 +12,7 @@
 ``engine``; ``active``, ``clock``, ``cluster_state``, ``background_jobs``, ``rounds``; ``physics``
     The run; its jobs, events, GPUs and rounds; the pace of a job.
 ``result``, ``files``, ``report``, ``pictures``
-    Numbers of a run, folders of results, and the page that shows them.
+    Numbers of a run, folders of results, and the report on them.
 ``parallel``, ``replay``
-    Several runs side by side; recorded rounds of the live selector planned again.
+    Several runs in parallel; recorded rounds of the live selector planned again.
 """

@@ -1,4 +1,4 @@
-"""A job between its arrival and its end: where it runs, how far it is, its place in the queue."""
+"""Active job: a job between its arrival and its end, with its GPUs, progress and queue order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_gpu_aware.simulator.trace import TraceJob
 __all__ = ["ActiveJob", "Key", "order_key"]
 
 _SLACK_GPU_S = 1e-3
-"""A service that was added up in many steps reaches the threshold in spite of rounding."""
+"""Tolerance of the threshold: attained service is a sum of many rounded steps."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class ActiveJob:
     """A job that waits or runs. Times in seconds of the trace."""
 
     position: int
-    """In the trace."""
+    """Index in the trace."""
     job: TraceJob
     request: Request
     done_s: float = 0.0
@@ -32,11 +32,11 @@ class ActiveJob:
     service_gpu_s: float = 0.0
     """Attained service: GPU seconds held."""
     placed: Assignment | None = None
-    """Where it runs; None: waiting."""
+    """GPUs that it holds; None: it waits."""
     last: Assignment | None = None
-    """Where it ran before; None: nowhere."""
+    """GPUs that it held last; None: it never ran."""
     alone: float = 1.0
-    """Slowdown of its GPUs, neighbours aside."""
+    """Slowdown on its GPUs without interference."""
     slowdown: float = 1.0
     run_s: float = 0.0
     """Time on GPUs so far."""
@@ -46,36 +46,36 @@ class ActiveJob:
     preemptions: int = 0
     migrations: int = 0
     placed_s: float = 0.0
-    """When it got the GPUs that it holds."""
+    """Time at which it got its current GPUs."""
     since_s: float = 0.0
-    """Progress is written down up to here."""
+    """Time up to which progress is credited."""
     resume_s: float = 0.0
-    """From here on it progresses (later than ``since_s`` after a migration)."""
+    """Time from which it progresses (later than ``since_s`` after a migration)."""
     version: int = 0
-    """Of its entry among the ends; older entries are void."""
+    """Version of its entry among the ends; older entries are void."""
     holder: RunningJob | None = None
-    """As the planner sees it, once it has been asked for."""
+    """Cache of :meth:`as_holder`."""
     turn: tuple[tuple[int, ...], str] = field(init=False)
-    """Breaks ties of the queue, as the planner does."""
+    """Breaks ties in the queue as the planner does."""
 
     def __post_init__(self) -> None:
         self.turn = id_key(self.job.job_id)
 
     def where(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(node, slots) that it holds; nothing while it waits."""
+        """(node, slots) that it holds; empty while it waits."""
         if self.placed is not None:
             yield from zip(self.placed.nodes, self.placed.slots, strict=True)
 
     def is_at(self, assignment: Assignment) -> bool:
-        """It runs on exactly these GPUs."""
+        """Whether it runs on exactly these GPUs."""
         return self.placed is not None and _same(self.placed, assignment)
 
     def was_at(self, assignment: Assignment) -> bool:
-        """It ran on exactly these GPUs last."""
+        """Whether it ran on exactly these GPUs last."""
         return self.last is not None and _same(self.last, assignment)
 
     def credit(self, now: float) -> None:
-        """Write down the progress made since the last time this was done."""
+        """Credit the progress made since the last credit."""
         held = now - self.since_s
         self.run_s += held
         self.service_gpu_s += held * self.job.gpus
@@ -85,7 +85,7 @@ class ActiveJob:
         self.since_s = now
 
     def end_at_pace(self, slowdown: float, now: float) -> float:
-        """Go on at another slowdown from ``now``; return when its work will be done."""
+        """Continue at another slowdown from ``now``; return the time at which its work is done."""
         self.credit(now)
         self.slowdown = slowdown
         self.version += 1
@@ -115,9 +115,9 @@ Key = Callable[[ActiveJob], tuple[float, ...]]
 def order_key(settings: SimSettings) -> Key:
     """A sort key, smallest first; submission breaks ties, then the job's number (``Rounds``).
 
-    An order only says which job comes first; the planner says which GPUs it gets. LAS has two
-    queues (Gu et al., Tiresias, NSDI'19, section 3.2): below the threshold of attained service,
-    then above; inside each by submission, so that jobs of like service do not take turns.
+    LAS has two queues (Gu et al., Tiresias, NSDI'19, section 3.2): jobs below the threshold of
+    attained service, then jobs above it. Each is ordered by submission, so that jobs of similar
+    service do not alternate.
     """
     limit = settings.las_threshold_gpu_s - _SLACK_GPU_S
     keys: dict[str, Callable[[ActiveJob], float]] = {

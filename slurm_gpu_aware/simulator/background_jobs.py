@@ -1,8 +1,8 @@
-"""Background jobs of a history: they hold GPUs at their recorded times, whatever the policy does.
+"""Background jobs of a history: they hold GPUs at their recorded times under every policy.
 
-They still ran when the history ended, or had started before it began. A job takes the recorded GPUs
-where these are known and free, else free ones of the recorded nodes, else the lowest free ones of
-the cluster; if too few are free, the rest as soon as they are.
+They started before the history begins, or still run when it ends. A job takes the recorded GPUs if
+they are known and free, else free GPUs of the recorded nodes, else the lowest free GPUs of the
+cluster. If too few are free, it takes the rest as soon as they are.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class BackgroundJobs:
         self._ends: list[tuple[float, int, TraceJob]] = []
         self._number = 0
         self._lacking: dict[str, tuple[TraceJob, int]] = {}
-        """Job id -> job and the number of GPUs that it could not take yet."""
+        """Job id -> job and the number of GPUs that it still has to take."""
 
     def next_time(self) -> float | None:
-        """Next start or end; None: there is none."""
+        """Time of the next start or end; None: there is none."""
         times = [_start(self._coming[-1])] if self._coming else []
         times += [self._ends[0][0]] if self._ends else []
         return min(times, default=None)
 
     def advance(self, now: float) -> bool:
-        """Release and take GPUs that are due by ``now``; return whether any became free."""
+        """Release and take the GPUs that are due by ``now``; return whether any became free."""
         freed = False
         while self._ends and self._ends[0][0] <= now:
             job = heapq.heappop(self._ends)[2]
@@ -72,7 +72,7 @@ class BackgroundJobs:
             self._lacking[job.job_id] = (job, lacking - len(chosen))
 
     def _candidates(self, job: TraceJob) -> Iterator[tuple[int, int]]:
-        """Free (node, slot), the likeliest first; some of them again."""
+        """Free (node, slot) in order of preference; some occur twice."""
         free = self.state.cluster.free
         nodes = [self._row[name] for name in job.recorded_nodes if name in self._row]
         if nodes:

@@ -1,4 +1,4 @@
-"""Event clock: ends of jobs, crossings of LAS's threshold, postponed jobs, rounds."""
+"""Event clock: ends of jobs, crossings of the LAS threshold, postponed jobs, rounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["EventClock"]
 
 
 class EventClock:
-    """Events that follow from the jobs that run. Times in seconds of the trace.
+    """Events of the running jobs. Times in seconds of the trace.
 
-    An entry is void if its job has changed its pace or lost its GPUs since.
+    An entry is void once its job changes its pace or loses its GPUs.
     """
 
     def __init__(self, round_s: float | None) -> None:
@@ -24,36 +24,36 @@ class EventClock:
         self.planned_at = -math.inf
         """Time of the last round."""
         self.due_s: float | None = None
-        """When the policy is content with less for a job that the last round postponed."""
+        """Time at which the policy accepts a worse set for a job that the last round postponed."""
         self._ends: list[tuple[float, int, ActiveJob, int]] = []
         self._crossings: list[tuple[float, int, ActiveJob, float]] = []
         self._sequence = count()
 
     def expect_end(self, time: float, active: ActiveJob) -> None:
-        """Note when the job's work will be done at its present pace."""
+        """Add the time at which the job's work is done at its present pace."""
         heapq.heappush(self._ends, (time, next(self._sequence), active, active.version))
 
     def expect_crossing(self, time: float, active: ActiveJob) -> None:
-        """Note when the job, if it keeps its GPUs, reaches the threshold of service."""
+        """Add the time at which the job, if it keeps its GPUs, reaches the LAS threshold."""
         heapq.heappush(self._crossings, (time, next(self._sequence), active, active.placed_s))
 
     def ended(self) -> Iterator[ActiveJob]:
-        """Jobs that have done their work by now, one by one."""
+        """Remove and yield the jobs that have done their work by now."""
         while self._ends and self._ends[0][0] <= self.now:
             _, _, active, version = heapq.heappop(self._ends)
             if active.version == version:
                 yield active
 
     def crossed(self) -> bool:
-        """Whether a running job has reached the threshold since this was asked last."""
-        found = False
+        """Whether a running job has reached the threshold since the last call."""
+        crossed = False
         while self._crossings and self._crossings[0][0] <= self.now:
             _, _, active, placed_s = heapq.heappop(self._crossings)
-            found |= _holds(active, placed_s)
-        return found
+            crossed |= _holds(active, placed_s)
+        return crossed
 
     def due(self) -> bool:
-        """Whether the postponed job is due; then it is forgotten."""
+        """Whether the postponed job is due; clears it if so."""
         if self.due_s is None or self.due_s > self.now:
             return False
         self.due_s = None
@@ -66,13 +66,13 @@ class EventClock:
         return self._ends[0][0] if self._ends else None
 
     def next_crossing(self) -> float | None:
-        """Time of the next crossing; None: no job below the threshold runs."""
+        """Time of the next crossing; None: no running job is below the threshold."""
         while self._crossings and not _holds(self._crossings[0][2], self._crossings[0][3]):
             heapq.heappop(self._crossings)
         return self._crossings[0][0] if self._crossings else None
 
     def next_round(self) -> float:
-        """First time, now or later, at which a round may be planned."""
+        """First time, now or later, at which a round may run."""
         if self.round_s is None:
             return self.now
         boundary = math.ceil(self.now / self.round_s) * self.round_s
@@ -80,5 +80,5 @@ class EventClock:
 
 
 def _holds(active: ActiveJob, placed_s: float) -> bool:
-    """The job still has the GPUs that it got at that time."""
+    """Whether the job still holds the GPUs that it got at that time."""
     return active.placed is not None and active.placed_s == placed_s

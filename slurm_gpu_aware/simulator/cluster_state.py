@@ -1,6 +1,6 @@
-"""State of the simulated cluster: the jobs on its GPUs, and the pace of each.
+"""State of the simulated cluster: the jobs on its GPUs and their pace.
 
-The cost of an event does not grow with the number of nodes or of waiting jobs.
+The cost of an event is independent of the number of nodes and of waiting jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ClusterState"]
 
 
 class ClusterState:
-    """The cluster with the jobs that run on it."""
+    """The cluster and the jobs on it."""
 
     def __init__(
         self, idle: Cluster, settings: SimSettings, physics: Physics, clock: EventClock
@@ -38,9 +38,9 @@ class ClusterState:
         self._free_on: list[int] = self.cluster.free.sum(axis=1).tolist()
         self.free: int = sum(self._free_on)
         self._on_node: dict[int, set[int]] = {}
-        """Node -> positions of the jobs on it; kept with interference only."""
+        """Node -> positions of the jobs on it; maintained with interference only."""
         self.background: dict[str, list[RunningJob]] = {}
-        """Id of a background job -> GPUs that it holds whatever is planned."""
+        """Id of a background job -> GPUs that it holds."""
         self.background_gpus = 0
         self.interferes = settings.interference is not None
 
@@ -81,7 +81,7 @@ class ClusterState:
         active.last, active.placed, active.holder = active.placed, None, None
 
     def hold(self, job: RunningJob) -> None:
-        """Give a background job free GPUs, beside those that it holds already."""
+        """Give a background job free GPUs in addition to those that it holds."""
         for node, slots in job.gpus:
             self.cluster.take(node, slots)
             self._free_changed(node, -len(slots))
@@ -89,7 +89,7 @@ class ClusterState:
         self.background.setdefault(job.job_id, []).append(job)
 
     def release(self, job_id: str) -> bool:
-        """Take back all GPUs of a background job; return whether it held any."""
+        """Free all GPUs of a background job; return whether it held any."""
         parts = self.background.pop(job_id, [])
         for node, slots in (own for part in parts for own in part.gpus):
             self.cluster.give_back(node, slots)
@@ -98,8 +98,8 @@ class ClusterState:
         return bool(parts)
 
     def view(self, keep: set[int] | None, *, with_holders: bool) -> Cluster:
-        """The cluster as the planner sees it: with the jobs in ``keep`` (None: all) and the
-        background jobs on it."""
+        """The cluster as the planner sees it: the running jobs in ``keep`` (None: all) and the
+        background jobs hold their GPUs. ``with_holders``: list these jobs in ``running``."""
         held = [part for parts in self.background.values() for part in parts]
         if keep is None or len(keep) == len(self.running):
             view, keep = self.cluster, None
@@ -117,7 +117,7 @@ class ClusterState:
         return replace(view, running=(*holders, *held))
 
     def _free_changed(self, node: int, by: int) -> None:
-        """Keep the counts of free GPUs."""
+        """Update the counts of free GPUs."""
         for sign in (-1, 1):
             free = self._free_on[node]
             if free < self._capacity[node]:
@@ -127,7 +127,7 @@ class ClusterState:
         self.free += by
 
     def _neighbours_changed(self, active: ActiveJob, *, gone: bool) -> None:
-        """Set the pace of every job on the nodes of a job that came or went."""
+        """Set the pace of every job on the nodes of a job that enters or leaves."""
         affected: set[int] = set()
         for node, _ in active.where():
             there = self._on_node.setdefault(node, set())
@@ -137,7 +137,7 @@ class ClusterState:
             self._set_pace(self.running[position])
 
     def _set_pace(self, active: ActiveJob) -> None:
-        """Compute slowdown and end of a running job."""
+        """Set slowdown and end of a running job."""
         pace = active.alone
         if self.interferes:
             beside: set[int] = set()

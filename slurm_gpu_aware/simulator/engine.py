@@ -1,4 +1,4 @@
-"""The engine: arrivals, rounds and ends on a virtual clock. ``planning`` makes every choice.
+"""Simulation engine: arrivals, rounds and ends on a virtual clock. ``planning`` decides.
 
 Semantics
 ---------
@@ -6,16 +6,16 @@ Semantics
 - The work of a job is fixed (``duration_s`` at slowdown 1). While it holds GPUs it progresses at
   1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
 - Without ``round_s`` a round follows each arrival and end, each time at which a running job
-  reaches LAS's threshold, and each time at which a policy is content with less for a job that it
-  postponed. With it, rounds happen at its multiples; a job ends when its work is done, and its GPUs
+  reaches the LAS threshold, and each time at which a policy accepts a worse set for a job that it
+  postponed. With it, rounds run at its multiples; a job ends when its work is done, and its GPUs
   wait for the next round.
-- The planner sees the cluster it is given (binned scores); the jobs run on ``truth`` (per-GPU
-  scores), so that binning has its price here as it has on a real machine.
-- Background jobs hold GPUs at their recorded times and come before all others.
-- With interference the pace of a job changes whenever a neighbour comes or goes.
+- The planner sees binned scores; the jobs run at per-GPU scores (``truth``), so that the loss by
+  binning counts.
+- Background jobs hold GPUs at their recorded times and precede all others.
+- With interference the pace of a job changes whenever a neighbour starts or ends.
 
-Cost: what an event does does not grow with the number of nodes or of waiting jobs. Planning does,
-above all where jobs may move and every one is planned again.
+The cost of an event is independent of the number of nodes and of waiting jobs. The cost of planning
+is not, above all where jobs may move and each round plans all of them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Simulator:
     Parameters
     ----------
     cluster : idle cluster as the planner sees it.
-    truth : class -> (N, W) scores that the jobs run at; None: those of ``cluster``.
+    truth : class -> (N, W) scores at which the jobs run; None: those of ``cluster``.
     timer : seconds from any origin; measures planning. None: ``placement_ms`` stays empty.
-    progress : called with the number of jobs that ended since the last call.
+    progress : called with the number of jobs that have ended since the last call.
     keep_placements : record every start in ``Result.placements``.
     """
 
@@ -89,15 +89,15 @@ class Simulator:
         self.jobs: list[ActiveJob] = []
         """The jobs that have arrived, by position in the trace."""
         self.changed = False
-        """Something happened that the last round did not know."""
-        self.never: list[tuple[str, str]] = []
+        """Something has happened since the last round."""
+        self.infeasible: list[tuple[str, str]] = []
         self.used: list[tuple[float, int]] = [(0.0, 0)]
         self.fragmented = 0.0
         self.placement_ms: list[float] = []
         self.placements: list[dict[str, Any]] = []
 
     def run(self) -> Result:
-        """Advance from event to event until every job has ended or can never run."""
+        """Advance from event to event until every job has ended or is infeasible."""
         while (time := self._next_time()) is not None:
             self._account(time)
             self.clock.now = time
@@ -110,13 +110,13 @@ class Simulator:
             if self._wants_round() and self.clock.now == self.clock.next_round():
                 self._round()
         waiting = self.rounds.waiting.values()
-        self.never += [(w.job.job_id, "never placed by a round") for w in waiting]
+        self.infeasible += [(w.job.job_id, "no round placed it") for w in waiting]
         return self._result()
 
     # time
 
     def _next_time(self) -> float | None:
-        """Time of the next event, or None when nothing can happen any more."""
+        """Time of the next event; None: nothing more can happen."""
         clock = self.clock
         times = [clock.next_end(), clock.due_s]
         if len(self.jobs) < len(self.trace.jobs):
@@ -131,7 +131,7 @@ class Simulator:
         return None if first is None else max(first, clock.now)
 
     def _wants_round(self) -> bool:
-        """Something may come of a round even if nothing arrives or ends before it."""
+        """Whether a round may place a job even if nothing arrives or ends before it."""
         if self.changed:
             return True
         # attained service and remaining time change while jobs run
@@ -150,10 +150,10 @@ class Simulator:
                 self.changed = True
             else:
                 reason = self.policy.why_not(active.request, self.state.idle)
-                self.never.append((job.job_id, reason.text))
+                self.infeasible.append((job.job_id, reason.text))
 
     def _fits(self, request: Request) -> bool:
-        """Whether the policy can place the request on the idle cluster, sooner or later."""
+        """Whether the policy can place the request on the idle cluster."""
         request = self.policy.relaxed(request)
         key = shape_of(request)
         if key not in self.fitting:
@@ -179,7 +179,7 @@ class Simulator:
         )
 
     def _options(self, job: TraceJob) -> dict[str, object]:
-        """What the trace gives the policy."""
+        """Options of the trace that the policy knows."""
         return {k: v for k, v in job.options.items() if k in self.known_options}
 
     def _end_jobs(self) -> None:
@@ -197,7 +197,7 @@ class Simulator:
     # rounds
 
     def _round(self) -> None:
-        """Let the planner place the jobs that are due, and apply its plan."""
+        """Plan the round that is due and apply the plan."""
         started = self.timer() if self.timer is not None else 0.0
         self.changed, self.clock.planned_at = False, self.clock.now
         due = self.rounds.next()
@@ -213,11 +213,10 @@ class Simulator:
             self.clock.due_s = self._next_due(waiting)
 
     def _next_due(self, requests: Iterable[Request]) -> float | None:
-        """Next time at which the policy is content with the best set that is free for one of these
-        postponed requests; None if there is none.
+        """Next time at which the policy accepts the best free set for one of these postponed
+        requests; None: there is none.
 
-        Live the next round comes after seconds anyway. A virtual clock that only knows arrivals
-        and ends would never look again.
+        A live round follows after seconds; the virtual clock only has arrivals and ends.
         """
         view = self.state.view(None, with_holders=self.profiled)
         waits: dict[object, float | None] = {}
@@ -275,7 +274,7 @@ class Simulator:
     # bookkeeping
 
     def _account(self, until: float) -> None:
-        """Integrate fragmentation up to ``until`` and note the use of GPUs."""
+        """Integrate fragmentation up to ``until`` and record the GPUs in use."""
         self.fragmented += self.state.partly * (until - self.clock.now)
         if self.state.used != self.used[-1][1]:
             self.used.append((self.clock.now, self.state.used))
@@ -296,7 +295,7 @@ class Simulator:
             done_s=column("done_s"),
             preemptions=column("preemptions").astype(np.int64),
             migrations=column("migrations").astype(np.int64),
-            never=tuple(self.never),
+            infeasible=tuple(self.infeasible),
             used_s=np.array([t for t, _ in self.used]),
             used_gpus=np.array([g for _, g in self.used], dtype=np.int64),
             fragmented_gpu_s=self.fragmented,

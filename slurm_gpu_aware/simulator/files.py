@@ -1,4 +1,4 @@
-"""Folder of results: a summary, and per policy the jobs and the GPUs in use over time."""
+"""Result folder: a summary, and per policy the jobs and the GPUs in use over time."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["DAMAGE", "SUMMARY", "SavedRun", "damaged", "load_results", "save_res
 SUMMARY = "summary.json"
 _NUMBERS = ("submit_s", "gpus", "start_s", "end_s", "wait_s", "jct_s", "run_s", "slowdown")
 _MOST = 1e12
-"""Of any number in these files: a hundred times the longest time of a trace."""
+"""Limit of any number in these files: a hundred times the longest time of a trace."""
 _COLUMNS = ("job_id", *_NUMBERS, "class", "model", "preemptions", "migrations", "user")
 
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
-    """One policy of a folder, as a report reads it."""
+    """One policy of a result folder."""
 
     label: str
     summary: Mapping[str, Any]
     app_class: tuple[str, ...]
-    """Of each job that ended in every run of the folder: those that the summary compares."""
+    """Class of each job that ended in every run of the folder."""
     columns: Mapping[str, FloatArray]
     """submit_s, gpus, start_s, end_s, wait_s, jct_s, run_s, slowdown of these jobs."""
     used_s: FloatArray
@@ -45,8 +45,8 @@ class SavedRun:
 def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result]) -> None:
     """Write ``summary.json``, ``jobs-POLICY.csv`` and ``gpus-POLICY.csv``.
 
-    ``head`` is the summary's content but for ``runs[].files``. Raises SourceError if the folder
-    cannot be written.
+    ``head``: the summary without ``runs[].files``. Raises SourceError if the folder cannot be
+    written.
     """
     summary = json.loads(json.dumps(head))
     names: list[str] = []
@@ -73,14 +73,14 @@ def _file_name(policy: str, taken: list[str]) -> str:
 
 
 def _write_jobs(path: Path, result: Result, compared: Mask) -> None:
-    """Every job of the trace; times are empty for those that never ran.
+    """Write every job of the trace, with empty times if it did not end.
 
-    ``compared``: 1 for jobs that ended in every run.
+    ``compared``: (jobs,) True for jobs that ended in every run.
     """
-    reasons = dict(result.never)
+    reasons = dict(result.infeasible)
     with path.open("w", newline="", encoding="utf-8") as stream:
         out = csv.writer(stream)
-        out.writerow([*_COLUMNS, "compared", "never"])
+        out.writerow([*_COLUMNS, "compared", "infeasible"])
         for i, job in enumerate(result.trace.jobs):
             start, end = float(result.start_s[i]), float(result.end_s[i])
             times = [""] * 6
@@ -111,7 +111,7 @@ def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
     Raises
     ------
     SourceError
-        It is no such folder, or a file in it is damaged; names the file.
+        The folder is not a result folder, or a file in it is damaged. The message names the file.
     """
     file = folder / SUMMARY
     try:
@@ -127,11 +127,11 @@ def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
 
 
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""Errors of reading or drawing a folder that a person or a full disk has changed."""
+"""Errors of reading or drawing a folder with altered or truncated files."""
 
 
 def damaged(folder: Path, exc: Exception) -> SourceError:
-    """The error for a folder with content that makes no sense."""
+    """The error for a folder with invalid content."""
     return SourceError(f"{folder}: damaged: {exc!r}")
 
 

@@ -1,4 +1,4 @@
-"""A stretch of a site's history: the jobs to play again, and background jobs that hold GPUs."""
+"""Time window of a site's history: the jobs to replay, and background jobs that hold GPUs."""
 
 from __future__ import annotations
 
@@ -9,42 +9,41 @@ from dataclasses import replace
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-__all__ = ["BEFORE", "LEFT", "left_to_slurm", "stretch", "with_slots"]
+__all__ = ["BEFORE", "UNSUPPORTED", "select_window", "with_slots", "without_unsupported"]
 
-BEFORE = "started before the days that were asked for"
-LEFT = (
-    "left to Slurm, as a number of GPUs that does not split evenly over the nodes; such a job is "
-    "not modelled, its GPUs stay taken"
+BEFORE = "started before the requested days"
+UNSUPPORTED = (
+    "unsupported, because their GPUs do not spread evenly over the nodes; such a job is not "
+    "modelled and holds its GPUs at the recorded times"
 )
-"""Under what the jobs of ``left_to_slurm`` are counted."""
+"""Reason under which ``without_unsupported`` counts jobs."""
 
 
-def stretch(
+def select_window(
     ended: Sequence[TraceJob],
     running: Sequence[TraceJob],
     *,
     now: float | None = None,
     seconds: float | None = None,
 ) -> tuple[list[TraceJob], list[TraceJob], Counter[str]]:
-    """The jobs of the last ``seconds``, the background jobs, and counts of those left out.
+    """The jobs of the last ``seconds``, the background jobs, and counts of jobs left out.
 
-    A job that started before the stretch begins, or still ran when it ends, is not played again:
-    its start or its end lies outside. It holds its GPUs in every run from its recorded start to
-    its recorded end, or to ``now``. A job that was waiting when the stretch begins arrives at its
-    beginning.
+    A job that starts before the window or runs beyond it is not replayed. It holds its GPUs in
+    every run from its recorded start to its recorded end, or to ``now``. A job that waits when the
+    window begins arrives at its beginning.
 
     Parameters
     ----------
-    ended, running : recorded jobs, times in Unix seconds; ``recorded_run_s`` of running ones is
-        how long they have run.
-    now : end of the stretch, Unix s; None: the latest time that was recorded.
-    seconds : None: everything.
+    ended, running : recorded jobs, times in Unix seconds; ``recorded_run_s`` of a running job is
+        its run time so far.
+    now : end of the window, Unix s; None: the latest recorded time.
+    seconds : length of the window; None: everything.
 
     Returns
     -------
-    jobs, background : times in seconds from the beginning of the stretch, or from the first
-        submission if there is none.
-    left_out : reason -> jobs that are in neither or in the background.
+    jobs, background : times in seconds from the beginning of the window, or from the first
+        submission without ``seconds``.
+    left_out : reason -> number of jobs that are not replayed.
     """
     left_out: Counter[str] = Counter()
     latest = now
@@ -64,43 +63,43 @@ def stretch(
     return moved[0], background, +left_out
 
 
-def left_to_slurm(trace: Trace, cluster: Cluster) -> Trace:
-    """The trace with the jobs that are left to Slurm moved to the background jobs.
+def without_unsupported(trace: Trace, cluster: Cluster) -> Trace:
+    """The trace with its unsupported jobs moved to the background jobs.
 
-    One GRES line for all nodes of a job cannot give them different numbers of GPUs: the filter
-    leaves ``-N2 --gpus=3`` to Slurm, and so ``--gpus=5`` where nodes have 4, which needs two of
-    them. They are counted in ``skipped`` under ``LEFT``. No job is moved if the cluster lets its
-    nodes differ, or if the job ran on a node larger than any here.
+    One GRES line for all nodes of a job cannot give them different numbers of GPUs. The filter
+    therefore leaves ``-N2 --gpus=3`` to Slurm, and also ``--gpus=5`` if nodes have 4 GPUs. Such
+    jobs are counted in ``skipped`` under ``UNSUPPORTED``. No job is moved if the cluster allows
+    different indices per node, or if the job ran on a node larger than any of the cluster.
     """
     widest = cluster.shape[1]
 
-    def left(job: TraceJob) -> bool:
+    def unsupported(job: TraceJob) -> bool:
         nodes = job.nodes or -(-job.gpus // widest)
         elsewhere = job.gpus > max(nodes, len(job.recorded_nodes)) * widest
         if job.recorded_start_s is None or elsewhere or len(job.recorded_nodes) == 1:
             return False
         return job.gpus % nodes > 0
 
-    apart = () if not cluster.same_indices else tuple(job for job in trace.jobs if left(job))
-    if not apart:
+    moved = () if not cluster.same_indices else tuple(filter(unsupported, trace.jobs))
+    if not moved:
         return trace
-    names = {job.job_id for job in apart}
+    names = {job.job_id for job in moved}
     return replace(
         trace,
         jobs=tuple(job for job in trace.jobs if job.job_id not in names),
-        skipped={**trace.skipped, LEFT: len(apart)},
-        background=(*trace.background, *apart),
+        skipped={**trace.skipped, UNSUPPORTED: len(moved)},
+        background=(*trace.background, *moved),
     )
 
 
 def with_slots(trace: Trace, given: Mapping[str, Mapping[str, Sequence[int]]]) -> Trace:
-    """The trace with the GPUs that a ledger knows where the record of a job does not name them.
+    """The trace with the GPUs of the ledger for jobs whose record does not name them.
 
-    ``given``: job id -> node -> indices (``Ledger.gpus_given``). A job is left as it is if its
-    nodes are others (its number came round again), or if the indices differ between its nodes.
+    ``given``: job id -> node -> indices (``Ledger.gpus_given``). A job stays unchanged if its
+    nodes differ from those of the ledger (job ids repeat), or if the indices differ between nodes.
     """
 
-    def known(job: TraceJob) -> TraceJob:
+    def with_own(job: TraceJob) -> TraceJob:
         nodes = given.get(job.job_id, {})
         slots = {tuple(sorted(indices)) for indices in nodes.values()}
         if job.recorded_slots or set(nodes) != set(job.recorded_nodes) or len(slots) != 1:
@@ -108,8 +107,10 @@ def with_slots(trace: Trace, given: Mapping[str, Mapping[str, Sequence[int]]]) -
         (own,) = slots
         return replace(job, recorded_slots=own) if len(own) * len(nodes) == job.gpus else job
 
-    jobs, held = ([known(job) for job in group] for group in (trace.jobs, trace.background))
-    return replace(trace, jobs=tuple(jobs), background=tuple(held))
+    jobs, background = (
+        tuple(with_own(job) for job in group) for group in (trace.jobs, trace.background)
+    )
+    return replace(trace, jobs=jobs, background=background)
 
 
 def _start(job: TraceJob) -> float:
@@ -121,5 +122,5 @@ def _run(job: TraceJob) -> float:
 
 
 def _moved(job: TraceJob, by: float) -> TraceJob:
-    """The job with times that count from ``by``."""
+    """The job with its times relative to ``by``."""
     return replace(job, submit_s=job.submit_s - by, recorded_start_s=_start(job) - by)

@@ -1,4 +1,4 @@
-"""Several runs side by side, each in a process of its own, with progress for the caller."""
+"""Parallel runs, one process each, with progress for the caller."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ __all__ = ["Run", "run_all"]
 
 _EVERY_S = 0.25
 _PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
+"""Option of prctl(2)."""
 _work: dict[str, Any] = {}
-"""In a worker: the runs with which it was forked, so that no trace is copied per run."""
+"""Runs of a worker, inherited by fork so that no trace is copied per run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One simulation to do: a trace, a cluster in both views, and settings."""
+    """One simulation: a trace, a cluster in both views, and settings."""
 
     trace: Trace
     cluster: Cluster
     truth: Mapping[str, FloatArray]
-    """Scores that the jobs run at; of a class that is not in here those of ``cluster``."""
+    """Class -> scores at which the jobs run; a missing class runs at those of ``cluster``."""
     settings: SimSettings
     keep_placements: bool = False
 
     def execute(
         self, timer: Callable[[], float] | None, progress: Callable[[int], None] | None = None
     ) -> Result:
-        """Do it in this process."""
+        """Simulate in this process."""
         return simulate(
             self.trace,
             self.cluster,
@@ -61,18 +61,18 @@ def run_all(
     processes: int | None = None,
     progress: Callable[[Sequence[int]], None] | None = None,
 ) -> list[Result]:
-    """Run all of them, in the given order of results.
+    """Simulate all runs; return their results in the same order.
 
     Parameters
     ----------
-    timer : seconds from any origin, to measure planning.
+    timer : seconds from any origin; measures planning.
     processes : at most this many at a time; None: one per CPU. 1: in this process.
-    progress : called now and then with the number of ended jobs per run.
+    progress : called periodically with the number of ended jobs per run.
 
     Raises
     ------
     AwareError
-        Whatever a run raises; the others are given up.
+        A run raises it; the other runs are terminated.
     """
     count = min(len(runs), processes or os.cpu_count() or 1)
     if count <= 1:
@@ -88,7 +88,7 @@ def run_all(
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.terminate()
-            if isinstance(exc, AwareError):  # its sentence, without the worker's traceback
+            if isinstance(exc, AwareError):  # without the worker's traceback
                 raise type(exc)(*exc.args) from None
             raise
     return [replace(r, trace=run.trace) for r, run in zip(results, runs, strict=True)]
@@ -111,21 +111,21 @@ def _here(
 
 
 def _start(runs: Sequence[Run], timer: Callable[[], float] | None, done: Any, parent: int) -> None:
-    """In a worker, first. The parent handles Ctrl-C: it ends the workers."""
+    """Initialize a worker. Ctrl-C is ignored: the parent handles it and ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with(parent)
     _work.update(runs=runs, timer=timer, done=done)
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel end this process when its parent ends, by whatever signal."""
+    """Let the kernel end this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
 def _one(position: int) -> Result:
-    """In a worker. The trace stays behind: the parent has it."""
+    """Simulate one run in a worker. The result omits the trace: the parent has it."""
     done = _work["done"]
 
     def ended(jobs: int) -> None:
@@ -136,11 +136,11 @@ def _one(position: int) -> Result:
     return replace(result, trace=Trace(run.trace.name, ()))
 
 
-def _wait(futures: Sequence[Future[Result]], tell: Callable[[], None]) -> None:
-    """Wait until all are done or one failed."""
+def _wait(futures: Sequence[Future[Result]], report: Callable[[], None]) -> None:
+    """Wait until all are done; raise what one raises."""
     pending = set(futures)
     while pending:
         finished, pending = wait(pending, timeout=_EVERY_S, return_when=FIRST_COMPLETED)
-        tell()
+        report()
         for future in finished:
             future.result()

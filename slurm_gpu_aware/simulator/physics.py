@@ -1,9 +1,8 @@
-"""How fast a job really runs on its GPUs and beside its neighbours.
+"""Physics of a simulation: the slowdown of a job on its GPUs and beside its neighbours.
 
 slowdown = L x max V (PAL, eq. 1) x bandwidth factor, each part switchable. The bandwidth factor of
-a sensitive job with communication share c is (1 - c) + c best/have: communication takes as long as
-its slowest link makes it, the rest of the job does not notice. Interference is a factor on top that
-changes with the neighbours.
+a sensitive job with communication share c is (1 - c) + c best/have: the slowest link sets the time
+of communication only. Interference is a further factor that changes with the neighbours.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ __all__ = ["Physics", "bandwidth_ratio", "expected_worst"]
 class Physics:
     """Slowdown of a job on a set of GPUs.
 
-    ``cluster`` carries the true per-GPU scores, not the planner's bins.
+    ``cluster`` has the true per-GPU scores, not the planner's bins.
     """
 
     def __init__(self, cluster: Cluster, settings: SimSettings) -> None:
         self.cluster = cluster
         self.settings = settings
         self._plain = replace(cluster, indexed=np.zeros(len(cluster.nodes), dtype=np.bool_))
-        """The same, with GPUs of a node that are not told apart."""
+        """The cluster without GPU indices."""
 
     def slowdown(self, job: TraceJob, placed: Assignment) -> float:
-        """t_iter / t_orig >= 0 of ``job`` on the GPUs of ``placed``, neighbours aside."""
+        """t_iter / t_orig >= 0 of ``job`` on the GPUs of ``placed``, without interference."""
         return self.on(job, placed.nodes, placed.slots)
 
     def on(self, job: TraceJob, nodes: Sequence[int], slots: Sequence[tuple[int, ...]]) -> float:
-        """The same for node indices and, parallel to them, the slots on each."""
+        """:meth:`slowdown` for node indices and, parallel to them, the slots on each."""
         score, _, both = predicted_slowdown(self.cluster, job.app_class, nodes, slots)
         ratios = [
             bandwidth_ratio(graph, own, job.pattern)
@@ -57,10 +56,10 @@ class Physics:
         return self._product(job, score, both / score, ratios)
 
     def expected(self, job: TraceJob, nodes: Sequence[int]) -> float:
-        """Expected slowdown of ``job`` if every set of its GPUs on these nodes is equally likely.
+        """Expected slowdown of ``job`` if every set of GPUs on these nodes is equally likely.
 
-        Each node gives gpus / nodes of them, rounded up, independently of the others. L is that of
-        the tightest level that holds the nodes: nothing closer is known.
+        Each node gives gpus / nodes GPUs, rounded up, independently of the others. L is that of the
+        tightest level that contains the nodes.
         """
         each = -(-job.gpus // len(nodes))
         scores = self.cluster.score(job.app_class)
@@ -77,8 +76,8 @@ class Physics:
     def interference(self, job: TraceJob, others: Sequence[TraceJob]) -> float:
         """Slowdown >= 1 of ``job`` beside ``others`` on its machines (Amaral et al., SC'17, 3.2).
 
-        With several neighbours the excess over 1 of each is added: only pairs were measured. A
-        pair that was not measured, or a measured gain (noise), counts as no interference.
+        Only pairs are measured, so the excess over 1 of each neighbour is added. A pair without a
+        measurement, or with a measured gain (noise), counts as no interference.
         """
         profile = self.settings.interference
         if profile is None:
@@ -88,7 +87,7 @@ class Physics:
         return 1.0 + sum((ratio - 1.0 for ratio in pairs if ratio is not None), 0.0)
 
     def _graph(self, job: TraceJob, node: int) -> HardwareGraph | None:
-        """Links of a node; None where they do not matter to the job or are not known."""
+        """Links of a node; None: the job is not sensitive to them, or they are not known."""
         if self._share(job) is None or not job.bandwidth_sensitive or not self.cluster.graphs:
             return None
         return self.cluster.graphs[node]
@@ -101,7 +100,7 @@ class Physics:
     def _product(
         self, job: TraceJob, score: float, locality: float, ratios: Sequence[float]
     ) -> float:
-        """The factors that are switched on; of the links the slowest node counts."""
+        """Product of the factors that are switched on; the node with the slowest links counts."""
         factor = score if self.settings.variability else 1.0
         if self.settings.locality:
             factor *= locality
@@ -112,10 +111,10 @@ class Physics:
 
 
 def expected_worst(rows: Sequence[FloatArray], k: int) -> float:
-    """Expected largest score of ``k`` GPUs of each row (all of a shorter one), drawn at random.
+    """Expected largest score of ``k`` random GPUs of each row (all GPUs of a shorter row).
 
     Sum over scores v of v P(max = v), where P(max <= v) is the product over the rows of
-    C(number <= v, k) / C(n, k). A score that is not finite counts as 1, as everywhere.
+    C(number <= v, k) / C(n, k). A score that is not finite counts as 1.
     """
     clean = [np.where(np.isfinite(row), row, 1.0) for row in rows]
     values = np.unique(np.concatenate(clean))
@@ -131,7 +130,7 @@ def expected_worst(rows: Sequence[FloatArray], k: int) -> float:
 def bandwidth_ratio(graph: HardwareGraph, slots: tuple[int, ...], pattern: str) -> float:
     """EffBW of the best set of this size on the machine / EffBW of this set; >= 1.
 
-    Bottleneck model. 1.0 for sets without communication and machines too large for tables.
+    Bottleneck model. 1.0 for sets without communication and for machines too large for tables.
     """
     shape = parse_pattern(pattern)
     if graph.n > MAX_EXACT or not shape.has_edges(len(slots)):

@@ -1,7 +1,4 @@
-"""Pictures of simulated runs.
-
-They read without colour: every policy has its own line style and marker, and bars carry hatches.
-"""
+"""Pictures of simulated runs. Policies differ in line, marker and hatch, not in colour alone."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["PICTURES", "Draw", "draw_picture", "line_look", "time_unit"]
 
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-"""With the dashes 40 pairs: their numbers have no common divisor."""
+"""40 pairs with the dashes: the two lengths have no common divisor."""
 _HATCHES = (
     "", "///", "...", "xxx", "\\\\\\", "ooo", "---", "|||", "+++", "**", "OO", "//..", "--..",
     "||..", "\\\\oo", "//--",
@@ -29,7 +26,7 @@ _COLOURS = (
 _BINS = 60
 _MARKS = 12
 _LABEL, _TURNED_LABEL = 0.05, 0.09
-"""Height of a bar's number with the room around it, upright and turned, in heights of a picture."""
+"""Height of a bar's number with its margin, upright and rotated, as a share of the picture's."""
 
 Draw = Callable[[Any, Sequence[SavedRun], Mapping[str, Any]], None]
 
@@ -47,7 +44,7 @@ def draw_picture(path: Path, draw: Draw, runs: Sequence[SavedRun], head: Mapping
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Divisor and name of a unit in which a time of this size reads well."""
+    """Divisor and name of the unit for a time of this size."""
     for size, name in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 3 * size:
             return size, name
@@ -55,9 +52,9 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 
 def _span(runs: Sequence[SavedRun]) -> tuple[float, float]:
-    """First submission and last end of the compared jobs: what there is to see of a history.
+    """First submission and last end of the compared jobs.
 
-    It may begin long before its first job (``--days``) and go on long after the last one's end.
+    A history may begin long before (``--days``) and continue long after.
     """
     begin = min(float(run.columns["submit_s"].min()) for run in runs)
     return begin, max(float(run.columns["end_s"].max()) for run in runs)
@@ -84,7 +81,7 @@ def _decorate(ax: Any, title: str, x: str, y: str, *, legend: bool = True) -> No
     ax.set_ylabel(y)
     ax.grid(visible=True, alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
-    if legend:  # beside the picture: among many lines there is no room
+    if legend:  # beside the picture: many lines leave no room inside
         ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
@@ -96,7 +93,7 @@ def _jct_cdf(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None
         _line(ax, number, np.maximum(jct, 1e-9), share, run.label)
     ax.set_xscale("log")
     shown = ax.get_xlim()
-    if shown[1] < 300 * shown[0]:  # few powers of ten: 2 and 5 between them
+    if shown[1] < 300 * shown[0]:  # few powers of ten: add ticks at 2 and 5
         ax.xaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.xaxis.set_minor_formatter(lambda value, _: "")
@@ -136,7 +133,7 @@ def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) 
     edges = np.linspace(0, max(end - begin, 1.0), 2 * _BINS + 1)
     highest = 0.0
     for number, run in enumerate(runs):
-        times = np.append(run.used_s, max(end, run.used_s[-1]))  # jobs that still hold GPUs go on
+        times = np.append(run.used_s, max(end, run.used_s[-1]))  # some jobs still hold GPUs
         area = np.concatenate([[0.0], np.cumsum(np.diff(times) * run.used_gpus)])
         mean = np.diff(np.interp(begin + edges, times, area)) / np.diff(edges)
         _line(ax, number, (edges[1:] + edges[:-1]) / 2 / size, mean, run.label)
@@ -176,7 +173,7 @@ def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, An
     ax.set_ylim(0, highest)
     tall = highest * (_TURNED_LABEL if turn else _LABEL)
     for x, mean in values:
-        # above the line at 1 where that would strike it through
+        # above the line at 1 if the line would cross it
         foot = 1.0 if 1.0 - tall < mean < 1.0 else mean
         ax.annotate(
             f"{mean:.2f}", (x, foot), ha="center", va="bottom", fontsize=8,
@@ -222,27 +219,26 @@ PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
     (
         "jct-boxes",
         "Completion time per policy",
-        "The same numbers as boxes; outside the whiskers nothing is drawn.",
+        "The same numbers as boxes; values outside the whiskers are not drawn.",
         _boxes,
     ),
     (
         "wait",
         "How long jobs waited",
-        "Average wait of the jobs submitted in each stretch of time, from the first submission on.",
+        "Average wait of the jobs submitted in each interval, from the first submission on.",
         _wait_over_time,
     ),
     (
         "gpus-in-use",
         "GPUs in use",
-        "Averages over stretches of time from the first submission to the last end, of all jobs of "
-        "a run and of recorded jobs that only hold GPUs. A policy that ends earlier did the same "
-        "work sooner.",
+        "Averages per interval from the first submission to the last end, of all jobs of a run and "
+        "of background jobs. A policy that ends earlier does the same work in less time.",
         _gpus_over_time,
     ),
     (
         "slowdown",
         "Slowdown per class",
-        "Time on GPUs over the time that the trace gives; 1 is the median GPU inside one node.",
+        "Time on GPUs / duration in the trace; 1 is the median GPU inside one node.",
         _slowdown_per_class,
     ),
 )

@@ -1,4 +1,4 @@
-"""Record of the site: as a run beside the simulated ones, and as work that these do again."""
+"""Record of a site: as a run beside the simulated ones, and as the work that they replay."""
 
 from __future__ import annotations
 
@@ -28,45 +28,45 @@ __all__ = [
 
 RECORDED = "as recorded"
 BASELINE = SLURM
-"""The policy that places as Slurm does. Gains are told against it: the difference between it and
-the record is the model's."""
+"""The policy that places as Slurm does. Gains are reported against it, because its difference from
+the record is an error of the model."""
 LIMITS = (
     "Any job may run on any GPU: partitions, GPU models, features, CPUs, memory and reservations "
     "are not modelled.",
     "Limits of users, accounts and QOS, preemption, nodes that were down, and failed jobs' lost "
-    "work are not modelled: what they cost is in the record alone.",
+    "work are not modelled: their cost is in the record alone.",
     "Priorities are those that Slurm recorded last; they do not change while a job waits.",
-    "A job waits from when it was eligible: dependencies, --begin and holds count in no run.",
-    "Jobs that still run, or ran before the history begins, hold their GPUs in every run and are "
-    "not compared; so do jobs whose GPUs do not split evenly over their nodes, because placing "
-    "them is left to Slurm.",
-    "Users submit when they did, also where their jobs would have ended sooner.",
+    "A job waits from the time at which it is eligible: dependencies, --begin and holds count in "
+    "no run.",
+    "Jobs that still run, or started before the history begins, hold their GPUs in every run and "
+    "are not compared. So do jobs with GPUs that do not spread evenly over their nodes, because "
+    "Slurm places them.",
+    "Submission times are the recorded ones, even if earlier jobs of a user end sooner.",
 )
-"""Limits of a comparison with the record; sentences for people."""
+"""Limits of a comparison with the record; sentences for users."""
 KNOWLEDGE: Mapping[str, str] = {
     "exact": "ran on GPUs whose indices were recorded",
     "expected": "ran on known nodes, on GPUs that were not recorded",
     "unknown": "ran on nodes that this cluster does not have",
 }
-"""How well the slowdown of a recorded job is known."""
+"""How well the slowdown of a recorded job is known -> the jobs of this kind."""
 
 
 def with_work(
     trace: Trace, cluster: Cluster, truth: Mapping[str, FloatArray], settings: SimSettings
 ) -> tuple[Trace, Counter[str]]:
-    """The trace with the work of its recorded jobs, and how many there are per ``KNOWLEDGE``.
+    """The trace with the work of its recorded jobs, and the number of jobs per ``KNOWLEDGE``.
 
-    A recorded run time already holds the slowdown of the GPUs that the job had. Its work is that
-    time divided by L x max V (and the bandwidth factor) of the recorded nodes, with the parts that
-    ``settings`` switches on:
+    A recorded run time includes the slowdown of the GPUs that the job had. Its work is that time
+    divided by L x max V (and the bandwidth factor), with the parts that ``settings`` switches on:
 
-    - exact indices where the record has them (GRES types ``gK``);
-    - else the expected slowdown over all sets of so many GPUs of these nodes, see
-      ``Physics.expected``: right on average, not for the single job;
-    - on nodes that the cluster does not have V counts as 1, and L as that of its loosest level if
-      there are several.
+    - of the exact GPUs if the record has their indices (GRES types ``gK``);
+    - else the expected slowdown over all sets of this many GPUs of the nodes, see
+      ``Physics.expected``: right on average, not for a single job;
+    - on nodes that the cluster lacks, V is 1, and L that of the loosest level if there are several
+      nodes.
 
-    The cost of neighbours is not known and stays in the work.
+    Interference is not known and stays in the work.
     """
     physics = Physics(replace(cluster, scores={**cluster.scores, **truth}), settings)
     row = {name: i for i, name in enumerate(cluster.nodes) if cluster.exists[i].any()}
@@ -85,7 +85,7 @@ def with_work(
 def _recorded_slowdown(
     job: TraceJob, physics: Physics, row: Mapping[str, int]
 ) -> tuple[str, float]:
-    """A key of ``KNOWLEDGE``, and the slowdown of the job where it ran."""
+    """A key of ``KNOWLEDGE``, and the slowdown of the job on its recorded GPUs."""
     nodes = sorted(row[name] for name in job.recorded_nodes if name in row)
     if not nodes or len(nodes) < len(job.recorded_nodes):
         several = len(job.recorded_nodes) > 1 and physics.settings.locality
@@ -98,11 +98,10 @@ def _recorded_slowdown(
 
 
 def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -> Result:
-    """A result from a trace's recorded starts and run times; GPUs are counted, not placed.
+    """A result from the recorded starts and run times of a trace.
 
-    Counted are those of the jobs ``among`` a mask (None: all) and of background jobs.
-    Order and fragmentation stay open: they were not recorded.
-    Raises SourceError if a job has no recorded start.
+    The GPUs in use are those of the jobs in the mask ``among`` (None: all) and of background jobs.
+    Order and fragmentation are not known. Raises SourceError if a job has no recorded start.
     """
     jobs = trace.jobs
     if any(job.recorded_start_s is None for job in jobs):
@@ -116,7 +115,7 @@ def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -
     gpus = np.array([job.gpus for job in users], dtype=np.int64)
     times = np.maximum(np.concatenate([begin, begin + held_s]), 0.0)
     change = np.concatenate([gpus, -gpus])
-    order = np.lexsort((change, times))  # of one time, ends first
+    order = np.lexsort((change, times))  # ends first at equal times
     zeros = np.zeros(len(jobs), dtype=np.int64)
     return Result(
         trace=trace,
@@ -128,7 +127,7 @@ def recorded_result(trace: Trace, cluster: Cluster, among: Mask | None = None) -
         done_s=np.array([job.duration_s for job in jobs], dtype=np.float64),
         preemptions=zeros,
         migrations=zeros,
-        never=(),
+        infeasible=(),
         used_s=np.concatenate([[0.0], times[order]]),
         used_gpus=np.concatenate([[0], np.cumsum(change[order])]),
         fragmented_gpu_s=None,

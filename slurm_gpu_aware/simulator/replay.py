@@ -1,4 +1,4 @@
-"""Replay: plan recorded rounds of the live selector again and compare the places."""
+"""Replay: plans recorded rounds of the live selector again and compares the placements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Difference", "replay", "replay_ledger"]
 
 @dataclass(frozen=True)
 class Difference:
-    """A job that the replay places elsewhere (None: not at all)."""
+    """A job with another placement in the replay; a placement of None: it waits."""
 
     now: float
     """Time of the round."""
@@ -27,7 +27,7 @@ class Difference:
 
 
 def replay(recorded: RecordedRound) -> list[Difference]:
-    """Plan a round as the simulator does and name every job that gets another place."""
+    """Plan a round as the simulator does; return every job with another placement."""
     plan = plan_round(
         recorded.queue,
         recorded.cluster,
@@ -47,7 +47,7 @@ def replay(recorded: RecordedRound) -> list[Difference]:
 
 
 def replay_ledger(store: Store) -> tuple[int, list[Difference]]:
-    """Replay every round that the store holds; their number, and all differences.
+    """Replay every recorded round of the store; return their number and all differences.
 
     Raises StoreError or ValueError if a recorded round is damaged.
     """

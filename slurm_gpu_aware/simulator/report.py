@@ -1,4 +1,4 @@
-"""Report: one self-contained page from a folder of results, with pictures and sentences."""
+"""Report: one self-contained page with tables and pictures of a result folder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _SAME_PERCENT = 0.05
 
 
 def write_report(folder: Path) -> list[Path]:
-    """Write ``report.html`` and its pictures into a folder of results; return what was written.
+    """Write ``report.html`` and its pictures into a result folder; return their paths.
 
     Raises
     ------
     SourceError
-        It is no folder of results, damaged, no job ended in every run, or it cannot be written.
+        The folder is not a result folder, is damaged or cannot be written, or no job ended in
+        every run.
     """
     head, runs = load_results(folder)
     try:
@@ -54,8 +55,8 @@ def _written(folder: Path, head: Mapping[str, Any], runs: Sequence[SavedRun]) ->
 def plain_summary(head: Mapping[str, Any]) -> list[str]:
     """The numbers in words, one sentence per policy after the first.
 
-    A record is only compared with the simulation of Slurm's own placement. Gains are told against
-    that simulation, so that what the model leaves out does not count as a gain.
+    A record is compared with the simulation of Slurm's own placement only. Gains are reported
+    against that simulation, so that errors of the model do not count as gains.
     """
     runs = [run for run in head["runs"] if run["avg_jct_s"] is not None]
     record = next((run for run in runs if run["policy"] == RECORDED), None)
@@ -65,11 +66,13 @@ def plain_summary(head: Mapping[str, Any]) -> list[str]:
     if record is None and len(runs) == 1:
         return [f"{runs[0]['policy']}: {runs[0]['jobs']} jobs ended."]
     first = runs[0]
-    slurm = f"{first['policy']}, Slurm's habit" if first["policy"] == BASELINE else first["policy"]
+    slurm = first["policy"]
+    if slurm == BASELINE:
+        slurm += ", Slurm's own placement"
     past = record is not None
     where = f"On {head['trace']}" if past else f"On {head['trace']}, against {first['policy']}"
     verb, than = ("would have been", f" than with {slurm}") if past else ("is", "")
-    found = []
+    sentences = []
     for run in runs[1:]:
         saved = first["avg_jct_s"] - run["avg_jct_s"]
         percent = 100 * saved / first["avg_jct_s"] if first["avg_jct_s"] else 0.0
@@ -80,12 +83,12 @@ def plain_summary(head: Mapping[str, Any]) -> list[str]:
             text += f"{abs(percent):.1f}% {'shorter' if saved > 0 else 'longer'}{than}"
             if saved > 0:
                 text += f"; {_where_from(saved, first['avg_run_s'] - run['avg_run_s'])}"
-        found.append(f"{text}.")
-    return [*found, *([calibration(record, first)] if record is not None else [])]
+        sentences.append(f"{text}.")
+    return [*sentences, *([calibration(record, first)] if record is not None else [])]
 
 
 def calibration(record: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    """How far the simulation of what Slurm does (``first``) is from what it did: a sentence."""
+    """A sentence on the difference between the simulation of Slurm (``first``) and the record."""
     percent = 100 * (first["avg_jct_s"] / record["avg_jct_s"] - 1)
     text = f"Calibration: simulated with {first['policy']}, average completion time is "
     if abs(percent) < _SAME_PERCENT:
@@ -97,7 +100,7 @@ def calibration(record: Mapping[str, Any], first: Mapping[str, Any]) -> str:
 
 
 def _where_from(saved: float, on_gpus: float) -> str:
-    """Split what was saved by time on GPUs; the rest is waiting, also that of preempted jobs."""
+    """Split the saved time into time on GPUs and waiting, also that of preempted jobs."""
     waiting = round(100 * (1 - on_gpus / saved))
     if waiting > 100:
         return "all of it from less waiting, runs took longer"
@@ -111,7 +114,7 @@ def _where_from(saved: float, on_gpus: float) -> str:
 _COLUMNS = (
     ("policy", "policy", "{}"),
     ("ended", "jobs", "{}"),
-    ("never ran", "never", "{}"),
+    ("never ran", "infeasible", "{}"),
     ("avg JCT, {unit}", "avg_jct_s", "time"),
     ("median JCT, {unit}", "median_jct_s", "time"),
     ("p99 JCT, {unit}", "p99_jct_s", "time"),
@@ -135,7 +138,7 @@ def _cell(run: Mapping[str, Any], key: str, form: str, size: float) -> str:
 
 
 def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
-    """The page in HTML; ``pictures`` are (title, explanation, PNG file) and stand in it."""
+    """The page in HTML with the pictures embedded; ``pictures``: (title, explanation, PNG file)."""
 
     size, unit = _table_unit(head["runs"])
     headers = "".join(f"<th>{name.format(unit=unit)}</th>" for name, _, _ in _COLUMNS)
@@ -152,7 +155,7 @@ def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]
     says = "".join(f"<li>{html.escape(line)}</li>" for line in plain_summary(head))
     limits = "".join(f"<li>{html.escape(line)}</li>" for line in head["limits"])
     if limits:
-        limits = f"<h2>What this does not know</h2><ul>{limits}</ul>"
+        limits = f"<h2>Limits of the model</h2><ul>{limits}</ul>"
     title = html.escape(f"Simulation of {head['trace']}")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -176,7 +179,7 @@ img {{ max-width: 100%; height: auto }}
 
 
 def _about(head: Mapping[str, Any]) -> str:
-    """The jobs, the cluster, and the jobs that the numbers are about."""
+    """A paragraph on the jobs, the cluster, and the compared jobs."""
     given, compared = head["input"], head["compared_jobs"]
     bad = counted(len(given["bad_rows"]), "bad row")
     other = counted(sum(given["skipped"].values()), "other job")
@@ -195,13 +198,13 @@ def _about(head: Mapping[str, Any]) -> str:
 
 
 def _table_unit(runs: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
-    """Divisor and name of the one unit of all times of a table, by its completion times."""
+    """Divisor and name of the unit of all times of a table, chosen by the completion times."""
     times = [run["avg_jct_s"] for run in runs if run["avg_jct_s"] is not None]
     return time_unit(median(times) if times else 0.0)
 
 
 def _in_unit(seconds: float, size: float) -> str:
-    """Two digits after the point; more than 0 is never printed as 0."""
+    """Two decimals; a positive number is never printed as 0."""
     text = f"{seconds / size:.2f}"
     return "<0.01" if text == "0.00" and seconds > 0 else text
 

@@ -1,4 +1,4 @@
-"""Results of a run: per-job arrays, the use of GPUs over time, and summary numbers."""
+"""Result of a run: arrays per job, the use of GPUs over time, and summary numbers."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Result:
     settings: SimSettings
     total_gpus: int
     start_s: FloatArray
-    """First start; NaN: never started (see ``never``)."""
+    """First start; NaN: the job did not start (see ``infeasible``)."""
     end_s: FloatArray
     run_s: FloatArray
     """Time on GPUs, restarts included."""
     done_s: FloatArray
-    """Work done, in seconds at slowdown 1: of jobs that ended their ``duration_s``."""
+    """Work done, in seconds at slowdown 1; ``duration_s`` for a job that ended."""
     preemptions: IntArray
     migrations: IntArray
-    never: tuple[tuple[str, str], ...]
-    """(job id, reason) of jobs that this cluster can never run."""
+    infeasible: tuple[tuple[str, str], ...]
+    """(job id, reason) of jobs that can never be placed on this cluster."""
     used_s: FloatArray
     """Times at which the number of used GPUs changed, ascending."""
     used_gpus: IntArray
-    """GPUs in use from the time at the same position on."""
+    """GPUs in use from the same entry of ``used_s`` on."""
     fragmented_gpu_s: float | None
     """Integral over time of free GPUs on nodes that are partly used; None: not known."""
     placement_ms: FloatArray
     """Time of each round's planning; empty without a timer."""
     placements: list[dict[str, Any]] = field(default_factory=list)
-    """Every start, in order: job_id, at_s, nodes, slots, slowdown (only if asked for)."""
+    """Every start, in order: job_id, at_s, nodes, slots, slowdown; empty unless requested."""
     recorded: bool = False
-    """It is a record of the site: nothing in it was simulated."""
+    """The result is a record of the site, not a simulation."""
 
     @property
     def done(self) -> Mask:
@@ -58,7 +58,7 @@ class Result:
         return np.array([job.submit_s for job in self.trace.jobs], dtype=np.float64)
 
     def jct_s(self, among: Mask | None = None) -> FloatArray:
-        """Completion time - submission of the jobs that ended (of them ``among`` a mask)."""
+        """End - submission of the jobs that ended, within the mask ``among``."""
         return np.asarray((self.end_s - self._submit())[self._chosen(among)])
 
     def wait_s(self, among: Mask | None = None) -> FloatArray:
@@ -88,7 +88,7 @@ class Result:
     def utilization(self, among: Mask | None = None) -> float | None:
         """GPU seconds in use from first submission to last end / (GPUs x that time).
 
-        None: that is more than 1, so it was another cluster (of a record).
+        None: the ratio exceeds 1, because a record is of another cluster.
         """
         begin, end = self._span(among)
         if len(self.used_s) < 2 or end <= begin:
@@ -100,7 +100,7 @@ class Result:
         return used if used < 1.0 + 1e-9 else None
 
     def fragmentation(self) -> float | None:
-        """Share of the GPU time that lies idle on partly used nodes; None: not known."""
+        """Share of the GPU time that is idle on partly used nodes; None: not known."""
         whole = self.total_gpus * self.makespan_s()
         if self.fragmented_gpu_s is None:
             return None
@@ -109,8 +109,8 @@ class Result:
     def summary(self, among: Mask | None = None) -> dict[str, Any]:
         """Numbers of the run, JSON-able; None: not known.
 
-        ``among`` restricts averages, percentiles and makespan, so that runs which ended different
-        jobs can be compared. What the GPUs did is that of all jobs of the run.
+        ``among`` restricts averages, percentiles and makespan, so that runs with different ended
+        jobs can be compared. The use of GPUs is always that of all jobs.
         """
         run = np.asarray(self.run_s[self._chosen(among)])
         times = {"jct_s": self.jct_s(among), "wait_s": self.wait_s(among)}
@@ -123,7 +123,7 @@ class Result:
             "policy": self.settings.label,
             "order": None if self.recorded else self.settings.order,
             "jobs": int(self.done.sum()),
-            "never": len(self.never),
+            "infeasible": len(self.infeasible),
             **stats,
             "avg_run_s": _statistic(run, "avg"),
             "makespan_s": self.makespan_s(among),
@@ -139,7 +139,7 @@ class Result:
 
 
 def _statistic(values: FloatArray, how: str) -> float | None:
-    """``avg`` or a percentile by name; None of no values."""
+    """``avg`` or a percentile by name; None without values."""
     if not len(values):
         return None
     if how == "avg":
@@ -148,7 +148,7 @@ def _statistic(values: FloatArray, how: str) -> float | None:
 
 
 def ended_in_all(results: Sequence[Result]) -> Mask:
-    """(jobs,) True for the jobs that ended in every run: those to compare."""
+    """(jobs,) True for the jobs that ended in every run."""
     return np.asarray(np.logical_and.reduce([result.done for result in results]))
 
 
@@ -158,7 +158,7 @@ _RATIOS = ("avg_jct_s", "median_jct_s", "p99_jct_s", "avg_wait_s", "avg_slowdown
 def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Summaries of the runs over the jobs that ended in all of them.
 
-    ``ratio_to_first`` compares each with the first run that is no record; less than 1 is better.
+    ``ratio_to_first``: ratios to the first run that is not a record; less than 1 is better.
     """
     among = ended_in_all(results)
     runs = [result.summary(among) for result in results]

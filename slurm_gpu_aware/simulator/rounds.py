@@ -1,4 +1,4 @@
-"""Rounds of a simulation: the jobs that take part, their order, and the cluster they are shown."""
+"""Rounds of a simulation: the jobs that take part, their order, and the cluster for the planner."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Round:
 
     plan: Plan
     keep: set[int] | None
-    """Positions of the running jobs that keep their GPUs whatever is planned; None: all. Others
-    that run have lost them unless the plan gives them some."""
+    """Positions of the running jobs that keep their GPUs; None: all. Other running jobs lose theirs
+    unless the plan places them."""
     queue: list[ActiveJob]
-    """The jobs that were to be placed."""
+    """The jobs to place."""
 
 
 class Rounds:
-    """The waiting jobs, and the questions that are put to ``planning``."""
+    """The waiting jobs and their rounds."""
 
     def __init__(self, settings: SimSettings, state: ClusterState) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class Rounds:
         self.waiting: dict[int, ActiveJob] = {}
         """Position in the trace -> job."""
         self.blocked: int | None = None
-        """Position of the job that headed the queue after the last round, until a job ends."""
+        """Position of the head of the queue after the last round; None once a job ends."""
         self._plan_settings = PlanSettings(
             policy=settings.policy,
             classes=settings.classes,
@@ -52,33 +52,33 @@ class Rounds:
         )
         self._key = order_key(settings)
         self._lined = settings.sticky and not settings.preemptive
-        """Waiting jobs keep their places: the queue is kept sorted."""
+        """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
-        """Places of the waiting jobs, in order; unused where they change with time."""
+        """Keys of the waiting jobs, sorted; unused if they change with time."""
         self._profiled = settings.policy_options.get("interference") is not None
-        """The policy looks at the neighbours of jobs."""
+        """The policy considers the neighbours of jobs."""
         self._patient = settings.backfill or policy_class(settings.policy).may_postpone
-        """Jobs may overtake, or be content with less in time."""
+        """Jobs may overtake, or accept a worse set later."""
 
     def wait(self, active: ActiveJob) -> None:
-        """Take a job into the queue."""
+        """Add a job to the queue."""
         self.waiting[active.position] = active
         if self._lined:
             insort(self._line, self._place(active))
 
     def stop_waiting(self, active: ActiveJob) -> None:
-        """Take a job out of the queue."""
+        """Remove a job from the queue."""
         del self.waiting[active.position]
         if self._lined:
             del self._line[bisect_left(self._line, self._place(active))]
 
     def note_head(self) -> None:
-        """Remember the job that heads the queue after a round."""
+        """Record the head of the queue after a round."""
         self.blocked = self._line[0][-1] if self._line else None
 
     def _still_blocked(self) -> bool:
-        """The head found no place last time, is still the head, and no GPU became free: no job
-        behind it starts either, unless jobs may overtake or be content with less in time."""
+        """Whether the round cannot place a job: the head is the one that found no place last time,
+        no GPU has become free since, and no job may overtake or accept a worse set later."""
         return not self._patient and bool(self._line) and self._line[0][-1] == self.blocked
 
     def next(self) -> Round | None:
@@ -104,7 +104,7 @@ class Rounds:
     def _sticky(self, first: list[ActiveJob], rest: list[ActiveJob]) -> Round | None:
         """Place the waiting jobs of the prefix ``first``, and by backfill those of ``rest``.
 
-        Running jobs of ``rest`` give way only if the prefix does not fit beside them.
+        Running jobs of ``rest`` lose their GPUs only if the prefix does not fit beside them.
         """
         keep = {a.position for a in first if a.placed is not None}
         want = [a for a in first if a.placed is None]
@@ -132,8 +132,11 @@ class Rounds:
         return Round(both, keep, [*(a for a in want if a.job.job_id in placed), *behind])
 
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
-        """Jobs of ``tail`` that may stay, ever fewer: first as many go, from the last on, as have
-        the GPUs that ``want`` lacks; as packing may need more, twice as many, and so on."""
+        """Ever shorter prefixes of ``tail``: the jobs that keep their GPUs.
+
+        The first prefix omits as many jobs, from the last on, as hold the GPUs that ``want`` lacks.
+        Packing may need more, so each further one omits twice as many.
+        """
         lacking = sum(a.job.gpus for a in want) - self.state.free
         go = 0
         while go < len(tail) and (lacking > 0 or not go):
@@ -152,7 +155,7 @@ class Rounds:
         backfill: bool | None = None,
         given: tuple[list[ActiveJob], Plan] | None = None,
     ) -> Plan:
-        """Let the planner place ``queue`` beside the jobs in ``keep`` (None: all that run).
+        """Plan ``queue`` beside the jobs in ``keep`` (None: all running jobs).
 
         ``given``: jobs and plan of an earlier part of this round. ``backfill``: None: as set.
         """
@@ -175,11 +178,11 @@ class Rounds:
         )
 
     def _place(self, active: ActiveJob) -> Place:
-        """Where a job stands in the queue: by the order, ties as ``planning`` breaks them."""
+        """Sort key of a job in the queue, with ties broken as in ``planning``."""
         return self._key(active), active.turn, active.position
 
     def _head_of_line(self) -> Iterator[ActiveJob]:
-        """Waiting jobs in order, as far as the planner would look."""
+        """Waiting jobs in order, as many as the planner considers."""
         room = self.state.free
         beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
         for *_, position in self._line:
@@ -191,9 +194,9 @@ class Rounds:
             yield active
 
     def _ranked(self, ordered: list[ActiveJob]) -> list[Request]:
-        """Requests with their place in the list as priority."""
+        """Requests with a priority by their position in the list."""
         if self.settings.order == "fifo":
-            return [a.request for a in ordered]  # submission time already says it
+            return [a.request for a in ordered]  # the planner breaks ties by submission
         return [
             replace(a.request, priority=float(len(ordered) - place))
             for place, a in enumerate(ordered)

@@ -1,7 +1,7 @@
-"""A site's own history as a trace: rows of ``sacct`` that are finished jobs with GPUs.
+"""Trace of a site's history: the rows of ``sacct`` that are finished jobs with GPUs.
 
-Jobs without GPUs, jobs that never started, jobs that still run and the earlier runs of requeued
-jobs are counted under ``Trace.skipped``; rows that cannot be understood are ``Trace.bad_rows``.
+``Trace.skipped`` counts jobs without GPUs, jobs that never started, jobs that still run and the
+earlier runs of requeued jobs. Rows that cannot be parsed are ``Trace.bad_rows``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.job_hints import parse_comment
-from slurm_gpu_aware.simulator.history import stretch
+from slurm_gpu_aware.simulator.history import select_window
 from slurm_gpu_aware.simulator.trace import BadRow, Trace, TraceJob, checked, read_csv
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, sacct_rows
 from slurm_gpu_aware.text_file import decoded, read_data, read_text
@@ -24,26 +24,26 @@ from slurm_gpu_aware.text_file import decoded, read_data, read_text
 __all__ = ["read_sacct", "read_trace"]
 
 _JOB_ID = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[.*\])|\+[0-9]{1,10})?(\..+)?")
-"""Job, array task or pending tasks, component of a heterogeneous job; each with a step or not."""
+"""Job, array task or pending tasks, component of a heterogeneous job; the step is optional."""
 _REQUEUE_S = 86_400.0
-"""A row of the same id and user that was submitted up to so long after the end of another is
-the same job, queued again; later than that the cluster's numbers began anew. Units: s."""
+"""A row of the same id and user that is submitted up to this long after the end of another is the
+same job, requeued. After a longer time it is another job, because job ids repeat. Units: s."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One row: a job, or one of its runs if it was requeued."""
+    """One row: a job, or one run of a requeued job."""
 
     line: int
     job_id: str
     user: str
     submit_s: float
     end_s: float
-    """End of the run; submission if it never started."""
+    """End of the run; submission if it did not start."""
     job: TraceJob | None
-    """None: no GPU job that started."""
+    """None: not a GPU job that started."""
     running: bool
-    """The job had not ended."""
+    """The job has not ended."""
 
 
 def read_trace(
@@ -55,14 +55,14 @@ def read_trace(
 ) -> Trace:
     """Read jobs from a file: output of ``sacct`` (``JobID|...`` or JSON), else CSV (`read_csv`).
 
-    Raises SourceError if the file cannot be read or is none of these.
+    Raises SourceError if the file cannot be read or has another format.
     """
     file = Path(path)
-    data = read_data(file)  # once: it may be a pipe
+    data = read_data(file)  # once: the file may be a pipe
     start = data[:4096].decode("utf-8-sig", errors="replace").lstrip()
     line = start.split("\n", 1)[0]
     recorded = start.startswith("{") or ("|" in line and "JobID" in line.split("|"))
-    # users' comments may hold what is not UTF-8
+    # users' comments may not be UTF-8
     text = decoded(data, file, errors="replace" if recorded else "strict")
     if recorded:
         return read_sacct(file, text=text, classes=tuple(classes), default_class=default_class)
@@ -78,15 +78,15 @@ def read_sacct(
     now: float | None = None,
     days: float | None = None,
 ) -> Trace:
-    """Read a saved file, or ``text`` if it is given (then ``source`` is only its name).
+    """Read a saved file, or ``text`` if given (then ``source`` is only its name).
 
-    ``now`` (Unix s) and ``days`` are the end and the length of the stretch that is wanted, see
-    ``history.stretch``; None: up to the latest time recorded, and everything.
+    ``now`` (Unix s) and ``days`` are the end and the length of the time window, see
+    ``history.select_window``; None: the latest recorded time, and everything.
 
     Raises
     ------
     SourceError
-        The file cannot be read, or is neither parsable2 output with the needed columns nor JSON.
+        The file cannot be read, or is neither parsable2 output with the required columns nor JSON.
     """
     if text is None:
         text = read_text(source, errors="replace")
@@ -106,7 +106,7 @@ def read_sacct(
     last, again, requeued = _last_runs(runs, unit)
     if requeued:
         skipped["an earlier run of a requeued job"] += requeued
-    jobs, background, left_out = stretch(
+    jobs, background, left_out = select_window(
         [run.job for run in last if run.job is not None and not run.running],
         [run.job for run in last if run.job is not None and run.running],
         now=now,
@@ -124,7 +124,7 @@ def _run(
     default_class: str,
     skipped: Counter[str],
 ) -> _Run:
-    """The row as a run; counts in ``skipped`` why it is no job. Raises for a bad row."""
+    """The row as a run; counts in ``skipped`` why it is not a job. Raises for a bad row."""
     if not _JOB_ID.fullmatch(row.job_id):
         raise ValueError(f"JobID is {quoted(row.job_id)}, expected the number of a job")
     reason, job = _no_job(row), None
@@ -139,14 +139,14 @@ def _run(
 
 
 def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow], int]:
-    """The last run of each job as if submitted at the first, other jobs of its id, earlier runs.
+    """The last run of each job, other jobs of the same id as bad rows, the number of earlier runs.
 
-    A last run that has not ended leaves nothing of the earlier ones.
+    A last run has the submission of the first one.
     """
     last: dict[str, _Run] = {}
     other: list[_Run] = []
     requeued = 0
-    # sacct's order within a job is not documented; equal times keep that of the file
+    # the order of sacct within a job is not documented; equal times keep that of the file
     for run in sorted(runs, key=lambda run: run.submit_s):
         before = last.get(run.job_id)
         last[run.job_id] = run
@@ -179,7 +179,7 @@ def _resubmitted(run: _Run, before: _Run) -> _Run:
 
 
 def _no_job(row: SacctRow) -> str | None:
-    """Why the row is no GPU job that started; None: it is one."""
+    """Why the row is not a GPU job that started; None: it is one."""
     if row.is_step:
         return "job step"
     if row.on_mig:
@@ -192,7 +192,7 @@ def _no_job(row: SacctRow) -> str | None:
 
 
 def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJob:
-    """The job of a row that started; its work is still the recorded run time."""
+    """The job of a row that started; its work is the recorded run time."""
     start, submit = row.start_s or 0.0, row.submit_s
     if submit is None:
         raise ValueError(f"job {row.job_id}: no submission time")
@@ -219,7 +219,7 @@ def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJo
 
 
 def _class(comment: str, classes: tuple[str, ...]) -> str | None:
-    """Class that a comment of ours names; None for any other text."""
+    """Class in the job hints of a comment; None: the comment has no class."""
     try:
         hints = parse_comment(comment, classes, ())
     except RequestError:

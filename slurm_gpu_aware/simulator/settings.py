@@ -1,4 +1,4 @@
-"""Settings of a run: policy, order of the queue, rounds, and what slows jobs."""
+"""Settings of a simulated run: policy, order of the queue, rounds, and what slows jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PREEMPTIVE = frozenset({"las", "srtf"})
 
 @dataclass(frozen=True)
 class SimSettings:
-    """Settings of one run, beside those of placement and planning."""
+    """Settings of one run."""
 
     policy: str = DEFAULT
     policy_options: Mapping[str, Any] = field(default_factory=dict)
@@ -38,17 +38,15 @@ class SimSettings:
     round_s: float | None = None
     """Plan at multiples of this (PAL: 300); None: at every arrival and end."""
     sticky: bool = True
-    """A job keeps its GPUs until it ends or is preempted; False: every round places anew."""
+    """A job keeps its GPUs until it ends or is preempted; False: every round places all jobs."""
     backfill: bool = False
     """EASY backfill; needs time limits (see ``limit_factor``)."""
     backfill_depth: int = 100
     migration_s: float = 60.0
-    """Time without progress whenever a job that has run starts again or moves (checkpoint,
-    restore)."""
+    """Time without progress after a restart or a move of a job (checkpoint, restore)."""
     limit_factor: float = 1.5
     """Time limit of a job without one in the trace, as a multiple of its duration. A recorded job
-    without a limit has none here either: Slurm did not know more. Limits only inform backfill;
-    they end no job."""
+    without a limit keeps none. Limits only inform backfill; they end no job."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     classes: tuple[str, ...] = ("A", "B", "C")
@@ -57,11 +55,11 @@ class SimSettings:
     variability: bool = True
     """Jobs run at the pace of their slowest GPU."""
     communication_share: float | None = None
-    """Share of a bandwidth-sensitive job's time that is communication at the best bandwidth its
-    GPU count can have on the machine (``MEASURED_SHARE`` is one); a trace may give its jobs their
-    own. None: bandwidth does not shorten a job."""
+    """Share of a bandwidth-sensitive job's time that is communication at the best bandwidth for
+    its GPU count on the machine (``MEASURED_SHARE`` is one); a job of the trace may have its own.
+    None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
-    """Measured pairs of jobs on one machine that slow each other; None: neighbours do not."""
+    """Measured slowdown of pairs of jobs on one machine; None: no interference."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -75,7 +73,7 @@ class SimSettings:
 
     @property
     def preemptive(self) -> bool:
-        """The order can take GPUs from a running job."""
+        """Whether the order can take GPUs from a running job."""
         return self.order in PREEMPTIVE
 
     @property
@@ -90,7 +88,7 @@ def parse_policy(text: str, base: SimSettings) -> SimSettings:
     Raises
     ------
     PolicyError
-        The part behind the colon is something else. (The name is checked when the policy is made.)
+        The part after the colon is invalid. The policy's name is not checked here.
     """
     name, colon, how = text.partition(":")
     if colon and how not in ("sticky", "non-sticky"):

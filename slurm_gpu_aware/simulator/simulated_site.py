@@ -1,4 +1,4 @@
-"""The cluster of a simulation: as the planner sees it, and as fast as its GPUs really are."""
+"""Simulated site: an idle cluster with the planner's scores and the true ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_gpu_aware.variability.bins import bin_scores
 __all__ = ["SimulatedSite", "bin_all", "stored_site", "synthetic_site", "with_scores"]
 
 PENALTIES: Mapping[str, float] = {"node": 1.0, "cluster": 1.5}
-"""L of PAL's two levels."""
+"""L of the two levels of PAL."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +29,13 @@ class SimulatedSite:
     """An idle cluster in two views: binned scores for the planner, exact ones for the jobs."""
 
     cluster: Cluster
-    """As the planner sees it: bins."""
+    """Cluster with binned scores."""
     truth: Mapping[str, FloatArray]
-    """Class -> (N, W) scores that jobs run at."""
+    """Class -> (N, W) scores at which jobs run."""
     label: str
-    """For people: ``16 nodes with 4 GPUs``."""
+    """Text for users: ``16 nodes with 4 GPUs``."""
     variability: str = "none: all GPUs are equal"
-    """Where the scores come from."""
+    """Origin of the scores."""
 
     def as_json(self) -> dict[str, Any]:
         """Size, levels, and per class the range of the scores and the number of bins."""
@@ -72,12 +72,12 @@ def synthetic_site(
     penalties: Mapping[str, float] | LevelPenalties = PENALTIES,
     same_indices: bool = True,
 ) -> SimulatedSite:
-    """``nodes`` equal nodes (``n1``, ``n2``, ...), by GPU count or by kind of machine with links.
+    """``nodes`` equal nodes (``n1``, ``n2``, ...) by GPU count, or by machine with its links.
 
     Raises
     ------
     SourceError
-        Neither or both are given, the machine is unknown, or a number is out of range.
+        Neither is given, they contradict, the machine is unknown, or a number is out of range.
     """
     graph = None
     if machine_name is not None:
@@ -102,7 +102,7 @@ def synthetic_site(
 def stored_site(
     cluster: Cluster, raw_scores: Mapping[str, Mapping[tuple[str, int], float]]
 ) -> SimulatedSite:
-    """The profiled cluster; jobs run at the raw scores that the store keeps beside the bins."""
+    """The profiled cluster; jobs run at the raw scores of the store."""
     row = {name: i for i, name in enumerate(cluster.nodes)}
     truth = {name: np.ones(cluster.exists.shape) for name in raw_scores}
     for name, scores in raw_scores.items():
@@ -110,12 +110,12 @@ def stored_site(
             if node in row and slot < cluster.shape[1]:
                 truth[name][row[node], slot] = score
     label = f"the store's cluster: {len(cluster.nodes)} nodes, {int(cluster.exists.sum())} GPUs"
-    measured = "measured on these GPUs" if truth else "none: nothing was measured"
+    measured = "measured on these GPUs" if truth else "none: no GPU was measured"
     return SimulatedSite(cluster, truth, label, measured)
 
 
 def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, FloatArray]:
-    """PAL's bins of every class over the GPUs that exist; (N, W) each."""
+    """(N, W) binned scores of every class over the GPUs that exist (PAL)."""
     binned = {}
     for name, values in scores.items():
         own = np.ones(exists.shape)
@@ -125,9 +125,9 @@ def bin_all(scores: Mapping[str, FloatArray], exists: BoolArray) -> dict[str, Fl
 
 
 def with_scores(base: SimulatedSite, draw: Draw) -> SimulatedSite:
-    """The cluster with drawn scores: the planner gets bins of them, the jobs the scores.
+    """The site with drawn scores: binned for the planner, exact for the jobs.
 
-    A class that the draw leaves out keeps what it had.
+    A class that is not in the draw keeps its scores.
     """
     exists = base.cluster.exists
     seen = {**base.cluster.scores, **bin_all(draw.scores, exists)}

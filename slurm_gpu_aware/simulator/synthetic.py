@@ -1,4 +1,4 @@
-"""Synthetic traces: Poisson arrivals, sizes and durations as on large shared clusters."""
+"""Synthetic traces: Poisson arrivals, with the sizes and durations of large shared clusters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def poisson_trace(
     if jobs < 1 or not per_hour > 0:
         raise SourceError("a synthetic trace needs at least one job and a rate above 0 per hour")
     rng = np.random.default_rng(seed)
-    if not 3600.0 / per_hour * jobs <= MAX_TIME_S / 10:  # gaps are random: far from the bound
+    if not 3600.0 / per_hour * jobs <= MAX_TIME_S / 10:  # a margin, because gaps are random
         raise SourceError(f"{jobs} jobs at {per_hour:g} per hour would take more than 30 years")
     submit = np.cumsum(rng.exponential(3600.0 / per_hour, size=jobs))
     shares = np.array(list(sizes.values()))

@@ -21,7 +21,7 @@ DRAWS: Mapping[str, str] = {
     "gpus": "single GPUs, none twice",
     "nodes": "whole nodes, none twice, so that neighbours stay together",
     "repeat": "single GPUs, with repetition",
-    "runs": "single runs, with repetition: what PAL's own simulation does",
+    "runs": "single runs, with repetition, as in PAL's own simulation",
 }
 
 
@@ -31,7 +31,7 @@ class Timings:
 
     name: str
     gpu: tuple[str, ...]
-    """Row -> GPU: the ``gpu`` column, with the node in front if it is a mere index."""
+    """Row -> GPU: the ``gpu`` column, prefixed with the node if it is an index."""
     node: tuple[str, ...]
     """Row -> node; empty: unknown."""
     value_ms: FloatArray
@@ -57,7 +57,7 @@ class Draw:
 
 
 def read_timings(path: Path | str) -> Timings:
-    """Read columns gpu, node, value_ms (others are ignored; rows of one GPU are its runs).
+    """Read columns gpu, node, value_ms; other columns are ignored, rows of one GPU are its runs.
 
     Raises
     ------
@@ -88,14 +88,14 @@ def draw_scores(
     ----------
     profile : class -> its timings.
     exists : (N, W) GPUs of the cluster.
-    how : a key of :data:`DRAWS`. The same GPUs are drawn for all classes if the files name
-        enough common ones; otherwise each class draws for itself.
-    seed : of NumPy's default generator.
+    how : a key of :data:`DRAWS`. All classes get the same GPUs if the files name enough common
+        ones; otherwise each class is drawn separately.
+    seed : seed of NumPy's default generator.
 
     Raises
     ------
     SourceError
-        An unknown ``how``, or too few GPUs (or whole nodes) to draw from without repetition.
+        ``how`` is unknown, or there are too few GPUs (or whole nodes) to draw without repetition.
     """
     if how not in DRAWS:
         raise SourceError(f"unknown draw {how!r}; known: {', '.join(DRAWS)}")
@@ -111,11 +111,11 @@ def draw_scores(
         return Draw(joint, f"{DRAWS[how]}, seed {seed}, the same GPUs for all classes")
     scores = {}
     for i, (name, timings) in enumerate(profile.items()):
-        found = _joint({name: pool[name]}, exists, how, [seed, i])
-        if found is None:
+        drawn = _joint({name: pool[name]}, exists, how, [seed, i])
+        if drawn is None:
             raise SourceError(_too_few(timings, len(pool[name][0]), exists, how))
-        scores |= found
-    return Draw(scores, f"{DRAWS[how]}, seed {seed}, drawn for each class by itself")
+        scores |= drawn
+    return Draw(scores, f"{DRAWS[how]}, seed {seed}, drawn separately for each class")
 
 
 _Medians = tuple[tuple[str, ...], tuple[str, ...], FloatArray]
@@ -148,7 +148,7 @@ def _joint(
 def _whole_nodes(
     places: Sequence[tuple[str, str]], widths: IntArray, rng: np.random.Generator
 ) -> list[str] | None:
-    """GPUs of drawn nodes, row after row; a node with too few GPUs is not drawn."""
+    """GPUs of drawn nodes, row by row; a node with too few GPUs is not drawn."""
     on: dict[str, list[str]] = {}
     for gpu, node in places:
         if node:

@@ -1,7 +1,4 @@
-"""Traces: jobs for the simulator, and their form as CSV.
-
-A bad row is counted and reported with its line number.
-"""
+"""Traces: jobs for the simulator, and their CSV form. Bad rows carry their line number."""
 
 from __future__ import annotations
 
@@ -26,45 +23,45 @@ class TraceJob:
     submit_s: float
     gpus: int
     duration_s: float
-    """Work: run time on GPUs of score 1.0 inside one node. Of a recorded job, before
-    ``recorded.with_work`` the recorded run time."""
+    """Work: run time on GPUs of score 1.0 inside one node. For a recorded job the recorded run
+    time, until ``recorded.with_work``."""
     app_class: str = "B"
     model: str | None = None
-    """Application (``resnet50``), a label for reports."""
+    """Application (``resnet50``)."""
     nodes: int | None = None
     """Fixed node count; None: any even split."""
     time_limit_s: float = math.inf
     deadline_s: float | None = None
-    """From the trace's start, like ``submit_s``; not from the job's submission."""
+    """Relative to the trace's start, like ``submit_s``."""
     bandwidth_sensitive: bool = False
     communication_share: float | None = None
-    """Share of its time that is communication at the best bandwidth; None: the run's setting."""
+    """Share of its time that is communication at the best bandwidth; None: that of the run."""
     pattern: str = "ring"
     priority: float = 0.0
     user: str | None = None
     recorded_start_s: float | None = None
-    """When the site's Slurm started it; None: not a recorded job."""
+    """Recorded start; None: not a recorded job."""
     recorded_run_s: float | None = None
-    """How long it ran there."""
+    """Recorded run time."""
     recorded_nodes: tuple[str, ...] = ()
-    """Where it ran, as recorded."""
+    """Nodes on which it ran."""
     recorded_slots: tuple[int, ...] = ()
-    """GPU indices that it held on each of them; empty: not recorded."""
+    """GPU indices that it held on each node; empty: not recorded."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Jobs sorted by submission, and rows that are none."""
+    """Jobs sorted by submission, and rows that are not jobs."""
 
     name: str
     jobs: tuple[TraceJob, ...]
     bad_rows: tuple[BadRow, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> rows that are fine but no GPU job (``no GPU``, ``still running``, ...)."""
+    """Reason -> number of well-formed rows that are not jobs (``no GPU``, ``still running``)."""
     background: tuple[TraceJob, ...] = ()
-    """Recorded jobs that are not played again but hold GPUs, see ``history.stretch``."""
+    """Recorded jobs that are not replayed but hold GPUs, see ``history.select_window``."""
 
     @classmethod
     def of(
@@ -85,7 +82,7 @@ class Trace:
 
 
 _MAX_PRIORITY = 1e15
-"""Slurm's own are 32 bits wide; beyond it doubles no longer tell whole numbers apart."""
+"""Far above Slurm's 32 bits, and below the limit of exact integers in a double."""
 _RANGES = (
     ("gpus", 1, MAX_GPUS),
     ("duration_s", MIN_RUN_S, MAX_TIME_S),
@@ -98,12 +95,12 @@ _RANGES = (
 
 
 def checked(job: TraceJob) -> TraceJob:
-    """The job, if the simulator can work with it.
+    """The job, if its values are valid.
 
     Raises
     ------
     ValueError
-        A number is out of range or the pattern is unknown; names the column and its value.
+        A number is out of range or the pattern is unknown; names the column and the value.
     """
     for name, least, most in _RANGES:
         value = getattr(job, name)
@@ -152,11 +149,11 @@ def read_csv(
     class_column: str = "class",
     default_class: str = "B",
 ) -> Trace:
-    """Read a trace, a file or ``text`` if it is given (then ``source`` is only its name).
+    """Read a trace from a file, or from ``text`` if given (then ``source`` is only its name).
 
-    Columns: job_id, submit_s, gpus, duration_s, and optional others: class (or ``class_column``),
-    model, nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, user. What else there
-    is is ignored. An empty optional cell means the default.
+    Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
+    nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, user. Other columns are
+    ignored. An empty optional cell means the default.
 
     Raises
     ------
@@ -167,8 +164,8 @@ def read_csv(
     hint = ""
     if {*_REQUIRED} - {*table.columns} == {"duration_s"}:
         hint = (
-            "; without run times jobs cannot be simulated. Sia's own traces leave them to"
-            " throughput profiles: use those prepared for PAL"
+            "; jobs without run times cannot be simulated. Sia's own traces have none: use those"
+            " prepared for PAL"
         )
     table.require(*_REQUIRED, hint=hint)
     if class_column != "class":
@@ -187,12 +184,12 @@ def read_csv(
                 values[target] = read(row, column)
         return row.line, checked(TraceJob(**values))  # type: ignore[arg-type]
 
-    found, bad = table.parse(job)
-    last = {job.job_id: line for line, job in found}
+    parsed, bad = table.parse(job)
+    last = {job.job_id: line for line, job in parsed}
     bad += [
         BadRow(line, f"job {job.job_id} occurs again in line {again}; the last record counts")
-        for line, job in found
+        for line, job in parsed
         if (again := last[job.job_id]) != line
     ]
-    jobs = (job for line, job in found if last[job.job_id] == line)
+    jobs = (job for line, job in parsed if last[job.job_id] == line)
     return Trace.of(Path(source).stem, jobs, sorted(bad))

@@ -1,6 +1,6 @@
-"""Connection to the store: locks, schema, errors, and the copy that other users read.
+"""Connection to the store: locks, schema, errors, and the published copy.
 
-Start-up is kept light: this module is stdlib only, and sqlite-utils is imported only when a
+This module uses the standard library only, for a fast start; it imports sqlite-utils only if a
 migration is pending.
 """
 
@@ -32,30 +32,29 @@ __all__ = [
 ]
 
 SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger", "m003_snapshots", "m004_level_times")
-"""Names of all migrations, in order; never renamed, only appended to."""
+"""Names of all migrations, in order; append-only."""
 
 BUSY_TIMEOUT_S = 15.0
-"""How long a writer waits for another one; every transaction of ours is far shorter."""
+"""Longest wait for another writer; a transaction takes far less."""
 
 Params = Sequence[Any] | Mapping[str, Any]
 
 
 class Store:
-    """An open store. Use it as a context manager, or call :meth:`close`.
+    """An open store, made by :func:`open_store`. Use it as a context manager, or :meth:`close` it.
 
-    Several threads of one process may share it: a lock is held for each query and each write
-    transaction. Made by :func:`open_store`.
+    Threads of one process may share it: each query and each write transaction holds a lock.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, readonly: bool) -> None:
         self.path = path
-        """The file that was opened; the published copy if the live file could not be read."""
+        """The opened file: the live file, or the published copy if the live file is unreadable."""
         self.readonly = readonly
         self._connection = connection
         self._lock = threading.RLock()
 
     def wait_at_most(self, seconds: float) -> None:
-        """How long a write waits for another process, in place of ``BUSY_TIMEOUT_S``."""
+        """Set the longest wait of a write for another process, instead of ``BUSY_TIMEOUT_S``."""
         with self._lock, _translated(self.path):
             self._connection.execute(f"PRAGMA busy_timeout={int(1000 * seconds)}")
 
@@ -65,7 +64,7 @@ class Store:
             return self._connection.execute(sql, params).fetchall()
 
     def execute(self, sql: str, params: Params = ()) -> sqlite3.Cursor:
-        """Run one writing statement; outside of :meth:`write` it commits itself."""
+        """Run one writing statement; outside :meth:`write` it commits itself."""
         with self.write():
             return self._connection.execute(sql, params)
 
@@ -78,10 +77,10 @@ class Store:
     def write(self) -> Iterator[None]:
         """Group writes into one transaction; nests (an inner block joins the outer one).
 
-        The write lock is taken at the start (BEGIN IMMEDIATE), so that reading before writing
-        inside the block cannot fail with "database is locked" when another process wrote in
-        between. Any exception rolls the outermost block back. Raises StoreError if the store is
-        read-only or damaged, StoreBusyError if it is locked for longer than ``BUSY_TIMEOUT_S``.
+        The block takes the write lock at its start (BEGIN IMMEDIATE). Otherwise a read before a
+        write fails with "database is locked" if another process writes in between. Any exception
+        rolls back the outermost block. Raises StoreError if the store is read-only or damaged,
+        StoreBusyError if it is locked for longer than ``BUSY_TIMEOUT_S``.
         """
         if self.readonly:
             raise StoreError(f"{self.path}: opened read-only, cannot be written")
@@ -99,7 +98,7 @@ class Store:
                 raise
 
     def close(self) -> None:
-        """Close the connection; an open transaction is rolled back. Closing twice is fine."""
+        """Close the connection and roll back an open transaction. May be called twice."""
         with self._lock:
             self._connection.close()
 
@@ -121,18 +120,17 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     Parameters
     ----------
     path : the live SQLite file, on a local file system.
-        The directory is made if it is missing. A store that root makes belongs to the owner of
-        the directory, so that the selector, which is not root, can write it. Its mode is 0640:
-        others read the published copy.
-    readonly : open without writing anything. Where the live file cannot be read by this user
-        (SQLite needs write access to the directory of a WAL file), the published copy is opened
-        instead (see :func:`publish`).
+        A missing directory is made. A store that root makes belongs to the owner of the directory,
+        so that the selector, which is not root, can write it. Its mode is 0640: other users read
+        the published copy.
+    readonly : write nothing. If this user cannot read the live file (SQLite needs write access to
+        the directory of a WAL file), open the published copy (see :func:`publish`).
 
     Raises
     ------
     StoreError
-        The file is missing (read-only), damaged, not ours, of a newer release, of an older
-        schema (read-only), or not accessible. The message names the cure.
+        The file is missing (read-only), damaged, not a store, of a newer release, of an older
+        schema (read-only), or not accessible. The message names the remedy.
     """
     file = Path(path)
     if readonly:
@@ -152,7 +150,7 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
 
 
 def published_path(path: Path | str) -> Path:
-    """Where the readable copy of a store lies: ``store.db`` -> ``store.public.db``."""
+    """Path of the published copy of a store: ``store.db`` -> ``store.public.db``."""
     file = Path(path)
     return file.with_name(f"{file.stem}.public{file.suffix}")
 
@@ -160,13 +158,13 @@ def published_path(path: Path | str) -> Path:
 def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) -> Path:
     """Write a copy of the store that users without write access can read; return its path.
 
-    The copy is complete and consistent, is not in WAL mode, and replaces the previous one
-    atomically, so a reader sees the old or the new one. It holds the ledger: a user who may read it
-    (``mode``; all users by default) sees user names, job ids and GPUs, as ``squeue`` shows them.
-    Sites that hide jobs from each other pass ``mode=0o640`` and give the file a group.
+    The copy is complete, consistent and not in WAL mode. It replaces the previous one atomically.
+    It includes the ledger: a user who may read it (``mode``; all users by default) sees user names,
+    job ids and GPUs, as in ``squeue``. Sites that hide jobs from other users pass ``mode=0o640``
+    and set the group of the file.
 
-    It reads through a connection of its own, so writers go on meanwhile and a daemon may call it
-    in a thread; it takes about as long as copying the file.
+    The copy has its own connection, so writers are not blocked and a daemon may call this in a
+    thread. It takes about as long as copying the file.
 
     Raises StoreError if the directory cannot be written.
     """
@@ -174,7 +172,7 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
     fresh = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         fresh.unlink(missing_ok=True)
-        # SQLite fills an empty file; no other user may open it before it has its mode.
+        # SQLite accepts an empty file; no other user may open it before its mode is set.
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         if os.geteuid() == 0:
             owner = target.parent.stat()
@@ -196,9 +194,9 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
 
 
 def republish(store: Store) -> None:
-    """Bring an existing copy up to date, as readable as it was: for writers beside the selector.
+    """Renew an existing copy with its mode, after a write by another process than the selector.
 
-    The selector makes the first copy, when it knows from Slurm which users may see jobs. Raises
+    Only the selector makes the first copy: it knows from Slurm which users may see jobs. Raises
     StoreError.
     """
     try:
@@ -209,9 +207,9 @@ def republish(store: Store) -> None:
 
 
 def check_integrity(store: Store) -> list[str]:
-    """Read the whole file and return SQLite's complaints; empty: sound. Takes O(file size)."""
-    found = [str(row[0]) for row in store.query("PRAGMA quick_check(10)")]
-    return [] if found == ["ok"] else found
+    """Return SQLite's complaints about the file; empty: it is sound. Takes O(file size)."""
+    complaints = [str(row[0]) for row in store.query("PRAGMA quick_check(10)")]
+    return [] if complaints == ["ok"] else complaints
 
 
 def _open_readonly(file: Path) -> Store:
@@ -263,7 +261,7 @@ def _connect(file: Path, mode: str) -> sqlite3.Connection:
 
 
 def _pending(connection: sqlite3.Connection, file: Path) -> list[str]:
-    """Migrations that the file lacks. Raises StoreError if it has one that we do not know."""
+    """Migrations that the file lacks. Raises StoreError if it has an unknown one."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     if "_sqlite_migrations" not in tables:
         if tables:
@@ -286,8 +284,8 @@ def _pending(connection: sqlite3.Connection, file: Path) -> list[str]:
 
 
 def _migrate(connection: sqlite3.Connection, file: Path) -> None:
-    """Apply what is pending, all or nothing, even if two processes try at once."""
-    from sqlite_utils import Database  # 0.6 s: only where there is something to do
+    """Apply all pending migrations or none, also if two processes migrate at once."""
+    from sqlite_utils import Database  # takes 0.6 s
 
     from slurm_gpu_aware.store.migrations import migrations
 
@@ -304,7 +302,7 @@ def _migrate(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to WAL. SQLite's busy handler does not cover this, so wait here."""
+    """Switch the file to WAL. SQLite's busy handler does not cover this, so this waits itself."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -318,7 +316,7 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def _translated(file: Path) -> Iterator[None]:
-    """Turn SQLite's errors about the file into StoreError; bugs in SQL stay what they are."""
+    """Translate SQLite's errors about the file to StoreError; errors in SQL pass through."""
     try:
         yield
     except sqlite3.IntegrityError:

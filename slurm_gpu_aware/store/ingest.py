@@ -15,17 +15,17 @@ __all__ = ["ingest_report"]
 
 
 def ingest_report(store: Store, report: Mapping[str, Any]) -> None:
-    """Store one probe report; all of it or nothing, and storing it again changes nothing.
+    """Store one probe report, all of it or nothing. Storing it again changes nothing.
 
-    Scores are not touched; they have to be computed after the last report of a sweep. A slot
-    whose UUID changed holds another board now, so the old board's timings are dropped. A GPU that
-    the report does not mention is forgotten, unless the report says that reading it (or the
-    node) failed. A report older than what is stored adds its timings and changes nothing else.
+    The caller recomputes the scores after the last report of a sweep. A slot with another UUID
+    holds another board, so the timings of the old board are deleted. A GPU that the report does not
+    mention is deleted, unless the report has an error of this GPU or of the node. A report older
+    than the stored one only adds its timings.
 
     Raises
     ------
     SourceError
-        The report does not keep to the grammar.
+        The report violates the grammar.
     StoreError
         The store cannot be written.
     """
@@ -79,7 +79,7 @@ def _put_gpus(store: Store, probe: ProbeReport) -> None:
 
 
 def _put_links(store: Store, probe: ProbeReport) -> None:
-    """Replace the links; those of a GPU that could not be read stay as they were."""
+    """Replace the links; those of a GPU that could not be read stay."""
     seen = set(probe.gpus)
     slots = {r["slot"] for r in store.query("SELECT slot FROM gpus WHERE node = ?", (probe.node,))}
     store.executemany(
@@ -105,7 +105,7 @@ def _put_faults(store: Store, probe: ProbeReport) -> None:
 
 
 def _put_timings(store: Store, probe: ProbeReport) -> None:
-    """Add the timings of GPUs that the store has under the same UUID."""
+    """Add the timings of GPUs with the same UUID in the store."""
     uuids = {
         row["slot"]: row["uuid"]
         for row in store.query("SELECT slot, uuid FROM gpus WHERE node = ?", (probe.node,))
@@ -116,7 +116,7 @@ def _put_timings(store: Store, probe: ProbeReport) -> None:
     runs: dict[tuple[int, str], int] = {}
     for timing in probe.timings:
         if timing.slot not in uuids or uuids[timing.slot] != probe.gpus[timing.slot].uuid:
-            continue  # an old report about a board that is gone
+            continue  # an old report on a board that has been replaced
         key = (timing.slot, timing.app_class)
         runs[key] = runs.get(key, -1) + 1
         store.execute(

@@ -1,8 +1,8 @@
-"""Inventory: which GPUs a probe has seen, and removal of GPUs from the store.
+"""Inventory: the GPUs that a probe has seen, and removal of GPUs from the store.
 
-Times can be imported for GPUs that no probe has seen, and a wrong line in such a file must not
-become hardware. A row of a probe has a list of clocks, which may be empty; a row of an import has
-none. A GPU that the newest probe of its node failed to read counts as seen.
+An import may name GPUs that no probe has seen; a wrong line of it must not become hardware. A row
+of a probe has a list of clocks, which may be empty; a row of an import has NULL. A GPU that the
+newest probe of its node failed to read counts as seen.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["forget_gpus", "forget_levels", "listed", "seen_gpus", "unseen_gpus"]
 
 
 def unseen_gpus(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:
-    """Those of ``gpus`` that no probe has seen; none if no GPU was probed at all."""
+    """The ``gpus`` that no probe has seen; empty if no GPU of the site was probed."""
     seen = seen_gpus(store)
     return frozenset((node, slot) for node, slot in gpus if seen and slot not in seen.get(node, ()))
 
 
 def seen_gpus(store: Store) -> dict[str, set[int]]:
-    """Probed node -> GPUs that a probe has read, or failed to read; empty: no GPU was probed."""
+    """Probed node -> GPUs that a probe has read or failed to read; empty: no GPU was probed."""
     seen: dict[str, set[int]] = {}
     for row in store.query(
         "SELECT node, slot FROM gpus WHERE clocks_mhz IS NOT NULL"
@@ -35,10 +35,10 @@ def seen_gpus(store: Store) -> dict[str, set[int]]:
 
 
 def forget_gpus(store: Store, node: str, slot: int | None = None) -> int:
-    """Delete a GPU, or a node with all of its GPUs, and all that was measured of them.
+    """Delete a GPU, or a node with its GPUs, with all measurements; return the number of GPUs.
 
-    Returns the number of GPUs. Scores of the others are not touched; the caller computes them
-    again. A later sweep brings back what it sees. Raises StoreError naming what is known.
+    The caller recomputes the scores of the other GPUs. A later sweep adds the GPUs that it sees
+    again. Raises StoreError that names the known nodes or GPUs.
     """
     with store.write():
         rows = store.query("SELECT slot FROM gpus WHERE node = ? ORDER BY slot", (node,))
@@ -54,7 +54,7 @@ def forget_gpus(store: Store, node: str, slot: int | None = None) -> int:
         store.execute("DELETE FROM gpus WHERE node = ? AND slot = ?", (node, slot))
         store.execute("DELETE FROM links WHERE node = ?1 AND (a = ?2 OR b = ?2)", (node, slot))
         store.execute("DELETE FROM probe_errors WHERE node = ? AND slot = ?", (node, slot))
-        # A node that only an import named goes with its last GPU.
+        # A node that no probe has seen is deleted with its last GPU.
         store.execute(
             "DELETE FROM nodes WHERE node = ?1 AND probed_at_unix IS NULL"
             " AND NOT EXISTS (SELECT 1 FROM gpus WHERE node = ?1)",
@@ -66,7 +66,7 @@ def forget_gpus(store: Store, node: str, slot: int | None = None) -> int:
 def forget_levels(store: Store, app_class: str) -> int:
     """Delete the times per locality level of a class; return their number.
 
-    Raises StoreError naming the classes that have some.
+    Raises StoreError that names the classes with level times.
     """
     with store.write():
         known = sorted({time.app_class for time in level_times(store)})
@@ -76,6 +76,6 @@ def forget_levels(store: Store, app_class: str) -> int:
 
 
 def listed(names: Sequence[object], most: int = 10) -> str:
-    """Names for a sentence, some of them if there are many."""
+    """Names for a sentence, at most ``most`` of them."""
     shown = ", ".join(str(name) for name in names[:most])
     return (shown + (", ..." if len(names) > most else "")) or "none"

@@ -1,8 +1,4 @@
-"""Ledger: every decision of the selector and every event of a job.
-
-Each method is one short transaction; the daemon calls them from its loop. Readers make a
-:class:`Ledger` over a store that was opened read-only.
-"""
+"""Ledger: every decision of the selector and every event of a job. Each write is a transaction."""
 
 from __future__ import annotations
 
@@ -19,10 +15,10 @@ from slurm_gpu_aware.store.database import Store
 __all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
 
 RECORD = "record"
-"""Key in a decision's outcome of the AdminComment that the job was parked with."""
+"""Key in a decision's outcome: the AdminComment with which the job was parked."""
 
 STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
-"""Phases of a decision's job; ``waiting``: the decision came to nothing, its outcome says why."""
+"""Phases of a decision's job; ``waiting``: the job went back to the queue, see the outcome."""
 EVENT_KINDS = (
     "parked",
     "planned",
@@ -46,14 +42,14 @@ _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"
 
 @dataclass(frozen=True)
 class Decision:
-    """One placement of one job. Times are Unix seconds, scores and slowdown are ratios."""
+    """One placement of a job. Times are Unix seconds, scores and slowdown are ratios."""
 
     job_id: str
     user: str
     submitted_at: float
     decided_at: float
     asked: Mapping[str, Any]
-    """What was asked for, JSON-able."""
+    """The request, JSON-able."""
     policy: str
     nodes: Sequence[str]
     slots: Sequence[Sequence[int]]
@@ -62,39 +58,39 @@ class Decision:
     level: str
     slowdown: float
     clock_mhz: int | None = None
-    """None: default clock."""
+    """None: the default clock."""
     exact: bool = True
     """False: Slurm picks the GPUs of these nodes."""
     victims: Sequence[str] = ()
     why: Mapping[str, Any] = field(default_factory=dict)
-    """The policy's own account."""
+    """The policy's account."""
     took_ms: float = 0.0
-    """Time spent deciding."""
+    """Time that the decision took."""
     state: str = "planned"
     """One of ``STATES``."""
     restarts: int = 0
-    """Slurm's restart count of the job when it was decided."""
+    """Slurm's restart count of the job at the decision."""
     outcome_at: float | None = None
-    """When ``state`` was last set; None: never since the decision."""
+    """Time at which ``state`` was last set; None: not since the decision."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
     id: int | None = None
     """Number in the ledger; None: not stored yet."""
 
     @property
     def gpus(self) -> tuple[int, ...] | None:
-        """GPU indices on each of its nodes; None: Slurm picks them."""
+        """GPU indices on each node; None: Slurm picks them."""
         return tuple(sorted(self.slots[0])) if self.exact and self.slots else None
 
     @property
     def record(self) -> str | None:
-        """AdminComment that the job was parked with; None: not known."""
-        found = self.outcome.get(RECORD)
-        return found if isinstance(found, str) else None
+        """AdminComment with which the job was parked; None: not known."""
+        record = self.outcome.get(RECORD)
+        return record if isinstance(record, str) else None
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a job (``job_id``) or to the gate (``job_id`` empty)."""
+    """Event of a job (``job_id``) or of the gate (``job_id`` empty)."""
 
     job_id: str
     kind: str
@@ -114,7 +110,7 @@ class RoundRecord:
     placed: int
     waiting: int
     trigger: str = "timer"
-    """What started it: submit, end, timer, ..."""
+    """Cause of the round: submit, end, timer, ..."""
     detail: Mapping[str, Any] = field(default_factory=dict)
     id: int | None = None
 
@@ -124,17 +120,17 @@ T = TypeVar("T", bound="Decision | Event | RoundRecord")
 
 
 class _Table(Generic[T]):
-    """A table whose columns are the fields of a dataclass; times have ``_unix`` behind the name.
+    """A table with the fields of a dataclass as columns; names of times end in ``_unix``.
 
-    ``apart``: fields that are stored elsewhere.
+    ``elsewhere``: fields that are stored in another table.
     """
 
-    def __init__(self, name: str, kind: type[T], apart: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, kind: type[T], elsewhere: Sequence[str] = ()) -> None:
         self._kind: Callable[..., T] = kind
         self._column_of = {
             f.name: f"{f.name}_unix" if f.name == "at" or f.name.endswith("_at") else f.name
             for f in fields(kind)
-            if f.name not in apart
+            if f.name not in elsewhere
         }
         new = [field for field in self._column_of if field != "id"]
         columns, marks = ", ".join(self._column_of[f] for f in new), ", ".join("?" * len(new))
@@ -149,13 +145,13 @@ class _Table(Generic[T]):
             raise RuntimeError("SQLite gave no row number")
         return number
 
-    def record(self, row: sqlite3.Row, **apart: Any) -> T:
+    def record(self, row: sqlite3.Row, **elsewhere: Any) -> T:
         """The record of a row."""
         values = {f: _decoded(f, row[column]) for f, column in self._column_of.items()}
-        return self._kind(**values, **apart)
+        return self._kind(**values, **elsewhere)
 
 
-_DECISIONS = _Table("decisions", Decision, apart=("nodes", "slots"))
+_DECISIONS = _Table("decisions", Decision, elsewhere=("nodes", "slots"))
 _EVENTS = _Table("events", Event)
 _ROUNDS = _Table("rounds", RoundRecord)
 
@@ -195,8 +191,8 @@ class Ledger:
     ) -> None:
         """Set the state of a decision; ``detail`` is merged into its outcome.
 
-        Setting the same state again changes nothing but the time, so a restarted selector may
-        repeat it. Raises ValueError for an unknown state or decision.
+        Setting the same state again only changes the time, so a restarted selector may repeat it.
+        Raises ValueError for an unknown state or decision.
         """
         _check(state, STATES, "state")
         with self._store.write():
@@ -226,10 +222,10 @@ class Ledger:
         return self._decisions("ORDER BY id DESC LIMIT ?", (limit,))
 
     def events(self, job_id: str, *, last: int | None = None) -> list[Event]:
-        """Events of a job, all or the ``last`` ones, oldest first; ``""`` gives those of the gate.
+        """Events of a job (``""``: of the gate), all or the ``last`` ones, oldest first.
 
-        Those of one second come in the order in which they were stored: Slurm's own times are whole
-        seconds.
+        Events of one second keep the order in which they were stored, because Slurm's times are
+        whole seconds.
         """
         rows = self._store.query(
             "SELECT * FROM events WHERE job_id = ?"
@@ -239,12 +235,12 @@ class Ledger:
         return [_EVENTS.record(row) for row in reversed(rows)]
 
     def gpus_given(self) -> dict[str, dict[str, list[int]]]:
-        """Job id -> node -> GPU indices, of every job whose start was seen; the last one counts."""
+        """Job id -> node -> GPU indices, of the last recorded start of each job."""
         rows = self._store.query(
             "SELECT job_id, detail FROM events WHERE kind = 'started' ORDER BY at_unix, id"
         )
-        found = {str(row["job_id"]): json.loads(row["detail"]).get("gpus") for row in rows}
-        return {job_id: gpus for job_id, gpus in found.items() if gpus}
+        gpus_of = {str(row["job_id"]): json.loads(row["detail"]).get("gpus") for row in rows}
+        return {job_id: gpus for job_id, gpus in gpus_of.items() if gpus}
 
     def last_rounds(self, limit: int = 20) -> list[RoundRecord]:
         """The newest rounds, newest first."""
@@ -252,9 +248,9 @@ class Ledger:
         return [_ROUNDS.record(row) for row in rows]
 
     def forget_waiting(self, before_unix: float) -> None:
-        """Drop the details of rounds before ``before_unix``, all but their numbers.
+        """Delete the details of rounds before ``before_unix``.
 
-        They list all jobs that wait, many times a minute, and only the last ones are ever read.
+        They list all waiting jobs, many times a minute, and only the last ones are read.
         """
         self._store.execute(
             "UPDATE rounds SET detail = '{}' WHERE started_at_unix < ? AND detail <> '{}'",
@@ -262,10 +258,10 @@ class Ledger:
         )
 
     def prune(self, before_unix: float) -> int:
-        """Delete what is older than ``before_unix`` and return how many rows that was.
+        """Delete rows older than ``before_unix``; return their number.
 
-        A decision stays while its job may still run (states planned to started), and so do the
-        events of such a job.
+        A decision stays while its job may still run (states planned to started), with the events of
+        the job.
         """
         queries = (
             f"DELETE FROM decisions WHERE decided_at_unix < ? AND NOT {_OPEN}",  # noqa: S608
@@ -299,7 +295,7 @@ class Ledger:
 
 
 def _encoded(field: str, value: Any) -> Any:
-    """For SQLite, also a NumPy scalar."""
+    """The value for SQLite; accepts NumPy scalars."""
     if field in _JSON:
         return _dump(value)
     if value is None or isinstance(value, str | int | float):
@@ -322,7 +318,7 @@ def _dump(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy scalars and arrays, sets, mappings and paths that reach a policy's account."""
+    """A plain value for a NumPy scalar or array, a set, a mapping or a path."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

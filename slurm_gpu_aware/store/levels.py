@@ -1,7 +1,7 @@
 """Times per locality level: imported ones in, all out.
 
-One measurement of a class is one import: it replaces all that was stored of the class, so that
-times of before and after a change of the site or of the program are never compared.
+An import replaces all stored times of a class, so that times before and after a change of the site
+or of the program are not compared.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["LevelRow", "check_levels", "import_levels", "level_times"]
 
 
 class LevelRow(NamedTuple):
-    """One time to import, as typed by a person."""
+    """One time to import."""
 
     time: LevelTime
     line: int = 0
-    """Where it stands in the file; 0: unknown."""
+    """Line of the file; 0: unknown."""
 
 
 def check_levels(
     rows: Iterable[LevelRow], classes: Sequence[str] = ()
 ) -> tuple[list[LevelRow], list[BadRow]]:
-    """Sort rows into good and bad ones.
+    """Split rows into good and bad ones.
 
-    ``classes`` are the site's; empty: any well-formed name. A class whose good rows cannot be
-    compared with each other is bad as a whole, reported at the first of them.
+    ``classes``: those of the site; empty: any well-formed name. If the good rows of a class cannot
+    be compared with each other, all of them are bad; the first one is reported.
     """
     by_class: dict[str, list[LevelRow]] = {}
     bad: list[BadRow] = []
@@ -58,9 +58,9 @@ def check_levels(
 def import_levels(
     store: Store, rows: Iterable[LevelRow], *, taken_at: float, classes: Sequence[str] = ()
 ) -> int:
-    """Replace what the store has of the classes of ``rows``; all or none. Returns their number.
+    """Replace the times of the classes of ``rows``, all or none; return the number of rows.
 
-    ``taken_at``: Unix s. Raises StoreError naming the first bad row, with nothing imported.
+    ``taken_at``: Unix s. Raises StoreError that names the first bad row, with nothing imported.
     """
     good, bad = check_levels(rows, classes)
     if bad:
@@ -105,7 +105,7 @@ def _check(time: LevelTime, classes: Sequence[str]) -> None:
 
 
 def _check_class(app_class: str, times: Sequence[LevelTime]) -> None:
-    """There is a level inside a node to compare with, for every model the same, and another."""
+    """Raise ValueError unless all models have one reference level inside a node and another one."""
     of_model: dict[str, set[str]] = {}
     for time in times:
         of_model.setdefault(time.model, set()).add(time.level)
@@ -116,7 +116,7 @@ def _check_class(app_class: str, times: Sequence[LevelTime]) -> None:
         if reference_of(levels) is None:
             raise ValueError(
                 f"{what} was timed at {there} only; time it inside a node, too "
-                f"({', '.join(INSIDE_NODE)}), on as many GPUs: the others are compared with that"
+                f"({', '.join(INSIDE_NODE)}), on the same number of GPUs: it is the reference"
             )
         if reference_of(levels) != inner:
             raise ValueError(

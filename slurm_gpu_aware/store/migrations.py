@@ -1,7 +1,7 @@
-"""Schema of the store, as append-only named steps; a released step is never changed.
+"""Schema of the store, as append-only named steps; a released step does not change.
 
-All tables are STRICT: without it a NumPy integer lands as a BLOB and NaN as NULL, silently. What
-is filtered or joined is a column; JSON keeps raw records only.
+All tables are STRICT: otherwise SQLite silently stores a NumPy integer as a BLOB and NaN as NULL.
+Filters and joins use columns; JSON holds raw records only.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def m001_profiles(db: Database) -> None:
 
 @migrations()
 def m002_ledger(db: Database) -> None:
-    """Decisions, where they placed, events, rounds."""
+    """Decisions with their nodes, events, rounds."""
     _run(
         db,
         """
@@ -141,7 +141,7 @@ def m002_ledger(db: Database) -> None:
 
 @migrations()
 def m003_snapshots(db: Database) -> None:
-    """Recorded rounds, to be planned again."""
+    """Recorded rounds."""
     _run(
         db,
         """

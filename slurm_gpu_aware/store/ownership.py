@@ -1,8 +1,8 @@
-"""Owner and mode of the store's files.
+"""Owner and mode of the store's files. Standard library only.
 
-The live files hold the ledger, which a site may hide from its users: only their owner and group can
-read them, all other users read the published copy. The selector runs as SlurmUser and must be able
-to write what root made before it ran. Standard library only.
+The live files hold the ledger, which a site may hide from its users: only their owner and group
+can read them; other users read the published copy. The selector runs as SlurmUser and must be able
+to write files that root has made.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["give_folder", "live_files", "make_file", "of_selector"]
 LIVE_MODE = 0o640
 _ENDS = ("", "-wal", "-shm")
 _STAYS = frozenset({"rollout.json", "rollout.json.lock", "clock-locks", "clocks"})
-"""What root writes in these folders: the state of ``setup --roll``, and on a host that is a compute
-node, too, notes and records of the prolog."""
+"""Files that stay root's: the state of ``setup --roll``, and notes and records of the prolog on a
+host that is also a compute node."""
 
 
 def live_files(path: Path) -> list[Path]:
-    """The live file and those that SQLite keeps beside it while it is open."""
+    """The live file and the files that SQLite keeps beside it while it is open."""
     return [path.with_name(path.name + end) for end in _ENDS]
 
 
@@ -37,19 +37,19 @@ def of_selector(path: Path) -> list[Path]:
 
 
 def make_file(path: Path) -> None:
-    """Make an empty live file with its folder, or take an existing one's mode from others.
+    """Make an empty live file with its folder, or revoke other users' access to an existing one.
 
-    SQLite gives ``-wal`` and ``-shm`` the mode of the file and, as root, its owner: what root makes
-    belongs to the owner of the folder. Raises StoreError naming the cure.
+    A file that root makes gets the owner of the folder. SQLite gives ``-wal`` and ``-shm`` the mode
+    of the file and, as root, its owner. Raises StoreError that names the remedy.
     """
     folder = path.parent
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            folder.chmod(0o755)  # independent of the umask: all users read the copy in it
+            folder.chmod(0o755)  # independent of the umask: all users read the published copy
         if path.exists():
             for file in live_files(path):
-                _close(file)
+                _revoke_others(file)
             return
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, LIVE_MODE))
         if os.geteuid() == 0:
@@ -59,8 +59,8 @@ def make_file(path: Path) -> None:
         raise StoreError(f"{path}: cannot be created: {exc.strerror}; {_cure(folder)}") from None
 
 
-def _close(file: Path) -> None:
-    """Take the rights of others from a file, if it is ours to change."""
+def _revoke_others(file: Path) -> None:
+    """Revoke other users' access to a file, if this user may change its mode."""
     try:
         status = file.stat()
         if status.st_mode & 0o007 and os.geteuid() in (0, status.st_uid):
@@ -80,11 +80,11 @@ def _cure(folder: Path) -> str:
 
 
 def give_folder(folder: Path, user: str, names: Collection[str] = ()) -> list[Path]:
-    """As root: make a folder for ``user``, or give that user root's one; return what changed.
+    """As root: make a folder for ``user``, or change its owner from root; return the changed paths.
 
-    ``names``: files in it that go with it where root owns them, and notes of sweeps. A folder of
-    another user stays as it is, and so does one with files that are not ours: a site may keep its
-    store in ``/var/lib`` itself. Raises LookupError for an unknown user, OSError.
+    ``names``: files of root in it that also change, as do the notes of sweeps. A folder of another
+    user stays unchanged. So does a folder with any other files, because a site may keep its store
+    in ``/var/lib`` itself. Raises LookupError for an unknown user, OSError.
     """
     try:
         entry = pwd.getpwnam(user)
@@ -106,7 +106,7 @@ def give_folder(folder: Path, user: str, names: Collection[str] = ()) -> list[Pa
 
 
 def _give(path: Path, entry: pwd.struct_passwd) -> bool:
-    """Change the owner of what root owns; a link, or a file with several names, is left alone."""
+    """Change the owner of a path of root; a link or a file with several names stays unchanged."""
     status = path.lstat()
     plain = stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
     if not plain or status.st_uid == entry.pw_uid or status.st_uid != 0:

@@ -1,4 +1,4 @@
-"""Profile and scores of the store."""
+"""Profile of the store, and reading and writing of scores."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SCORE_COLUMNS = attrgetter(
 
 
 def load_profile(store: Store) -> Profile:
-    """Read everything that placement needs. Raises StoreError; an empty store gives an empty one.
+    """Read the profile for placement; that of an empty store is empty. Raises StoreError.
 
-    A GPU or class that is absent counts as 1.0 for callers.
+    A missing GPU or class counts as 1.0.
     """
     scores: dict[str, dict[Gpu, float]] = {}
     raw: dict[str, dict[Gpu, float]] = {}
@@ -57,7 +57,7 @@ def load_profile(store: Store) -> Profile:
 
 
 def score_rows(store: Store) -> list[GpuScore]:
-    """All scores with what identifies the GPU, by class, then best first, then node and slot."""
+    """All scores with model and UUID, by class, then best first, then node and slot."""
     rows = store.query(
         "SELECT node, slot, class, value_ms, raw, binned, bin, outlier, taken_at_unix, model, uuid"
         " FROM scores JOIN gpus USING (node, slot) ORDER BY class, raw, node, slot"
@@ -66,10 +66,10 @@ def score_rows(store: Store) -> list[GpuScore]:
 
 
 def put_scores(store: Store, scores: Sequence[GpuScore], reference: str | None = None) -> None:
-    """Replace all scores in one transaction. ``reference``: remembered, unless None."""
+    """Replace all scores in one transaction. ``reference``: stored unless None."""
     with store.write():
         store.execute("DELETE FROM scores")
-        # A GPU may have been forgotten while the scores were computed, so take those that exist.
+        # Another process may have deleted a GPU while the scores were computed.
         store.executemany(
             "INSERT INTO scores (node, slot, class, value_ms, raw, binned, bin, outlier,"
             " taken_at_unix) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9"
@@ -85,7 +85,7 @@ def put_scores(store: Store, scores: Sequence[GpuScore], reference: str | None =
 
 
 def score_reference(store: Store) -> str | None:
-    """The reference that :func:`put_scores` was given last."""
+    """The last ``reference`` of :func:`put_scores`; None: not set."""
     rows = store.query("SELECT value FROM settings WHERE key = 'score_reference'")
     return str(rows[0]["value"]) if rows else None
 

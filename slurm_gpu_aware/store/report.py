@@ -1,7 +1,7 @@
-"""Grammar of a probe's report (schema ``gpu-aware-probe/1``).
+"""Grammar of a probe report (schema ``gpu-aware-probe/1``).
 
-A report comes from another host, so nothing in it is trusted: every field is checked before
-anything is stored, and the first wrong one is named.
+A report comes from another host and is not trusted: every field is checked before the report is
+stored, and the error names the first wrong one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
 MAX_SLOT = MAX_GPUS_PER_NODE - 1
 _MOST = 1e9
-"""Of watts, degrees and shares."""
+"""Limit of watts, degrees and shares."""
 
 T = TypeVar("T")
 
@@ -64,14 +64,14 @@ class ProbeReport:
 
 
 def check_name(kind: str, value: str) -> str:
-    """Return a node, class or model name (``kind``: one of these words) or raise ValueError."""
+    """Return the name; raise ValueError unless it is valid. ``kind``: node, class or model."""
     if not (is_name(value) if kind == "class" else is_node_name(value)):
         raise ValueError(f"{quoted(value)} is not a {kind} name")
     return value
 
 
 def parse_report(raw: Mapping[str, Any]) -> ProbeReport:
-    """Check a report and return it. Raises SourceError that names the node and the wrong field."""
+    """Check and return a report. Raises SourceError that names the node and the wrong field."""
     node = raw.get("node") if isinstance(raw, Mapping) else None
     where = f"probe report of {node}" if isinstance(node, str) and len(node) < 256 else "report"
     try:
@@ -83,13 +83,13 @@ def parse_report(raw: Mapping[str, Any]) -> ProbeReport:
 
 
 class _Object:
-    """A JSON object of the report. Methods raise ValueError or TypeError naming the field."""
+    """A JSON object of the report. Methods raise ValueError or TypeError that names the field."""
 
     def __init__(self, raw: Mapping[str, Any], where: str = "") -> None:
         self.raw, self.where = raw, where
 
     def at(self, key: str) -> str:
-        """The name of a field."""
+        """The path of a field."""
         return f"{self.where}.{key}" if self.where else key
 
     def objects(self, key: str) -> list[_Object]:
@@ -125,7 +125,7 @@ class _Object:
         return float(value)
 
     def maybe(self, read: Callable[..., T], key: str, *bounds: float) -> T | None:
-        """What a method of this object reads; None where the field is missing or null."""
+        """The value that the method ``read`` returns; None: the field is missing or null."""
         return None if self.raw.get(key) is None else read(key, *bounds)
 
 
@@ -174,20 +174,20 @@ def _gpu(entry: _Object) -> GpuRecord:
 
 
 def _links(raw: _Object, gpus: Mapping[int, GpuRecord]) -> tuple[Link, ...]:
-    found: dict[tuple[int, int], Link] = {}
+    links: dict[tuple[int, int], Link] = {}
     for entry in raw.objects("links"):
         a, b = sorted((entry.slot("a"), entry.slot("b")))
         if a == b or a not in gpus or b not in gpus:
             raise ValueError(f"{entry.where}: {a} and {b} are not two GPUs of this report")
-        if (a, b) in found:
+        if (a, b) in links:
             raise ValueError(f"{entry.where}: the pair {a}, {b} occurs twice")
         kind = entry.text("class")
         if not _LINK.match(kind):
             raise ValueError(
                 f"{entry.at('class')}: {quoted(kind)} is not NVn, PIX, PXB, PHB, NODE or SYS"
             )
-        found[a, b] = Link(a, b, kind, entry.number("gbps", most=MAX_GBPS))
-    return tuple(found[pair] for pair in sorted(found))
+        links[a, b] = Link(a, b, kind, entry.number("gbps", most=MAX_GBPS))
+    return tuple(links[pair] for pair in sorted(links))
 
 
 def _timing(entry: _Object, gpus: Mapping[int, GpuRecord]) -> Timing:

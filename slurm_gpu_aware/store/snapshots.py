@@ -1,4 +1,4 @@
-"""Recorded rounds beside the ledger: the last few, compressed, so that they can be replayed."""
+"""Snapshots: the last recorded rounds, compressed, for replay."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slurm_gpu_aware.store.database import Store
 __all__ = ["KEEP", "KEEP_BYTES", "add_snapshot", "snapshots"]
 
 KEEP = 200
-"""Rounds that are kept; older ones make room."""
+"""Number of rounds to keep; older ones are deleted."""
 KEEP_BYTES = 16 << 20
-"""Limit of all rounds together; the newest is kept in any case."""
+"""Limit of the size of all rounds; the newest is always kept."""
 
 
 def add_snapshot(store: Store, at: float, content: Mapping[str, Any]) -> None:
-    """Store what ``planning.record.record_round`` made of a round at Unix time ``at``.
+    """Store the record (``planning.record.record_round``) of a round at Unix time ``at``.
 
-    Raises TypeError if it holds anything but plain values.
+    Raises TypeError if it has values other than plain ones.
     """
     text = json.dumps(content, separators=(",", ":"))
     with store.write():
@@ -46,10 +46,10 @@ def snapshots(store: Store, limit: int = KEEP) -> list[tuple[float, dict[str, An
     rows = store.query(
         "SELECT id, at_unix, content FROM snapshots ORDER BY id DESC LIMIT ?", (limit,)
     )
-    found = []
+    rounds = []
     for row in reversed(rows):
         try:
-            found.append((float(row["at_unix"]), json.loads(zlib.decompress(row["content"]))))
+            rounds.append((float(row["at_unix"]), json.loads(zlib.decompress(row["content"]))))
         except (zlib.error, ValueError) as exc:
             raise StoreError(f"snapshot {row['id']} is damaged") from exc
-    return found
+    return rounds

@@ -18,15 +18,15 @@ __all__ = ["TimingRow", "check_timings", "import_timings", "newest_runs"]
 
 @dataclass(frozen=True)
 class TimingRow:
-    """One timing to import, as typed by a person."""
+    """One timing to import."""
 
     gpu: str
-    """Slurm's index on the node, or the UUID of a GPU that was probed."""
+    """Slurm's index on the node, or the UUID of a probed GPU."""
     node: str
     app_class: str
     value_ms: float
     line: int = 0
-    """Where it stands in the file; 0: unknown."""
+    """Line of the file; 0: unknown."""
 
 
 def check_timings(
@@ -36,10 +36,10 @@ def check_timings(
     *,
     new_gpus: bool = False,
 ) -> tuple[list[tuple[TimingRow, int]], list[BadRow]]:
-    """Sort rows into good ones, each with its slot, and bad ones.
+    """Split rows into good ones, each with its slot, and bad ones.
 
-    ``classes`` are the site's; empty: any well-formed name. Once a GPU was probed, rows of GPUs
-    that no probe has seen are bad unless ``new_gpus``. Reads the store, writes nothing.
+    ``classes``: those of the site; empty: any well-formed name. Once a GPU was probed, rows of GPUs
+    that no probe has seen are bad unless ``new_gpus``. Only reads the store.
     """
     seen = {} if new_gpus else seen_gpus(store)
     by_uuid = {
@@ -67,14 +67,14 @@ def import_timings(
     classes: Sequence[str] = (),
     new_gpus: bool = False,
 ) -> int:
-    """Add timings from elsewhere, measured at ``taken_at`` (Unix s); all or none.
+    """Import timings measured at ``taken_at`` (Unix s), all or none; return the number of rows.
 
-    Nodes and GPUs that were never probed are added without identity if ``new_gpus``, or if no GPU
-    was probed yet: else a wrong line would become hardware. Several rows of one GPU and
-    class are runs of one measurement; a timing of the same GPU, class and moment that was stored
-    before is replaced. Returns the number of rows. Scores are not touched.
+    Nodes and GPUs that no probe has seen are added without identity if ``new_gpus``, or if no GPU
+    was probed yet; otherwise a wrong line would become hardware. Several rows of one GPU and class
+    are runs of one measurement. They replace stored timings of the same GPU, class and time. The
+    caller recomputes the scores.
 
-    Raises StoreError naming the first bad row, with nothing imported.
+    Raises StoreError that names the first bad row, with nothing imported.
     """
     with store.write():
         good, bad = check_timings(store, rows, classes, new_gpus=new_gpus)
@@ -102,7 +102,7 @@ def import_timings(
 
 
 def newest_runs(store: Store) -> list[GpuTiming]:
-    """All runs of the newest measurement of each GPU and class; older ones are history."""
+    """All runs of the newest measurement of each GPU and class."""
     rows = store.query(
         "SELECT t.node, t.slot, t.class, t.value_ms, t.taken_at_unix, ifnull(g.model, '')"
         " FROM timings t JOIN gpus g USING (node, slot)"
@@ -133,7 +133,7 @@ def _checked_slot(row: TimingRow, by_uuid: Mapping[str, Gpu], classes: Sequence[
 
 
 def _check_seen(node: str, slot: int, seen: Mapping[str, set[int]]) -> None:
-    """Raise ValueError that names what is known unless a probe knows the GPU."""
+    """Raise ValueError that names the known GPUs, unless a probe has seen this one."""
     cure = "sweep first, or give --new-gpus"
     if node not in seen:
         raise ValueError(f"no sweep has seen node {node}, only {listed(sorted(seen))}; {cure}")
@@ -143,7 +143,7 @@ def _check_seen(node: str, slot: int, seen: Mapping[str, set[int]]) -> None:
 
 
 def _touch(store: Store, node: str, slot: int, taken_at: float) -> None:
-    """Make sure that node and GPU have rows, and that the node is at least this new."""
+    """Add missing rows of node and GPU, and raise the node's ``taken_at`` to at least this."""
     store.execute(
         "INSERT INTO nodes (node, taken_at_unix) VALUES (?, ?) ON CONFLICT (node)"
         " DO UPDATE SET taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",

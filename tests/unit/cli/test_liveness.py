@@ -119,13 +119,13 @@ def test_status_counts_what_slurm_shows(site: SlurmFolder):
 def test_a_placed_job_that_ended_meanwhile_is_not_called_started(site: SlurmFolder):
     gate(site, 45)
     told = run(site, "explain", "6")[0]
-    assert told.startswith("Job 6: ended Slurm does not list this job any more: it has ended.")
+    assert told.startswith("Job 6: ended Slurm no longer lists this job: it has ended.")
     with open_store(site.store) as store:
         Ledger(store).add_event("11", "parked", {"user": "alice"}, 900.0)
     assert "it was cancelled, or it has run, while" in run(site, "explain", "11")[0]
     site.change("5", state="COMPLETED")
     told = run(site, "explain", "5")[0]
-    assert "Slurm says COMPLETED: it has ended. The selector has not written that down" in told
+    assert "Its state in Slurm is COMPLETED: it has ended. The selector has not recorded that" in told
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.simulator.history import LEFT
+from slurm_gpu_aware.simulator.history import UNSUPPORTED
 from slurm_gpu_aware.simulator.report import plain_summary
 
 SITE = ["--nodes", "2", "--gpus-per-node", "4"]
@@ -34,7 +34,7 @@ def test_json_has_a_run_per_policy_in_order(trace):
     assert [r["policy"] for r in output["runs"]] == ["packed", "pal", "pal:non-sticky"]
     for one in output["runs"]:
         assert one["jobs"] == 12
-        assert one["never"] == 1
+        assert one["infeasible"] == 1
         assert one["avg_jct_s"] > 0
         assert 0 < one["utilization"] <= 1
         assert one["placement_ms"]["max"] >= one["placement_ms"]["median"] > 0
@@ -72,7 +72,7 @@ def test_out_has_every_job_once(trace, tmp_path):
         assert sorted(r["job_id"] for r in rows) == sorted([*map(str, range(12)), "giant"])
         jct = [float(r["jct_s"]) for r in rows if r["jct_s"]]
         assert sum(jct) / len(jct) == pytest.approx(one["avg_jct_s"], abs=0.01)
-        assert [r["never"] != "" for r in rows if r["job_id"] == "giant"] == [True]
+        assert [r["infeasible"] != "" for r in rows if r["job_id"] == "giant"] == [True]
 
 
 def test_variability_slows_jobs_and_the_other_class_column_counts(trace, tmp_path):
@@ -148,7 +148,7 @@ def test_what_if_compares_with_the_record(tmp_path):
     assert ours["ratio_to_first"]["avg_jct_s"] == slurm["ratio_to_first"]["avg_jct_s"] == 1.0
     assert recorded["ratio_to_first"]["avg_jct_s"] > 2
     same, calibration = plain_summary(output)
-    assert same.endswith("would have been the same as with lowest-index, Slurm's habit.")
+    assert same.endswith("would have been the same as with lowest-index, Slurm's own placement.")
     assert "66.9% shorter than Slurm recorded; that difference is the model's" in calibration
 
 
@@ -179,8 +179,8 @@ def test_what_live_is_left_to_slurm_is_not_called_impossible(tmp_path):
     done = run(*args, "--json")
     assert done.exit_code == 0, done.stderr
     output = json.loads(done.stdout)
-    assert [(one["jobs"], one["never"]) for one in output["runs"]] == [(2, 0)] * 3
-    assert output["input"]["skipped"] == {LEFT: 1}
+    assert [(one["jobs"], one["infeasible"]) for one in output["runs"]] == [(2, 0)] * 3
+    assert output["input"]["skipped"] == {UNSUPPORTED: 1}
     assert output["input"]["background"] == 1
     assert [one["avg_wait_s"] for one in output["runs"]] == [45.0] * 3  # 36 waits for 35, too
     assert "1 job left out: left to Slurm" in done.stderr
@@ -324,7 +324,7 @@ def test_runs_are_compared_over_the_jobs_that_ended_in_all_of_them(tmp_path):
     output = json.loads(done.stdout)
     past, _, ours = output["runs"]
     assert output["compared_jobs"] == 1
-    assert (past["jobs"], ours["jobs"], ours["never"]) == (2, 1, 1)
+    assert (past["jobs"], ours["jobs"], ours["infeasible"]) == (2, 1, 1)
     assert past["utilization"] == ours["utilization"] == 0.5
     assert past["avg_jct_s"] == ours["avg_jct_s"] == 100.0
     assert ours["ratio_to_first"]["makespan_s"] == 1.0

@@ -263,7 +263,7 @@ def test_a_store_that_a_sweep_of_root_made_becomes_slurm_users(tmp_path: Path):
     site = Site(tmp_path, "ClusterName=test\nSlurmUser=nobody\n")
     assert (tmp_path / "lib" / "store.db").stat().st_uid == 0
     done = site.setup("--install", "--yes")
-    assert f"{tmp_path}/lib/store.db is nobody's now" in " ".join(done.stderr.split())
+    assert f"{tmp_path}/lib/store.db now belongs to nobody" in " ".join(done.stderr.split())
     assert {p.stat().st_uid for p in (tmp_path / "lib", *(tmp_path / "lib").iterdir())} == {65534}
 
 

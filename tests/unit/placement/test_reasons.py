@@ -138,8 +138,8 @@ def test_a_reason_that_fails_stops_no_round(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_simulator_tells_it_too() -> None:
     jobs = [TraceJob("wide", 0, 8, 10, options=ALONE)]
     cluster = Cluster.uniform(2, 4, same_indices=False)
-    never = simulate(Trace.of("t", jobs), cluster, SimSettings(policy="topo-aware")).never
-    assert never == (("wide", CASES["wider than a node"][2].replace("8", "4")),)
+    infeasible = simulate(Trace.of("t", jobs), cluster, SimSettings(policy="topo-aware")).infeasible
+    assert infeasible == (("wide", CASES["wider than a node"][2].replace("8", "4")),)
 
 
 def test_a_job_that_the_sites_option_forbids_stays_parked_with_the_reason(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
             1,
             "line 2: utilisation must be 0..100 percent, not 200.0",
         ),
-        (("--applications", "-"), "application,dram,peak_fu\na,1,2\na,2,3\n", 1, "stands twice"),
+        (("--applications", "-"), "application,dram,peak_fu\na,1,2\na,2,3\n", 1, "occurs twice"),
         (("--applications", "-"), "application,dram,peak_fu\n", 1, "stdin: no row"),
         (("--applications", "known.csv", "known.csv"), "", 1, "no Nsight Compute table"),
     ],

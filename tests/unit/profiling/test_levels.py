@@ -131,7 +131,7 @@ BAD = {
     "A,node,fast": "value_ms is 'fast': not a number",
     "A,,1": "level is empty",
     "A,switch,1\nA,cluster,2": "class A was timed at switch, cluster only; time it inside a node, "
-    "too (nvlink, socket, node), on as many GPUs: the others are compared with that",
+    "too (nvlink, socket, node), on the same number of GPUs: it is the reference",
     "C,row,1\nC,row,2": "class C was timed at row only; time it inside a node",
     "C,node,1\nC,node,2": "class C was timed at node only; time it at a looser level, too: switch,"
     " rack, row, cluster",
@@ -278,7 +278,7 @@ def test_simulated_jobs_on_the_stores_cluster_run_at_measured_penalties(
     slurm.serve(monkeypatch)
     slurm.set(silent="Unable to contact slurm controller")
     answer, said = simulate(site)
-    assert "The network's levels are left out" in said
+    assert "The levels of the network are left out" in said
     assert answer["site"]["levels"] == {"node": 1.0, "cluster": 1.5}
     assert answer["site"]["levels_by_class"] == {"A": {"node": 1.0, "cluster": 2.0}}
     assert answer["runs"][0]["avg_slowdown"] == pytest.approx((2.0 * 12 / 11 + 1.5) / 2)

@@ -289,8 +289,8 @@ def test_a_wrong_line_of_an_import_becomes_no_hardware(run: Run, tmp_path: Path)
     done = run("import", "-", "--new-gpus", text=SWEPT)
     assert done.returncode == 0
     assert " ".join(done.stderr.split()).endswith(
-        "store.db note: place, setup and simulations over the store leave these GPUs out until a"
-        " sweep has seen them: n1:9, n9:0."
+        "store.db note: place, setup and simulations of the store's cluster omit these GPUs"
+        " until a sweep has seen them: n1:9, n9:0."
     )
     assert gpus(tmp_path / "store.db") == FOUR | {("n1", 9), ("n9", 0)}
 

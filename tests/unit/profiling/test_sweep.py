@@ -227,7 +227,7 @@ def test_real_gpus_have_no_timing_backend_which_is_no_fault(cluster):
     done = cluster.sweep("--node", "n1")
     (n1,) = json.loads(done.stdout)["nodes"]
     assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 4, 0, 0)
-    assert "no times were measured: bring them with 'gpu-aware-profile import FILE'" in done.stderr
+    assert "no times were measured: import them with 'gpu-aware-profile import FILE'" in done.stderr
 
 
 def test_a_lost_gpu_keeps_its_node_in_the_sweep(cluster):
@@ -281,7 +281,7 @@ def test_a_signal_cancels_what_runs_and_says_how_to_go_on(cluster, number):
     os.close(watch)
     sweep_id = first.split()[1].rstrip(":")
     assert process.returncode == 130
-    assert f"go on with: gpu-aware-profile sweep --resume {sweep_id}" in said
+    assert f"resume with: gpu-aware-profile sweep --resume {sweep_id}" in said
     assert (cluster.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n1").exists()
     assert cluster.probed() == ["n1"]  # nothing was started after it
     cluster.let("n1", "ok")

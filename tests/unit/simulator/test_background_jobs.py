@@ -10,7 +10,7 @@ from slurm_gpu_aware.simulator.background_jobs import BackgroundJobs
 from slurm_gpu_aware.simulator.clock import EventClock
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.history import BEFORE, stretch
+from slurm_gpu_aware.simulator.history import BEFORE, select_window
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -31,7 +31,9 @@ def test_a_stretch_keeps_what_started_in_it_and_the_rest_holds():
         recorded("waiting", 1100, 100, submit=500),
         recorded("inside", 1300, 100, submit=1200),
     ]
-    jobs, held, left_out = stretch(ended, [recorded("runs", 1500, 200)], now=2000, seconds=1000)
+    jobs, held, left_out = select_window(
+        ended, [recorded("runs", 1500, 200)], now=2000, seconds=1000
+    )
     assert [(j.job_id, j.submit_s, j.recorded_start_s) for j in jobs] == [
         ("waiting", 0, 100),
         ("inside", 200, 300),
@@ -39,7 +41,7 @@ def test_a_stretch_keeps_what_started_in_it_and_the_rest_holds():
     spans = {j.job_id: (j.recorded_start_s, j.recorded_start_s + j.recorded_run_s) for j in held}
     assert spans == {"across": (-900, 50), "runs": (500, 1000)}
     assert left_out == {BEFORE: 2}
-    jobs, held, left_out = stretch(ended, [recorded("runs", 1500, 200)])
+    jobs, held, left_out = select_window(ended, [recorded("runs", 1500, 200)])
     assert [job.submit_s for job in jobs] == [0, 0, 400, 1100]
     assert (held[0].recorded_start_s, held[0].recorded_run_s) == (1400, 200)
     assert not left_out

@@ -62,7 +62,7 @@ def test_every_job_ends_once_and_its_work_is_done(settings, seed):
     scores = random_scores(seed)
     cluster = Cluster.uniform(4, 4, scores=scores, locality_penalty=1.5, same_indices=False)
     result = simulate(trace, cluster, settings, keep_placements=True)
-    assert result.never == ()
+    assert result.infeasible == ()
     assert result.done.all()
     assert (result.used_gpus <= 16).all()
     assert result.used_gpus[-1] == 0
@@ -234,7 +234,7 @@ def test_whether_a_job_can_ever_run_depends_on_its_options():
         TraceJob("two", 0, 8, 10, options={"single_node": False}),
     ]
     result = simulate(Trace.of("t", jobs), MINSKY, SimSettings(policy="topo-aware"))
-    assert [job for job, _ in result.never] == ["one machine"]
+    assert [job for job, _ in result.infeasible] == ["one machine"]
     assert result.end_s[1] > 0
 
 
@@ -246,15 +246,15 @@ def test_a_postponed_job_starts_when_it_asks_for_little_enough(round_s):
     trace = Trace.of("t", [TraceJob("1", 0, 1, 100, options=options)])
     settings = SimSettings(policy="topo-aware-p", round_s=round_s)
     result = simulate(trace, MINSKY, settings)
-    assert result.never == ()
+    assert result.infeasible == ()
     if round_s is None:
         assert result.start_s[0] == pytest.approx(1600, abs=1)
         assert result.start_s[0] >= 1600
     else:
         assert result.start_s[0] == 1800
     stubborn = replace(trace.jobs[0], options={**options, "patience_s": math.inf})
-    never = simulate(Trace.of("t", [stubborn]), MINSKY, settings).never
-    assert never == (("1", "never placed by a round"),)
+    infeasible = simulate(Trace.of("t", [stubborn]), MINSKY, settings).infeasible
+    assert infeasible == (("1", "no round placed it"),)
 
 
 def test_backfill_uses_holes_without_delaying_the_head():
@@ -274,7 +274,7 @@ def test_backfill_uses_holes_without_delaying_the_head():
 def test_a_job_larger_than_the_cluster_is_reported_and_blocks_no_other():
     jobs = [TraceJob("giant", 0, 17, 10), TraceJob("small", 1, 1, 10)]
     result = simulate(Trace.of("t", jobs), FLAT, SimSettings())
-    assert [job for job, _ in result.never] == ["giant"]
+    assert [job for job, _ in result.infeasible] == ["giant"]
     assert math.isnan(result.end_s[0])
     assert result.end_s[1] == 11.0
     assert result.summary()["jobs"] == 1

@@ -123,7 +123,7 @@ def test_synthetic_traces_depend_on_their_seed_alone():
 def test_a_trace_without_run_times_is_told_so(tmp_path):
     file = tmp_path / "sia.csv"
     file.write_text("job_id,name,submit_s,gpus,batch_size,model\n0,c,107,6,2048,cifar10\n")
-    with pytest.raises(SourceError, match="without run times jobs cannot be simulated"):
+    with pytest.raises(SourceError, match="jobs without run times cannot be simulated"):
         read_trace(file)
 
 

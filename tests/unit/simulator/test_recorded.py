@@ -10,7 +10,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.history import LEFT, left_to_slurm, with_slots
+from slurm_gpu_aware.simulator.history import UNSUPPORTED, with_slots, without_unsupported
 from slurm_gpu_aware.simulator.physics import Physics, expected_worst
 from slurm_gpu_aware.simulator.recorded import RECORDED, recorded_result, with_work
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -136,7 +136,7 @@ def test_the_ledger_names_the_gpus_where_the_accounts_do_not():
         (64, None, 16, False),
     ],
 )
-def test_uneven_jobs_are_left_to_slurm(gpus, asked, ran_on, left):
+def test_uneven_jobs_are_without_unsupported(gpus, asked, ran_on, left):
     cluster = Cluster.uniform(2, 4)
     nodes = tuple(f"n{i}" for i in range(ran_on))
     job = TraceJob(
@@ -144,15 +144,15 @@ def test_uneven_jobs_are_left_to_slurm(gpus, asked, ran_on, left):
         recorded_run_s=9.0,
     )  # fmt: skip
     other = replace(job, job_id="36", gpus=1, nodes=None)
-    found = left_to_slurm(Trace.of("t", [job, other]), cluster)
+    found = without_unsupported(Trace.of("t", [job, other]), cluster)
     assert found.background == ((job,) if left else ())
     assert found.jobs == ((other,) if left else (job, other))
-    assert found.skipped == ({LEFT: 1} if left else {})
+    assert found.skipped == ({UNSUPPORTED: 1} if left else {})
 
 
-def test_only_what_ran_is_left_to_slurm():
+def test_only_what_ran_is_without_unsupported():
     trace = Trace.of("t", [TraceJob("35", 0, 3, 9.0, nodes=2)])
-    assert left_to_slurm(trace, Cluster.uniform(2, 4)) is trace
+    assert without_unsupported(trace, Cluster.uniform(2, 4)) is trace
     ran = Trace.of("t", [recorded(gpus=3, nodes=("n1", "n2"))])
     ran = replace(ran, jobs=(replace(ran.jobs[0], nodes=2),))
-    assert left_to_slurm(ran, CLUSTER) is ran  # its nodes may differ
+    assert without_unsupported(ran, CLUSTER) is ran  # its nodes may differ

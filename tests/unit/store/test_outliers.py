@@ -56,7 +56,7 @@ def test_a_node_in_seconds_is_refused_with_the_likely_cause(
     assert result.stderr == (
         "Error: class A: n3:0, n3:1, n3:2, n3:3 take 0.001 times as long as the median GPU of their"
         " model (are milliseconds and seconds mixed up?). Nothing was imported; correct the file,"
-        " or give --accept-outliers if it was measured so\n"
+        " or give --accept-outliers if it is as measured\n"
     )
     assert times(store_path) == set()
 
