@@ -27,6 +27,7 @@ __all__ = [
     "FEW",
     "Release",
     "begin_fields",
+    "close_gate",
     "extra_with_clock",
     "open_fields",
     "read_jobs",
@@ -61,14 +62,16 @@ def release(
     *,
     then: JobPhase = JobPhase.WAITING,
     split: Set[int] = frozenset(),
+    just_read: bool = False,
 ) -> Release:
     """Restore the original request of jobs; open their gate unless ``then`` is ``waiting``.
 
     Parameters
     ----------
-    jobs : gated jobs with an open or closed gate; closed ones are not read again.
+    jobs : gated jobs with an open or closed gate.
     now : Unix seconds.
     then : ``waiting``, or with an open gate ``left`` or ``opened``.
+    just_read : closed jobs were read while the gate was held, as `close_gate` does.
     split : arrays of which tasks have records of their own; see `update_ids`.
 
     Raises
@@ -76,21 +79,29 @@ def release(
     SourceError
         Slurm does not answer; repeat the call.
     """
-    outcome = Release(parked=[job for job in jobs if job.closed])
+    # A bound job may have started since it was read; nothing is restored in one that was not bound.
+    at_rest = (JobPhase.WAITING, JobPhase.HELD, *([JobPhase.PREPARED] if just_read else []))
+    outcome = Release(parked=[job for job in jobs if job.phase in at_rest])
     wrong = outcome.wrong
-    still_open = [job for job in jobs if not job.closed]
-    if still_open:
-        outcome.parked += _close(client, gate, still_open, now, wrong)
+    outcome.parked += close_gate(
+        client, gate, [job for job in jobs if job.phase not in at_rest], now, wrong
+    )
     most = None if then is JobPhase.OPENED else _MAX_TASKS  # no call follows an operator's
     restoring = {
         job.id: _updates(job, _restored(job), split, most, wrong) for job in outcome.parked
     }
-    _send(client, wrong, restoring)
+    bound = _send(client, wrong, restoring)
     if then is not JobPhase.WAITING:
         opening = {
-            job.id: _updates(job, _opening(job, then, now), split, most, wrong)
+            job.id: [
+                update
+                for update in _updates(job, _opening(job, then, now), split, most, wrong)
+                if then is JobPhase.OPENED
+                or job.phase is not JobPhase.PREPARED
+                # Open and bound, a job that the selector leaves would belong to no one.
+                or update.job_id not in bound
+            ]
             for job in outcome.parked
-            if job.id not in wrong
         }
         refused = _send(client, wrong, opening)
         outcome.opened = {
@@ -112,7 +123,7 @@ def _send(
     return refused
 
 
-def _close(
+def close_gate(
     client: SlurmClient,
     gate: GateConfig,
     jobs: Sequence[GatedJob],
@@ -120,6 +131,8 @@ def _close(
     wrong: dict[str, str],
 ) -> list[GatedJob]:
     """Close the gate of jobs; return those that read back as parked."""
+    if not jobs:
+        return []
     updates = []
     for job in jobs:
         own = f"{job.original.licenses}," if job.original.licenses else ""

@@ -52,7 +52,11 @@ TRANSITIONS: dict[JobPhase, dict[JobPhase, str]] = {
         JobPhase.PLANNED: "a round finds a place",
         **_ALWAYS,
     },
-    JobPhase.HELD: {JobPhase.WAITING: "its turn comes, or the pool is removed", **_ALWAYS},
+    JobPhase.HELD: {
+        JobPhase.WAITING: "its turn comes, or the pool is removed",
+        JobPhase.PLANNED: "a round finds a place, and the pool has opened",
+        **_ALWAYS,
+    },
     JobPhase.PLANNED: {
         JobPhase.PREPARED: "Slurm shows all that was set",
         JobPhase.RELEASED: "seen after a restart of the selector",
@@ -76,11 +80,14 @@ TRANSITIONS: dict[JobPhase, dict[JobPhase, str]] = {
     JobPhase.STARTED: {
         JobPhase.ENDED: "Slurm shows its end",
         JobPhase.REQUEUED: "requeued, by Slurm or by its owner",
+        JobPhase.WAITING: "requeued with the licence, as it ran without the selector",
+        JobPhase.LEFT: "requeued after it was left to Slurm",
+        JobPhase.OPENED: "requeued after an operator opened its gate",
     },
     JobPhase.REQUEUED: {
         JobPhase.WAITING: "the start monitor closes the gate again",
         JobPhase.STARTED: "Slurm starts it again before that",
-        JobPhase.LEFT: "the site removes us",
+        JobPhase.LEFT: "its AdminComment was overwritten, or the site removes us",
         JobPhase.ENDED: "cancelled",
     },
     JobPhase.LEFT: {JobPhase.STARTED: "Slurm starts it", JobPhase.ENDED: "cancelled"},

@@ -13,7 +13,6 @@ import gc
 import logging
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -36,6 +35,8 @@ __all__ = ["GC_OBJECTS", "Selector", "run"]
 
 log = logging.getLogger(__name__)
 
+_SIGNAL_S = 0.2
+"""A signal ends a pause after this time at most."""
 _SETTLE_S = 0.01
 """Pause after a submission: the filter reports a job some milliseconds before it exists."""
 _REPEATS_S = (0.02, 0.08, 0.25)
@@ -111,7 +112,7 @@ class Selector:
         if complaint is not None:
             log.warning("%s", complaint)
         self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")
-        self._stop = threading.Event()
+        self._stopping = False
         self._repeats: tuple[float, ...] = ()
         """Pauses before further rounds that look for a submitted job."""
         self._failed = False
@@ -133,14 +134,14 @@ class Selector:
         log.info("selector started, policy %s", self._config.placement.policy)
         trigger = "start"
         self._rounds.start_monitor.start()
-        while not self._stop.is_set():
+        while not self._stopping:
             self._round(trigger)
             trigger = self._events.wait(self._wait_s())
             if trigger != "timer":
                 # A job that is ready while the epilog runs starts on its GPU without a pause.
-                settle_s = _SETTLE_S if trigger == "submit" else 0.0
-                self._stop.wait(max(settle_s, self._rest_s()))
-                self._events.drain()
+                self._rest(max(_SETTLE_S if trigger == "submit" else 0.0, self._rest_s(trigger)))
+                if self._events.drain() == "submit":
+                    trigger = "submit"
         log.info(
             "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
         )
@@ -164,13 +165,13 @@ class Selector:
         self._events.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stop.set()
+        self._stopping = True  # no lock: the handler runs inside whatever it interrupts
         self._events.wake()
 
     def _await_slurm(self) -> bool:
         """Hold the gate; wait for slurmctld as long as it takes. False: a signal came first."""
         warned = False
-        while not self._stop.is_set():
+        while not self._stopping:
             try:
                 self._heartbeat.start()
                 return True
@@ -196,17 +197,22 @@ class Selector:
         due_s = self._ledger.publish_in_s
         return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
 
-    def _rest_s(self) -> float:
+    def _rest(self, pause_s: float) -> None:
+        until = time.monotonic() + pause_s
+        while not self._stopping and (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, _SIGNAL_S))
+
+    def _rest_s(self, trigger: str) -> float:
         """Rest of the pause between two rounds, so that slurmctld can work in a storm of events.
 
-        Rounds take a fifth of the time, short ones half of it. No pause is longer than
-        ``selector.round_s``.
+        Rounds take a fifth of the time; half of it if they are short, or if the start monitor has
+        freed GPUs. No pause is longer than ``selector.round_s``.
         """
         since = time.monotonic() - self._finished
         if self._failed:
             return _FAILED_S - since
         took_s = self._outcome.took_s
-        pause_s = took_s if took_s < _SHORT_S else 4 * took_s
+        pause_s = took_s if took_s < _SHORT_S or trigger == "woken" else 4 * took_s
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:

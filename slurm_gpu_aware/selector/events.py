@@ -37,18 +37,15 @@ class Events:
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wait(self, timeout_s: float) -> str:
-        """Wait; return ``submit``, ``end``, ``woken`` or ``timer``."""
+        """Wait; return ``submit``, ``end``, ``woken`` or ``timer``, the first of them that is."""
         self._watch()
         readable, _, _ = select.select(
             [self._inotify.fileno(), self._wake_r], [], [], max(0.0, timeout_s)
         )
-        if self._wake_r in readable:
+        woken = self._wake_r in readable
+        if woken:
             os.read(self._wake_r, 4096)
-            return "woken"
-        if not readable:
-            return "timer"
-        happened = self._drain()
-        return happened if happened is not None else "timer"
+        return self.drain() or ("woken" if woken else "timer")
 
     def wake(self) -> None:
         """End a wait at once; for signal handlers and other threads."""
@@ -61,11 +58,8 @@ class Events:
         os.close(self._wake_r)
         os.close(self._wake_w)
 
-    def drain(self) -> None:
-        """Drop the events so far; a round that starts now sees their effects."""
-        self._drain()
-
-    def _drain(self) -> str | None:
+    def drain(self) -> str | None:
+        """Drop the events so far, as a round that starts now sees their effects; return which."""
         happened: str | None = None
         for event in self._inotify.read(timeout=0):
             what = self._watched.get(event.wd)

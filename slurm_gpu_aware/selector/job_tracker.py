@@ -89,9 +89,10 @@ class JobTracker:
         read; their jobs are not gone.
         """
         known = {job.id: job for job in jobs}
+        phases: dict[str, JobPhase] = {}
         closed: set[str] = set()
         for ours in gated:
-            state = ours.job.state
+            state, phases[ours.id] = ours.job.state, ours.phase
             if ours.closed:
                 closed.add(ours.id)
                 self._parked(ours.job, now)
@@ -107,7 +108,9 @@ class JobTracker:
                 tracked.raw_id = job.raw_id
             if job is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
                 continue
-            if job is None:
+            if job is None and job_id.partition("_")[0] in closed:
+                self.withdraw(job_id, {"why": "still part of its array's record"}, now)
+            elif job is None:
                 self._ended(job_id, tracked, {"state": "unknown", "why": "gone from Slurm"}, now)
             elif job.state in HOLDING:
                 self._started(job, tracked, now)
@@ -115,6 +118,8 @@ class JobTracker:
                 if tracked.phase is not JobPhase.STARTED:
                     self._started(job, tracked, now)
                 self._ended(job_id, tracked, {"state": job.state}, now)
+            elif phases.get(job_id) in (JobPhase.LEFT, JobPhase.OPENED):
+                self.withdraw(job_id, {"why": "its gate was opened for good"}, now)
             elif job_id not in closed:  # a closed one is handled by round and start monitor
                 self._pending(job, tracked, now)
 
@@ -122,12 +127,16 @@ class JobTracker:
         """Record a gated job that an operator released, or that started without us."""
         job, marker = gated.job, gated.marker
         runs = gated.phase is JobPhase.STARTED and bool(job.nodes)
-        by_hand = marker is not None and marker.phase is JobPhase.OPENED
-        if not runs and not by_hand:
+        opened = marker if marker is not None and marker.phase not in BOUND else None
+        if not runs and opened is None:
             return
         last = self.ledger.last_event(job.id)
-        if by_hand and marker is not None and (last is None or last.kind not in _AFTER_OPENING):
-            self.ledger.event(job.id, "opened_by_hand", {}, marker.at)
+        if opened is not None and (last is None or last.kind not in _AFTER_OPENING):
+            if opened.phase is JobPhase.OPENED:
+                self.ledger.event(job.id, "opened_by_hand", {}, opened.at)
+            elif last is None or "left_to_slurm" not in last.detail:  # it was interrupted
+                why = {"left_to_slurm": "no reason was recorded"}
+                self.ledger.event(job.id, "released", why, opened.at)
         if runs:
             tracked = Tracked(None, JobPhase.STARTED, tuple(job.nodes), None, job.restarts)
             tracked.raw_id = job.raw_id

@@ -207,7 +207,7 @@ class Placer:
             self._tracker.withdraw(job_id, {"step": "prepare", "why": wrong}, now)
             self._ledger.event(job_id, "error", {"step": "prepare", "why": wrong}, now)
         undo = [job for job in map(seen.get, failed) if job is not None and job.closed]
-        release(self._client, self._gate, undo, now)
+        release(self._client, self._gate, undo, now, just_read=True)
         return ready
 
     def _open(self, ready: Sequence[tuple[_Step, GatedJob]], placed: Placed, now: float) -> None:

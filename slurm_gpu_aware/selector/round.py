@@ -88,6 +88,8 @@ class _View:
     released: Sequence[GatedJob]
     split: frozenset[int]
     """Arrays of several records."""
+    gate_held: bool
+    """The gate was held; else a job that was read as parked may run by now."""
     taken: frozenset[str]
     """Jobs that the start monitor has parked since, so that their records are old."""
     complete: bool
@@ -152,9 +154,8 @@ class Rounds:
         self._ledger.private = self._static().private_jobs
         view, ids_complete = self._read()
         pending = [job for job in view.jobs if job.state == "PENDING"]  # most others have ended
-        gate_held = self._gate_held(view.now)
         at_rest = [job for job in pending if job.id not in view.taken]
-        self._orphans.leave(at_rest, view.now, view.split, gate_held=gate_held)
+        self._orphans.leave(at_rest, view.now, view.split, gate_held=view.gate_held)
         self._pool.rescue([job.job for job in view.parked], self.tracker.asked_for_none)
         closed = {job.job.raw_id for job in view.gated if job.closed}
         ungated = [job for job in pending if job.raw_id not in closed]
@@ -187,7 +188,17 @@ class Rounds:
         self.tracker.observe(jobs, gated, now, unread)
         parked = [job for job in gated if job.closed and job.id not in taken]
         released = [job for job in gated if job.released]
-        view = _View(now, jobs, gated, parked, released, split_arrays(jobs), taken, not unread)
+        view = _View(
+            now,
+            jobs,
+            gated,
+            parked,
+            released,
+            split_arrays(jobs),
+            self._gate_held(now),
+            taken,
+            complete=not unread,
+        )
         return view, len(still) == len(unread)
 
     def _plan_and_place(self, view: _View, outcome: Outcome) -> None:
@@ -207,7 +218,7 @@ class Rounds:
         for entry in plan.waiting:
             if candidates.found[entry.job_id].gated.job.raw_id not in given_up:
                 outcome.waits(entry.job_id, entry.reason, entry.shadow_start_s)
-        if not self._gate_held(self._clock()):
+        if not (view.gate_held and self._gate_held(self._clock())):
             log.warning("the gate is not held: no job is placed until it is")
             return
         left, stays = self._leaver.leave(leave, view.now, view.split)
@@ -216,14 +227,19 @@ class Rounds:
         chosen = {assignment.job_id for assignment in plan.assignments}
         # Restore jobs that an interrupted round bound and this one does not place; not those just
         # left to Slurm, which may run.
-        other = [job for job in view.parked if job.id not in chosen | left]
-        for job_id, why in release(
-            self._client, self._config.gate, other, view.now, split=view.split
-        ).wrong.items():
-            log.warning("job %s is not restored; tried again in the next round: %s", job_id, why)
+        self._restore([job for job in view.parked if job.id not in chosen | left], view)
         self._place(plan, planned, candidates.found, context, outcome, planning_s)
         if self._gate_held(self._clock()):
             self._fill_pool(view, candidates.found, left, chosen, len(context.nodes))
+
+    def _restore(self, jobs: Sequence[GatedJob], view: _View) -> None:
+        """Give parked jobs back what placing has changed; there is nothing to do for most."""
+        done = release(self._client, self._config.gate, jobs, view.now, split=view.split)
+        for job_id, why in done.wrong.items():
+            log.warning("job %s is not restored; tried again in the next round: %s", job_id, why)
+        for job in done.parked:
+            if job.id not in done.wrong:
+                self.tracker.withdraw(job.id, {"why": "interrupted"}, view.now)
 
     def _place(
         self,

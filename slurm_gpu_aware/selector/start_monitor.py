@@ -12,13 +12,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.release import FEW, release
+from slurm_gpu_aware.gate.release import FEW, close_gate, release
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.backoff import STALE_S, Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
@@ -114,16 +114,11 @@ class StartMonitor:
         with self._lock:
             self._lost_nodes, self._grace_s = lost_nodes, grace_s
             self._refused = {i: until for i, until in self._refused.items() if until > now}
-            self._starting = {
-                job.id: self._starting.get(job.id, now)
-                for job in released
-                if job.id not in self._taken
-            }
-            urgent = any(
-                self._why_not(job, since) is not None
-                for job in released
-                if (since := self._starting.get(job.id)) is not None
-            )
+            waiting = {job.id: job for job in released if job.id not in self._taken}
+            since = {i: self._starting.get(i, now) for i in waiting}
+            urgent = [i for i, job in waiting.items() if self._why_not(job, since[i]) is not None]
+            turn = dict.fromkeys([*urgent, *self._starting, *waiting])
+            self._starting = {i: since[i] for i in turn if i in since}
         if urgent:
             self._due.set()
 
@@ -200,14 +195,14 @@ class StartMonitor:
             self._in_hand = frozenset(due)
             self._taken |= due.keys()
         changed = sum(job_id not in by_id for job_id in polled)
+        again: Set[str] = due.keys()
         try:
-            return changed + (self._park_again(due, now) if due else 0)
-        except SourceError:
-            with self._lock:
-                self._starting |= {job_id: polled[job_id] for job_id in due}
-            raise
+            if due:
+                again = self._park_again(due, now)
+            return changed + len(due) - len(again)
         finally:
             with self._lock:
+                self._starting |= {job_id: polled[job_id] for job_id in again}
                 self._in_hand = frozenset()
 
     def read_took(self, seconds: float) -> None:
@@ -235,14 +230,20 @@ class StartMonitor:
         limit_s += self._grace_s if tracked is not None and tracked.victims else 0.0
         return f"not started within {limit_s:g} s" if open_s > limit_s else None
 
-    def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> int:
-        done = release(self._client, self._config.gate, [job for job, _ in due.values()], now)
-        for job in done.parked:
+    def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> Set[str]:
+        """Park jobs again; return those whose gate Slurm did not close."""
+        wrong: dict[str, str] = {}
+        gate, jobs = self._config.gate, [job for job, _ in due.values()]
+        parked = close_gate(self._client, gate, jobs, now, wrong)
+        for job in parked:  # before they are restored: Slurm may stop answering
             self._write(job, due[job.id][1], now)
-        for job_id, why in done.wrong.items():
+        for job_id, why in wrong.items():
             log.warning("job %s (%s) could not be parked again: %s", job_id, due[job_id][1], why)
-            self._refused[job_id] = self._timer() + _REFUSED_S
-        return len(done.parked)
+        with self._lock:
+            self._refused |= dict.fromkeys(wrong, self._timer() + _REFUSED_S)
+        for job_id, why in release(self._client, gate, parked, now, just_read=True).wrong.items():
+            log.warning("job %s is not restored, the next round tries again: %s", job_id, why)
+        return wrong.keys()
 
     def _write(self, job: GatedJob, why: str, now: float) -> None:
         detail = {"why": why, "restarts": job.job.restarts}
