@@ -141,7 +141,7 @@ class Rounds:
         self._qos = QosReader(client)
         self._read_at = -float("inf")
         self._completing: dict[int, float] = {}
-        """Record number of a job whose epilog runs -> first time seen."""
+        """Record number of a job with a running epilog -> first time seen."""
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -165,7 +165,7 @@ class Rounds:
             self._plan_and_place(view, outcome)
         else:
             self.start_monitor.watch((), frozenset())
-        if ids_complete:  # else a record exists whose id is not known
+        if ids_complete:  # else the id of some record is not known
             known = set(self.ids.values())
             self._backoff.forget(known)
             self._pool.forget(known)
@@ -198,14 +198,14 @@ class Rounds:
         outcome.held += candidates.held
         outcome.waiting += candidates.waiting
         began = self._timer()
-        plan, planned = self._plan(candidates.found, context)
+        plan, planned = self._plan(candidates.to_plan, context)
         planning_s = self._timer() - began
-        plan = in_task_order(plan, candidates.found)
+        plan = in_task_order(plan, candidates.to_plan)
         if view.complete:
-            leave += left_to_slurm(plan.waiting, candidates.found, view.parked, context.cluster)
+            leave += left_to_slurm(plan.waiting, candidates.to_plan, view.parked, context.cluster)
         given_up = {job.job.raw_id for job, _ in leave}
         for entry in plan.waiting:
-            if candidates.found[entry.job_id].gated.job.raw_id not in given_up:
+            if candidates.to_plan[entry.job_id].gated.job.raw_id not in given_up:
                 outcome.waits(entry.job_id, entry.reason, entry.shadow_start_s)
         if not self._gate_held(self._clock()):
             log.warning("the gate is not held: no job is placed until it is")
@@ -221,9 +221,9 @@ class Rounds:
             self._client, self._config.gate, other, view.now, split=view.split
         ).wrong.items():
             log.warning("job %s is not restored; tried again in the next round: %s", job_id, why)
-        self._place(plan, planned, candidates.found, context, outcome, planning_s)
+        self._place(plan, planned, candidates.to_plan, context, outcome, planning_s)
         if self._gate_held(self._clock()):
-            self._fill_pool(view, candidates.found, left, chosen, len(context.nodes))
+            self._fill_pool(view, candidates.to_plan, left, chosen, len(context.nodes))
 
     def _place(
         self,
