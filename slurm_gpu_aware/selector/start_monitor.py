@@ -269,6 +269,6 @@ def _is_stale(job: GatedJob, tracked: Tracked | None, open_s: float) -> bool:
         return True
     if job.job.reason != "Licenses":
         return False
-    opened_at, tried_at = tracked.opened_at if tracked is not None else None, job.job.looked_at_s
+    opened_at, tried_at = tracked.opened_at if tracked is not None else None, job.job.tried_at_s
     tried = opened_at is not None and tried_at is not None and tried_at > opened_at
     return not tried

@@ -111,7 +111,7 @@ class SlurmJob:
     """It has a batch script; False: salloc or srun."""
     accrue_s: float | None = None
     """Time from which its age counts for its priority; None: it does not count."""
-    looked_at_s: float | None = None
+    tried_at_s: float | None = None
     """When Slurm's scheduler last tried it (LastSchedEval), whole seconds; None: never."""
     time_min_s: float | None = None
     """``--time-min``: shortest limit that Slurm's backfill may set; None: not given."""
