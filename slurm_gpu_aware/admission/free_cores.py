@@ -74,10 +74,10 @@ def _read(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob], width: int) -> S
             continue
         for slot, socket in _bound_to(node.gpus, node.gpu_sockets, node.cores.sockets):
             gpu[i, slot] = socket
-        kept = _core_bits(tuple(node.cores.special), node.cores.threads)
-        busy = np.array(_by_socket(held[i] & ~kept, node.cores, many))
+        special = _core_bits(tuple(node.cores.special), node.cores.threads)
+        busy = np.array(_by_socket(held[i] & ~special, node.cores, many))
         cpus[i, : node.cores.sockets] = node.cores.cpus * node.cores.cores
-        cpus[i] -= _by_socket(kept, node.cores, many)
+        cpus[i] -= _by_socket(special, node.cores, many)
         free[i] = cpus[i] - busy - max(0, node.cpus_used - int(busy.sum()))
     return Sockets(
         gpu=gpu,

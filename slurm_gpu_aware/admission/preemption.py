@@ -48,12 +48,12 @@ class PreemptionRules:
         return float(partition.priority_tier) if self._by("partition_prio") else None
 
     def preempts(self, job: SlurmJob) -> frozenset[str]:
-        """Groups whose jobs a waiting job may preempt."""
+        """Groups of jobs that a waiting job may preempt."""
         own = self._own_qos(job)
         return own.preempts - {own.name} if own is not None else _NO_GROUP
 
     def preempts_lower(self, job: SlurmJob) -> frozenset[str]:
-        """Groups whose jobs of lower priority it may preempt: its own QOS with ``WITHIN``."""
+        """Groups of which it may preempt jobs of lower priority: its own QOS with ``WITHIN``."""
         own = self._own_qos(job)
         if self.slurm is None or own is None:
             return _NO_GROUP

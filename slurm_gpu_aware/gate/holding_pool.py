@@ -5,12 +5,12 @@ for each node of its partition (24.11). With 600 such jobs on 2,000 nodes slurmc
 every five seconds on them. A job in a reservation that has not begun is not tried; its priority
 and age go on as usual.
 
-So the pool is a reservation without nodes whose start the heartbeat keeps moving ahead, behind the
+So the pool is a reservation without nodes, and the heartbeat keeps moving its start to after the
 end of the gate. If the selector dies, the gate ends, the reservation begins, and Slurm's ResvProlog
 (etc/resv.d) takes its jobs from it, so that they start as in plain Slurm. Without that script they
 start in the reservation, on any nodes, before jobs without one. The reservation outlasts its jobs,
-because Slurm holds jobs whose reservation has ended. A reservation that has begun cannot be put
-off, so the next pool has another name.
+because Slurm holds jobs after the end of their reservation. A reservation that has begun cannot be
+put off, so the next pool has another name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 LICENCE = HOLDING_POOL
 """Licence in slurm.conf of which each pool holds one: a reservation must hold something."""
 LICENCE_COUNT = 8
-"""More than there are pools at a time: one closed, others whose jobs still run."""
+"""More than there are pools at a time: one closed, others with running jobs."""
 LAST_S = 365 * 86400.0
 """Duration of the pool: Slurm holds a job that waits in a reservation that ends."""
 _USERS = "-root"

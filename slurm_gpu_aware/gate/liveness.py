@@ -57,8 +57,8 @@ class Silence:
             return f"{start}, and the gate is open: Slurm starts {what} by itself."
         when = stamp(self.opens_s)[11:]
         return (
-            f"{start}. If it does not return, the gate opens by itself within a minute of {when},"
-            f" and Slurm starts {what} as if we were not installed."
+            f"{start}. If it does not return, the gate opens by itself at {when} or within a minute"
+            f" after that, and Slurm starts {what} as if we were not installed."
         )
 
 

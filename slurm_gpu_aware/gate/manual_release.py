@@ -22,7 +22,7 @@ def release_by_hand(
     """Open the gate for these jobs (ids as users type them; None: all parked ones).
 
     ``98`` names a job, or all parked tasks of array 98; ``98_3`` names one task. Returns the ids of
-    the jobs whose gate is open now.
+    the released jobs.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Orphans: gated jobs whose record was overwritten in AdminComment.
+"""Orphans: gated jobs that have lost their record, because AdminComment was overwritten.
 
 Only the ledger still knows that such a job is gated, and its original request.
 """

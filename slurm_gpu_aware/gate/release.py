@@ -49,7 +49,7 @@ class Release:
     parked: list[GatedJob] = field(default_factory=list)
     """Jobs behind the closed gate, as read back; restored unless ``wrong`` names them."""
     opened: dict[str, list[str]] = field(default_factory=dict)
-    """Job -> ids of its records whose gate is open for good."""
+    """Job -> ids of its records that were released for good."""
     wrong: dict[str, str] = field(default_factory=dict)
     """Job -> why it could not be released."""
 

@@ -60,7 +60,7 @@ class Candidates:
     backoff: Backoff
     licences: Licences
     pool: HoldingPool
-    found: dict[str, Candidate] = field(default_factory=dict)
+    to_plan: dict[str, Candidate] = field(default_factory=dict)
     """Jobs to plan, in Slurm's order."""
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
     """Jobs to leave to Slurm, and why."""
@@ -133,7 +133,7 @@ class Candidates:
         self.licences.take(original.licenses)
         unsplit = record.job.array_tasks is not None
         cpus = default_cpus(job, request, self.context)
-        self.found[job_id] = Candidate(gated, request, unsplit, cpus)
+        self.to_plan[job_id] = Candidate(gated, request, unsplit, cpus)
         return True
 
     def _wait(self, job: SlurmJob, job_id: str, reason: str) -> None:

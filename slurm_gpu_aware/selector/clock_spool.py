@@ -48,7 +48,7 @@ class ClockSpool:
     is lost. Inode and first record identify a file.
 
     Lines come from other hosts: anything but a record of the known form is skipped, and so is a
-    file whose owner is not root, the selector or the owner of the folder. If the selector dies
+    file that neither root, the selector nor the folder's owner owns. If the selector dies
     before it saves the offsets, lines are written to the ledger twice.
     """
 
@@ -158,8 +158,8 @@ def _record(line: bytes) -> dict[str, Any] | None:
     at = raw.get("at")
     if not _JOB.match(str(raw.get("job_id", ""))) or not _is_number(at) or not 0 < at < _LATEST:
         return None
-    kept = {key: _plain(raw[key]) for key in _KEYS if key in raw}
-    return {"event": raw["event"], "at": float(at), "job_id": raw["job_id"], **kept}
+    detail = {key: _plain(raw[key]) for key in _KEYS if key in raw}
+    return {"event": raw["event"], "at": float(at), "job_id": raw["job_id"], **detail}
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

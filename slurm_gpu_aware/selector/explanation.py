@@ -57,7 +57,7 @@ def _state(
 ) -> str:
     """``parked``, the state of the newest decision, ``released by hand``, or ``unknown``.
 
-    A job whose placing failed or was withdrawn is parked.
+    After a failed or withdrawn placing the job is parked.
     """
     if waiting:
         return "parked"

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _GAP_S = 30.0
 """The pool opens this long after the end of the gate, so that jobs next in line start first."""
-_LOOKED_S = 4.0
+_TRIED_S = 4.0
 """Time in which Slurm's scheduler tries a job that was taken from the pool.
 
 A later job (another one blocks the partition) is placed untried; the start monitor sees what holds
@@ -120,7 +120,7 @@ class HoldingPool:
         """
         taken = self._taken.get(job.id)
         no_reason = job.reason in ("None", "Reservation")
-        return no_reason and taken is not None and self._timer() - taken < _LOOKED_S
+        return no_reason and taken is not None and self._timer() - taken < _TRIED_S
 
     def may_try(self, kind: Hashable) -> bool:
         """Whether one more job of a kind that a limit holds may be tried.
@@ -227,7 +227,7 @@ class HoldingPool:
     def take(self, jobs: Sequence[GatedJob]) -> None:
         """Take jobs from the pool, so that Slurm tries them. Raises SourceError."""
         now = self._timer()
-        self._taken = {i: at for i, at in self._taken.items() if now - at < 2 * _LOOKED_S}
+        self._taken = {i: at for i, at in self._taken.items() if now - at < 2 * _TRIED_S}
         self._taken |= {job.id: now for job in jobs}
         begun = self._clock()
         self._send(

@@ -29,7 +29,7 @@ class Reader:
     """Age of the public copy; None: the live store is open."""
 
     def note(self) -> str | None:
-        """A sentence for people who read the copy; None for the live store."""
+        """A sentence for readers of the copy; None for the live store."""
         if self.copy_age_s is None:
             return None
         return f"From the selector's public copy, {age(self.copy_age_s)} old."

@@ -158,7 +158,7 @@ class LedgerWriter:
         self._snapshot_due = started + took * _SNAPSHOT_SHARE
 
     def open_decisions(self) -> list[Decision]:
-        """Decisions whose job has not ended, as far as is known."""
+        """Decisions about jobs that have not ended, as far as is known."""
         nothing: list[Decision] = []
         return self._do(lambda ledger: ledger.open_decisions(), nothing)
 

@@ -32,7 +32,7 @@ __all__ = ["Candidate", "Placed", "Placer", "task_number"]
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
-"""Jobs whose gate one call opens; the start monitor polls them while the next call runs."""
+"""Jobs that one call releases; the start monitor polls them while the next call runs."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Placed:
     """Outcome of a plan's jobs."""
 
     opened: list[str]
-    """Jobs whose gate was opened."""
+    """Released jobs."""
     failed: dict[str, str]
     """Job -> why it could not be placed."""
 
@@ -97,7 +97,7 @@ class Placer:
         *,
         opened: Callable[[Sequence[str]], object] = lambda job_ids: None,
     ) -> None:
-        """``opened`` is called with the jobs of each part whose gate is open."""
+        """``opened`` is called with the released jobs of each part."""
         self._client = client
         self._gate = gate
         self._ledger = ledger

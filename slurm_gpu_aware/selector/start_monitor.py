@@ -46,7 +46,7 @@ _STARTING = frozenset(
 )
 """Reasons of a placed job that is about to start."""
 _REFUSED_S = 10.0
-"""Pause before a job whose gate Slurm did not close is tried again."""
+"""Pause after Slurm refused to close the gate of a job."""
 _NEVER_THERE = "held by BadConstraints"
 """Slurm finds that the job can never start on its nodes."""
 
@@ -87,7 +87,7 @@ class StartMonitor:
         self._taken: set[str] = set()
         self._all_took_s = math.inf
         self._refused: dict[str, float] = {}
-        """Job whose gate Slurm did not close -> monotonic time of the next try."""
+        """Job with a gate that Slurm refused to close -> monotonic time of the next try."""
         self._thread = threading.Thread(target=self._run, name="start monitor", daemon=True)
 
     # -- calls from rounds -------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class StartMonitor:
             self._due.set()
 
     def opened(self, job_ids: Iterable[str]) -> None:
-        """Add jobs whose gate was just opened."""
+        """Add jobs that were just released."""
         with self._lock:
             self._starting |= dict.fromkeys(job_ids, self._timer())
 
@@ -270,6 +270,6 @@ def _is_stale(job: GatedJob, tracked: Tracked | None, open_s: float) -> bool:
         return True
     if job.job.reason != "Licenses":
         return False
-    opened_at, tried_at = tracked.opened_at if tracked is not None else None, job.job.looked_at_s
+    opened_at, tried_at = tracked.opened_at if tracked is not None else None, job.job.tried_at_s
     tried = opened_at is not None and tried_at is not None and tried_at > opened_at
     return not tried

@@ -59,11 +59,11 @@ def entries(text: str, file: Path | str, *, checked: bool = True) -> list[Entry]
 
     ``checked`` False: such a block is taken as it is.
     """
-    found: list[Entry] = []
+    records: list[Entry] = []
     lines = iter(text.split("\n"))
     for line in lines:
         if line.startswith(_BEGIN_START):
-            found.append(_block(lines, file, checked))
+            records.append(_block(lines, file, checked))
             continue
         record = [line]
         while _continues(record[-1]):
@@ -71,8 +71,8 @@ def entries(text: str, file: Path | str, *, checked: bool = True) -> list[Entry]
             if following is None:
                 break
             record.append(following)
-        found.append(Entry(tuple(record)))
-    return found
+        records.append(Entry(tuple(record)))
+    return records
 
 
 def _block(lines: Iterator[str], file: Path | str, checked: bool) -> Entry:

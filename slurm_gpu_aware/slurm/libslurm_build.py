@@ -31,7 +31,7 @@ _NUMBERS: dict[str, dict[str, str]] = {
 """Numbers that are not a member of the same name -> C expression."""
 _TEXTS: dict[str, dict[str, str | None]] = {
     "job": {
-        # RESV_DEL_HOLD would hide the state of a job whose reservation is gone.
+        # RESV_DEL_HOLD would hide the state of a job after its reservation is gone.
         "state": "slurm_job_state_string(record->job_state & ~JOB_RESV_DEL_HOLD)",
         "reason": None,
         "shares": None,

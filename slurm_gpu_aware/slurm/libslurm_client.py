@@ -180,7 +180,7 @@ class LibslurmClient:
         return [known[job_id] for job_id in ids if job_id in known]
 
     def nodes(self) -> list[SlurmNode]:
-        """All nodes whose records can be read."""
+        """All nodes, without unreadable records."""
         before, self._nodes = self._nodes, {}
         for record in self._slurm.records(NODE, "aware_nodes"):
             known = record in before

@@ -1,4 +1,4 @@
-"""MIG devices of gres.conf whose GRES type does not show that they are MIG.
+"""MIG devices of gres.conf that their GRES type does not show to be MIG.
 
 With AutoDetect slurmd names a MIG device after its profile, which `is_mig` recognises. For
 ``Name=gpu Type=small MultipleFiles=...`` scontrol shows ``gpu:small``, so the file is read.

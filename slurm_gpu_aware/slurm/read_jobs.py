@@ -64,7 +64,7 @@ _COUNTS = {
 _TIMES = {
     "eligible_s": "eligible_time",
     "accrue_s": "accrue_time",
-    "looked_at_s": "last_sched_eval",
+    "tried_at_s": "last_sched_eval",
     "start_s": "start_time",
 }
 """Unix time of a job -> Slurm's field; 0: not yet."""

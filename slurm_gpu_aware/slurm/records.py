@@ -111,7 +111,7 @@ class SlurmJob:
     """It has a batch script; False: salloc or srun."""
     accrue_s: float | None = None
     """Time from which its age counts for its priority; None: it does not count."""
-    looked_at_s: float | None = None
+    tried_at_s: float | None = None
     """When Slurm's scheduler last tried it (LastSchedEval), whole seconds; None: never."""
     time_min_s: float | None = None
     """``--time-min``: shortest limit that Slurm's backfill may set; None: not given."""
@@ -201,7 +201,7 @@ def split_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
 
 
 def update_ids(job: SlurmJob, split: Set[int], most: int | None = None) -> list[str]:
-    """Ids whose updates change this record only.
+    """Ids to update, so that only this record changes.
 
     Slurm applies an update of an array's id to every record of the array, also of running tasks. So
     the unsplit rest of an array in ``split`` is updated task by task (Slurm takes no range), at
@@ -290,7 +290,7 @@ class SlurmQos:
 
     name: str
     preempts: frozenset[str] = frozenset()
-    """QOS whose jobs its jobs may preempt."""
+    """QOS with jobs that its jobs may preempt."""
     preempt_mode: frozenset[str] = frozenset()
     """Modes in which its jobs are preempted; empty: those of the cluster."""
     priority: int = 0

@@ -99,7 +99,7 @@ def test_fields_of_another_type(filter_: Filter, field: str, value: Any) -> None
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "no folder", "device"])
 def test_event_file_is_no_regular_file(filter_: Filter, tmp_path: Path, kind: str) -> None:
-    """A FIFO that nobody reads would block open(..., "a") and with it slurmctld."""
+    """A FIFO without a reader would block open(..., "a") and with it slurmctld."""
     path = tmp_path / "odd"
     if kind == "fifo":
         os.mkfifo(path)

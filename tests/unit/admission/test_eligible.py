@@ -66,7 +66,7 @@ def test_nodes_of_several_reservations() -> None:
 
 
 def test_in_a_maintenance_its_own_jobs_run() -> None:
-    """Slurm shows IDLE+MAINTENANCE+RESERVED; whom it lets in says the reservation."""
+    """Slurm shows IDLE+MAINTENANCE+RESERVED; the reservation says which jobs it lets in."""
     states = frozenset({"IDLE", "MAINTENANCE", "RESERVED"})
     nodes = [node("n1", states=states), node("n2")]
     assert is_usable(nodes[0])

@@ -1,4 +1,4 @@
-"""Whom the site's Slurm preempts first, and whom it never does, from its configuration."""
+"""Order in which the site's Slurm preempts jobs, and which it never preempts, by configuration."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
         round_.sort_out([as_gated(record)], [record])
         slurms = tried and bound and why.get("misplaced", False)
         assert bool(round_.leave) is slurms
-        assert bool(round_.found) is not slurms
+        assert bool(round_.to_plan) is not slurms
         now[0] += backoff.punish(record.id, **why)
 
 

@@ -24,7 +24,7 @@ RECORD: dict[str, object] = {"event": "clock_set", "node": "n1"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that everybody may enter; no umask hides a wrong mode."""
+    """A folder that every user may enter; no umask hides a wrong mode."""
     for passed in (tmp_path, *tmp_path.parents):
         if passed == Path(tempfile.gettempdir()):
             break

@@ -71,7 +71,7 @@ def test_taken_from_the_pool_before_its_begin_time(slurm: SlurmFolder) -> None:
 
 
 def test_a_limit_that_holds_another_like_it(slurm: SlurmFolder) -> None:
-    """Slurm shows the limit of those at which it has looked; nobody is placed to find it out."""
+    """Slurm shows the limit of the jobs that it has tried; no job is placed to find it out."""
     limited = parked("7", eligible_time=900, reason="QOSMaxJobsPerUserLimit")
     bench = bench_of(slurm, limited, deferred("9"), deferred("10"))
     outcome = bench.rounds.run()

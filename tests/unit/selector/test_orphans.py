@@ -1,4 +1,4 @@
-"""Jobs whose AdminComment somebody overwrote."""
+"""Orphans: jobs with an overwritten AdminComment."""
 
 from __future__ import annotations
 

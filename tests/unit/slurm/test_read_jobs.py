@@ -110,7 +110,7 @@ def test_nothing_is_set() -> None:
     assert (job.threads_per_core, job.tasks_per_core) == (None, None)
     assert (job.min_nodes, job.max_nodes) == (1, None)
     assert (job.memory_mb_per_node, job.memory_mb_per_cpu) == (None, None)
-    assert (job.eligible_s, job.accrue_s, job.looked_at_s, job.start_s) == (None,) * 4
+    assert (job.eligible_s, job.accrue_s, job.tried_at_s, job.start_s) == (None,) * 4
     assert math.isinf(job.time_limit_s)
     assert math.isinf(job.end_s)
     assert (job.array_id, job.array_tasks, job.array_limit, job.het) == (None, None, None, False)
