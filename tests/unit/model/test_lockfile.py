@@ -24,7 +24,7 @@ RECORD: dict[str, object] = {"event": "clock_set", "node": "n1"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that everybody may enter; no umask hides a wrong mode."""
+    """A folder that all users may enter; no umask hides a wrong mode."""
     for passed in (tmp_path, *tmp_path.parents):
         if passed == Path(tempfile.gettempdir()):
             break
@@ -77,7 +77,7 @@ def test_ordinary_users_cannot_hold_our_locks(folder: Path, name: str, before: s
 
 @needs_root
 def test_a_lock_on_the_folder_of_notes_holds_no_hook_up(folder: Path) -> None:
-    """Regression: the folder was 0755 and the lock on it; a hook waited for 7 s, in vain."""
+    """Regression: the folder was 0755 with the lock on it; a hook waited 7 s without success."""
     locks = folder / "clock-locks"
     locks.mkdir(parents=True, mode=0o755)
     with subprocess.Popen(["flock", "-s", locks, "sleep", "60"], user=NOBODY) as attacker:
