@@ -23,7 +23,6 @@ __all__ = [
     "LocalityLevel",
     "PreemptionOrder",
     "RunningJob",
-    "node_levels",
 ]
 
 PLENTY_CPUS = 1 << 20
@@ -214,7 +213,7 @@ class Cluster:
         defaults: dict[str, Any] = {
             "free": exists.copy(),
             "scores": {},
-            "levels": node_levels(n),
+            "levels": _node_levels(n),
             "free_cpus": np.full(n, PLENTY_CPUS, dtype=np.int64),
             "free_memory_mb": np.full(n, PLENTY_MB, dtype=np.int64),
             "indexed": np.ones(n, dtype=np.bool_),
@@ -245,7 +244,7 @@ class Cluster:
         return cls.build(
             names,
             np.ones((n, gpus_per_node), dtype=np.bool_),
-            levels=node_levels(n, locality_penalty),
+            levels=_node_levels(n, locality_penalty),
             graphs=() if graph is None else (graph,) * n,
             free_cpus=np.full(n, cpus_per_node, dtype=np.int64),
             free_memory_mb=np.full(n, memory_mb_per_node, dtype=np.int64),
@@ -253,7 +252,7 @@ class Cluster:
         )
 
 
-def node_levels(nodes: int, penalty: float = 1.5) -> tuple[LocalityLevel, ...]:
+def _node_levels(nodes: int, penalty: float = 1.5) -> tuple[LocalityLevel, ...]:
     """The two levels of a cluster without other known levels: ``node`` and ``cluster``."""
     return (
         LocalityLevel("node", 1.0, np.arange(nodes, dtype=np.int64)),

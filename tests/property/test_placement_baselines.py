@@ -42,7 +42,7 @@ def one_line(request, cluster, chosen):
 
 
 def left_on(request, cluster, chosen):
-    """GPUs that stay free on the nodes of a set; of whole nodes: GPUs that nobody else gets."""
+    """GPUs that stay free on the nodes of a set; for whole nodes, GPUs that no other job gets."""
     if request.whole_node:
         return sum(len(slots) for _, slots in chosen)
     return sum(int(cluster.free[node].sum()) - len(slots) for node, slots in chosen)
@@ -55,7 +55,7 @@ def by_index(request, cluster, chosen):
 
 
 def not_ours(request, cluster, chosen):
-    """Of as many nodes those are preferred on which the choice of GPUs is ours."""
+    """For the same number of nodes indexed ones are preferred."""
     several = len(chosen) > 1 and cluster.same_indices and not request.whole_node
     return several and not cluster.indexed[chosen[0][0]]
 
@@ -139,7 +139,7 @@ def drawn_order(cluster, job_id, seed):
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.integers(0, 2**32))
 def test_random_takes_the_first_gpus_in_the_order_that_it_draws(case, seed):
-    """The set whose last GPU comes first in the order drawn by seed and job id."""
+    """The set with the earliest last GPU in the order drawn by seed and job ID."""
     request, cluster = case
     place = drawn_order(cluster, request.job_id, seed)
     assert sorted(place[cluster.exists].tolist()) == list(range(1, int(cluster.exists.sum()) + 1))

@@ -85,7 +85,7 @@ def best_of(request, cluster, objective, sets):
 
 
 def preferred(cluster, sets):
-    """Over several nodes indexed ones come first: on plain nodes the choice would be Slurm's."""
+    """On several nodes indexed ones come first: on plain nodes Slurm chooses the GPUs."""
     if len(sets[0]) == 1 or not cluster.same_indices:
         return sets
     return [s for s in sets if all(cluster.indexed[node] for node, _ in s)] or sets
@@ -208,7 +208,7 @@ def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, p
 @MANY
 @given(cases(), st.sampled_from(["pal+mapa", "mapa-preserve", "mapa-greedy"]))
 def test_the_account_tells_what_was_compared(case, policy):
-    """On plain nodes, too: there the worst that Slurm may pick."""
+    """On plain nodes with the worst set that Slurm may choose."""
     request, cluster = case
     got = make_policy(policy).place(request, cluster)
     if got is None or len(got.nodes) > 1:

@@ -87,7 +87,7 @@ def test_pal_on_one_node_agrees_with_brute_force_down_to_the_last_tie(case):
 @MANY
 @given(cases())
 def test_pm_first_agrees_with_brute_force(case):
-    """Least worst score wherever the GPUs are; then the least sum."""
+    """Least worst score on any nodes; then the least sum."""
     request, cluster = case
     scores = cluster.score(request.app_class)
     bounded = not cluster.same_indices and request.max_nodes is not None
@@ -194,7 +194,7 @@ def test_predicted_slowdown_is_what_the_assignment_says(case):
 @MANY
 @given(cases())
 def test_best_cell_holds_all_and_only_equal_one_node_sets(case):
-    """What a composition is offered: every set as good as PAL's own, no other."""
+    """A composition chooses among all sets equal to PAL's own, and no other."""
     request, cluster = case
     request = replace(request, max_nodes=1, min_nodes=1, gpus_per_node=None, whole_node=False)
     cluster = replace(cluster, indexed=np.ones(cluster.shape[0], dtype=bool))

@@ -83,7 +83,7 @@ def cluster_at(cluster, jobs, time_s):
 @settings(max_examples=500, deadline=None)
 @given(situations())
 def test_backfill_never_delays_the_head(situation):
-    """Let everything run to its limit: at the promised time the head's own policy still places it.
+    """If all jobs run to their limits, the head's policy still places it at the promised time.
 
     And the promise itself is the earliest end at which the head fits beside the jobs before it.
     """

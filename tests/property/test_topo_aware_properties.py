@@ -63,7 +63,7 @@ def test_bipartition_is_exact_on_two_sockets_of_two(weights):
     [("ibm-ac922-6xv100", 0.99, 0.1), ("dgx-1-v100", 0.95, 0.26), ("dgx-1-p100", 0.95, 0.26)],
 )
 def test_bipartition_against_all_sets_of_larger_machines(name, equal_share, worst_gap):
-    """A heuristic: how often it finds the best set, and what it loses at most (of 1)."""
+    """A heuristic: how often it finds the best set, and its largest loss of utility."""
     graph = machine(name)
     rng = np.random.default_rng(11)
     pairs = []

@@ -86,7 +86,7 @@ def test_order_by_order_agrees_with_every_permutation(graph, edges):
 
 
 def test_a_beam_finds_embeddings_that_exist(monkeypatch):
-    """Never better than the best, for every set, and mostly the best."""
+    """Never better than the best for any set, and usually the best."""
     graph = machine("dgx-1-v100")
     edges = tuple((a, b) for a, b in combinations(range(6), 2) if (a + b) % 3)
     exact = mapping_values(graph.gbps, edges, 6)
@@ -222,7 +222,7 @@ def test_relabelling_gpus_moves_values_and_changes_none(case, data):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["ring", "tree", "0-1,1-2,2-3,3-4,4-5,5-0"]))
 def test_eight_gpus_against_random_embeddings(seed, name):
-    """No embedding that is tried by chance beats the table on machines of eight."""
+    """No random embedding beats the table on machines of eight GPUs."""
     from slurm_gpu_aware.topology.patterns import parse_pattern
 
     rng = np.random.default_rng(seed)

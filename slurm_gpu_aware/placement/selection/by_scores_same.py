@@ -27,7 +27,7 @@ from slurm_gpu_aware.placement.selection.groups import (
 from slurm_gpu_aware.placement.selection.score_rows import SUM_WEIGHT, least_totals, left_beside
 from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["choose_same", "first_nodes", "least_sums", "same_keys"]
+__all__ = ["choose_same"]
 
 _AT_ONCE = 1 << 22  # index sets x nodes in one array
 _MOST_WORK = 1 << 26  # index sets x nodes compared in one group; the account reports a cut
@@ -126,9 +126,9 @@ def _best_set(
     step = max(1, _AT_ONCE // (len(left) if rows is None else len(rows)))
     for start in range(0, len(sets), step):
         part = sets[start : start + step]
-        key = same_keys(cell, part, rows, left)
-        values = least_sums(key, count, must)
-        which = int(values.argmin()) if best_fit else first_nodes(key, count, must)
+        key = _same_keys(cell, part, rows, left)
+        values = _least_sums(key, count, must)
+        which = int(values.argmin()) if best_fit else _first_nodes(key, count, must)
         value = values.item(which)
         ties = int(np.count_nonzero(values == value))
         if best is not None and value == best.value:
@@ -161,7 +161,7 @@ def _best_of_few(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArr
     return _Best(value, ties[0][1], chosen if rows is None else rows[chosen], len(ties))
 
 
-def first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
+def _first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
     """The index set (row of ``key``) that the first ``count`` nodes have, ``must`` included.
 
     Node by node, keep the sets that the lowest possible next node has.
@@ -179,17 +179,17 @@ def first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
     return int(alive[0])
 
 
-def least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:
+def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArray:
     """(F,) least sum of ``count`` keys of each row of ``key``, with those in ``must``."""
     if must is None:
         if count < key.shape[1]:
             key = np.partition(key, count - 1, axis=1)[:, :count]
         return np.asarray(key.sum(axis=1))
     sums, others = key[:, must].sum(axis=1), count - int(np.count_nonzero(must))
-    return sums + least_sums(key[:, ~must], others, None) if others else np.asarray(sums)
+    return sums + _least_sums(key[:, ~must], others, None) if others else np.asarray(sums)
 
 
-def same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> FloatArray:
+def _same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> FloatArray:
     """(F, R) sum of scores and GPUs left for each index set on each row; inf if a slot is missing.
 
     Whole numbers below 2^53, so floats and their fast product are exact.

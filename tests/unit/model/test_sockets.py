@@ -53,7 +53,7 @@ def busy(
     end: float = math.inf,
     **fields: Any,
 ) -> Cluster:
-    """A job that runs until ``end``, with so many CPUs of each socket."""
+    """A job that runs until ``end``, with these CPUs of each socket."""
     found.take(node, slots, sum(cpus), 0, cpus)
     assert found.sockets is not None
     found.sockets.quiet[node] = True
@@ -83,7 +83,7 @@ def placed(result: Plan) -> dict[str, tuple[tuple[int, ...], tuple[tuple[int, ..
 
 
 def test_a_socket_without_enough_cores_gives_no_gpu() -> None:
-    """Counted per node 10 CPUs are free, so that GPU 0 was chosen, and the job hung."""
+    """Regression: per node 10 CPUs are free, so GPU 0 was chosen, and the job hung."""
     here = busy(cluster(), "run", 0, (), (6, 0))
     assert placed(plan([bound(1, 1, 4)], here)) == {"1": ((0,), ((2,),))}
     assert placed(plan([free(1, 1, 4)], here)) == {"1": ((0,), ((0,),))}
@@ -107,7 +107,7 @@ def test_where_no_socket_has_both_slurm_chooses() -> None:
 
 
 def test_nobody_is_sent_where_slurm_chooses() -> None:
-    """Slurm may start the job first, on the very GPU that was meant for the other."""
+    """Slurm may start the job first, on the GPU that was chosen for the other."""
     here = busy(busy(cluster(), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
     assert [a.job_id for a in plan([bound(1, 2, 2), free(2, 1)], here).assignments] == ["1"]
     idle = plan([bound(1, 3), free(2, 1, time_limit_s=1.0)], cluster())
@@ -128,7 +128,7 @@ def test_all_four_gpus_of_a_node_are_chosen_by_slurm() -> None:
 
 
 def test_slurm_wants_the_cpus_on_the_sockets_of_the_gpus() -> None:
-    """One GPU and ten CPUs: its socket has eight, whatever the other has."""
+    """One GPU and ten CPUs: its socket has eight."""
     result = plan([bound(1, 1, 10)], cluster())
     assert result.assignments == ()
     assert result.waiting[0].infeasible
@@ -234,7 +234,7 @@ def test_who_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fits: boo
 
 @pytest.mark.parametrize("when", ["in an earlier round", "in this round"])
 def test_somebody_just_placed_does_not_last_until_the_reservation(when: str) -> None:
-    """Else the head, which needs both sockets, would have none, and later jobs pass it for ever."""
+    """Otherwise the head, which needs both sockets, has no reservation, and later jobs delay it."""
     here = busy(cluster(), "a", 0, (0,), (1, 0), NOW + 100)
     queue = [bound(1, 4, 4, priority=9), free(2, 1, time_limit_s=1e6)]
     if when == "in this round":
@@ -323,7 +323,7 @@ def by_name(here: Cluster, gpus: int, cpus: int) -> set[tuple[int, tuple[int, ..
 
 
 def by_slurm(here: Cluster, gpus: int, cpus: int) -> set[int]:
-    """Nodes where Slurm finds enough, going from the socket with the most cores on."""
+    """Nodes where Slurm finds enough, from the socket with the most cores on."""
     assert here.sockets is not None
     found = set()
     for node in range(here.shape[0]):

@@ -115,7 +115,7 @@ def test_assignment_carries_the_registry_name(name):
 
 @pytest.mark.parametrize("width", [16, 20, 32, 64])
 def test_wide_nodes_share_their_slots(width):
-    """Exact up to 20 slots; beyond, the common slots of equal nodes are still found."""
+    """Exact up to 20 slots; above, the common slots of equal nodes are still found."""
     cluster = Cluster.uniform(3, width)
     for node in range(3):
         cluster.take(node, [0, width - 1])

@@ -112,7 +112,7 @@ def test_sets_stand_lowest_indices_first():
 
 
 def test_scores_cannot_be_changed_under_a_policy():
-    """A write would be missed by what was computed from the array; it fails instead."""
+    """A write fails, because the cached table would miss it."""
     scores = np.ones((1, 2))
     cluster = Cluster.uniform(1, 2, scores={"B": scores})
     make_policy("pal").place(Request("1", 1), cluster)

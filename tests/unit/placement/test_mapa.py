@@ -283,7 +283,7 @@ def test_required_nodes_are_part_of_the_choice():
 
 
 def test_machines_of_more_than_16_gpus():
-    """Two NVLink quads in a machine of 20: exact while at most 16 are free, grown beyond."""
+    """Two NVLink quads in a machine of 20: exact up to 16 free GPUs, grown above."""
     gbps = np.full((20, 20), 10.0)
     for quad in ([3, 9, 12, 17], [4, 5, 6, 7]):
         gbps[np.ix_(quad, quad)] = 50.0

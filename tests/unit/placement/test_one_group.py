@@ -70,7 +70,7 @@ def test_the_least_slowdown_of_all_blocks_wins_and_the_account_counts_them(polic
 
 @pytest.mark.parametrize("policy", ["pal", "pm-first"])
 def test_of_equal_blocks_the_one_with_less_free_is_taken(policy: str):
-    """Four nodes to a block; without the rule the two fast nodes 3 and 4 would be taken."""
+    """Four nodes per block; without the constraint the fast nodes 3 and 4 are the best."""
     here = Cluster.uniform(8, 2, scores={"A": np.ones((8, 2))})
     here.scores["A"][[3, 4]] = 0.9
     here.free[5, 0] = here.free[0, 0] = False
@@ -139,7 +139,7 @@ def test_where_too_little_is_free_at_all_the_reason_is_the_usual_one():
 
 
 class Picky(Policy):
-    """Wants three nodes to choose from; a block has two."""
+    """Needs three nodes to choose from; a block has two."""
 
     name = "picky"
     has_rules = True
@@ -159,7 +159,7 @@ def test_a_rule_of_the_policy_is_named_before_the_block():
 
 
 def test_backfill_leaves_the_block_of_the_head_alone():
-    """The head waits for block 0; a long job may not have n2, but may have n1."""
+    """The head waits for block 0; a long job may not get n2, but may get n1."""
     here = replace(cluster(0, 3), running=(held("8", 0, 50.0), held("9", 3, 70.0)))
     behind = [
         Request("2", 2, app_class="A", time_limit_s=1000.0, priority=-1.0),

@@ -83,7 +83,7 @@ def test_one_gpu_gets_the_best_then_best_fit():
 
 
 def test_larger_than_a_node_takes_the_same_slots_exactly():
-    """Greedy per node would take slots 0 on n0 and 1 on n1; one GRES line cannot say that."""
+    """A greedy choice takes slot 0 on n0 and slot 1 on n1, which one GRES line cannot express."""
     cluster = cluster_of([[0.9, 1.1, 1.3], [1.3, 1.1, 0.9]])
     got = Pal().place(ask(2, gpus_per_node=1), cluster)
     assert got is not None
@@ -149,7 +149,7 @@ def test_plain_node_promises_only_its_worst_free_gpu():
 
 
 def test_one_gpu_lies_in_one_socket_on_a_plain_node_too():
-    """Slurm may pick any GPU of n0, but each is in some socket: V 1.0 beats 1.15."""
+    """Slurm may choose any GPU of n0, but each lies on one socket: V 1.0 beats 1.15."""
     base = cluster_of([[1.0, 1.0], [1.15, 1.15]])
     sockets = LocalityLevel("socket", 1.0, np.array([[0, 1], [2, 3]]))
     node = LocalityLevel("node", 1.2, np.array([0, 1]))

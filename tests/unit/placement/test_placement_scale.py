@@ -26,7 +26,7 @@ def switched(nodes, width, per_switch=2, **kwargs):
 
 
 def equal_links(gbps):
-    """Eight GPUs, every pair joined by as much."""
+    """Eight GPUs with equal links."""
     return HardwareGraph.build(np.full((8, 8), gbps), [["PHB"] * 8 for _ in range(8)])
 
 
@@ -64,7 +64,7 @@ def test_the_least_sum_of_scores_is_found_in_whatever_switch_it_is(last, same):
 
 @pytest.mark.parametrize("switches", [False, True])
 def test_few_nodes_are_compared_as_many_are(monkeypatch, switches):
-    """A few nodes are walked, many are one array: the same choice, sums and ties."""
+    """A loop over few nodes and an array of many: same choice, sums and ties."""
     rng = np.random.default_rng(5)
     request = Request("1", 4, gpus_per_node=2, min_nodes=2)
     walked = []
@@ -151,7 +151,7 @@ def test_the_work_on_wide_nodes_does_not_grow_with_the_groups():
 
 
 def test_a_set_far_up_the_order_needs_no_search(monkeypatch):
-    """Half of the nodes share their upper slots; the lower ones would lead nowhere for long."""
+    """Half of the nodes share their upper slots; lower slots give no set for a long time."""
     monkeypatch.setattr(wide_sets, "_MOST_WORK", 0)
     upper = 0xFF << 16
     _, masks = wide_masks(18, 24, 0.6)
@@ -163,7 +163,7 @@ def test_a_set_far_up_the_order_needs_no_search(monkeypatch):
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed", "mapa-preserve"])
 def test_an_account_says_that_the_search_on_wide_nodes_ended_early(policy):
-    """Whether by sets or by work: here far fewer sets are found than are offered at most."""
+    """Cut by work: far fewer sets are found than the limit."""
     cluster = Cluster.uniform(100, 24)
     cluster.free[:], _ = wide_masks(100, 24, 0.6)
     request = Request("1", 40, gpus_per_node=10, min_nodes=4, max_nodes=4)
@@ -206,7 +206,7 @@ def test_a_limit_on_the_kinds_of_one_switch_cuts_nothing_in_many(monkeypatch, bw
 
 
 def test_index_sets_beyond_the_limit_are_cut_and_accounted(monkeypatch):
-    """MAPA knows no switches: all kinds are in one group."""
+    """MAPA ignores switches: all kinds are in one group."""
     monkeypatch.setattr(by_links_same, "_MOST_WORK", 12)
     request = Request("1", 4, gpus_per_node=2, min_nodes=2, bandwidth_sensitive=True)
     got = make_policy("mapa-preserve").place(request, many_kinds())
@@ -240,7 +240,7 @@ def test_topo_aware_says_what_it_did_not_compare():
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa"])
 def test_one_gpu_in_no_known_domain_counts_as_in_one(policy):
-    """As the account says it: the tightest level holds any one GPU."""
+    """As in the account: the tightest level holds any single GPU."""
     cluster = Cluster.uniform(1, 4, scores={"A": np.array([[1.0, 1.0, 1.0, 0.95]])})
     domain = LocalityLevel("nvlink", 1.0, np.array([[0, 0, 1, -1]]))
     node = replace(cluster.levels[0], penalty=1.1)

@@ -51,7 +51,7 @@ def test_pal_walk():
 
 
 def test_pal_on_two_sockets():
-    """Every row is the best set of its level; the first is the one that pal takes."""
+    """Every row is the best set of its level; the first row is pal's choice."""
     group = np.array([[0, 0, 1, 1]])
     scores = np.array([[1.0, 1.05, 1.0, 1.05]])
     base = Cluster.uniform(1, 4, scores={"A": scores})

@@ -143,7 +143,7 @@ def test_the_simulator_tells_it_too() -> None:
 
 
 def test_a_job_that_the_sites_option_forbids_stays_parked_with_the_reason(tmp_path: Path) -> None:
-    """By numbers it fits, but Slurm would put it on two nodes, which the site does not want."""
+    """The GPUs are enough, but Slurm would use two nodes, which the site forbids."""
     slurm = SlurmFolder(tmp_path)
     text = '[placement]\npolicy = "topo-aware"\n[policies.topo-aware]\nsingle_node = true\n'
     slurm.config.write_text(slurm.config.read_text() + text)

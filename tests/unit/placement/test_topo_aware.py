@@ -41,7 +41,7 @@ def chosen(found):
 
 
 def test_a_pair_goes_to_the_socket_that_holds_it():
-    """Task by task the first would fill up socket 0 and strand the second."""
+    """Task by task the first task would fill socket 0 and separate the second."""
     assert place(minsky(busy=[(0, [0])]), 2).slots == ((2, 3),)
 
 

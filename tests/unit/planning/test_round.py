@@ -211,7 +211,7 @@ def test_nodes_that_sleep_are_woken_last():
 
 
 def test_a_wide_job_wakes_as_few_nodes_as_it_needs():
-    """Though those that sleep have the faster GPUs."""
+    """Although the sleeping nodes have the faster GPUs."""
     scores = np.where(np.arange(12) < 3, 1.3, 1.0)[:, None].repeat(4, axis=1)
     cluster = Cluster.uniform(12, 4, scores=dict.fromkeys("ABC", scores))
     cluster = replace(cluster, asleep=np.arange(12) >= 3)

@@ -15,7 +15,7 @@ from slurm_gpu_aware.planning.trial import PlacementTree
 
 
 class Forgetful(PlacementTree):
-    """Remembers nothing."""
+    """A tree that stores nothing."""
 
     def __init__(self) -> None:
         pass

@@ -84,7 +84,7 @@ def test_jobs_of_other_nodes_are_not_touched() -> None:
 
 
 def test_over_two_nodes_two_need_not_go_alone() -> None:
-    """The wide one stands before the last, and holds nothing that is needed."""
+    """The wide job comes before the last and holds no needed GPU."""
     jobs = [job(1), job(2, 0, 1), job(3, 1, tier=2.0)]
     assert gone([jobs[0], jobs[2]], jobs, nodes=(0, 1)) == [1, 2, 3]
 
@@ -155,7 +155,7 @@ def victims(running: Sequence[RunningJob], request: Request, **given_: int) -> l
 
 
 def holders(*counts: int) -> list[RunningJob]:
-    """Jobs of one node, each with so many GPUs; the later ones have begun later."""
+    """Jobs of one node with these numbers of GPUs, in the order of their starts."""
     jobs, first = [], 0
     for number, count in enumerate(counts, 1):
         slots = tuple(range(first, first + count))
@@ -190,7 +190,7 @@ def test_nodes_that_the_job_may_not_use_are_not_tried() -> None:
 
 
 def test_of_whole_nodes_that_with_fewest_jobs() -> None:
-    """Those without GPUs have to go, too."""
+    """Jobs without GPUs end, too."""
     old = replace(job(1, 0), gpus=((0, (0, 1, 2, 3)),))
     new = [job(8 + i, 1, start_s=9.0) for i in range(4)]
     running = [without_gpus(20, 0), old, without_gpus(21, 1, start_s=9.0), *new]
