@@ -1,6 +1,6 @@
 """Driver calls of the clock hooks, in a child process with a time limit.
 
-A sick GPU can hang a call for ever, even unkillably; the hook itself must end in time and say so.
+A faulty GPU may hang a call forever, even unkillably; the hook must end in time and report it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGKILL = 9  # the module ``signal`` takes milliseconds to import
 
 
 class Result:
-    """What became of one GPU."""
+    """Outcome for one GPU."""
 
     def __init__(
         self,

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["epilog", "prolog", "reset_all"]
 
 DRIVER_LIMIT_S = 10.0
-"""Time that the driver calls of one step may take together."""
+"""Time limit of all driver calls of a step."""
 
 MAKE_UP_LIMIT_S = 3.0
-"""The same for what other jobs left."""
+"""Time limit of the driver calls for GPUs of ended jobs."""
 
 AGAIN_S = 60.0
 """A GPU that could not be reset then is tried again by hooks of other jobs after this time."""
@@ -173,15 +173,15 @@ def epilog(
     job = Job(env)
     records = _make_up(job, notes, at)
     with notes.together(TOGETHER_S):
-        mine = {
+        own = {
             index: note
             for index, note in notes.all().items()
             if note.job_id == job.id and note.tried_at != at  # not twice by one hook
         }
-        for index, note in mine.items():
+        for index, note in own.items():
             _write(notes, index, Note(note.job_id, note.method, ended=True))
-        methods = {index: note.method for index, note in mine.items()}
-        return records + (_undo(job, methods, notes, at, limit_s) if mine else [])
+        methods = {index: note.method for index, note in own.items()}
+        return records + (_undo(job, methods, notes, at, limit_s) if own else [])
 
 
 def reset_all(

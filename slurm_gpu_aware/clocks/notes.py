@@ -27,7 +27,7 @@ _LONGEST = 200
 
 
 class Note:
-    """What is noted of a locked GPU."""
+    """Note of a locked GPU."""
 
     def __init__(
         self,

@@ -8,10 +8,10 @@ __all__ = ["has_step"]
 
 
 def has_step(job_id: str, proc: str = "/proc") -> bool:
-    """Whether a step of a job runs on this node: its slurmstepd shows it in its command line.
+    """Whether a step of a job runs on this node, by the command line of its slurmstepd.
 
-    Any user can give a process that title, and one of a set-user-id program besides; so only
-    processes count that root started and whose program is slurmstepd.
+    A user's process may have the same title, also one of a set-user-id program. Therefore only
+    processes of the program slurmstepd that root started count.
     """
     title = f"slurmstepd: [{job_id}.".encode()
     for name in os.listdir(proc):

@@ -1,4 +1,4 @@
-"""Checks of the settings' values: what needs a range or more than one key."""
+"""Checks of settings that need a range or more than one key."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from slurm_gpu_aware.names import is_name
 __all__ = ["check"]
 
 Rules = Iterator[tuple[bool, str, str]]
-"""(whether it holds, key, what is wrong if it does not)."""
+"""(whether the rule holds, key, error if not)."""
 
 
 def check(config: Config, file: Path, known_policies: tuple[str, ...]) -> None:
-    """Raise ConfigError for the first rule that does not hold; ``file`` is named in it.
+    """Raise ConfigError, with the name of ``file``, for the first rule that does not hold.
 
     ``known_policies`` empty: names of policies are not checked.
     """

@@ -1,6 +1,6 @@
 """Loading of the configuration: TOML into typed settings, checked completely.
 
-Precedence of the file's place: ``--config``, then ``$GPU_AWARE_CONFIG``, then
+Precedence of the file: ``--config``, then ``$GPU_AWARE_CONFIG``, then
 ``/etc/slurm-gpu-aware/config.toml``. Without a file the defaults hold.
 """
 
@@ -26,14 +26,14 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
 
     Parameters
     ----------
-    path : file to read; None: ``$GPU_AWARE_CONFIG`` or the default place if it exists.
+    path : file to read; None: ``$GPU_AWARE_CONFIG``, or the default path if it exists.
     known_policies : if given, policy names in the file must be among them.
 
     Raises
     ------
     ConfigError
-        The file is missing (when named), is no TOML, or a key is unknown or has a bad value;
-        names file, key and reason.
+        A named file is missing, the file is not TOML, or a key is unknown or has a bad value. The
+        message names file, key and reason.
     """
     named = path if path is not None else os.environ.get("GPU_AWARE_CONFIG")
     file = Path(named) if named is not None else DEFAULT_PATH
@@ -91,11 +91,11 @@ def _section(kind: type, raw: Any, name: str, file: Path) -> Any:
 
 
 _MOST = 1e9
-"""Of any number in the file, in whatever unit: 30 years in seconds."""
+"""Limit of any number in the file, in any unit: 30 years in seconds."""
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """Convert a TOML value to the annotated type, or say what was expected."""
+    """Convert a TOML value to the annotated type. Raises ConfigError with the expected type."""
     options = [h for h in get_args(hint) if h is not type(None)]
     if get_origin(hint) not in (tuple, Mapping) and type(None) in get_args(hint):
         hint = options[0]

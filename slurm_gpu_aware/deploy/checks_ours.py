@@ -1,4 +1,4 @@
-"""Checks of our own parts: selector, store, profile, prolog and epilog, events."""
+"""Checks of doctor on slurm-gpu-aware: selector, store, profile, scripts, events."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ PROFILE_OLD_S = 90 * 86_400.0
 
 
 def check_selector(g: DoctorContext) -> Iterable[Check]:
-    """The daemon runs, if this is its host: its lock names a process that is one."""
+    """The selector runs on this host: the instance lock names its process."""
     lock = g.config.store.path.parent / SELECTOR_LOCK
-    # Only read: taking the lock to test it could keep a starting selector out.
+    # Taking the lock could prevent the start of a selector.
     text = lock.read_text() if lock.exists() else ""
     number = text.strip()
     process = Path("/proc") / number
     if (
         number.isdigit()
         and process.exists()
-        and process.stat().st_uid == lock.stat().st_uid  # any user can give a process that name
+        and process.stat().st_uid == lock.stat().st_uid  # a user's process may have this name
         and b"selectd" in (process / "cmdline").read_bytes().split(b"\0")
     ):
         yield ok("selector", f"process {number}")
@@ -60,7 +60,7 @@ def check_selector(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_store(g: DoctorContext) -> Iterable[Check]:
-    """The store opens, is sound, is recent, and others can read the copy."""
+    """The store is sound, and users can read the published copy."""
     path = g.config.store.path
     try:
         with open_store(path, readonly=True) as store:
@@ -78,8 +78,9 @@ def check_store(g: DoctorContext) -> Iterable[Check]:
         yield warning("public copy", f"{copy} is not there", "the selector writes it when it runs")
     elif _jobs_are_private(g):
         if copy.stat().st_mode & stat.S_IRWXO:
-            cure = "restart the selector, which makes it anew for its group alone"
-            yield warning("public copy", f"{copy} can be read by all, PrivateData says no", cure)
+            cure = "restart the selector, which makes it again for its group only"
+            found = f"all users can read {copy}, but PrivateData has jobs"
+            yield warning("public copy", found, cure)
         else:
             found = f"{age(g.now - copy.stat().st_mtime)} old, for its group (PrivateData)"
             yield ok("public copy", found)
@@ -104,11 +105,11 @@ def _passable(folder: Path) -> bool:
 
 
 def check_profile(g: DoctorContext) -> Iterable[Check]:
-    """GPUs were measured, not too long ago, and are those that Slurm has."""
+    """GPUs are measured, and the measurements are recent."""
     times = "measure, then 'gpu-aware-profile import FILE' (a sweep takes no times of real GPUs)"
     profile = g.profile
     if not profile.scores:
-        yield failed("profile", "no times of any GPU: all count as equally fast", times)
+        yield failed("profile", "no times of any GPU: all GPUs count as equal", times)
         return
     oldest = min(profile.taken_at.values(), default=g.now)
     classes = [c for c in g.config.site.classes if c not in profile.scores]
@@ -125,7 +126,7 @@ def check_profile(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_coverage(g: DoctorContext) -> Iterable[Check]:
-    """Slurm's GPUs and the profile's are the same ones."""
+    """The GPUs of Slurm and of the profile agree."""
     known = {node for node, _ in g.profile.gpus}
     missing = [n.name for n in g.nodes if n.gpus and n.name not in known]
     if missing:
@@ -166,7 +167,7 @@ def check_coverage(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_scripts(g: DoctorContext) -> Iterable[Check]:
-    """Prolog and epilog set and reset clocks; ResvProlog empties the holding pool when it opens."""
+    """Slurm runs our Prolog, Epilog (clocks) and ResvProlog (empties the holding pool)."""
     for kind, key in SCRIPT_KEYS.items():
         files = [Path(f) for value in _values(g.slurm, key) for f in glob(value)]
         without = "clocks stay at their default"
@@ -188,7 +189,7 @@ def check_scripts(g: DoctorContext) -> Iterable[Check]:
 
 
 def _unseen_scontrol(script: Path) -> str | None:
-    """Our scontrol, if the script calls it and has a PATH without it."""
+    """Path of scontrol, if the script calls it and its PATH lacks it."""
     text = script.read_text(encoding="utf-8", errors="replace")
     path = re.search(r"^PATH=(\S+)$", text, re.MULTILINE)
     ours = shutil.which("scontrol")
@@ -198,7 +199,7 @@ def _unseen_scontrol(script: Path) -> str | None:
 
 
 def check_events(g: DoctorContext) -> Iterable[Check]:
-    """Submissions and ends of jobs start a round at once."""
+    """Submissions and ends of jobs trigger a round at once."""
     folder = g.config.events.submit_file.parent
     if not folder.is_dir():
         yield warning(
@@ -229,13 +230,13 @@ def check_events(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_permissions(g: DoctorContext) -> Iterable[Check]:
-    """SlurmUser, as which the selector runs, can write the store."""
+    """SlurmUser can write the store."""
     path, user = g.config.store.path, g.slurm_user
     if not path.parent.is_dir():
         cure = f"install -d -o {user} {path.parent}"
         yield failed("permissions", f"{path.parent} is missing", cure)
         return
-    # SQLite writes beside the file, too; a sweep run as root leaves files that are root's.
+    # SQLite also writes files beside it; a sweep run by root may leave files of root.
     files = [p for p in of_selector(path) if p != published_path(path)]
     wrong = [p for p in (path.parent, *files) if p.exists() and not _writable(p, user)]
     if wrong:
@@ -246,7 +247,7 @@ def check_permissions(g: DoctorContext) -> Iterable[Check]:
 
 
 def _writable(path: Path, user: str) -> bool:
-    """Whether the mode bits let a user write; groups beside the primary one are looked up too."""
+    """Whether a user may write by owner, group (all groups of the user) and mode."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -262,6 +263,5 @@ def _writable(path: Path, user: str) -> bool:
 
 
 def _values(settings: Mapping[str, str], key: str) -> list[str]:
-    """Values of a setting that may stand several times: ``Prolog`` or ``Prolog[0]``, ..."""
-    found = [v for k, v in settings.items() if k.split("[")[0] == key]
-    return [v for v in found if v != "(null)"]
+    """Values of a setting that may occur several times: ``Prolog`` or ``Prolog[0]``, ..."""
+    return [v for k, v in settings.items() if k.split("[")[0] == key and v != "(null)"]

@@ -1,4 +1,4 @@
-"""Checks of Slurm: release, settings, licence, gate, filter, GRES types."""
+"""Checks of doctor on Slurm: release, settings, licence, gate, filter, GRES types."""
 
 from __future__ import annotations
 
@@ -45,12 +45,11 @@ _MIRRORED = {
     "submit_file": None,
     "park_uncommented": "true",
 }
-"""Keys of the filter's configuration that say what config.toml says -> what the filter takes where
-they are missing."""
+"""Key that the filter's configuration takes from config.toml -> default of the filter."""
 
 
 def check_release(g: DoctorContext) -> Iterable[Check]:
-    """Slurm's release is one that we were tested with."""
+    """Slurm's release is a supported one."""
     text = g.slurm.get("SLURM_VERSION", "")
     match = re.match(r"(\d+)\.(\d+)", text)
     release = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
@@ -65,7 +64,7 @@ def check_release(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_settings(g: DoctorContext) -> Iterable[Check]:
-    """Settings of slurm.conf without which nothing works."""
+    """slurm.conf has the required settings."""
     setup = "run 'gpu-aware setup --install', then restart slurmctld"
     if "cons_tres" not in g.slurm.get("SelectType", ""):
         yield failed("settings", f"SelectType={g.slurm.get('SelectType')}", "use select/cons_tres")
@@ -89,18 +88,18 @@ def check_settings(g: DoctorContext) -> Iterable[Check]:
             f"add {name}={value} ('gpu-aware setup --install'), then 'scontrol reconfigure'",
         )
     if "bf_licenses" not in parameters and not lacking:
-        yield ok("scheduler", "no setting that lets jobs wait for each other")
+        yield ok("scheduler", "no setting that makes jobs wait for each other")
 
 
 def check_licence(g: DoctorContext) -> Iterable[Check]:
-    """The gate's licence is configured, and that of the holding pool."""
+    """The licences of the gate and of the holding pool are configured."""
     name, wanted = g.config.gate.licence, g.config.gate.licence_count
     licences = words(g.slurm.get("Licenses"))
     if LICENCE not in [re.split(r"[:*=]", word)[0] for word in licences]:
         yield warning(
             "holding pool",
-            f"slurm.conf has no licence {LICENCE}: on large clusters many parked jobs cost"
-            " slurmctld time",
+            f"slurm.conf has no licence {LICENCE}: on large clusters many parked jobs slow down"
+            " slurmctld",
             f"add {LICENCE}:{LICENCE_COUNT} to Licenses ('gpu-aware setup"
             " --install'), scontrol reconfigure",
         )
@@ -113,7 +112,7 @@ def check_licence(g: DoctorContext) -> Iterable[Check]:
             else:
                 yield failed(
                     "licence",
-                    f"slurm.conf has {count} of {name}, the configuration {wanted}",
+                    f"slurm.conf has {count} of {name}, but the configuration has {wanted}",
                     f"set Licenses={name}:{wanted} in slurm.conf ('gpu-aware setup --install')",
                 )
             return
@@ -125,12 +124,12 @@ def check_licence(g: DoctorContext) -> Iterable[Check]:
 
 
 def check_gate(g: DoctorContext) -> Iterable[Check]:
-    """The gate's reservation is there, holds the licence, and its end is being pushed ahead."""
+    """The gate's reservation exists, holds the licence, and is being renewed."""
     gate = g.config.gate
     start = "start the selector: systemctl start gpu-aware-selectd"
     held = next((r for r in g.reservations if r.name == gate.reservation), None)
     if held is None:
-        yield failed("gate", "open: jobs start as if we were not installed", start)
+        yield failed("gate", "open: jobs start as usual", start)
         return
     if dict(held.licenses).get(gate.licence, 0) < gate.licence_count:
         yield failed(
@@ -145,13 +144,13 @@ def check_gate(g: DoctorContext) -> Iterable[Check]:
     if left <= 0:
         yield failed("heartbeat", f"the gate ended {age(-left)} ago", start)
     elif gate.lease_s - left > longest_silence_s(g.config):
-        yield failed("heartbeat", f"none lately: the gate opens in {age(left)}", start)
+        yield failed("heartbeat", f"overdue: the gate opens in {age(left)}", start)
     else:
         yield ok("heartbeat", f"the gate holds for {age(left)} more")
 
 
 def check_filter(g: DoctorContext) -> Iterable[Check]:
-    """slurmctld runs our filter, of this release, with this configuration."""
+    """slurmctld runs the filter of this release with this configuration."""
     install = "run 'gpu-aware setup --install', then restart slurmctld"
     if "lua" not in words(g.slurm.get("JobSubmitPlugins")):
         yield failed(
@@ -210,7 +209,7 @@ def _check_filter_conf(g: DoctorContext, path: Path) -> Iterable[Check]:
 
 
 def _squeeze(lua: str) -> str:
-    """Lua source without comments and blanks; good enough for a table of plain values."""
+    """Lua source of a table of plain values without comments and blanks."""
     return re.sub(r"\s+", "", re.sub(r"--.*", "", lua))
 
 
@@ -225,35 +224,37 @@ def _entry(table: str, key: str) -> str | None:
 
 
 def _check_filter_answers(g: DoctorContext) -> Check:
-    """Ask slurmctld itself, with a job that our filter must refuse; nothing is submitted."""
-    _, said = run_command(
+    """Test slurmctld with a job that the filter must refuse; no job is submitted."""
+    _, output = run_command(
         ["sbatch", "--test-only", "--gres=gpu:1", "--comment=class=gpu-aware-doctor", "--wrap=:"],
         g.config.selector.command_timeout_s,
         check=False,
     )
-    if "gpu-aware:" in said:
-        return ok("filter answers", "slurmctld refuses a wrong comment as it should")
-    line = " ".join(said.split())[-160:] or "the job was accepted"
-    if "class" not in said and re.search(r"account|association|root|denied", said, re.IGNORECASE):
+    if "gpu-aware:" in output:
+        return ok("filter answers", "slurmctld refuses a wrong comment")
+    line = " ".join(output.split())[-160:] or "the job was accepted"
+    if "class" not in output and re.search(
+        r"account|association|root|denied", output, re.IGNORECASE
+    ):
         return skipped("filter answers", line, "run doctor as a user who may submit jobs")
     return failed(
         "filter answers",
         f"a wrong comment is not refused: {line}",
-        f"look for gpu_aware in slurmctld's log; touch {g.folder / OWN_FILTER} to load it again",
+        f"look for gpu_aware in slurmctld's log; touch {g.folder / OWN_FILTER} to reload it",
     )
 
 
 def check_types(g: DoctorContext) -> Iterable[Check]:
-    """Every GPU has a GRES type of its own."""
+    """Every GPU has its own GRES type."""
     with_gpus = [n for n in g.nodes if n.gpus]
     if not with_gpus:
         yield failed("gres types", "Slurm knows no node with GPUs", "add Gres= to the node lines")
         return
     shared = [n.name for n in with_gpus if n.shared_gres]
-    note = f"; left to Slurm (shards, MPS, MIG): {hostlist(shared)}" if shared else ""
+    note = f"; unsupported (shards, MPS, MIG): {hostlist(shared)}" if shared else ""
     with_gpus = [n for n in with_gpus if not n.shared_gres]
     plain = [n.name for n in with_gpus if not gpu_slots(n)[1]]
-    lines = "'gpu-aware setup --roll' changes nodes one by one, each when no job is on it"
+    lines = "'gpu-aware setup --roll' changes nodes one by one, each while it has no job"
     if len(plain) == len(with_gpus):
         yield failed("gres types", f"no node has one GRES type per GPU{note}", lines)
     elif plain:

@@ -1,4 +1,4 @@
-"""Nodes as the NodeName lines of a slurm.conf describe them."""
+"""Nodes of the NodeName lines of a slurm.conf."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ConfNode", "conf_nodes"]
 
 @dataclass(frozen=True)
 class ConfNode:
-    """One node of slurm.conf. A number is 0 where its line does not say it."""
+    """One node of slurm.conf. A number of 0 is not given."""
 
     has_gpus: bool
     indexed: bool
@@ -24,12 +24,12 @@ class ConfNode:
     sockets: int
     cores_per_socket: int
     cpus: int
-    """At least what Slurm makes of the line."""
+    """At least as many as Slurm derives from the line."""
     memory_mb: int
 
 
 def conf_nodes(conf: SlurmConf) -> dict[str, ConfNode]:
-    """Name -> node, for all NodeName lines. Raises SourceError for one that is not understood."""
+    """Name -> node, of all NodeName lines. Raises SourceError for an invalid line."""
     nodes = {}
     for record in conf.nodes:
         node = _conf_node(record)

@@ -1,4 +1,4 @@
-"""Doctor: the checks of a live cluster, in their order."""
+"""Doctor: runs the checks of a live cluster."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ __all__ = ["CHECKS", "run_checks"]
 
 
 def run_checks(config: Config) -> list[Check]:
-    """Run all checks; one that cannot be carried out counts as failed."""
+    """Run all checks; a check that raises counts as failed or skipped."""
     context = DoctorContext(config)
-    found: list[Check] = []
+    results: list[Check] = []
     answering = True
     for name, needs_slurm, check in CHECKS:
         if needs_slurm and not answering:
-            found.append(skipped(name, "Slurm does not answer"))
+            results.append(skipped(name, "Slurm does not answer"))
             continue
         try:
-            found.extend(check(context))
+            results.extend(check(context))
         except StoreError as exc:
-            found.append(skipped(name, str(exc), "see the store check"))
+            results.append(skipped(name, str(exc), "see the store check"))
         except AwareError as exc:
             first = check is check_release
             cure = "start slurmctld, and run this on a host with Slurm's commands on PATH"
-            found.append(failed(name, str(exc), cure if first else "cure this, then run it again"))
+            again = "repair this, then run doctor again"
+            results.append(failed(name, str(exc), cure if first else again))
             answering = answering and not first
         except OSError as exc:
             where = f"{exc.filename}: " if exc.filename else ""
-            found.append(
+            results.append(
                 skipped(name, f"{where}{exc.strerror}", "run it as root on the controller")
             )
-    return found
+    return results
 
 
 CHECKS: tuple[tuple[str, bool, Callable[[DoctorContext], Iterable[Check]]], ...] = (
@@ -69,4 +70,4 @@ CHECKS: tuple[tuple[str, bool, Callable[[DoctorContext], Iterable[Check]]], ...]
     ("prolog, epilog", True, check_scripts),
     ("events", True, check_events),
 )
-"""Name, whether it needs Slurm to answer, and the check; in the order in which they are shown."""
+"""(name, whether it needs Slurm, check) in the order of the output."""

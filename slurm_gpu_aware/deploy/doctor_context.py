@@ -1,4 +1,4 @@
-"""Checks of ``gpu-aware doctor``: their outcome, and the context that they look at."""
+"""Outcome and context of the checks of ``gpu-aware doctor``."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ class Check:
     """``ok``, ``warning`` (works, but not as well as it could), ``failed``, ``skipped``."""
     found: str
     cure: str = ""
-    """What to do; empty for ``ok``."""
+    """Remedy; empty for ``ok``."""
 
 
 def ok(name: str, found: str) -> Check:
-    """Nothing to do."""
+    """A passed check."""
     return Check(name, "ok", found)
 
 
 def failed(name: str, found: str, cure: str) -> Check:
-    """Must be cured."""
+    """A failed check."""
     return Check(name, "failed", found, cure)
 
 
 def warning(name: str, found: str, cure: str) -> Check:
-    """Works, but not as well as it could."""
+    """A check with a warning."""
     return Check(name, "warning", found, cure)
 
 
 def skipped(name: str, found: str, cure: str = "") -> Check:
-    """Cannot be seen from here."""
+    """A check that cannot run here."""
     return Check(name, "skipped", found, cure)
 
 
 @dataclass
 class DoctorContext:
-    """What the checks look at; each part is read once, when a check asks for it.
+    """Configuration, Slurm and store for the checks; each property is read once, on first use.
 
-    Properties raise AwareError where the thing cannot be read.
+    Properties raise AwareError if they cannot be read.
     """
 
     config: Config
@@ -63,7 +63,7 @@ class DoctorContext:
 
     @cached_property
     def slurm(self) -> Mapping[str, str]:
-        """Slurm's configuration: key -> value as Slurm spells them."""
+        """Slurm's configuration: key -> value in Slurm's spelling."""
         return self.client.settings()
 
     @cached_property
@@ -99,4 +99,5 @@ class DoctorContext:
 
 
 def words(value: str | None) -> list[str]:
+    """Entries of a comma-separated setting."""
     return [w for w in (value or "").split(",") if w and w != "(null)"]

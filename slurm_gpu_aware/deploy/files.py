@@ -1,4 +1,4 @@
-"""Files that setup writes: what the installation has, differences, safe replacement."""
+"""Files that setup writes: shipped files, differences, atomic replacement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")
 
 @dataclass(frozen=True)
 class Change:
-    """One file as it should be."""
+    """Wanted content of a file."""
 
     path: Path
     text: str
@@ -33,7 +33,7 @@ class Change:
 
 
 def shipped(kind: str) -> list[Path]:
-    """Files of ``etc/KIND`` that came with the installation, sorted. Raises SourceError."""
+    """Files of ``etc/KIND`` of the installation, sorted. Raises SourceError."""
     roots = (
         Path(slurm_gpu_aware.__file__).resolve().parent.parent / "etc",
         Path(sys.prefix) / "share" / "slurm-gpu-aware",
@@ -103,20 +103,20 @@ def check_lua(changes: Iterable[Change]) -> bool:
 
 
 def write(change: Change) -> Path | None:
-    """Replace a file atomically; return where the previous one was kept, if there was one.
+    """Replace a file atomically; return the path of a new backup, if any.
 
-    Owner and mode of an existing file stay. The first version ever replaced is kept beside it as
+    Owner and mode of an existing file stay. The original file is kept beside it as
     ``NAME.before-gpu-aware``. Raises SourceError.
     """
     path = change.path.resolve()
-    kept: Path | None = None
+    made: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         status = path.stat() if path.exists() else None
         backup = path.with_name(path.name + ".before-gpu-aware")
         if status is not None and not backup.exists():
             shutil.copy2(path, backup)
-            kept = backup
+            made = backup
         handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
@@ -132,23 +132,23 @@ def write(change: Change) -> Path | None:
             raise
     except OSError as exc:
         raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
-    return kept
+    return made
 
 
 def make_folders(config: Config, user: str) -> list[Path]:
-    """Folders that filter and selector write into: make them, or take them over from root.
+    """Make the folders of filter and selector, or give root's ones to ``user``.
 
-    The store's may have been made by a sweep that root ran. Returns what was made for ``user`` or
-    given to him. Raises SourceError.
+    A sweep that root ran may have made the store's folder. Returns the changed paths. Raises
+    SourceError.
     """
     store, submitted = config.store.path, config.events.submit_file
     names: dict[Path, list[str]] = {}
     for file in (*of_selector(store), submitted):
         names.setdefault(file.parent, []).append(file.name)
-    given = []
+    changed = []
     for folder, files in names.items():
         try:
-            given += give_folder(folder, user, files)
+            changed += give_folder(folder, user, files)
         except (OSError, LookupError) as exc:
             raise SourceError(f"{folder}: cannot be made for {user}: {exc}") from None
-    return given
+    return changed

@@ -1,4 +1,4 @@
-"""The site as setup finds it: its files on this host, and its nodes in the profile."""
+"""Site for setup: its files on this host, and its nodes in the profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["find_site", "profiled_nodes"]
 
 
 def find_site(config: Config, slurm_dir: Path, unit_dir: Path) -> tuple[Site, str]:
-    """The site, and a note about its profile (empty: none). Raises SourceError."""
+    """The site, and a note on its profile (empty: none). Raises SourceError."""
     conf_file = slurm_dir / "slurm.conf"
     conf = read_conf(conf_file) if conf_file.exists() else SlurmConf()
     nodes, note = profiled_nodes(config, conf)
@@ -36,7 +36,7 @@ def find_site(config: Config, slurm_dir: Path, unit_dir: Path) -> tuple[Site, st
 
 
 def profiled_nodes(config: Config, conf: SlurmConf) -> tuple[tuple[NodeGpus, ...], str]:
-    """Nodes of the profile (none without a store), and a note about it (empty: none)."""
+    """Nodes of the profile (none without a store), and a note on it (empty: none)."""
     try:
         with open_store(config.store.path, readonly=True) as store:
             profile, left_out = seen_only(load_profile(store))
@@ -46,7 +46,7 @@ def profiled_nodes(config: Config, conf: SlurmConf) -> tuple[tuple[NodeGpus, ...
     if left_out:
         note = (
             f"note: left out, because no sweep has seen them: {gpu_names(left_out)}. Sweep"
-            " these nodes, or 'gpu-aware-profile forget' what is not there."
+            " these nodes, or remove absent GPUs with 'gpu-aware-profile forget'."
         )
     known = conf_nodes(conf)
     nodes = []

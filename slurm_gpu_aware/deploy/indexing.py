@@ -1,7 +1,7 @@
 """Indexing: ``Gres=gpu:v100:4`` to one GRES type per GPU and back, in slurm.conf and gres.conf.
 
-Pure. A record of several nodes is split into one for the nodes that stay plain and one for those
-that are indexed; all other parameters are kept.
+A record of several nodes is split into a record of the plain nodes and one of the indexed nodes;
+all other parameters stay.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
 
 @dataclass(frozen=True)
 class NodeForm:
-    """How a node's GPUs stand in the files."""
+    """Form of a node's GPUs in the files."""
 
     name: str
     count: int
-    """GPUs, by slurm.conf."""
+    """GPUs in slurm.conf."""
     indices: tuple[int, ...] = ()
-    """Indices that its types would have; empty: it cannot be indexed, see ``problem``."""
+    """Indices of its types; empty: it cannot be indexed, see ``problem``."""
     model: str | None = None
     """In lower case; None: unknown."""
     indexed: bool = False
-    """Has one type per GPU now."""
+    """It has one type per GPU now."""
     ours: bool = False
-    """Indexed by us: the plain form is kept in the files."""
+    """A rollout indexed it: the files keep its plain form."""
     problem: str | None = None
-    """Why we cannot index it."""
+    """Why it cannot be indexed."""
 
 
 @dataclass
-class _Found:
-    """What the files say about one node while they are read."""
+class _NodeLinesRead:
+    """Lines of one node, collected while the files are read."""
 
     gres: str = ""
     files: list[int] = field(default_factory=list)
@@ -63,7 +63,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class SiteFiles:
-    """slurm.conf and gres.conf of a site, and what they say about each GPU node."""
+    """slurm.conf and gres.conf of a site, and the form of each GPU node."""
 
     slurm: ConfFiles
     gres: ConfFiles
@@ -71,14 +71,14 @@ class SiteFiles:
     profile: Mapping[str, NodeGpus]
 
     def indexed_by_us(self) -> frozenset[str]:
-        """Nodes that stand indexed in blocks of ours."""
+        """Nodes that a rollout has indexed."""
         return frozenset(name for name, node in self.nodes.items() if node.ours)
 
     def texts(self, indexed: Iterable[str], *, features: bool) -> dict[Path, str]:
-        """All files with exactly these nodes indexed by us, gres.conf first, slurm.conf last.
+        """The changed files if exactly these nodes are indexed, gres.conf first, slurm.conf last.
 
-        ``features``: plain nodes, too, get the feature of their GPU model, so that a request by
-        model finds both kinds. Only files that differ from what was read are returned.
+        ``features``: plain nodes also get the feature of their GPU model, so that a request by
+        model matches both forms.
 
         Raises SourceError if a record cannot be split.
         """
@@ -93,12 +93,12 @@ class SiteFiles:
 
     def _gres_texts(self, chosen: frozenset[str]) -> dict[Path, str]:
         described: set[str] = set()
-        everybody = list(self.nodes)
+        all_names = list(self.nodes)
 
         def ours(entry: Entry) -> list[str] | None:
             pairs = pairs_of(entry.text)
             keys = {k.lower(): v for k, v in pairs}
-            names = _names(keys["nodename"]) if "nodename" in keys else everybody
+            names = _names(keys["nodename"]) if "nodename" in keys else all_names
             here = [n for n in names if n in chosen]
             if "autodetect" in keys:
                 if not here or keys["autodetect"].lower() == "off":
@@ -129,26 +129,26 @@ class SiteFiles:
 def read_site(
     slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus] | None = None
 ) -> SiteFiles:
-    """Read both files. Raises SourceError if one cannot be read or a block of ours was edited.
+    """Read both files. Raises SourceError if one cannot be read or one of our blocks was edited.
 
     Parameters
     ----------
-    profile : measured nodes; used where Slurm detects the GPUs of a node by itself.
+    profile : measured nodes; used for nodes on which Slurm detects the GPUs (AutoDetect).
     """
     slurm = ConfFiles(slurm_conf)
     gres = ConfFiles(gres_conf, missing_ok=True)
-    found: dict[str, _Found] = {}
+    read: dict[str, _NodeLinesRead] = {}
     now: dict[str, str] = {}
     for names, values, entry in _node_records(slurm):
         for name in names:
-            found.setdefault(name, _Found()).gres = values.get("gres", "").strip('"')
+            read.setdefault(name, _NodeLinesRead()).gres = values.get("gres", "").strip('"')
         for line in entry.ours or ():
             pairs = {k.lower(): v.strip('"') for k, v in pairs_of(line)}
             now.update(dict.fromkeys(_names(pairs["nodename"]), pairs.get("gres", "")))
-    _read_devices(gres, found)
+    _read_devices(gres, read)
     nodes: dict[str, NodeForm] = {}
-    for name, what in found.items():
-        form = _form(name, what, now.get(name), (profile or {}).get(name))
+    for name, lines in read.items():
+        form = _form(name, lines, now.get(name), (profile or {}).get(name))
         if form is not None:
             nodes[name] = form
     return SiteFiles(slurm, gres, nodes, profile or {})
@@ -168,18 +168,18 @@ def _node_records(conf: ConfFiles) -> Iterable[tuple[list[str], dict[str, str], 
             yield _names(values["nodename"]), {**defaults, **values}, entry
 
 
-def _read_devices(gres: ConfFiles, found: dict[str, _Found]) -> None:
+def _read_devices(gres: ConfFiles, read: dict[str, _NodeLinesRead]) -> None:
     for entry in gres.records():
         keys = {k.lower(): v.strip('"') for k, v in pairs_of(entry.text)}
         if "name" not in keys:
             continue
-        here = _names(keys["nodename"]) if "nodename" in keys else list(found)
+        here = _names(keys["nodename"]) if "nodename" in keys else list(read)
         for name in here:
-            if name not in found:
+            if name not in read:
                 continue
-            node = found[name]
+            node = read[name]
             if keys["name"].lower() in ("mps", "shard") or "multiplefiles" in keys:
-                node.problem = "its GPUs are shared or cut in parts (MPS, shards, MIG)"
+                node.problem = "its GPUs are shared or partitioned (MPS, shards, MIG)"
             elif keys["name"].lower() == "gpu" and "file" in keys:
                 node.types.update(filter(None, [keys.get("type")]))
                 try:
@@ -188,33 +188,35 @@ def _read_devices(gres: ConfFiles, found: dict[str, _Found]) -> None:
                     node.problem = str(exc)
 
 
-def _form(name: str, found: _Found, now: str | None, known: NodeGpus | None) -> NodeForm | None:
-    types, count, shared = _gpus_of(found.gres)
+def _form(
+    name: str, read: _NodeLinesRead, now: str | None, known: NodeGpus | None
+) -> NodeForm | None:
+    types, count, shared = _gpus_of(read.gres)
     if not count:
         return None
     if types and all(slot_of(t) is not None for t in types):
         return NodeForm(name, count, indexed=True, problem="it has one type per GPU already")
     kept = [slot for t in _gpus_of(now or "")[0] if (slot := slot_of(t)) is not None]
     ours = bool(kept)
-    models = {t.lower() for t in [*types, *found.types] if t} or {(known and known.model) or ""}
+    models = {t.lower() for t in [*types, *read.types] if t} or {(known and known.model) or ""}
     model = usable_model(next(iter(models))) if len(models) == 1 else None
-    indices = tuple(sorted(found.files)) or (known.indices if known else ())
+    indices = tuple(sorted(read.files)) or (known.indices if known else ())
     if shared:
         problem: str | None = "its GPUs are shared (MPS, shards)"
-    elif found.problem:
-        problem = found.problem
+    elif read.problem:
+        problem = read.problem
     elif any(map(is_mig, models)):
-        problem = "its GPUs are cut in parts (MIG)"
+        problem = "its GPUs are partitioned (MIG)"
     elif len(models) > 1:
         problem = f"it has several GPU types: {', '.join(sorted(models))}"
     elif not indices:
         problem = (
-            "gres.conf has no File= for its GPUs, and the store no profile of it; run"
+            "gres.conf has no File= for its GPUs, and the store has no profile of it; run"
             " 'gpu-aware-profile sweep'"
         )
     elif indices != tuple(range(count)):
         listed = ", ".join(str(i) for i in indices)
-        problem = f"slurm.conf says {count} GPUs, their devices are /dev/nvidia {listed}"
+        problem = f"slurm.conf has {count} GPUs, but their devices are /dev/nvidia {listed}"
     else:
         problem = None
     return NodeForm(
@@ -236,7 +238,7 @@ def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:
 
 
 class _NodeLines:
-    """Our lines instead of a NodeName record; follows ``NodeName=DEFAULT``."""
+    """Lines in place of a NodeName record; considers ``NodeName=DEFAULT``."""
 
     def __init__(
         self, nodes: Mapping[str, NodeForm], chosen: frozenset[str], features: bool
@@ -266,7 +268,7 @@ class _NodeLines:
         return lines
 
     def _wanted(self, name: str) -> tuple[tuple[int, ...], str | None]:
-        """(indices of its types; empty: plain, model that it gets as a feature)."""
+        """(indices of its types; empty: plain, model for its feature)."""
         node = self._nodes.get(name)
         if node is None:
             return (), None
@@ -314,7 +316,7 @@ def _set(pairs: Pairs, keys: tuple[str, ...], new_key: str, value: str) -> None:
 
 
 def _part(pairs: Pairs, names: Sequence[str], group: Sequence[str]) -> Pairs:
-    """The parameters for some of a record's nodes; lists with one value per node are cut."""
+    """The parameters for some nodes of a record; lists with one value per node are cut."""
     if len(group) == len(names):
         return list(pairs)
     out: Pairs = []
@@ -344,19 +346,19 @@ def _names(text: str) -> list[str]:
 
 def _devices(files: str) -> dict[str, int]:
     """``/dev/nvidia[0-1],/dev/nvidia3`` -> device and minor number. Raises SourceError."""
-    found = {}
-    marked = files.strip('"').replace("/", "..")  # a host list knows no slash
+    devices = {}
+    marked = files.strip('"').replace("/", "..")  # a host list must not contain slashes
     for name in expand_hostlist(marked):
         path = name.replace("..", "/")
         match = _DEVICE.match(path)
         if match is None:
             raise SourceError(f"gres.conf has {path} for it, not /dev/nvidiaN")
-        found[path] = int(match[1])
-    return found
+        devices[path] = int(match[1])
+    return devices
 
 
 def _rest(pairs: Pairs, names: Sequence[str]) -> list[str]:
-    """The record for the nodes that stay as they are."""
+    """The record for the unchanged nodes."""
     if not names:
         return []
     own = [(k, v) for k, v in pairs if k.lower() != "nodename"]
@@ -364,7 +366,7 @@ def _rest(pairs: Pairs, names: Sequence[str]) -> list[str]:
 
 
 def _device_lines(pairs: Pairs, files: str, names: Sequence[str]) -> list[str]:
-    """One line per device, with a type of its own."""
+    """One line with its own type per device."""
     devices = _devices(files)
     single = len(devices) == 1
     out = []
@@ -375,7 +377,7 @@ def _device_lines(pairs: Pairs, files: str, names: Sequence[str]) -> list[str]:
             lower = key.lower()
             if lower in ("nodename", "name", "type", "file", "count"):
                 continue
-            if lower != "links" or single:  # a list of links is about one device
+            if lower != "links" or single:  # a list of links applies to one device
                 line.append((key, value))
         out.append(render_pairs(line))
     return out

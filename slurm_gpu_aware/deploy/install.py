@@ -1,7 +1,7 @@
-"""Installation: what ``gpu-aware setup`` writes, as a list of changes.
+"""Installation: the files that ``gpu-aware setup`` writes, as a list of changes.
 
-Nothing here changes the GRES types of a node that slurm.conf already knows with GPUs: Slurm would
-kill or requeue the jobs that run on it. Such nodes get lines to apply by hand on a drained node.
+Setup does not change the GRES types of a node with GPUs in slurm.conf, because Slurm would kill or
+requeue its running jobs. A rollout changes such nodes.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ OWN_FILTER = "job_submit.lua"
 LUA_CONF = "gpu_aware_conf.lua"
 CLOCK_CONF = "clock.conf"
 SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
-"""Folder of a script of ours -> slurm.conf's key for it."""
+"""Folder of our scripts -> their key in slurm.conf."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What setup was told and found."""
+    """Configuration, files and nodes of a site."""
 
     config: Config
     nodes: tuple[NodeGpus, ...]
-    """From the profile."""
+    """Nodes of the profile."""
     slurm_dir: Path
     """Folder of slurm.conf."""
     conf: SlurmConf
@@ -83,14 +83,14 @@ class Site:
 
 @dataclass(frozen=True)
 class Plan:
-    """Files to write, and what is left to a person."""
+    """Files to write, and notes for the administrator."""
 
     changes: tuple[Change, ...]
     notes: tuple[str, ...] = field(default=())
 
 
 def for_output(site: Site, folder: Path) -> Plan:
-    """Everything as separate files for review, under ``folder``."""
+    """All files, separately for review, under ``folder``."""
     settings = _settings(site)
     lines = [f"{key}={value}" for key, value in settings.values.items()]
     nodes = render.node_lines(site.nodes)
@@ -111,7 +111,7 @@ def for_output(site: Site, folder: Path) -> Plan:
 
 
 def in_place(site: Site) -> Plan:
-    """The site's own files, changed as little as possible."""
+    """Minimal changes of the site's files."""
     settings = _settings(site)
     notes = [*settings.notes, *_profile_notes(site)]
     changes = _own_files(site, site.slurm_dir, site.unit_dir)
@@ -122,18 +122,18 @@ def in_place(site: Site) -> Plan:
     changes += _gres(site, notes)
     if site.conf_text is None:
         notes.append(
-            f"{site.slurm_dir}/slurm.conf is not there; run setup on the controller, or merge"
+            f"{site.slurm_dir}/slurm.conf does not exist; run setup on the controller, or merge"
             " slurm.conf.lines of --output by hand"
         )
     else:
-        # Last, so that everything that it refers to is there when Slurm reads it.
+        # Last, because it refers to the other files.
         changed = edit_settings(site.conf_text, settings.values)
         changes.append(Change(site.slurm_dir / "slurm.conf", changed))
     return Plan(tuple(changes), tuple(notes))
 
 
 def _settings(site: Site) -> render.Settings:
-    """Settings for slurm.conf, our scripts where they will be in place."""
+    """Settings for slurm.conf, with the installed paths of our scripts."""
     scripts = {
         key: str(site.slurm_dir / kind / source.name)
         for kind, key in SCRIPT_KEYS.items()
@@ -143,7 +143,7 @@ def _settings(site: Site) -> render.Settings:
 
 
 def _own_files(site: Site, folder: Path, unit_dir: Path) -> list[Change]:
-    """Scripts, filter, the filter's configuration and units: files that are ours alone."""
+    """Files that belong to slurm-gpu-aware: scripts, filter with its configuration, units."""
     return [
         *(
             _copy(source, folder / kind / source.name, 0o755)
@@ -157,23 +157,23 @@ def _own_files(site: Site, folder: Path, unit_dir: Path) -> list[Change]:
 
 
 def clock_conf_path(config: Config) -> Path:
-    """Where setup puts the clocks' settings: beside the configuration."""
+    """Path of the settings of the clocks: beside the configuration."""
     return (config.source or DEFAULT_PATH).parent / CLOCK_CONF
 
 
 def filter_files() -> list[Path]:
-    """The filter's modules: neither job_submit.lua nor the configuration, which is generated."""
+    """The modules of the filter, without job_submit.lua and the generated configuration."""
     own = (LUA_CONF, OWN_FILTER)
     return [p for p in shipped("lua") if p.suffix == ".lua" and p.name not in own]
 
 
 def _own_filter() -> list[Path]:
-    """The job_submit.lua for sites that have none."""
+    """The job_submit.lua for sites without one."""
     return [p for p in shipped("lua") if p.name == OWN_FILTER]
 
 
 def _filter(site: Site, notes: list[str]) -> list[Change]:
-    """Our job_submit.lua where the site has none; lines to add where it has its own."""
+    """Our job_submit.lua if the site has none, else a note with the lines to add."""
     target = site.slurm_dir / OWN_FILTER
     ours = _own_filter()
     if site.filter_text is None or (ours and site.filter_text == ours[0].read_text()):
@@ -187,7 +187,7 @@ def _filter(site: Site, notes: list[str]) -> list[Change]:
 
 
 def _gres(site: Site, notes: list[str]) -> list[Change]:
-    """gres.conf lines for nodes that slurm.conf already has with one type per GPU."""
+    """gres.conf lines for nodes with one type per GPU in slurm.conf."""
     if not site.nodes:
         return []
     there = {name: node for name, node in site.conf_nodes.items() if node.has_gpus}
@@ -196,13 +196,13 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
     absent = [n for n in site.nodes if n.name not in there]
     if plain:
         notes.append(
-            f"{hostlist(plain)} keep their GRES types: changing them under running jobs"
-            " kills these. 'gpu-aware setup --roll' moves them one by one, each when it is empty."
-            " Until then we choose only the node there"
+            f"{hostlist(plain)} keep their GRES types, because a change kills running jobs."
+            " 'gpu-aware setup --roll' moves them one by one, each while it is empty."
+            " Until then the selector chooses only the node there"
         )
     if absent:
         lines = "; ".join(render.node_lines(absent))
-        notes.append(f"slurm.conf has no GPUs for these nodes; add to their lines: {lines}")
+        notes.append(f"slurm.conf has no GPUs on these nodes; add to their lines: {lines}")
     described = _described(outside_block(site.gres_text))
     ours = [n for n in ready if n.name not in described]
     text = replace_block(site.gres_text, render.gres_lines(ours))
@@ -212,7 +212,7 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
 
 
 def _described(lines: Iterable[str]) -> set[str]:
-    """Nodes with GPUs that the site's own gres.conf lines describe."""
+    """Nodes with GPUs in the site's own lines of gres.conf."""
     out: set[str] = set()
     for line in lines:
         fields = {key.lower(): value for key, value in pairs_of(line.split("#", 1)[0])}
@@ -246,49 +246,48 @@ def _lua_conf(site: Site) -> str:
 
 
 def _most(values: Iterable[int]) -> int:
-    """The largest; 0, unknown, if one is unknown or there is none."""
+    """The largest value; 0 (unknown) if one is unknown or there is none."""
     known = list(values)
     return max(known) if known and all(known) else 0
 
 
 def _unfeatured(site: Site) -> set[str]:
-    """Models that stay GRES types in requests: some node has them plain, without the feature.
+    """Models that stay GRES types in requests, because a plain node lacks their feature.
 
-    ``gpu-aware setup --roll`` gives all nodes the feature before it tells the filter.
+    ``gpu-aware setup --roll`` adds the feature to all nodes before it adds the model to the filter.
     """
-    found: set[str] = set()
+    models: set[str] = set()
     for node in site.nodes:
         there = site.conf_nodes.get(node.name)
         if node.model is None or there is None or not there.has_gpus or there.indexed:
             continue
         if render.feature_of(node.model) not in there.features:
-            found.add(node.model)
-    return found
+            models.add(node.model)
+    return models
 
 
 def operators(config: Config, slurm_user: str) -> list[int]:
     """User ids that pass all checks of the filter: root, SlurmUser, ``site.operators``.
 
-    Without SlurmUser's the filter would refuse what the selector does. Raises ConfigError for a
-    user that the host does not know.
+    The selector runs as SlurmUser. Raises ConfigError for an unknown user.
     """
-    found = {0}
+    uids = {0}
     for key, name in (
         ("SlurmUser", slurm_user),
         *(("site.operators", name) for name in config.site.operators),
     ):
         try:
             number = name.isascii() and name.isdigit()
-            found.add(int(name) if number else pwd.getpwnam(name).pw_uid)
+            uids.add(int(name) if number else pwd.getpwnam(name).pw_uid)
         except KeyError:
             file = config.source or DEFAULT_PATH
             where = "slurm.conf" if key == "SlurmUser" else str(file)
             raise ConfigError(f"{where}: {key}: no such user on this host: {name!r}") from None
-    return sorted(found)
+    return sorted(uids)
 
 
 def _units(site: Site, folder: Path) -> list[Change]:
-    """Our systemd units with what differs at this site."""
+    """Our systemd units with the site's values."""
     values = {
         "User": site.user,
         "Environment": f"GPU_AWARE_CONFIG={site.config.source or DEFAULT_PATH}",
@@ -306,7 +305,7 @@ def _units(site: Site, folder: Path) -> list[Change]:
 
 
 def _commands() -> Path:
-    """Where this installation's commands are."""
+    """Folder of the commands of this installation."""
     return Path(sys.prefix) / "bin"
 
 
@@ -315,7 +314,7 @@ def _copy(source: Path, target: Path, mode: int = 0o644) -> Change:
 
 
 def reload_filter(site: Site, written: Iterable[Change]) -> bool:
-    """Touch job_submit.lua if another Lua file changed: slurmctld reads them when that one does."""
+    """Touch job_submit.lua if only another Lua file changed; slurmctld then reloads all of them."""
     names = {c.path.name for c in written if c.path.suffix == ".lua"}
     target = site.slurm_dir / OWN_FILTER
     if not names or OWN_FILTER in names or not target.exists():

@@ -1,4 +1,4 @@
-"""Lua files that follow from Python: the filter's configuration and its rules."""
+"""Generated Lua files: the filter's configuration and its rules."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def lua_conf(
     max_memory_mb_per_node: int = 0,
     operators: Sequence[int] = (),
 ) -> str:
-    """``gpu_aware_conf.lua``: what the filter inside slurmctld has to know.
+    """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld.
 
     Parameters
     ----------
     policies : names that users may give with ``place=``.
     models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
-    max_gpus_per_node, max_cpus_per_node, max_memory_mb_per_node : what the largest nodes with
-        GPUs have; 0: unknown.
-    operators : user ids that may do what ordinary users may not: root, SlurmUser and others.
+    max_gpus_per_node, max_cpus_per_node, max_memory_mb_per_node : maxima over the nodes with GPUs;
+        0: unknown.
+    operators : user ids that pass all checks: root, SlurmUser and others.
     """
     table = {
         "classes": config.site.classes,
@@ -56,9 +56,9 @@ def lua_rules() -> str:
 
 
 def lua_value(value: object, indent: str = "") -> str:
-    """A Lua 5.1 literal of a text, number, sequence, or mapping of texts, on several lines if long.
+    """A Lua 5.1 literal of a text, number, sequence or mapping, on several lines if long.
 
-    Texts: everything but plain ASCII becomes decimal escapes of its bytes.
+    In texts, bytes other than printable ASCII become decimal escapes.
     """
     if isinstance(value, bool):
         return str(value).lower()

@@ -18,32 +18,32 @@ _ON_NODE = HOLDING | {"SIGNALING", "STAGE_OUT"}
 
 
 class NodeControl:
-    """What is asked of Slurm about nodes. Every call raises SourceError if Slurm refuses."""
+    """Queries and changes of nodes in Slurm. Every call raises SourceError if Slurm refuses."""
 
     def __init__(self, client: SlurmClient) -> None:
         self._client = client
 
     def nodes(self) -> dict[str, SlurmNode]:
-        """All nodes but those that cannot be understood."""
+        """All readable nodes."""
         return {node.name: node for node in self._client.nodes()}
 
     def partition(self, name: str) -> frozenset[str]:
-        """Nodes of a partition. Raises SourceError that names those that there are."""
+        """Nodes of a partition. Raises SourceError for an unknown one."""
         known = {p.name: p.nodes for p in self._client.partitions()}
         if name not in known:
             raise SourceError(f"no partition {name!r}; there are: {', '.join(sorted(known))}")
         return known[name]
 
     def jobs_on(self, node: str) -> tuple[str, ...]:
-        """Ids of the jobs that hold anything on a node, epilog included."""
+        """Ids of the jobs that hold resources on a node, also during the epilog."""
         return tuple(sorted(j.id for j in self._jobs() if j.state in _ON_NODE and node in j.nodes))
 
     def drain(self, node: str, reason: str) -> None:
-        """No new jobs on the node; those that run go on."""
+        """Drain a node: it takes no new jobs, and running ones continue."""
         self._client.drain_node(node, reason)
 
     def resume(self, node: str) -> None:
-        """The node takes jobs again."""
+        """Resume a node."""
         self._client.resume_node(node)
 
     def reconfigure(
@@ -53,7 +53,7 @@ class NodeControl:
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """All daemons read their files again; see `Reconfiguration`."""
+        """Make all daemons read their files again; see `Reconfiguration`."""
         Reconfiguration(self._client, say, stopping).run(ready, node)
 
     def jobs_with_feature(self, features: frozenset[str]) -> list[str]:
@@ -65,9 +65,9 @@ class NodeControl:
         ]
 
     def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]:
-        """Pending jobs that ask for ``gpu:v100:N`` ask for N GPUs and feature gpu_v100 instead.
+        """Change the requests of pending jobs from ``gpu:v100:N`` to N GPUs and feature gpu_v100.
 
-        Returns (ids of the jobs that were changed, complaint by id of those that were not).
+        Returns (ids of the changed jobs, complaint by id of the others).
         """
         updates: list[JobUpdate] = []
         complaints: dict[str, str] = {}
@@ -88,7 +88,7 @@ class NodeControl:
         jobs = self._client.jobs()
         if self._client.unread:
             number = min(self._client.unread)
-            raise SourceError(f"job {number} cannot be read, see the log; nothing is changed")
+            raise SourceError(f"job {number} cannot be read, see the log; nothing was changed")
         return jobs
 
 
@@ -105,7 +105,7 @@ def _typed_model(job: SlurmJob, models: frozenset[str]) -> str | None:
 
 
 def _untyped(job: SlurmJob, model: str) -> tuple[tuple[str, str], ...] | None:
-    """Fields of the update; None: this form or constraint is not touched."""
+    """Fields of the update; None: this form or constraint is unsupported."""
     item = gpu_item(job.tres_per_node)
     features = job.features or ""
     if item is None or item.kind != model or re.search(r"[|\[\](*!]", features):

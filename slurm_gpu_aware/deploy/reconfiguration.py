@@ -1,13 +1,12 @@
-"""Reconfiguration of Slurm that loses no job, whatever becomes of slurmctld meanwhile.
+"""Reconfiguration of Slurm without losing jobs, even if slurmctld hangs or dies.
 
-A job that slurmctld allocates in the moment before it starts anew is never launched: it stays
-RUNNING with reason Prolog. Nor is one that a slurmd is told to launch when it reads its files, a
-moment after slurmctld. So a reservation of all nodes keeps jobs from starting until the slurmds
-have begun anew; it ends by itself if we are killed.
+A job that slurmctld allocates just before it restarts is never launched: it stays RUNNING with
+reason Prolog. The same happens to a job whose launch reaches a slurmd while it reads its files. A
+reservation of all nodes therefore prevents starts until the slurmds have restarted; it ends by
+itself if this process is killed.
 
-Some releases of Slurm can hang when they are reconfigured (docs/internals/slurm.md). An
-administrator then has to restart slurmctld, and the slurmds have not been told: it is done once
-more.
+Some releases of Slurm may hang on a reconfigure (docs/internals/slurm.md). After an administrator
+restarts slurmctld, the slurmds still have their old files, so the reconfigure is repeated.
 """
 
 from __future__ import annotations
@@ -33,46 +32,46 @@ _LOST = re.compile(
     r"|message (?:send|receive) failure",
     re.IGNORECASE,
 )
-"""Slurm has not refused: slurmctld was too slow to answer, hangs, or has died."""
+"""Errors that are not a refusal: slurmctld is slow, hangs, or has died."""
 _HANGS = (
     "slurmctld has not answered for {silent:.0f} s, since 'scontrol reconfigure' ({error}). Look at"
-    " its log: if it ended, mend what it complains of and start it. If it runs and the log does not"
-    " go on, it hangs, as some releases can (24.11 before 24.11.6): kill -9 it and start it again."
-    " Jobs go on, and so does this."
+    " its log: if it ended, repair the error and start it. If it runs and its log has stopped, it"
+    " hangs, as some releases may (24.11 before 24.11.6): kill -9 it and start it again. Running"
+    " jobs continue, and so does this command."
 )
 
 
 class Reconfiguration:
-    """One ``scontrol reconfigure``, repeated where slurmctld did not live to tell the slurmds.
+    """One ``scontrol reconfigure``, repeated if slurmctld dies before it reaches the slurmds.
 
     Parameters
     ----------
     client : Slurm.
     say : takes a line of progress.
     stopping : asked while slurmctld does not answer; True gives up.
-    tell : runs ``scontrol reconfigure``, as an administrator would. Raises SourceError.
+    tell : runs ``scontrol reconfigure``. Raises SourceError.
     clock, now, pause : Unix time; seconds of a monotonic clock; wait for seconds.
     """
 
     HOLD = "gpuaware_rollout"
-    """Reservation that keeps jobs from starting."""
+    """Reservation that prevents starts of jobs."""
     HOLD_S = 60.0
     LONGER_S = 120.0
-    """How long it lasts; and from the moment before Slurm is told."""
+    """Duration of the reservation; its duration from the reconfigure on."""
     TRIES = 3
     COMMAND_S = 120.0
-    """How long ``scontrol reconfigure`` may take."""
+    """Time limit of ``scontrol reconfigure``."""
     LAUNCH_S = 20.0
-    """How long jobs that are being started are waited for; shorter than the reservation."""
+    """Longest wait for jobs that are being launched; shorter than the reservation."""
     SLURMDS_S = 20.0
-    """How long slurmds that read their files are waited for; a restarted slurmctld asks the nodes
-    to register after some seconds."""
+    """Longest wait for slurmds to read their files; a restarted slurmctld asks the nodes to
+    register after some seconds."""
     ANSWER_S = 30.0
-    """How long slurmctld may stay silent before we say so."""
+    """Silence of slurmctld before a message."""
     REPEAT_S = 60.0
-    """How often that is repeated."""
+    """Interval between such messages."""
     RELEASE_S = 30.0
-    """How long the reservation is tried to be deleted."""
+    """Time limit for deleting the reservation."""
     POLL_S = 0.25
 
     def __init__(
@@ -93,19 +92,19 @@ class Reconfiguration:
         self._now = now
         self._pause = pause
         self._silent = False
-        """slurmctld did not answer when it was asked last."""
+        """slurmctld did not answer the last call."""
 
     def run(self, ready: Callable[[], None] = lambda: None, node: str | None = None) -> None:
-        """Do it. ``ready`` is called before each try and raises what speaks against it.
+        """Reconfigure. ``ready`` is called before each try and may raise to prevent it.
 
-        ``node``: the one that has to be told, if it answers; None: any.
+        ``node``: the node that must read its files, if it answers; None: any.
 
         Raises
         ------
         SourceError
-            Slurm refused, or slurmctld came back three times without having told the slurmds.
+            Slurm refuses, or the slurmds have not read their files after three tries.
         StoppedError
-            ``stopping``, while slurmctld did not answer.
+            ``stopping`` is true while slurmctld does not answer.
         """
         before: Mapping[str, float] | None = None
         for _ in range(self.TRIES):
@@ -122,14 +121,14 @@ class Reconfiguration:
             told = before == {} or (node in anew if node in known else bool(anew))
             if told or not (lost or silent):
                 return
-            self._say("slurmctld is back, but the slurmds did not read their files")
+            self._say("slurmctld answers again, but the slurmds have not read their files")
         raise SourceError(
             f"'scontrol reconfigure' was given up after {self.TRIES} tries: the slurmds did not"
             f" read their files{f' ({lost})' if lost else ''}"
         )
 
     def _tell(self) -> SourceError | None:
-        """How the answer was lost. Raises SourceError if Slurm refuses."""
+        """Reconfigure; return the error if the answer is lost. Raises SourceError on a refusal."""
         self._silent = True
         try:
             self._reconfigure()
@@ -147,9 +146,9 @@ class Reconfiguration:
     def _await_slurmds(
         self, before: Mapping[str, float], silent_since: float
     ) -> tuple[bool, frozenset[str]]:
-        """(slurmctld was silent for a while, which of these slurmds have begun anew).
+        """(whether slurmctld was silent, the nodes whose slurmd has restarted).
 
-        Ends when all have, or when slurmctld has answered for ``SLURMDS_S``.
+        Ends when all have restarted, or when slurmctld has answered for ``SLURMDS_S``.
         """
         silent = False
         answered_s = 0.0
@@ -179,7 +178,7 @@ class Reconfiguration:
             self._pause(self.POLL_S)
 
     def _starts(self) -> dict[str, float]:
-        """When the slurmd of each node began that has registered and answers."""
+        """Node that has registered and answers -> start of its slurmd."""
         return {
             node.name: node.slurmd_start_s
             for node in self._client.nodes()
@@ -190,7 +189,7 @@ class Reconfiguration:
         try:
             return self._starts()
         except SourceError as exc:
-            log.warning("it will not be known when slurmd has read its files: %s", exc)
+            log.warning("cannot tell when slurmd has read its files: %s", exc)
             return None
 
     # -- the reservation -----------------------------------------------------------------------
@@ -219,18 +218,18 @@ class Reconfiguration:
                 if last:
                     log.warning("jobs may start while Slurm is reconfigured: %s", exc)
                     return False
-                self._let_start(0.0)  # one of a run that was killed
+                self._let_start(0.0)  # the reservation of a killed run
         return False
 
     def _hold_longer(self) -> None:
-        """The minute of the reservation may have gone by; a large slurmctld reads for another."""
+        """Extend the reservation: a large slurmctld reads its files for up to a minute."""
         try:
             self._client.move_reservation(self.HOLD, self._clock() + self.LONGER_S)
         except SourceError as exc:
             log.warning("jobs may start while Slurm is reconfigured: %s", exc)
 
     def _let_start(self, within_s: float) -> None:
-        """Delete the reservation; slurmctld may be away for a moment."""
+        """Delete the reservation; slurmctld may not answer for a moment."""
         end = self._now() + within_s
         while True:
             try:
@@ -244,7 +243,7 @@ class Reconfiguration:
             self._pause(self.POLL_S)
 
     def _await_launched(self) -> None:
-        """Until no job has been starting for a second; at most ``LAUNCH_S``."""
+        """Wait until no job has been launching for a second; at most ``LAUNCH_S``."""
         end = self._now() + self.LAUNCH_S
         quiet = self._now()
         while self._now() - quiet < 1.0 and self._now() < end:

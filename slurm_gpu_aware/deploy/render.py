@@ -1,6 +1,6 @@
-"""The text of every file that ``gpu-aware setup`` writes. Pure: values in, text out.
+"""Texts of the files that ``gpu-aware setup`` writes.
 
-A GPU of Slurm index K gets the GRES type ``gK``, so that a job can be given exactly that one.
+The GPU of Slurm index K gets the GRES type ``gK``, so that a job can request exactly this GPU.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ __all__ = [
 
 SCHEDULER = {
     "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
-    "batch_sched_delay": (1, "a placed job waits up to 3 s until Slurm's scheduler comes to it"),
+    "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),
 }
-"""Word of SchedulerParameters -> our value, and what happens with Slurm's own."""
+"""Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
 
 WITHOUT = {
     "Prolog": "clocks are not set",
     "Epilog": "clocks are not reset",
-    "ResvProlog": "jobs in the holding pool go before all others while the selector is away",
+    "ResvProlog": "jobs in the holding pool precede all others while the selector is away",
 }
-"""What happens without a script of ours."""
+"""Key of a script of ours -> effect of its absence."""
 
 
 @dataclass(frozen=True)
 class NodeGpus:
-    """The GPUs of one node, as setup needs them."""
+    """The GPUs of one node."""
 
     name: str
     indices: tuple[int, ...]
     """Slurm's GPU indices = minor numbers of /dev/nvidiaN, ascending."""
     model: str | None = None
-    """As users name it (``a100``); None: unknown or mixed."""
+    """Short name (``a100``); None: unknown or mixed."""
     numa: tuple[int | None, ...] = ()
     """NUMA node of each GPU, parallel to ``indices``."""
     sockets: int = 0
     cores_per_socket: int = 0
-    """Slurm's view of the node; 0: unknown, then gres.conf gets no ``Cores=``."""
+    """Slurm's numbers; 0: unknown, and gres.conf gets no ``Cores=``."""
 
     def cores(self, position: int) -> str | None:
-        """``Cores=`` of the GPU at a position of ``indices``; None if it is not known.
+        """``Cores=`` of the GPU at a position of ``indices``; None: not known.
 
-        Slurm counts cores socket by socket, so the range follows from the socket, not from the
-        system's CPU numbers. Only where NUMA nodes and sockets are the same thing.
+        Slurm counts cores by socket, so the range follows from the socket, not from the system's
+        CPU numbers. Requires that NUMA nodes and sockets coincide.
         """
         known = [n for n in self.numa if n is not None]
         if not self.sockets or not self.cores_per_socket or position >= len(self.numa):
@@ -74,19 +74,19 @@ class NodeGpus:
 
 @dataclass(frozen=True)
 class Settings:
-    """What slurm.conf needs beside node lines."""
+    """Settings of slurm.conf other than node lines."""
 
     values: Mapping[str, str]
-    """Key as Slurm spells it -> value, merged with what the site has."""
+    """Key in Slurm's spelling -> value, merged with the site's."""
     notes: tuple[str, ...] = ()
-    """What we leave to the admin, one sentence each."""
+    """Notes for the administrator, one sentence each."""
 
 
 def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
     """Lines for gres.conf: one per GPU index and group of equal nodes."""
     out: list[str] = []
     for names, node in _equal(nodes):
-        # AutoDetect would look for our types in the product names, and find none.
+        # AutoDetect would search the product names for our types.
         out.append(f"NodeName={names} AutoDetect=off")
         for position, index in enumerate(node.indices):
             cores = node.cores(position)
@@ -98,7 +98,7 @@ def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
 
 
 def node_lines(nodes: Iterable[NodeGpus]) -> list[str]:
-    """``Gres=`` and ``Features=`` for the NodeName lines of slurm.conf, for the admin to merge."""
+    """``Gres=`` and ``Features=`` to merge into the NodeName lines of slurm.conf."""
     out: list[str] = []
     for names, node in _equal(nodes):
         gres = ",".join(f"gpu:{index_type(i)}:1" for i in node.indices)
@@ -110,7 +110,7 @@ def node_lines(nodes: Iterable[NodeGpus]) -> list[str]:
 def feature_of(model: str) -> str:
     """Node feature of a GPU model: ``A100`` is ``gpu_a100``.
 
-    Raises ValueError for a name that Slurm cannot take, or that is the type of a GPU index.
+    Raises ValueError for a name that is invalid in Slurm, or that is the type of a GPU index.
     """
     lower = model.lower()
     if (
@@ -131,13 +131,9 @@ def usable_model(model: str | None) -> str | None:
 
 
 def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str]) -> Settings:
-    """Settings for slurm.conf, merged with the site's own.
+    """Settings for slurm.conf, merged with those of the site (``current``).
 
-    Parameters
-    ----------
-    config : ours.
-    current : the site's slurm.conf.
-    scripts : ``Prolog``, ``Epilog`` and ``ResvProlog`` -> path of our script; may be empty.
+    ``scripts``: ``Prolog``, ``Epilog`` and ``ResvProlog`` -> path of our script; may be empty.
     """
     values: dict[str, str] = {}
     notes: list[str] = []
@@ -167,8 +163,8 @@ def _job_completion(
     kind = current.get("JobCompType") or "jobcomp/none"
     if wanted is None:
         notes.append(
-            "events.jobcomp_file is not set: the end of a job starts a round after"
-            f" {config.selector.round_s:g} s at the latest instead of at once"
+            "events.jobcomp_file is not set: after the end of a job, the next round starts within"
+            f" {config.selector.round_s:g} s instead of at once"
         )
     elif kind == "jobcomp/none" or (
         kind == "jobcomp/filetxt" and current.get("JobCompLoc") in (None, str(wanted))
@@ -177,7 +173,7 @@ def _job_completion(
         values["JobCompLoc"] = str(wanted)
         if kind == "jobcomp/none":
             notes.append(
-                f"{wanted} must be writable by SlurmUser before slurmctld starts, or it does not"
+                f"{wanted} must be writable by SlurmUser, otherwise slurmctld does not start"
             )
     else:
         notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
@@ -206,19 +202,19 @@ def _with_scheduler(have: str | None) -> str:
 
 
 def clock_conf(command: Path) -> str:
-    """``clock.conf`` of the compute nodes: where prolog and epilog find their program."""
+    """``clock.conf`` of the compute nodes: program and folders of prolog and epilog."""
     return (
         "# Read by Slurm's prolog and epilog on compute nodes: gpu-aware-clock.\n"
         f"command = {command}\n"
-        "# Records of what was set; a folder that the controller can read, too, shows them there.\n"
+        "# Folder of the records of clocks. If the controller can read it, explain shows them.\n"
         "# spool = /var/spool/slurm-gpu-aware/clocks\n"
-        "# Notes of what is locked; a folder for them alone, local to the node, only for root.\n"
+        "# Folder of the notes of locked GPUs: local to the node, for root and these files only.\n"
         "# locks = /var/lib/slurm-gpu-aware/clock-locks\n"
     )
 
 
 def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
-    """Group nodes with equal GPUs; (host list, one of them), in the order of first names."""
+    """(host list, one of its nodes) of each group of nodes with equal GPUs, in order of names."""
     groups: dict[tuple[object, ...], list[NodeGpus]] = {}
     for node in sorted(nodes, key=lambda n: by_number(n.name)):
         key = (

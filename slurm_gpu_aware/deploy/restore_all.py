@@ -1,7 +1,7 @@
-"""Restore of all placed jobs that wait, without the selector: they are left to Slurm.
+"""Restore of all placed jobs that wait, without the selector: Slurm then places them.
 
-For a site that removes slurm-gpu-aware: a placed job asks for GPUs by index types, which will be
-gone. So does one that ran and was requeued after the selector had stopped.
+For the removal of slurm-gpu-aware: a placed job asks for GPUs by index types, which are about to be
+removed. So does a job that was requeued after the selector stopped.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
 
 @dataclass
 class Restored:
-    """What became of the placed jobs that wait."""
+    """Outcome for the placed jobs that wait."""
 
     opened: list[str] = field(default_factory=list)
     wrong: dict[str, str] = field(default_factory=dict)
     """Job -> why it could not be restored."""
     kept: list[str] = field(default_factory=list)
-    """Jobs that were not touched, for the reason ``kept_why``."""
+    """Unchanged jobs, for the reason ``kept_why``."""
     kept_why: str = ""
 
 
 def restore_all(client: SlurmClient, config: Config) -> Restored:
-    """Restore the original request of all placed jobs that wait, and open their gate for good.
+    """Restore the original requests of all placed jobs that wait, and open their gate for good.
 
-    The gate is held meanwhile, and no selector can start. If a selector runs, nothing is done: it
-    restores such jobs itself. Raises SourceError if Slurm does not answer.
+    Meanwhile the gate is held and no selector can start. If a selector runs, the jobs stay
+    unchanged: it restores them itself. Raises SourceError if Slurm does not answer.
     """
     with _ledger(config.store.path) as decisions:
-        found = bound_jobs(client.jobs(), config.gate, decisions)
-        if not found:
+        bound = bound_jobs(client.jobs(), config.gate, decisions)
+        if not bound:
             return Restored()
         try:
             with _no_selector(config):
                 return _restore_all(client, config, decisions)
         except _SelectorRunsError as exc:
-            return Restored(kept=[job.id for job in found], kept_why=str(exc))
+            return Restored(kept=[job.id for job in bound], kept_why=str(exc))
 
 
 def _restore_all(
@@ -69,7 +69,7 @@ def _restore_all(
     try:
         _, created = hold_gate(client, config.gate, now)
     except SourceError as exc:
-        why = f"the gate must be held meanwhile, and cannot be: {exc}"
+        why = f"the gate cannot be held meanwhile: {exc}"
         return Restored(wrong=dict.fromkeys(ids, why))
     try:
         wrong = release(client, config.gate, bound, now, then=JobPhase.LEFT).wrong
@@ -80,12 +80,12 @@ def _restore_all(
 
 
 class _SelectorRunsError(SourceError):
-    """The lock is held, or cannot be looked at."""
+    """The instance lock is held, or cannot be read."""
 
 
 @contextlib.contextmanager
 def _no_selector(config: Config) -> Iterator[None]:
-    """Hold the selector's lock, if there has ever been one; never make it."""
+    """Hold the instance lock if its file exists; do not make the file."""
     store = config.store.path
     with contextlib.ExitStack() as stack:
         try:
@@ -99,8 +99,8 @@ def _no_selector(config: Config) -> Iterator[None]:
 def bound_jobs(
     jobs: Sequence[SlurmJob], gate: GateConfig, decisions: Callable[[str], Sequence[Decision]]
 ) -> list[GatedJob]:
-    """Pending jobs that are bound to what the selector chose, whatever their gate."""
-    found = []
+    """Pending jobs that are bound to GPUs of a placement, with any gate."""
+    bound = []
     for job in jobs:
         if job.state != "PENDING":
             continue
@@ -109,8 +109,8 @@ def bound_jobs(
             known = decisions(job.id)
             gated = bound_orphan(job, gate, known[-1] if known else None)
         if gated is not None and (gated.phase in _BOUND or _typed(job)):
-            found.append(gated)
-    return found
+            bound.append(gated)
+    return bound
 
 
 def _typed(job: SlurmJob) -> bool:
@@ -120,7 +120,7 @@ def _typed(job: SlurmJob) -> bool:
 
 @contextlib.contextmanager
 def _ledger(path: Path) -> Iterator[Callable[[str], Sequence[Decision]]]:
-    """What the ledger says of a job; nothing, if there is no store that can be read."""
+    """Job id -> its decisions in the ledger; none without a readable store."""
     with contextlib.ExitStack() as stack:
         try:
             store = stack.enter_context(open_store(path, readonly=True))

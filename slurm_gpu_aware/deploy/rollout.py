@@ -1,9 +1,9 @@
-"""Rollout: moves nodes to one GRES type per GPU, or back, one by one, never under a running job.
+"""Rollout: moves nodes to one GRES type per GPU, or back, one by one, each while it has no job.
 
-For each node: drain, wait until it is empty, write its lines, distribute, reconfigure, see that
-it registered, resume. Where a node stands follows from slurm.conf, which is written last, and from
-the node's own state and reason. So a run that was killed at any moment goes on when it is started
-again. The state file remembers only the scope and the node in hand.
+For each node: drain, wait until it is empty, write its lines, distribute, reconfigure, check its
+registration, resume. The progress of a node follows from slurm.conf, which is written last, and
+from the state and reason of the node. A killed run therefore resumes when it is started again. The
+state file only has the scope and the node in hand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Rollout"]
 
 
 class ResumedError(SourceError):
-    """The node is not drained any more."""
+    """The node is no longer drained."""
 
 
 class Rollout:
@@ -40,9 +40,9 @@ class Rollout:
 
     Parameters
     ----------
-    control, site, state : Slurm, the files, what is remembered between runs.
-    waits : how it waits, reports, and learns that it is to stop at the next safe moment.
-    undo : back to the plain form.
+    control, site, state : Slurm, the files, the state file.
+    waits : waits with progress and the request to stop at the next safe moment.
+    undo : move nodes back to the plain form.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Rollout:
     def run(self, scope: Collection[str]) -> Summary:
         """Move all nodes of the scope; stop after the first that fails.
 
-        Raises SourceError if Slurm or the files cannot be reached before anything is changed;
-        the state file then says what the next run goes on with.
+        Raises SourceError if Slurm or the files cannot be reached before the first change; the
+        state file then has the scope of the next run.
         """
         summary = Summary("undo" if self._undo else "rollout")
         last = self._state.load()
@@ -108,12 +108,12 @@ class Rollout:
     # -- before and after the nodes ------------------------------------------------------------
 
     def _take_back(self) -> None:
-        """Files that a killed run wrote for a node that was resumed since: as Slurm has it."""
+        """Revert the files of a killed run for nodes that have been resumed since."""
         files = self._site.read()
         before = files.indexed_by_us()
         true = self._as_in_slurm(before, files, self._control.nodes())
         for name in sorted(before ^ true):
-            self._say(f"{name}: it was resumed before it was changed; it is begun anew")
+            self._say(f"{name}: it was resumed before it was changed; starting again with it")
         if before != true:
             self._write(files.texts(true, features=True))
 
@@ -124,10 +124,10 @@ class Rollout:
         views: Mapping[str, SlurmNode],
         but: str | None = None,
     ) -> frozenset[str]:
-        """``indexed``, but nodes that are in use as Slurm has them.
+        """``indexed``, with nodes in use as Slurm has them.
 
-        A reconfigure brings to Slurm what the files say of any node, and changing the GPUs of one
-        kills its jobs. ``views``: the nodes as Slurm shows them now. ``but``: the one in hand.
+        A reconfigure applies the files to all nodes, and a change of a node's GPUs kills its jobs.
+        ``views``: Slurm's records of the nodes. ``but``: the node in hand.
         """
         result = set(indexed)
         for name, node in files.nodes.items():
@@ -143,7 +143,7 @@ class Rollout:
         return frozenset(result)
 
     def _finish_others(self, scope: Collection[str], in_hand: str | None, summary: Summary) -> None:
-        """A node outside the scope that an earlier run left drained: complete it as it stands."""
+        """Complete nodes outside the scope that an earlier run left drained."""
         for name, view in sorted(self._control.nodes().items()):
             if name in scope or not ours_now(view, in_hand):
                 continue
@@ -153,7 +153,7 @@ class Rollout:
                 if name in files.nodes and not self._control.jobs_on(name):
                     self._apply(files.indexed_by_us(), name)
             except ResumedError as exc:
-                self._say(f"{name}: left alone: {exc}")
+                self._say(f"{name}: stays unchanged: {exc}")
                 continue
             except StoppedError as exc:
                 summary.nodes.append(self._still_drained(name, exc))
@@ -162,12 +162,12 @@ class Rollout:
             summary.nodes.append(Outcome(name, "already", "resumed; an earlier run left it"))
 
     def _prepare(self, summary: Summary) -> None:
-        """Features on plain nodes, too, so that a request by model finds both kinds."""
+        """Add features to plain nodes, so that a request by model matches both forms."""
         files = self._site.read()
         views = self._control.nodes()
         indexed = self._as_in_slurm(files.indexed_by_us(), files, views)
         changes = files.texts(indexed, features=True)
-        # A run that was killed may have written the features without telling Slurm.
+        # A killed run may have written the features without a reconfigure.
         unknown = any(
             node.model is not None
             and node.name in views
@@ -189,12 +189,12 @@ class Rollout:
         changed, complaints = self._control.untype_pending(models)
         summary.untyped_jobs += [j for j in changed if j not in summary.untyped_jobs]
         if changed:
-            self._say(f"jobs {', '.join(changed)} ask for a feature instead of a GPU type now")
+            self._say(f"jobs {', '.join(changed)} now ask for a feature instead of a GPU type")
         for job, why in complaints.items():
-            self._say(f"job {job} waits for a node that is still plain: {why}")
+            self._say(f"job {job} waits for a plain node: {why}")
 
     def _tidy(self, summary: Summary) -> None:
-        """After the last node is plain again: the files are what they were before we came."""
+        """After the last node is plain again: remove the features from the files."""
         files = self._site.read()
         if files.indexed_by_us():
             return
@@ -208,10 +208,10 @@ class Rollout:
             summary.features_needed_by = needed
             self._say(
                 f"nodes keep their features: jobs {', '.join(needed[:10])} ask for them; run"
-                " 'gpu-aware setup --undo' again when these have ended"
+                " 'gpu-aware setup --undo' again after these jobs"
             )
             return
-        self._say("taking the features out of slurm.conf")
+        self._say("removing the features from slurm.conf")
         self._write(changes)
         self._reconfigure()
         self._waits.answer()
@@ -219,7 +219,7 @@ class Rollout:
     # -- one node ------------------------------------------------------------------------------
 
     def _next(self, remaining: Collection[str], in_hand: str | None) -> str:
-        """The node that was in hand, then idle ones, then those that are only partly in use."""
+        """The next node: first the one in hand, then idle nodes, then partly used ones."""
         views = self._control.nodes()
         order = list(remaining)
 
@@ -245,7 +245,7 @@ class Rollout:
             return Outcome(name, "already")
         problem = unusable(view, ours)
         if problem is None and not node.ours and not (ours and self._undo):
-            problem = "it was not indexed by us" if self._undo else node.problem
+            problem = "setup did not index it" if self._undo else node.problem
         if problem is not None:
             self._say(f"{name}: skipped: {problem}")
             if ours:
@@ -262,9 +262,9 @@ class Rollout:
         return self._change(name, waited, summary)
 
     def _abandon(self, name: str, why: str, waited: float) -> Outcome:
-        """Nothing was changed yet: let the node go."""
+        """Give up a node that is not changed yet."""
         if why != "interrupted":
-            self._say(f"{name}: left alone: {why}")
+            self._say(f"{name}: stays unchanged: {why}")
             return Outcome(name, "skipped", why, waited)
         try:
             self._give_back(name, name)
@@ -297,13 +297,13 @@ class Rollout:
         return Outcome(name, "changed", "", waited)
 
     def _still_drained(self, name: str, why: StoppedError, waited: float = 0.0) -> Outcome:
-        """Given up by a person in the middle of its change; the next run goes on with it."""
+        """The outcome of an interruption during the change; the next run resumes with the node."""
         self._say(f"{name}: stays drained: {why}")
         return Outcome(name, "left", f"still drained: {why}", waited)
 
     def _put_back(self, name: str, cause: SourceError, waited: float) -> Outcome:
-        """This node as it was before; the run ends with the reason."""
-        self._say(f"{name}: {cause}; putting it back")
+        """Move a node back after a failure; the run ends with the cause."""
+        self._say(f"{name}: {cause}; moving it back")
         before = self._site.read().indexed_by_us()
         former = before | {name} if self._undo else before - {name}
         try:
@@ -311,24 +311,24 @@ class Rollout:
             self._give_back(name, name)
         except ResumedError as exc:
             why = f"{cause}; {exc}"
-            self._say(f"{name}: left alone: {why}")
+            self._say(f"{name}: stays as it is: {why}")
             return Outcome(name, "failed", why, waited)
         except StoppedError as exc:
             return self._still_drained(name, exc, waited)
         except SourceError as exc:
-            why = f"{cause}; putting it back failed, too: {exc}; it stays drained"
+            why = f"{cause}; moving it back failed, too: {exc}; it stays drained"
             self._say(f"{name}: {why}")
             return Outcome(name, "failed", why, waited)
-        return Outcome(name, "failed", f"{cause}; it was put back", waited)
+        return Outcome(name, "failed", f"{cause}; it was moved back", waited)
 
     def _apply(self, indexed: Iterable[str], name: str) -> None:
-        """Files with these nodes indexed; the (empty, drained) node registers with them."""
+        """Write files with these nodes indexed; wait for the (empty, drained) node to register."""
         files = self._site.read()
         wanted = self._as_in_slurm(frozenset(indexed), files, self._control.nodes(), name)
         self._write(files.texts(wanted, features=True))
 
         def still_ours() -> None:
-            """Files alone change nothing; a node that takes jobs again is never reconfigured."""
+            """Raise ResumedError if the node may have jobs: it must not be reconfigured."""
             if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
                 raise ResumedError("it was resumed meanwhile")
 
@@ -343,13 +343,13 @@ class Rollout:
         self._control.reconfigure(ready, node, self._say, self._stopping)
 
     def _write(self, changes: Mapping[Path, str]) -> None:
-        for path, text in changes.items():  # slurm.conf is last: it says what is done
+        for path, text in changes.items():  # slurm.conf is last: it records the progress
             self._site.write(path, text)
         if changes:
             self._site.distribute()
 
     def _give_back(self, name: str, in_hand: str | None) -> None:
-        """Resume a node, unless the drain is no longer ours."""
+        """Resume a node, unless it is drained for another reason."""
         view = self._control.nodes()[name]
         if not view.states & DRAINED:
             return
@@ -360,5 +360,5 @@ class Rollout:
 
 
 def _models(files: SiteFiles) -> frozenset[str]:
-    """Models whose nodes all have, or get, the feature."""
+    """Models that are, or become, features of their nodes."""
     return frozenset(n.model for n in files.nodes.values() if n.model is not None)

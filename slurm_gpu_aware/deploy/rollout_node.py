@@ -1,4 +1,4 @@
-"""A node in a rollout, as Slurm shows it: drained by us or not, registered as configured or not."""
+"""State of a node in a rollout: drained by the rollout, usable, registered as configured."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = [
 ]
 
 REASON = "gpu-aware setup --roll"
-"""Reason of the nodes that we drained."""
+"""Reason of nodes that a rollout drains."""
 
 DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
 _AWAY = frozenset(
     {
         *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "NOT_RESPONDING"),
-        *("MAINT", "MAINTENANCE"),  # the latter is scontrol's word, also in 24.11
+        *("MAINT", "MAINTENANCE"),  # scontrol prints the latter, also in 24.11
         *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
         *("REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"),
     }
@@ -30,7 +30,7 @@ _AWAY = frozenset(
 
 
 def unusable(view: SlurmNode, ours: bool) -> str | None:
-    """Why a node is left alone as it stands now; None: it can be moved."""
+    """Why a node cannot be moved now; None: it can."""
     if ours:
         return None
     if view.states & DRAINED:
@@ -38,24 +38,24 @@ def unusable(view: SlurmNode, ours: bool) -> str | None:
     if view.states & _AWAY:
         return f"its state is {'+'.join(sorted(view.states))}"
     if any(is_mig(kind) for kind, _ in view.gpus):
-        return "its GPUs are cut in parts (MIG)"
+        return "its GPUs are partitioned (MIG)"
     return None
 
 
 def ours_now(view: SlurmNode, in_hand: str | None) -> bool:
-    """Drained by us. Slurm replaces our reason if the node registers with wrong GPUs."""
+    """Whether a rollout drained it. Slurm replaces the reason on a registration with wrong GPUs."""
     if not view.states & (DRAINED | {"DOWN", "INVAL", "INVALID_REG"}):
         return False
     return view.reason.startswith(REASON) or (view.name == in_hand and "gres/" in view.reason)
 
 
 def has_index_types(view: SlurmNode, count: int) -> bool:
-    """Whether Slurm has one type per GPU for a node of ``count`` GPUs, whatever the files say."""
+    """Whether Slurm itself has one type per GPU for a node of ``count`` GPUs."""
     return not {kind or "" for kind, _ in view.gpus}.isdisjoint(map(index_type, range(count)))
 
 
 def registration_problem(view: SlurmNode, types: set[str], count: int) -> str | None:
-    """How a node's registration differs from its lines; ``types`` empty: plain. None: it agrees."""
+    """Difference between a registration and the files; ``types`` empty: plain. None: they agree."""
     wrong = view.states & {"DOWN", "INVAL", "INVALID_REG", "NOT_RESPONDING", "UNKNOWN"}
     if wrong or view.slurmd_start_s is None:
         reason = f", {view.reason}" if view.reason and not view.reason.startswith(REASON) else ""

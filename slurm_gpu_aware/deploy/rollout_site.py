@@ -1,4 +1,4 @@
-"""Files of the site that a rollout changes, on this host, and the nodes in its scope."""
+"""Files on this host that a rollout changes, and the nodes in its scope."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
 
 class LocalSite:
-    """The site's files on this host (`rollout.Site`). Methods raise SourceError.
+    """The site's files on this host. Methods raise SourceError.
 
     Parameters
     ----------
     slurm_dir : folder of slurm.conf.
-    profile : measured nodes; used where Slurm detects the GPUs of a node by itself.
+    profile : measured nodes; used for nodes on which Slurm detects the GPUs (AutoDetect).
     say : takes a line of progress.
     """
 
@@ -48,7 +48,7 @@ class LocalSite:
         self._say = say
 
     def read(self) -> SiteFiles:
-        """slurm.conf and gres.conf as they are now."""
+        """Read slurm.conf and gres.conf."""
         return read_site(self._dir / "slurm.conf", self._dir / "gres.conf", self._profile)
 
     def write(self, path: Path, text: str) -> None:
@@ -75,12 +75,12 @@ class LocalSite:
         self._say(f"{path}: models = {listed}")
         files.write(files.Change(path, changed))
         filter_file = self._dir / OWN_FILTER
-        if filter_file.exists():  # slurmctld reads all again when this one is later, by seconds
+        if filter_file.exists():  # slurmctld reloads all if this file is newer, in whole seconds
             later = max(time.time(), filter_file.stat().st_mtime + 1)
             os.utime(filter_file, (later, later))
 
     def check_writable(self) -> None:
-        """Raise SourceError where the files cannot be changed, before any node is drained."""
+        """Raise SourceError if the files cannot be changed, before a node is drained."""
         for name in ("slurm.conf", "gres.conf"):
             path = (self._dir / name).resolve()
             target = path if path.exists() else path.parent
@@ -97,12 +97,12 @@ def nodes_in_scope(
     nodes: str | None,
     partition: str | None,
 ) -> list[str]:
-    """Nodes to look at, in slurm.conf's order.
+    """Nodes of a rollout, in the order of slurm.conf.
 
     Parameters
     ----------
-    last : the run that did not end, if any; a run in the same direction goes on with its nodes.
-    nodes, partition : what the user named; at most one of them.
+    last : the unfinished run, if any; a run in the same direction resumes with its nodes.
+    nodes, partition : choice of the user; at most one of them.
 
     Raises RequestError for a node without GPUs, SourceError for an unknown partition.
     """
@@ -111,7 +111,7 @@ def nodes_in_scope(
         strange = chosen - set(found.nodes)
         if strange:
             raise RequestError(
-                f"--nodes: {hostlist(strange)}: not a node with GPUs in slurm.conf; there are:"
+                f"--nodes: {hostlist(strange)}: not a node with GPUs in slurm.conf; known:"
                 f" {hostlist(found.nodes) or 'none'}"
             )
     elif partition is not None:

@@ -16,27 +16,27 @@ __all__ = ["Outcome", "RolloutState", "StateFile", "Summary"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one node."""
+    """Outcome of one node."""
 
     node: str
     result: str
-    """``changed``, ``already``, ``skipped``, ``failed`` (put back) or ``left`` (interrupted)."""
+    """``changed``, ``already``, ``skipped``, ``failed`` (moved back) or ``left`` (interrupted)."""
     why: str = ""
     waited_s: float = 0.0
-    """Until it was empty."""
+    """Wait until it was empty."""
 
 
 @dataclass
 class Summary:
-    """What a run did."""
+    """Outcome of a run."""
 
     direction: str
     """``rollout`` or ``undo``."""
     nodes: list[Outcome] = field(default_factory=list)
     untyped_jobs: list[str] = field(default_factory=list)
-    """Pending jobs that ask for a feature instead of a type now."""
+    """Pending jobs that now ask for a feature instead of a type."""
     features_needed_by: list[str] = field(default_factory=list)
-    """Jobs that still ask for the nodes' features after an undo, so that these stay."""
+    """Jobs that still ask for the nodes' features after an undo; the features stay."""
     interrupted: bool = False
 
     def count(self, result: str) -> int:
@@ -50,7 +50,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class RolloutState:
-    """A run that has not ended."""
+    """An unfinished run."""
 
     direction: str
     """``rollout`` or ``undo``."""
@@ -67,7 +67,7 @@ class StateFile:
         self.path = path
 
     def load(self) -> RolloutState | None:
-        """The run that has not ended; None: there is none, or the file is of no use."""
+        """The unfinished run; None: there is none, or the file is invalid."""
         try:
             raw = json.loads(self.path.read_text(encoding="utf-8"))
             state = RolloutState(raw["direction"], tuple(raw["scope"]), raw["in_hand"])
@@ -81,7 +81,7 @@ class StateFile:
         return state
 
     def save(self, state: RolloutState) -> None:
-        """Raises SourceError."""
+        """Replace the file. Raises SourceError."""
         fresh = self.path.with_name(f".{self.path.name}.new")
         try:
             with fresh.open("w", encoding="utf-8") as stream:
@@ -93,5 +93,5 @@ class StateFile:
             raise SourceError(f"{self.path}: cannot be written: {exc.strerror}") from None
 
     def clear(self) -> None:
-        """The run has ended."""
+        """Delete the file at the end of a run."""
         self.path.unlink(missing_ok=True)

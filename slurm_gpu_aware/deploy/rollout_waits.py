@@ -14,26 +14,26 @@ __all__ = ["RegistrationError", "Waits"]
 
 
 class RegistrationError(SourceError):
-    """The node did not register with what the files say."""
+    """The registration of the node does not agree with the files."""
 
 
 class Waits:
-    """How a rollout waits.
+    """Waits of a rollout.
 
     Parameters
     ----------
     control : Slurm.
     say : takes a line of progress.
     stopping : asked often; True ends the run at the next safe moment.
-    register_s : how long a node may take to register after a reconfigure.
+    register_s : time limit for a node to register after a reconfigure.
     now, pause : seconds of a monotonic clock; wait for seconds.
     """
 
     POLL_S = 1.0
     SETTLE_S = 30.0
-    """How long a silent node is waited for before it is skipped."""
+    """Wait for a silent node before it is skipped."""
     REPEAT_S = 60.0
-    """How often an unchanged wait is reported."""
+    """Interval between reports of an unchanged wait."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Waits:
         self._pause = pause
 
     def empty(self, name: str) -> str | None:
-        """Wait for the node's jobs; why it was given up, or None."""
+        """Wait for the jobs of a node; return why the wait was given up, or None."""
         told: tuple[str, ...] | None = None
         told_at = started = self.now()
         while True:
@@ -82,7 +82,10 @@ class Waits:
             self._pause(self.POLL_S)
 
     def registration(self, name: str, types: set[str], count: int) -> None:
-        """Raises RegistrationError. ``types`` empty: any but those of indices."""
+        """Wait for the registration of a node. Raises RegistrationError.
+
+        ``types`` empty: any types except index types.
+        """
         wrong: str | None = "Slurm does not answer"
         for last in self._polls(self._register_s, self.POLL_S / 4):
             view = self._look(name)
@@ -96,7 +99,7 @@ class Waits:
                 )
 
     def answer(self) -> None:
-        """Wait until slurmctld answers. Raises SourceError if it does not in time."""
+        """Wait until slurmctld answers. Raises SourceError on a timeout."""
         for last in self._polls(self._register_s, self.POLL_S):
             try:
                 self._control.nodes()
@@ -106,7 +109,7 @@ class Waits:
                     raise
 
     def settled(self, name: str) -> SlurmNode | None:
-        """The node once it answers: after a reconfigure all nodes have to register again."""
+        """Wait until the node answers and return it: after a reconfigure all nodes register."""
         for last in self._polls(self.SETTLE_S, self.POLL_S):
             view = self._look(name)
             silent = view is None or view.states & {"NOT_RESPONDING", "UNKNOWN"}
@@ -115,14 +118,14 @@ class Waits:
         return None
 
     def _polls(self, within_s: float, every_s: float) -> Iterator[bool]:
-        """Come back every few seconds; True: the time is over."""
+        """Yield every ``every_s`` seconds; True: the time is over."""
         end = self.now() + within_s
         while True:
             yield self.now() >= end
             self._pause(every_s)
 
     def _look(self, name: str) -> SlurmNode | None:
-        """None while slurmctld does not answer: it restarts when it is reconfigured."""
+        """The node; None: slurmctld does not answer, because a reconfigure restarts it."""
         try:
             return self._control.nodes().get(name)
         except SourceError:

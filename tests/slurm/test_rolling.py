@@ -281,7 +281,7 @@ def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
     (failed,) = (o for o in summary["nodes"] if o["result"] == "failed")
     assert failed["node"] == "n1"
     assert "not registered as configured" in failed["why"]
-    assert "it was put back" in failed["why"]
+    assert "it was moved back" in failed["why"]
     plain.wait_until(lambda: nodes(plain)["n1"] == ("idle", "gpu:v100:4"), 30, "n1 is as it was")
     assert plain.wait(running, "COMPLETED")["Restarts"] == "0"
 
@@ -331,7 +331,7 @@ exec /usr/bin/scontrol "$@"
     talk = done.stderr.decode()
     assert done.returncode == 0, talk
     assert results(json.loads(done.stdout)) == {"n1": "changed", "n2": "changed"}
-    assert "slurmctld is back, but the slurmds did not read their files" in talk
+    assert "slurmctld answers again, but the slurmds have not read their files" in talk
     assert plain.sh("ctl", ["cat", "/tmp/hang/times"]).count("x") == 4  # features, n1 twice, n2
     assert plain.service_pid("ctl", "slurmctld") != before
     state = nodes(plain)

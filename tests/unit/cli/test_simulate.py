@@ -183,7 +183,7 @@ def test_what_live_is_left_to_slurm_is_not_called_impossible(tmp_path):
     assert output["input"]["skipped"] == {UNSUPPORTED: 1}
     assert output["input"]["background"] == 1
     assert [one["avg_wait_s"] for one in output["runs"]] == [45.0] * 3  # 36 waits for 35, too
-    assert "1 job left out: left to Slurm" in done.stderr
+    assert "1 job left out: unsupported" in done.stderr
     assert "never ran" not in done.stderr
     freely = json.loads(run(*args, "--any-indices", "--json").stdout)
     assert (freely["runs"][1]["jobs"], freely["input"]["background"]) == (3, 0)
@@ -236,7 +236,7 @@ def test_a_file_can_be_cut_to_its_last_days(tmp_path):
     assert {one["jobs"] for one in output["runs"]} == {2}
     recorded, ours, _ = output["runs"]
     assert (recorded["avg_wait_s"], ours["avg_wait_s"]) == (50.0, 0.0)
-    assert "2 jobs left out: started before the days" in said
+    assert "2 jobs left out: started before the requested days" in said
 
 
 def test_backfill_knows_of_recorded_jobs_what_slurm_knew(tmp_path):

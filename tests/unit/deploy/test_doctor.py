@@ -264,7 +264,7 @@ def test_types_of_gpus(cluster: Cluster):
     cluster.nodes(TYPED, "gpu:a100_3g.20gb:8", "gpu:2,shard:16")
     found = cluster.doctor()[1]
     assert found["gres types"]["status"] == "ok"
-    assert found["gres types"]["found"].endswith("left to Slurm (shards, MPS, MIG): n[2-3]")
+    assert found["gres types"]["found"].endswith("unsupported (shards, MPS, MIG): n[2-3]")
 
 
 def test_a_node_that_was_never_profiled(cluster: Cluster):

@@ -346,7 +346,7 @@ def test_a_node_that_does_not_register_is_put_back_and_the_run_ends(world: World
     summary = run(world)
     assert results(summary) == {"n2": "failed"}
     assert "INVALID_REG" in summary.nodes[0].why
-    assert "put back" in summary.nodes[0].why
+    assert "moved back" in summary.nodes[0].why
     assert world.drained == {}
     assert world.invalid == set()
     assert world.registered == dict.fromkeys(NODES, PLAIN)
