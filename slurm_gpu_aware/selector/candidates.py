@@ -68,10 +68,13 @@ class Candidates:
     held: int = 0
     """Jobs that something other than the gate holds."""
     _order: TaskOrder = field(default_factory=TaskOrder)
+    _room: dict[int, int] = field(default_factory=dict)
+    """Array with a ``%limit`` -> tasks that may start now."""
 
     def sort_out(self, parked: Sequence[GatedJob], jobs: Sequence[SlurmJob]) -> None:
         """Assign every parked job. Raises SourceError if Slurm does not answer."""
         limited = limits(gated.job for gated in parked)
+        self._room = _task_room(jobs, self.context.config.gate.licence)
         for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
             kind = alike(job)
@@ -91,7 +94,10 @@ class Candidates:
             if self._order.blocks(job):
                 self._wait(job, job.id, "an earlier task of its array goes first")
                 continue
-            for job_id in _ids(job, jobs):
+            for job_id in _ids(job):
+                if self._room.get(job.array_id or 0, 1) <= 0:
+                    self._wait(job, job.id, "its array runs as many tasks as its limit allows")
+                    break
                 if not self._take(gated, job_id):
                     break
 
@@ -134,6 +140,8 @@ class Candidates:
         unsplit = record.job.array_tasks is not None
         cpus = default_cpus(job, request, self.context)
         self.to_plan[job_id] = Candidate(gated, request, unsplit, cpus)
+        if job.array_id in self._room:
+            self._room[job.array_id] -= 1
         return True
 
     def _wait(self, job: SlurmJob, job_id: str, reason: str) -> None:
@@ -141,8 +149,8 @@ class Candidates:
         self._order.waits(job)
 
 
-def _ids(job: SlurmJob, jobs: Sequence[SlurmJob]) -> list[str]:
-    """The job's id, or those of the array tasks that ``%limit`` lets start."""
+def _ids(job: SlurmJob) -> list[str]:
+    """The job's id, or those of the tasks that its record still holds."""
     if job.array_tasks is None:
         return [job.id]
     try:
@@ -150,14 +158,17 @@ def _ids(job: SlurmJob, jobs: Sequence[SlurmJob]) -> list[str]:
     except ValueError as exc:
         log.warning("job %s: %s", job.id, exc)
         return []
-    most = _MAX_TASKS
-    if job.array_limit:
-        active = sum(
-            1
-            for other in jobs
-            if other.array_id == job.array_id
-            and other.array_tasks is None
-            and (other.state in HOLDING or other.state == "PENDING")
-        )
-        most = min(most, max(0, job.array_limit - active))
-    return [f"{job.array_id}_{task}" for task in tasks[:most]]
+    return [f"{job.array_id}_{task}" for task in tasks[:_MAX_TASKS]]
+
+
+def _task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[int, int]:
+    """Array with a ``%limit`` -> tasks that may start beside those that run or are about to.
+
+    The gate keeps parked tasks from starting: Slurm does not count them, whatever holds them.
+    """
+    room = {job.array_id: job.array_limit for job in jobs if job.array_id and job.array_limit}
+    for job in jobs:
+        starts = job.state == "PENDING" and not job.licence_count(licence)
+        if job.array_id in room and job.array_tasks is None and (job.state in HOLDING or starts):
+            room[job.array_id] -= 1
+    return room

@@ -209,14 +209,14 @@ class Rounds:
         outcome.held += candidates.held
         outcome.waiting += candidates.waiting
         began = self._timer()
-        plan, planned = self._plan(candidates.found, context)
+        plan, planned = self._plan(candidates.to_plan, context)
         planning_s = self._timer() - began
-        plan = in_task_order(plan, candidates.found)
+        plan = in_task_order(plan, candidates.to_plan)
         if view.complete:
-            leave += left_to_slurm(plan.waiting, candidates.found, view.parked, context.cluster)
+            leave += left_to_slurm(plan.waiting, candidates.to_plan, view.parked, context.cluster)
         given_up = {job.job.raw_id for job, _ in leave}
         for entry in plan.waiting:
-            if candidates.found[entry.job_id].gated.job.raw_id not in given_up:
+            if candidates.to_plan[entry.job_id].gated.job.raw_id not in given_up:
                 outcome.waits(entry.job_id, entry.reason, entry.shadow_start_s)
         if not (view.gate_held and self._gate_held(self._clock())):
             log.warning("the gate is not held: no job is placed until it is")
@@ -228,9 +228,9 @@ class Rounds:
         # Restore jobs that an interrupted round bound and this one does not place; not those just
         # left to Slurm, which may run.
         self._restore([job for job in view.parked if job.id not in chosen | left], view)
-        self._place(plan, planned, candidates.found, context, outcome, planning_s)
+        self._place(plan, planned, candidates.to_plan, context, outcome, planning_s)
         if self._gate_held(self._clock()):
-            self._fill_pool(view, candidates.found, left, chosen, len(context.nodes))
+            self._fill_pool(view, candidates.to_plan, left, chosen, len(context.nodes))
 
     def _restore(self, jobs: Sequence[GatedJob], view: _View) -> None:
         """Give parked jobs back what placing has changed; there is nothing to do for most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from slurm_gpu_aware.planning.plan import Plan, Waiting
@@ -21,22 +22,26 @@ def queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
 class TaskOrder:
     """Keeps the tasks of an array in their order.
 
-    After Slurm's scheduler rejects a task in a pass, it skips the later tasks of that array. So a
-    parked task with a record of its own keeps later tasks from starting, even if their gate is
-    open. The unsplit rest comes last and blocks no task.
+    After Slurm's scheduler rejects a record in a pass, it skips the later records of that array. So
+    a parked task with a record of its own keeps later tasks from starting, even if their gate is
+    open. The unsplit rest comes last of those with its priority: it blocks tasks with a lower one.
     """
 
     def __init__(self) -> None:
-        self._waiting: set[int] = set()
+        self._waiting: dict[int, float] = {}
+        """Array -> priority below which its tasks are blocked."""
 
-    def waits(self, job: SlurmJob) -> None:
-        """Note that a parked job does not start now."""
-        if job.array_id is not None and job.array_tasks is None:
-            self._waiting.add(job.array_id)
+    def waits(self, job: SlurmJob, *, unsplit: bool = False) -> None:
+        """Note that a parked job, or a task of an unsplit rest, does not start now."""
+        if job.array_id is not None:
+            rest = unsplit or job.array_tasks is not None
+            below = float(job.priority) if rest else math.inf
+            self._waiting[job.array_id] = max(below, self._waiting.get(job.array_id, below))
 
     def blocks(self, job: SlurmJob) -> bool:
-        """Whether an earlier task of the job's array waits."""
-        return job.array_id in self._waiting
+        """Whether an earlier record of the job's array waits."""
+        below = self._waiting.get(job.array_id) if job.array_id is not None else None
+        return below is not None and job.priority < below
 
 
 def in_task_order(plan: Plan, candidates: Mapping[str, Candidate]) -> Plan:
@@ -46,8 +51,8 @@ def in_task_order(plan: Plan, candidates: Mapping[str, Candidate]) -> Plan:
     for job_id, candidate in candidates.items():  # in queue order
         if order.blocks(candidate.gated.job):
             blocked.add(job_id)
-        elif job_id not in chosen and not candidate.unsplit:
-            order.waits(candidate.gated.job)
+        elif job_id not in chosen:
+            order.waits(candidate.gated.job, unsplit=candidate.unsplit)
     assignments = tuple(a for a in plan.assignments if a.job_id not in blocked)
     later = tuple(
         Waiting(job_id, "an earlier task of its array goes first")
