@@ -176,7 +176,7 @@ class JobTracker:
             detail["gpus"] = got
         else:  # it has ended: Slurm still shows its nodes and types
             detail |= {"nodes": list(job.nodes), "types": sorted(job.gpu_types)}
-        detail["as_planned"] = self._as_planned(job, got, tracked)
+        detail["as_planned"] = tracked.decision is None or self._as_planned(job, got, tracked)
         if not detail["as_planned"]:
             log.warning(
                 "job %s runs on %s instead of %s %s",

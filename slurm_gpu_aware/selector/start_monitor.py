@@ -45,6 +45,9 @@ _STARTING = frozenset(
     }
 )
 """Reasons of a placed job that is about to start."""
+_NO_ROOM = "no room is left on its nodes"
+_NO_ROOM_S = 6.0
+"""A job that Slurm tries in vain for so long is placed elsewhere; an epilog takes less."""
 _REFUSED_S = 10.0
 """Pause after Slurm refused to close the gate of a job."""
 _NEVER_THERE = "held by BadConstraints"
@@ -226,8 +229,13 @@ class StartMonitor:
             return f"node {lost[0]} cannot be used"
         if job.job.reason not in _STARTING and not _is_stale(job, tracked, open_s):
             return f"held by {job.job.reason}"
+        # Another job took the room on its nodes after the round had read them.
+        preempts = tracked is not None and bool(tracked.victims)
+        tried_in_vain = job.job.reason == "Resources" and _was_tried(job, tracked)
+        if tried_in_vain and not preempts and open_s > _NO_ROOM_S:
+            return _NO_ROOM
         limit_s = self._config.selector.start_timeout_s
-        limit_s += self._grace_s if tracked is not None and tracked.victims else 0.0
+        limit_s += self._grace_s if preempts else 0.0
         return f"not started within {limit_s:g} s" if open_s > limit_s else None
 
     def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> Set[str]:
@@ -252,7 +260,7 @@ class StartMonitor:
         if why == "requeued" or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
-        held = why.startswith("held by ")
+        held = why.startswith("held by ") or why == _NO_ROOM
         misplaced = not held or why == _NEVER_THERE
         wait_s = self._backoff.punish(job.id, held=held, misplaced=misplaced)
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
@@ -270,6 +278,10 @@ def _is_stale(job: GatedJob, tracked: Tracked | None, open_s: float) -> bool:
         return True
     if job.job.reason != "Licenses":
         return False
+    return not _was_tried(job, tracked)
+
+
+def _was_tried(job: GatedJob, tracked: Tracked | None) -> bool:
+    """Whether Slurm has tried the job after the second in which its gate opened."""
     opened_at, tried_at = tracked.opened_at if tracked is not None else None, job.job.tried_at_s
-    tried = opened_at is not None and tried_at is not None and tried_at > opened_at
-    return not tried
+    return opened_at is not None and tried_at is not None and tried_at > opened_at
