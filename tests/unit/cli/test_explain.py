@@ -173,7 +173,7 @@ def test_a_job_placed_since_the_copy_was_made_is_not_called_somebody_elses(tmp_p
     asked = ["gpu-aware", "--config", str(slurm.config), "explain", "7"]
     done = slurm.run(*asked, environment={"TZ": "UTC"})
     assert done.stdout.startswith("Job 7: placed\n")
-    assert "Ask again in a moment" in done.stdout
+    assert "Try again in" in done.stdout
 
 
 def test_a_parked_job_without_a_round_waits_for_one(site: Path):

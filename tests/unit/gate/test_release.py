@@ -81,11 +81,22 @@ def test_it_closes_reads_restores_and_opens_in_this_order(
     assert job["admin_comment"] == f"{RECORD};sel={then}:0:{int(NOW)}"
 
 
-def test_a_closed_job_is_not_read_again(slurm: SlurmFolder) -> None:
+def test_a_bound_job_is_read_again_before_it_is_restored(slurm: SlurmFolder) -> None:
+    """It may have started since it was read, if the gate was open in between."""
     slurm.write([waiting(admin_comment=f"{RECORD};sel=prepared:0:1", **BINDING)], ["n1"])
     assert [job.id for job in run(slurm).parked] == ["7"]
-    assert [step[0] for step in steps(slurm)] == ["update"]
+    assert [step[0] for step in steps(slurm)] == ["update", "job", "update"]
     assert slurm.jobs["7"]["req_nodes"] == ""
+
+
+def test_a_prepared_job_that_started_meanwhile_keeps_its_nodes(slurm: SlurmFolder) -> None:
+    slurm.write([waiting(admin_comment=f"{RECORD};sel=prepared:0:1", **BINDING)], ["n1"])
+    client = slurm.client()
+    gated = gated_jobs(client.jobs(), GateConfig())
+    slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
+    done = release(client, GateConfig(), gated, 1000.0)
+    assert (done.parked, done.wrong) == ([], {})
+    assert slurm.get("touched_running") == []
 
 
 def test_of_what_was_never_bound_nothing_is_sent(slurm: SlurmFolder) -> None:
@@ -170,8 +181,12 @@ def test_a_refused_restore_stays_closed(
     found = run(slurm, then)
     assert found.wrong == {"7": "busy"}
     assert [j.id for j in found.parked if j.id not in found.wrong] == ["8"]
-    assert slurm.jobs["7"]["licenses"] == "matlab:1,gpuaware:1"
+    # An operator's release is the way out: it opens the gate all the same.
+    opened = then is JobPhase.OPENED
+    assert slurm.jobs["7"]["licenses"] == ("matlab:1" if opened else "matlab:1,gpuaware:1")
     assert slurm.jobs["7"]["req_nodes"] == "n1"
+    if opened:
+        return
     monkeypatch.setattr(MemorySlurm, "update_jobs", send)
     assert run(slurm, then).wrong == {}  # a later call goes on
     assert slurm.jobs["7"]["req_nodes"] == ""

@@ -275,7 +275,7 @@ def test_a_job_on_any_number_of_nodes_gets_its_request_back(slurm: SlurmFolder) 
     client = slurm.client()
     gated = gated_jobs(client.jobs(), GateConfig())
     assert not release(client, GateConfig(), gated, 0.0).wrong
-    (sent,) = [call[2] for call in slurm.calls if call[0] == "update"]
+    _, sent = [call[2] for call in slurm.calls if call[0] == "update"]
     assert sent["NumNodes"] == "1-500000"
     assert slurm.jobs["7"]["req_nodes"] == ""
 
@@ -290,8 +290,8 @@ def test_after_a_round_that_failed_no_event_starts_the_next_at_once(
 
     monkeypatch.setattr(selector._rounds, "run", fails)
     selector._round("submit")
-    assert selector._rest_s() > 1.5
+    assert selector._rest_s("submit") > 1.5
     monkeypatch.setattr(selector._rounds, "run", Outcome)
     selector._round("submit")
-    assert selector._rest_s() < 0.1
+    assert selector._rest_s("submit") < 0.1
     selector.close()
