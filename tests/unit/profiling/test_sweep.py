@@ -461,5 +461,5 @@ def test_a_report_that_the_store_refuses_fails_its_node(error):
         raise error("no")
 
     running = Sweep(SweepSettings("s1"), refuse)
-    refused = running._merged(Outcome("n1", "done", took_s=2.0), {})
+    refused = running._ingested(Outcome("n1", "done", took_s=2.0), {})
     assert refused == Outcome("n1", "failed", "no", took_s=2.0)
