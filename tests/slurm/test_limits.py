@@ -189,6 +189,33 @@ def test_limit_of_an_association(cluster: Cluster) -> None:
         sacctmgr(cluster, "modify", "user", "alice", "set", "GrpTRES=gres/gpu=-1")
 
 
+def test_a_held_task_does_not_stop_its_throttled_array(cluster: Cluster) -> None:
+    """Its owner holds one task of ``%1``: Slurm goes on with the others, and so do we."""
+    array = cluster.submit("alice", ["--hold", "--gres=gpu:1", "--array=0-4%1"], "true")
+    cluster.sh(
+        "ctl",
+        f"scontrol update jobid={array}_4 Nice=0; scontrol release {array};"
+        f" scontrol hold {array}_4",
+        "alice",
+    )
+
+    def done() -> bool:
+        return [job["JobState"] for job in cluster.jobs(array)].count("COMPLETED") == 4
+
+    cluster.wait_until(done, 60, lambda: str([j["JobState"] for j in cluster.jobs(array)]))
+    assert cluster.job(f"{array}_4")["Reason"] == "JobHeldUser"
+
+
+def test_tasks_of_a_lower_priority_do_not_stop_their_array(cluster: Cluster) -> None:
+    array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-9%1"], "true")
+    cluster.sh("ctl", f"for t in 5 6 7; do scontrol update jobid={array}_$t Nice=1; done", "alice")
+
+    def done() -> bool:
+        return [job["JobState"] for job in cluster.jobs(array)].count("COMPLETED") == 10
+
+    cluster.wait_until(done, 90, lambda: str([j["JobState"] for j in cluster.jobs(array)]))
+
+
 def test_array_throttle_leaves_the_rest_to_others(cluster: Cluster) -> None:
     array = cluster.submit("alice", ["--gres=gpu:4", "--array=1-6%2"], "sleep 4")
     other = cluster.submit("bob", ["-N2", "--gres=gpu:4", "--nice=1000000"], "true")
