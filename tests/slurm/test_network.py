@@ -41,7 +41,7 @@ def network(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     with kept(cluster, SLURM_CONF, TOPOLOGY, CONFIG):
         cluster.sh("ctl", f"cat > {TOPOLOGY}", stdin=NETWORKS[plugin])
         cluster.sh("ctl", f"echo 'TopologyPlugin=topology/{plugin}' >> {SLURM_CONF}")
-        cluster.sh("ctl", f"printf '\\n[placement.levels]\\nswitch = 1.2\\n' >> {CONFIG}")
+        cluster.sh("ctl", f"sed -i 's/^levels = {{/& switch = 1.2,/' {CONFIG}")
         restart(cluster)  # a topology plugin changes with new daemons only
         yield plugin
 
