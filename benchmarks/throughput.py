@@ -5,8 +5,8 @@
 Parts: ``single`` jobs, one ``array``, and the jobs of two ``users`` at once, each with us and then
 with ``place=off``, which leaves them to Slurm; ``start``: from sbatch to the job's first line on an
 idle cluster. Prints how long each queue took to drain, the ratio of each pair, and where the time
-of a job went, by slurmctld's own log. Uses the project $GPU_AWARE_PROJECT, which nobody else should
-use.
+of a job went, by slurmctld's own log. Uses the project $GPU_AWARE_PROJECT, which must not
+be in use otherwise.
 """
 
 from __future__ import annotations

@@ -11,17 +11,15 @@ from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.per_gpu import least_with_gpus
+from slurm_gpu_aware.admission.holds import hold_of
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster, is_usable
-from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
+from slurm_gpu_aware.admission.socket_binding import is_bound
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.index_types import placed_slots
 from slurm_gpu_aware.gate.release import release
-from slurm_gpu_aware.gate.request_forms import gpus_per_node
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.selector.backoff import Backoff
@@ -40,7 +38,7 @@ from slurm_gpu_aware.selector.qos import QosReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.task_order import in_task_order, queue_order
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition, split_arrays
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, split_arrays
 from slurm_gpu_aware.slurm.topology import Network
 
 __all__ = ["Outcome", "Rounds"]
@@ -296,7 +294,11 @@ class Rounds:
         rules = PreemptionRules(slurm, partitions, self._qos.known)
         lost = frozenset(name for name, node in nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=rules.grace_s)
-        holds = [h for h in (self._hold(job, partitions, now) for job in view.released) if h]
+        holds = [
+            hold_of(job, slurm, partitions, self._config, now, victims=self._victims(job))
+            for job in view.released
+            if job.job.req_nodes
+        ]
         profile = self._ledger.profile()
         level_ratios = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(level_ratios)
@@ -358,33 +360,9 @@ class Rounds:
     def _class_of(self, job: SlurmJob) -> str | None:
         return class_of(job, self._config) if parse(job.admin_comment) is not None else None
 
-    def _hold(
-        self, gated: GatedJob, partitions: Mapping[str, SlurmPartition], now: float
-    ) -> Hold | None:
-        """Resources that a released job takes when Slurm starts it; None: it is not bound."""
-        job, original = gated.job, gated.original
-        if not job.req_nodes:
-            return None
-        nodes = len(job.req_nodes)
-        slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job) or ()
-        gpus = len(slots) or gpus_per_node(original, nodes)
-        cpus, memory_mb = least_with_gpus(job, original, self._static(), partitions)
-        tracked = self.tracker.placed.get(job.id)
-        return Hold(
-            job_id=job.id,
-            nodes=job.req_nodes,
-            slots=slots,
-            gpus_per_node=gpus,
-            # The record shows defaults per GPU only after Slurm has tried the job.
-            cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
-            memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
-            end_s=now + job.time_limit_s,
-            app_class=class_of(job, self._config),
-            whole_node=original.exclusive or job.exclusive,
-            fills_sockets=is_bound(job, self._static()) and fills_sockets(original, nodes),
-            memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
-            victims=tracked.victims if tracked is not None else frozenset(),
-        )
+    def _victims(self, gated: GatedJob) -> frozenset[str]:
+        tracked = self.tracker.placed.get(gated.id)
+        return tracked.victims if tracked is not None else frozenset()
 
     def _plan(
         self, candidates: Mapping[str, Candidate], context: AdmissionContext

@@ -1,0 +1,52 @@
+"""Holds of released jobs: resources that they take when Slurm starts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_gpu_aware.admission.per_gpu import least_with_gpus
+from slurm_gpu_aware.admission.snapshot import Hold
+from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
+from slurm_gpu_aware.admission.translate import class_of
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.index_types import placed_slots
+from slurm_gpu_aware.gate.request_forms import gpus_per_node
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition
+
+__all__ = ["hold_of"]
+
+
+def hold_of(
+    gated: GatedJob,
+    slurm: SlurmConfig,
+    partitions: Mapping[str, SlurmPartition],
+    config: Config,
+    now: float,
+    *,
+    victims: frozenset[str] = frozenset(),
+) -> Hold:
+    """The hold of a released job that is bound to nodes.
+
+    ``now``: Unix seconds. ``victims``: jobs that Slurm preempts for it.
+    """
+    job, original = gated.job, gated.original
+    nodes = len(job.req_nodes)
+    slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job) or ()
+    gpus = len(slots) or gpus_per_node(original, nodes)
+    cpus, memory_mb = least_with_gpus(job, original, slurm, partitions)
+    return Hold(
+        job_id=job.id,
+        nodes=job.req_nodes,
+        slots=slots,
+        gpus_per_node=gpus,
+        # The record shows defaults per GPU only after Slurm has tried the job.
+        cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
+        memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
+        end_s=now + job.time_limit_s,
+        app_class=class_of(job, config),
+        whole_node=original.exclusive or job.exclusive,
+        fills_sockets=is_bound(job, slurm) and fills_sockets(original, nodes),
+        memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
+        victims=victims,
+    )
