@@ -46,8 +46,11 @@ class Constraint(Policy):
         """Return the request without this constraint; the same object if it does not apply."""
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
-        """Say why a request has a place only without the constraint."""
-        raise NotImplementedError
+        """Say why a request has a place only without the constraint.
+
+        A constraint that no request can break leaves the answer to the inner policy.
+        """
+        return self.inner.why_not(request, cluster)
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
         """Say why `place` is None: this constraint, if it alone is the reason."""
