@@ -35,9 +35,9 @@ from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS, Selector
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
-from slurm_gpu_aware.slurm import libslurm_client
+from slurm_gpu_aware.slurm import client as slurm_client
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.libslurm import SlurmError
-from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
     LICENSE,
@@ -213,7 +213,7 @@ class Library:
         """Room for one number."""
         return [NOW]
 
-    def records(self, _kind: RecordKind, function: str, *given: Any) -> list[bytes]:
+    def records(self, function: str, *given: Any) -> list[bytes]:
         """As the library's, whose jobs do not change."""
         if function == "aware_jobs":
             self.asked += 1
@@ -229,10 +229,10 @@ class Library:
         """All is well."""
 
 
-def client_of(library: Library) -> LibslurmClient:
+def client_of(library: Library) -> SlurmClient:
     """The client over that library."""
-    libslurm_client.Libslurm = lambda _timeout_s: library  # type: ignore[assignment,misc]
-    return LibslurmClient()
+    slurm_client.Libslurm = lambda _timeout_s: library  # type: ignore[assignment,misc]
+    return SlurmClient(20.0)
 
 
 def whole_round(given: argparse.Namespace) -> None:

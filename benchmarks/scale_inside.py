@@ -24,8 +24,8 @@ from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.selector import round as service
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 REPEATS = 5
 

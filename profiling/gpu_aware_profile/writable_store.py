@@ -15,7 +15,7 @@ from pathlib import Path
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
 

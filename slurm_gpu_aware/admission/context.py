@@ -13,8 +13,8 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups
-from slurm_gpu_aware.slurm.fabric import TREE, Fabric
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode, SlurmPartition, SlurmReservation
+from slurm_gpu_aware.slurm.topology import TREE, Fabric
 
 __all__ = ["AdmissionContext", "CannotPlanError"]
 

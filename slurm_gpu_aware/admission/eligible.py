@@ -132,7 +132,7 @@ def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[s
             raise CannotPlanError(
                 f"reservation {own.name} holds only a part of its nodes", leave=True
             )
-        if own.active:
+        if own.active_at(context.now):
             others = [r for r in overlapping if r is not own and _goes_first(r, own, context)]
             inside |= own.nodes.difference(*(r.nodes for r in others))
     return set(context.cluster.nodes) - inside
@@ -164,7 +164,7 @@ def check_not_shut_out(
         return
     here = {name for i, name in enumerate(context.cluster.nodes) if allowed[i] and not eligible[i]}
     for reservation in context.reservations:
-        magnetic = "MAGNETIC" in reservation.flags and reservation.active
+        magnetic = "MAGNETIC" in reservation.flags and reservation.active_at(context.now)
         if here & reservation.nodes and (magnetic or reservation.name in context.partial):
             raise CannotPlanError(
                 f"reservation {reservation.name} holds its nodes, and may let it in", leave=True

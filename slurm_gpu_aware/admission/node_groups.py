@@ -9,8 +9,8 @@ import numpy as np
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.slurm.fabric import BLOCK
 from slurm_gpu_aware.slurm.records import SlurmPartition
+from slurm_gpu_aware.slurm.topology import BLOCK
 
 __all__ = ["groups_of", "most_in_one_group", "required_groups"]
 

@@ -56,7 +56,7 @@ def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str
     wanted = [name for name in NETWORK_LEVELS if name in used]
     if not wanted:
         return {}
-    from slurm_gpu_aware.slurm.connect import open_client
+    from slurm_gpu_aware.slurm.client import open_client
     from slurm_gpu_aware.slurm.topology import network_groups
 
     try:

@@ -38,7 +38,7 @@ def command(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
     from slurm_gpu_aware.gate.manual_release import release_by_hand
-    from slurm_gpu_aware.slurm.connect import open_client
+    from slurm_gpu_aware.slurm.client import open_client
 
     config = context.config()
     chosen = None if everything else list(job_ids)

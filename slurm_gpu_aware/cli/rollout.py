@@ -24,7 +24,7 @@ from slurm_gpu_aware.deploy.rollout_state import StateFile, Summary
 from slurm_gpu_aware.deploy.rollout_waits import Waits
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.instance_lock import hold_lock
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
 __all__ = ["FAILED", "SKIPPED", "run_rollout"]

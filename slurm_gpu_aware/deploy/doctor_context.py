@@ -10,8 +10,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.records import SlurmNode, SlurmReservation
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile

@@ -9,8 +9,9 @@ from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.index_types import gpu_item
-from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = ["NodeControl"]
 

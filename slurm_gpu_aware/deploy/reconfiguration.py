@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from slurm_gpu_aware.errors import SourceError, StoppedError
-from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.updates import NewReservation
 
 __all__ = ["Reconfiguration"]
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 import re
 
 from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
-from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.updates import NewReservation
 
 __all__ = [
     "LAST_S",

@@ -10,7 +10,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, array_tasks
 
 __all__ = ["LiveJob", "find_job", "live_job", "live_jobs", "parked_of"]

@@ -10,7 +10,8 @@ import logging
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.updates import NewReservation
 
 __all__ = ["hold_gate"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.time_text import age, stamp
 
 __all__ = ["GateState", "Silence", "gate_state", "longest_silence_s", "selector_silence"]

@@ -20,8 +20,9 @@ from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
 from slurm_gpu_aware.gate.job_marker import BOUND, marked, unmarked
 from slurm_gpu_aware.gate.request_forms import Fields, restored_fields
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = [
     "FEW",

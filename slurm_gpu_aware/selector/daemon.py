@@ -28,8 +28,7 @@ from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
-from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 
 __all__ = ["GC_OBJECTS", "Selector", "run"]
 

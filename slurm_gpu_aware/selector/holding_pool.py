@@ -22,8 +22,9 @@ from slurm_gpu_aware.gate.holding_pool import (
     lost_reservation,
 )
 from slurm_gpu_aware.gate.release import begin_fields
-from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = ["HoldingPool", "ages_there", "stranded"]
 

@@ -24,7 +24,8 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.slurm.client import JobUpdate, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.ledger import RECORD, Decision
 
 __all__ = ["Candidate", "Placed", "Placer", "task_number"]

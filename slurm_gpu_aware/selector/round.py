@@ -136,7 +136,7 @@ class Rounds:
             client, config.gate, ledger, self.tracker, timer, clock, opened=opened
         )
         self._policy_options = policy_options(config)
-        self._network = Network(client, NETWORK_LEVELS)
+        self._network = Network(client.topology, NETWORK_LEVELS)
         self._slurm: SlurmConfig | None = None
         self._qos = QosReader(client)
         self._read_at = -float("inf")

@@ -1,1 +1,1 @@
-"""Interface to Slurm: client protocol and libslurm client, records, host lists, history."""
+"""Interface to Slurm: client, libslurm, records, host lists, history."""

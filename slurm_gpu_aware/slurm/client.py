@@ -1,12 +1,42 @@
-"""Protocol of the Slurm client: all questions to Slurm and all updates."""
+"""Slurm client: one RPC per call, and structured records without text to parse."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import logging
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.hostlist import check_node_names
+from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
+from slurm_gpu_aware.slurm.libslurm_fields import (
+    JOB,
+    LICENSE,
+    NODE,
+    PARTITION,
+    RESERVATION,
+    RESULT,
+    UPDATE_NUMBERS,
+    UPDATE_TEXTS,
+    RecordKind,
+)
+from slurm_gpu_aware.slurm.mig import MigNodes
+from slurm_gpu_aware.slurm.read_cluster import (
+    config_of,
+    node_of,
+    parse_qos,
+    parse_settings,
+    partition_of,
+    reservation_of,
+)
+from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
@@ -16,164 +46,302 @@ from slurm_gpu_aware.slurm.records import (
     SlurmReservation,
     SlurmSwitch,
 )
+from slurm_gpu_aware.slurm.topology import default_topology, parse_topology
+from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation, check_job_ids
 
-__all__ = [
-    "COUNT_FIELDS",
-    "JOB_ID",
-    "TEXT_FIELDS",
-    "JobUpdate",
-    "NewReservation",
-    "SlurmClient",
-]
+__all__ = ["SlurmClient", "open_client"]
 
-JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
-"""``98`` or ``98_3``."""
-_COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
-_MOST = (1 << 32) - 3
-"""Greatest count; larger numbers mean "not given" and "unlimited"."""
-_LONGEST = 65536
-TEXT_FIELDS = {
-    "AdminComment": "admin_comment",
-    "CpusPerTres": "cpus_per_tres",
-    "ExcNodeList": "exc_nodes",
-    "Extra": "extra",
-    "Features": "features",
-    "Licenses": "licenses",
-    "ReqNodeList": "req_nodes",
-    "ReservationName": "reservation",
-    "TresFreq": "tres_freq",
-    "TresPerJob": "tres_per_job",
-    "TresPerNode": "tres_per_node",
-    "TresPerSocket": "tres_per_socket",
-    "TresPerTask": "tres_per_task",
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_UNLIMITED = 0xFFFFFFFF
+"""INFINITE: as a priority, Slurm computes it, which releases a held job."""
+_PER_UPDATE_S = 0.02
+_AGAIN_S = 30.0
+"""After this time all jobs are read again, even if slurmctld says that none changed."""
+_FLAGS = {
+    "ANY_NODES": "RESERVE_FLAG_ANY_NODES",
+    "IGNORE_JOBS": "RESERVE_FLAG_IGN_JOBS",
+    "NO_HOLD_JOBS_AFTER": "RESERVE_FLAG_NO_HOLD_JOBS",
+    "OVERLAP": "RESERVE_FLAG_OVERLAP",
+    "PURGE_COMP": "RESERVE_FLAG_PURGE_COMP",
 }
-COUNT_FIELDS = {
-    "CPUsPerTask": ("cpus_per_task", None),
-    "MinCPUsNode": ("pn_min_cpus", None),
-    "NumCPUs": ("min_cpus", "max_cpus"),
-    "NumNodes": ("min_nodes", "max_nodes"),
-    "NumTasks": ("num_tasks", None),
-}
-"""Names of ``scontrol update`` -> fields of ``job_desc_msg_t``. A count ``N`` has fields (least,
-most); NumCPUs and NumNodes also take ``MIN-MAX``."""
 
 
-@dataclass(frozen=True)
-class JobUpdate:
-    """New values of fields of one job, by the names of ``scontrol update``.
+def open_client(timeout_s: float) -> SlurmClient:
+    """The client of the Slurm that this host belongs to; see `SlurmClient`."""
+    return SlurmClient(timeout_s)
 
-    An empty text clears the field. Raises ValueError for an invalid value, so that every update
-    that exists can be sent.
+
+class SlurmClient:
+    """The Slurm that this host belongs to.
+
+    Each call takes at most ``timeout_s``; it raises SourceError if Slurm refuses or is silent. So
+    does the constructor if the library cannot be used here; the message says what is missing.
     """
 
-    job_id: str
-    fields: tuple[tuple[str, str], ...]
+    def __init__(self, timeout_s: float) -> None:
+        self._slurm = Libslurm(timeout_s)
+        self._timeout_s = timeout_s
+        self._known: defaultdict[str, dict[bytes, Any]] = defaultdict(dict)
+        """Kind -> record as last read -> its value; None: it could not be read."""
+        self._read_at = -math.inf
+        self._since = 0
+        """Time of the last change of jobs, from Slurm's last answer; 0: read them all."""
+        self._complained: dict[str, str] = {}
+        """Record that could not be read the last time -> why."""
+        self._mig_nodes = MigNodes()
+        self._reading = threading.Lock()
+        """Held by the thread that reads all jobs."""
+        self._last = threading.local()
 
-    def __post_init__(self) -> None:
-        if not JOB_ID.match(self.job_id):
-            raise ValueError(f"{self.job_id!r} is not a job id")
-        for name, value in self.fields:
-            if name in TEXT_FIELDS:
-                fits = "\0" not in value and len(value) <= _LONGEST
-            elif name in COUNT_FIELDS:
-                fits = _COUNT.match(value) is not None and max(self._numbers(value)) <= _MOST
-            elif name == "StartTime":
-                fits = value == "now"
-            else:
-                raise ValueError(f"job {self.job_id}: field {name!r} may not be changed")
-            if not fits:
-                raise ValueError(f"job {self.job_id}: {name}={value[:80]!r} is not valid")
-
-    @staticmethod
-    def range(value: str) -> tuple[int, int | None]:
-        """(least, most) of a count; most None: unchanged."""
-        least, *most = JobUpdate._numbers(value)
-        return least, most[0] if most else None
-
-    @staticmethod
-    def _numbers(value: str) -> list[int]:
-        return [int(number) for number in value.split("-")]
-
-
-@dataclass(frozen=True)
-class NewReservation:
-    """A reservation to create."""
-
-    name: str
-    end_s: float
-    start_s: float | None = None
-    """None: now."""
-    users: str = "root"
-    """Users that may use it; ``-alice``: all others."""
-    licenses: str = ""
-    """``name:count``; such a reservation holds no node."""
-    nodes: str = ""
-    """Host list, or ``ALL``."""
-    flags: frozenset[str] = frozenset()
-    """``ANY_NODES``, ``IGNORE_JOBS``, ``NO_HOLD_JOBS_AFTER``, ``OVERLAP``, ``PURGE_COMP``."""
-
-
-class SlurmClient(Protocol):
-    """A Slurm. Every call has a time limit; it raises SourceError if Slurm refuses or is silent."""
-
-    @property
-    def unread(self) -> frozenset[int]:
-        """Slurm's numbers of existing records that this thread's last ``jobs`` could not read."""
+    # -- reading -------------------------------------------------------------------------------
 
     def settings(self) -> Mapping[str, str]:
         """Slurm's configuration: key -> value as ``scontrol show config`` spells them."""
+        return parse_settings(self._slurm.reply("aware_settings").decode(errors="replace"))
 
     def config(self) -> SlurmConfig:
         """The part of Slurm's configuration that matters to placing."""
+        config = config_of(self.settings())
+        if not config.conf_file:
+            return config
+        path = Path(config.conf_file)
+        self._mig_nodes.beside(path)
+        return replace(config, default_topology=default_topology(path.with_name("topology.yaml")))
 
     def jobs(self) -> list[SlurmJob]:
-        """All job records of slurmctld, also of jobs that have ended."""
+        """All job records of slurmctld, also of jobs that have ended.
+
+        While no job is pending, slurmctld is asked only for changes. It compares by its clock,
+        which can be set, so all jobs are read now and then, and after every failure.
+        """
+        with self._reading:
+            last_update = self._slurm.ffi.new("int64_t *")
+            fresh = time.monotonic() - self._read_at < _AGAIN_S
+            since, self._since = self._since if fresh else 0, 0
+            try:
+                answer = self._slurm.records("aware_jobs", since, last_update)
+            except SlurmError as exc:
+                if exc.code != self._slurm.lib.SLURM_NO_CHANGE_IN_DATA:
+                    raise
+                self._since = since
+                self._last.unread = frozenset()  # otherwise all jobs would have been read
+                return list(self._known[JOB.name].values())
+            self._read_at = time.monotonic()
+            jobs = self._values(JOB, answer, job_of)
+            known = self._known[JOB.name]
+            self._last.unread = frozenset(
+                int(decode(JOB, record)["job_id"]) for record in known if known[record] is None
+            )
+            waits = self._last.unread or any(job.state == "PENDING" for job in jobs)
+            self._since = 0 if waits else last_update[0]
+            return jobs
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Slurm's numbers of existing records that this thread's last `jobs` could not read."""
+        numbers: frozenset[int] = getattr(self._last, "unread", frozenset())
+        return numbers
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
-        """These jobs, one request each; a job that is gone is left out."""
+        """These jobs, one request for each job or array; a job that is gone is left out."""
+        check_job_ids(ids)
+        known: dict[str, SlurmJob] = {}
+        for number in dict.fromkeys(int(job_id.partition("_")[0]) for job_id in ids):
+            try:
+                answer = self._slurm.records("aware_job", number)
+            except SlurmError as exc:
+                if exc.code == self._slurm.lib.ESLURM_INVALID_JOB_ID:
+                    continue
+                raise
+            jobs = (self._value(JOB, record, job_of) for record in answer)
+            known |= {job.id: job for job in jobs if job is not None}
+        return [known[job_id] for job_id in ids if job_id in known]
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes."""
+        return self._mig_nodes.mark(self._values(NODE, self._slurm.records("aware_nodes"), node_of))
 
     def partitions(self) -> list[SlurmPartition]:
         """All partitions, also hidden ones."""
+        return self._values(PARTITION, self._slurm.records("aware_partitions"), partition_of)
 
     def qos(self) -> list[SlurmQos]:
-        """All QOS, from slurmdbd."""
+        """All QOS, from slurmdbd by sacctmgr."""
+        columns = "format=name,preempt,preemptmode,priority,preemptexempttime,gracetime"
+        command = ["sacctmgr", "-n", "-P", "show", "qos", columns]
+        return parse_qos(run_command(command, self._timeout_s)[0])
 
     def reservations(self) -> list[SlurmReservation]:
         """All reservations."""
+        return self._values(RESERVATION, self._slurm.records("aware_reservations"), reservation_of)
 
     def topology(self) -> list[SlurmSwitch]:
-        """Switches or blocks of the default topology; empty if Slurm has none."""
+        """Switches or blocks of the default topology; empty if Slurm has none.
+
+        By scontrol, because only Slurm's programs can load the plugin that unpacks a topology. Its
+        texts are those of administrators.
+        """
+        command = ["scontrol", "-o", "show", "topology"]
+        return parse_topology(run_command(command, self._timeout_s)[0])
 
     def free_licenses(self) -> dict[str, int]:
         """Licences that are neither held nor reserved, by name."""
+        found = [decode(LICENSE, record) for record in self._slurm.records("aware_licenses")]
+        # Slurm counts a reservation's licences as available until its jobs take them.
+        return {lic["name"]: max(0, lic["available"] - lic["reserved"]) for lic in found}
+
+    def _values(
+        self, kind: RecordKind, answer: Sequence[bytes], read: Callable[[Mapping[str, Any]], _T]
+    ) -> list[_T]:
+        """Values of the records that can be read; an unchanged record is not read again."""
+        before = self._known[kind.name]
+        known = self._known[kind.name] = {
+            record: before[record] if record in before else self._value(kind, record, read)
+            for record in answer
+        }
+        return [value for value in known.values() if value is not None]
+
+    def _value(
+        self, kind: RecordKind, record: bytes, read: Callable[[Mapping[str, Any]], _T]
+    ) -> _T | None:
+        """Value of a record; None, and a warning, if it cannot be read."""
+        fields = decode(kind, record)
+        try:
+            return read(fields)
+        except (SourceError, ValueError, LookupError) as exc:
+            what = f"{kind.name} {fields.get('job_id') or fields['name']}"
+            if self._complained.get(what) != str(exc):
+                log.warning("%s is left out: %s", what, exc)
+            self._complained[what] = str(exc)
+            return None
+
+    # -- jobs ----------------------------------------------------------------------------------
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
-        """Send updates in order; return refused job id -> Slurm's message.
+        """Send updates in order, one RPC each; return refused job id -> Slurm's message.
 
         Not atomic: a refused update can change some fields, and after an error any update can still
         be applied. Read back.
         """
+        return self._update([(update.job_id, *update.descriptor()) for update in updates])
 
     def release_jobs(self, ids: Sequence[str]) -> None:
         """Release jobs that Slurm itself holds; a refusal is logged."""
+        check_job_ids(ids)
+        released = {"priority": _UNLIMITED}
+        for job_id, why in self._update([(job_id, {}, released) for job_id in ids]).items():
+            log.warning("job %s could not be released: %s", job_id, why)
+
+    def _update(
+        self, updates: Sequence[tuple[str, Mapping[str, str], Mapping[str, int]]]
+    ) -> dict[str, str]:
+        """Send updates (id, texts, numbers) in order. Raises SourceError if Slurm is silent."""
+        if not updates:
+            return {}
+        given_up = threading.Event()
+
+        def send() -> dict[str, str]:
+            refused: dict[str, str] = {}
+            for update in updates:
+                if given_up.is_set():
+                    break  # the caller has gone on, and a later round may decide otherwise
+                refused |= self._send(*update)
+            return refused
+
+        return self._slurm.within(send, _PER_UPDATE_S * len(updates), given_up)
+
+    def _send(
+        self, job_id: str, texts: Mapping[str, str], numbers: Mapping[str, int]
+    ) -> dict[str, str]:
+        slurm, ffi = self._slurm, self._slurm.ffi
+        c_texts = {
+            name: ffi.new("char[]", text.encode("utf-8", "surrogateescape"))
+            for name, text in texts.items()
+        }
+        reply = ffi.new("aware_reply *")
+        code = slurm.lib.aware_update_job(
+            ffi.new("char[]", job_id.encode()),
+            ffi.new("char *[]", [c_texts.get(name, ffi.NULL) for name in UPDATE_TEXTS]),
+            ffi.new("int64_t[]", [numbers.get(name, -1) for name in UPDATE_NUMBERS]),
+            reply,
+        )
+        results = [decode(RESULT, record) for record in records(slurm.take(reply))]
+        refused = {
+            _named(result["job_id"], job_id): result["message"]
+            or slurm.text_of(result["error_code"])
+            for result in results
+            if result["error_code"]
+        }
+        if refused or not code:
+            return refused
+        try:
+            slurm.check(code, f"update of job {job_id}")
+        except SlurmError as exc:
+            if not exc.refused:
+                raise
+        return {job_id: slurm.text_of(code)}
+
+    # -- reservations and nodes ----------------------------------------------------------------
 
     def create_reservation(self, wanted: NewReservation) -> None:
         """Create a reservation."""
+        flags = 0
+        for flag in wanted.flags:
+            flags |= getattr(self._slurm.lib, _FLAGS[flag])
+        texts = (wanted.name, wanted.users, wanted.licenses, wanted.nodes)
+        self._slurm.call(
+            "aware_create_reservation",
+            *map(self._text, texts),
+            int(time.time() if wanted.start_s is None else wanted.start_s),
+            int(wanted.end_s),
+            flags,
+        )
 
     def move_reservation(self, name: str, end_s: float, start_s: float | None = None) -> bool:
         """Move a reservation's end, and its start if it has not begun.
 
         False if there is none of that name, or its start cannot be moved any more.
         """
+        start = -1 if start_s is None else int(start_s)
+        lib = self._slurm.lib
+        try:
+            self._slurm.call("aware_move_reservation", self._text(name), start, int(end_s))
+        except SlurmError as exc:
+            if exc.code in (lib.ESLURM_RESERVATION_INVALID, lib.ESLURM_RSV_ALREADY_STARTED):
+                return False
+            raise
+        return True
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation if there is one."""
+        try:
+            self._slurm.call("aware_delete_reservation", self._text(name))
+        except SlurmError as exc:
+            if exc.code != self._slurm.lib.ESLURM_RESERVATION_INVALID:
+                raise
 
     def drain_node(self, name: str, reason: str) -> None:
         """Drain a node: no new jobs, running ones go on."""
+        self._update_node(name, self._slurm.lib.NODE_STATE_DRAIN, reason)
 
     def resume_node(self, name: str) -> None:
-        """The node takes jobs again."""
+        """Let a node take jobs again."""
+        self._update_node(name, self._slurm.lib.NODE_RESUME, "")
+
+    def _update_node(self, name: str, state: int, reason: str) -> None:
+        check_node_names([name])
+        self._slurm.call("aware_update_node", self._text(name), state, self._text(reason))
+
+    def _text(self, text: str) -> object:
+        """A C string; NULL for the empty one."""
+        ffi = self._slurm.ffi
+        return ffi.new("char[]", text.encode("utf-8", "surrogateescape")) if text else ffi.NULL
+
+
+def _named(record: str, asked: str) -> str:
+    """Id of a refused record as in the request: ``98_[4-9]`` is the rest of array 98."""
+    array, _, task = record.partition("_")
+    return record if task.isdigit() and asked != array else asked

@@ -86,7 +86,7 @@ class Libslurm:
         self._timeout_s = timeout_s
         self._waiting = threading.Semaphore(_MOST_WAITING)
 
-    def records(self, kind: RecordKind, function: str, *arguments: object) -> list[bytes]:
+    def records(self, function: str, *arguments: object) -> list[bytes]:
         """Records that a function returns, not yet decoded. Raises SourceError."""
         return list(records(self.reply(function, *arguments)))
 

@@ -172,7 +172,7 @@ def _grace(text: str) -> float:
     return float(text) if text.isdigit() else _exempt(text) or 0.0
 
 
-def reservation_of(raw: Mapping[str, Any], now: float) -> SlurmReservation:
+def reservation_of(raw: Mapping[str, Any]) -> SlurmReservation:
     """A reservation from the fields of `libslurm_fields.RESERVATION`."""
     tres = [item.partition("=")[::2] for item in _value(raw["tres_str"]).split(",")]
     return SlurmReservation(
@@ -182,7 +182,6 @@ def reservation_of(raw: Mapping[str, Any], now: float) -> SlurmReservation:
         nodes=frozenset(expand_hostlist(_value(raw["node_list"]))),
         licenses=parse_licenses(_value(raw["licenses"])),
         flags=frozenset(filter(None, _value(raw["flags"]).split(","))),
-        active=raw["start_time"] <= now <= raw["end_time"],
         cpus=next((parse_count(n) for name, n in tres if name == "cpu"), None),
         gpus=_gpus_of(tres),
     )

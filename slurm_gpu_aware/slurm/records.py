@@ -310,11 +310,14 @@ class SlurmReservation:
     nodes: frozenset[str]
     licenses: tuple[tuple[str, int], ...] = ()
     flags: frozenset[str] = frozenset()
-    active: bool = False
     cpus: int | None = None
     """CPUs that it holds; None: not given, it holds no nodes."""
     gpus: int | None = None
     """GPUs that it holds if it was created with a number of them."""
+
+    def active_at(self, now: float) -> bool:
+        """Whether it has begun and not ended."""
+        return self.start_s <= now <= self.end_s
 
 
 @dataclass(frozen=True)

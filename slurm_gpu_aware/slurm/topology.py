@@ -1,7 +1,7 @@
-"""Network of Slurm: the groups of each level, from `scontrol show topology`.
+"""Network of Slurm: groups of nodes by level, and those that bound a job, by Slurm's topology.
 
-Slurm 24.11 and 26.05 write one record a line, and no line without a topology (topology/default,
-topology/flat)::
+``scontrol show topology`` prints one record a line, nothing for topology/default and topology/flat,
+and only the default one of several topologies (24.11 to 26.05)::
 
     SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-2]
     SwitchName=r0 Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=s[0-1]
@@ -9,8 +9,7 @@ topology/flat)::
     AggregatedBlock=b[0-1] BlockIndex=4 Nodes=n[1-4] BlockSize=4
 
 A switch is one level above its highest child, so a leaf switch can be below one of level 2. Each
-size of aggregated blocks is a level. Of several topologies (topology.yaml) the default one is
-shown.
+size of aggregated blocks is a level.
 """
 
 from __future__ import annotations
@@ -18,121 +17,47 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.fabric import Fabric, fabric_of
+from slurm_gpu_aware.model.request import NodeGroups
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 
-__all__ = ["Network", "network_groups", "parse_topology"]
+__all__ = [
+    *("BLOCK", "TREE", "Fabric", "Network"),
+    *("default_topology", "fabric_of", "network_groups", "parse_topology"),
+]
 
 log = logging.getLogger(__name__)
 
+BLOCK = "block"
+TREE = "switch fabric"
 _RECORD = re.compile(r"(?:[A-Za-z]+=[^\s=]+ ?)+\Z")
+_NAME = re.compile(r"\s*(?:-\s+)?topology\s*:\s*([^\s#]+)")
+_DEFAULT = re.compile(r"\s*(?:-\s+)?cluster_default\s*:\s*(?:true|yes|on)\b", re.IGNORECASE)
 _AGAIN_S = 60.0
 """The topology is read again after this time."""
 
 
 def parse_topology(text: str) -> list[SlurmSwitch]:
-    """Switches or blocks.
-
-    Raises
-    ------
-    SourceError
-        A line is not a record of topology/tree or topology/block.
-    """
+    """Switches or blocks. Raises SourceError for a line of another plugin than tree and block."""
     records = [_fields(line) for line in text.splitlines() if line.strip()]
     sizes = sorted({_number(r, "BlockSize") for r in records if "AggregatedBlock" in r})
     switches = []
     for record in records:
-        nodes = frozenset(expand_hostlist(record.get("Nodes", "")))
-        if "SwitchName" in record:
-            switches.append(SlurmSwitch(record["SwitchName"], _number(record, "Level"), nodes))
-            continue
-        size = _number(record, "BlockSize")
-        if "BlockName" in record:
-            switches.append(SlurmSwitch(record["BlockName"], 0, nodes, size))
+        (kind, name), *_ = record.items()
+        size = None if kind == "SwitchName" else _number(record, "BlockSize")
+        if size is None:
+            level = _number(record, "Level")
         else:
-            level = 1 + sizes.index(size)
-            switches.append(SlurmSwitch(record["AggregatedBlock"], level, nodes, size))
+            level = 1 + sizes.index(size) if kind == "AggregatedBlock" else 0
+        nodes = frozenset(expand_hostlist(record.get("Nodes", "")))
+        switches.append(SlurmSwitch(name, level, nodes, size))
     return switches
-
-
-def network_groups(
-    switches: Sequence[SlurmSwitch], names: Sequence[str]
-) -> dict[str, dict[str, str]]:
-    """Level name -> node -> name of its group, for as many levels as Slurm has.
-
-    ``names``: names of the levels 0, 1, ... A node without a switch of a level keeps its group of
-    the level below.
-
-    Raises
-    ------
-    SourceError
-        A node is in two groups of one level.
-    """
-    depth = 1 + max((switch.level for switch in switches), default=-1)
-    groups: dict[str, dict[str, str]] = {}
-    below: dict[str, str] = {}
-    for level, name in enumerate(names[:depth]):
-        here: dict[str, str] = {}
-        for switch in switches:
-            if switch.level != level:
-                continue
-            for node in switch.nodes:
-                if here.setdefault(node, switch.name) != switch.name:
-                    raise SourceError(
-                        f"node {node} is below two switches of level {level}: "
-                        f"{here[node]} and {switch.name}"
-                    )
-        below = groups[name] = below | here
-    return groups
-
-
-class Network:
-    """The network as last read; empty before the first answer."""
-
-    def __init__(self, client: SlurmClient, names: Sequence[str]) -> None:
-        self._client = client
-        self._names = names
-        self._groups: dict[str, dict[str, str]] = {}
-        self.fabric = Fabric()
-        """Node groups of jobs on several nodes."""
-        self._read_at = -float("inf")
-        self._logged: str | None = None
-
-    def groups(
-        self, used: Collection[str], timer: Callable[[], float]
-    ) -> Mapping[str, Mapping[str, str]]:
-        """Level name -> node -> group; read once a minute, with ``fabric``.
-
-        If it cannot be read, the last network counts. A complaint is logged once; a missing level
-        is one only if it is ``used``.
-        """
-        wanted = [name for name in self._names if name in used]
-        if timer() - self._read_at > _AGAIN_S:
-            self._read_at = timer()
-            self._log(self._read(wanted))
-        return self._groups
-
-    def _read(self, wanted: Collection[str]) -> str | None:
-        """Read the network; return the complaint, if any."""
-        try:
-            switches = self._client.topology()
-            self.fabric = fabric_of(switches)
-            self._groups = network_groups(switches, self._names)
-        except SourceError as exc:
-            return f"the network cannot be read: {exc}; the last known one counts"
-        lacking = [name for name in wanted if name not in self._groups]
-        if not lacking:
-            return None
-        return f"Slurm's topology has no level {', '.join(lacking)}; locality counts without it"
-
-    def _log(self, complaint: str | None) -> None:
-        if complaint is not None and complaint != self._logged:
-            log.warning("%s", complaint)
-        self._logged = complaint
 
 
 def _fields(line: str) -> dict[str, str]:
@@ -151,3 +76,141 @@ def _number(record: Mapping[str, str], key: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise SourceError(f"scontrol show topology: {key}={text[:20]!r} is not a number")
     return int(text)
+
+
+def default_topology(path: Path) -> str:
+    """Name of the cluster's default topology in ``topology.yaml``.
+
+    The first with ``cluster_default: true``, else the first. Without a readable file Slurm has one
+    topology, which it calls ``default``.
+    """
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return "default"
+    names: list[str] = []
+    for line in text.splitlines():
+        if match := _NAME.match(line):
+            names.append(match[1].strip("\"'"))
+        elif names and _DEFAULT.match(line):
+            return names[-1]
+    return names[0] if names else "default"
+
+
+def network_groups(
+    switches: Sequence[SlurmSwitch], names: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Level name -> node -> name of its group, for as many levels as Slurm has.
+
+    ``names``: names of the levels 0, 1, ... A node without a switch of a level keeps its group of
+    the level below. Raises SourceError if a node is in two groups of one level.
+    """
+    depth = 1 + max((switch.level for switch in switches), default=-1)
+    groups: dict[str, dict[str, str]] = {}
+    below: dict[str, str] = {}
+    for level, name in enumerate(names[:depth]):
+        here: dict[str, str] = {}
+        for switch in (switch for switch in switches if switch.level == level):
+            for node in switch.nodes:
+                if here.setdefault(node, switch.name) != switch.name:
+                    raise SourceError(
+                        f"node {node} is below two switches of level {level}: "
+                        f"{here[node]} and {switch.name}"
+                    )
+        below = groups[name] = below | here
+    return groups
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Groups of nodes of which a job on several nodes must not leave one.
+
+    As in slurmctld (eval_nodes_block.c, eval_nodes_tree.c; measured: docs/internals/slurm.md):
+
+    - **topology/block**: the number of nodes decides the size of the block that must hold the job;
+      up to the base BlockSize it is one base block. A node in no block gets no jobs.
+    - **topology/tree**: all nodes must be below one switch. One below no switch reaches no other.
+    """
+
+    kind: str = ""
+    """`BLOCK`, `TREE`; empty: no groups."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its base block, or the topmost switch above it."""
+    block_size: int = 0
+    """Base BlockSize."""
+    doubt: str | None = None
+    """Why the groups are not clear; None: they are."""
+
+    def of(self, nodes: Sequence[str]) -> NodeGroups | None:
+        """Groups of these nodes, numbered in their order; None: no job is bound by them."""
+        if not self.kind:
+            return None
+        # Of a tree, a node below no switch is a group of its own; of blocks, it is in none.
+        names = [self.groups.get(node, f"/{node}" if self.kind == TREE else "") for node in nodes]
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
+        groups = np.array([numbers.get(name, -1) for name in names], dtype=np.int64)
+        if not self.doubt and len(numbers) == 1 and (groups >= 0).all():
+            return None
+        return NodeGroups(groups, self.kind)
+
+
+def fabric_of(switches: Sequence[SlurmSwitch]) -> Fabric:
+    """The fabric of Slurm's switches or blocks."""
+    blocks = [s for s in switches if s.block_size is not None and s.level == 0]
+    # The largest first, so that a switch is known before those below it.
+    tops = blocks or sorted(switches, key=lambda s: (-len(s.nodes), -s.level, s.name))
+    groups: dict[str, str] = {}
+    doubt = None
+    for switch in filter(lambda s: s.nodes, tops):
+        above = {groups.get(node) for node in switch.nodes}
+        if above != {None} and (blocks or len(above) > 1):
+            doubt = f"nodes below {switch.name} are also below another that does not hold it"
+        for node in switch.nodes:
+            groups.setdefault(node, switch.name)
+    if not groups:
+        return Fabric()
+    size = min((b.block_size or 0 for b in blocks), default=0)
+    return Fabric(BLOCK if blocks else TREE, groups, size, doubt)
+
+
+class Network:
+    """The network as last read by ``read``; empty before the first answer.
+
+    ``names``: names of the levels 0, 1, ...
+    """
+
+    def __init__(self, read: Callable[[], Sequence[SlurmSwitch]], names: Sequence[str]) -> None:
+        self._read = read
+        self._names = names
+        self._groups: dict[str, dict[str, str]] = {}
+        self.fabric = Fabric()
+        """Node groups of jobs on several nodes."""
+        self._read_at = -float("inf")
+        self._logged: str | None = None
+
+    def groups(
+        self, used: Collection[str], timer: Callable[[], float]
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Level name -> node -> group; read once a minute, with ``fabric``.
+
+        If it cannot be read, the last network counts. A complaint is logged once; a missing level
+        is one only if it is ``used``.
+        """
+        if timer() - self._read_at <= _AGAIN_S:
+            return self._groups
+        self._read_at = timer()
+        complaint = None
+        try:
+            switches = self._read()
+            self.fabric = fabric_of(switches)
+            self._groups = network_groups(switches, self._names)
+            lacking = [name for name in self._names if name in used and name not in self._groups]
+            if lacking:
+                levels = ", ".join(lacking)
+                complaint = f"Slurm's topology has no level {levels}; locality counts without it"
+        except SourceError as exc:
+            complaint = f"the network cannot be read: {exc}; the last known one counts"
+        if complaint is not None and complaint != self._logged:
+            log.warning("%s", complaint)
+        self._logged = complaint
+        return self._groups

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import JobUpdate, NewReservation, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
 __all__ = ["CHECKS", "Hands"]
 
@@ -302,7 +303,7 @@ def makes_moves_and_deletes_a_reservation(hands: Hands) -> None:
         found = reservation(hands)
         assert found is not None
         assert (found.start_s, found.licenses) == (start_s, ((OTHER, 1),))
-        assert not found.active
+        assert not found.active_at(time.time())
         assert not found.nodes
         later = start_s + 600
         assert hands.client.move_reservation(RESERVATION, later + HOUR_S, later)
@@ -326,7 +327,7 @@ def does_not_put_off_what_has_begun(hands: Hands) -> None:
     with reserved(hands):
         found = reservation(hands)
         assert found is not None
-        assert found.active
+        assert found.active_at(time.time())
         assert not hands.client.move_reservation(RESERVATION, found.end_s + 600, time.time() + 1200)
         assert hands.client.move_reservation(RESERVATION, found.end_s + 600)
         moved = reservation(hands)

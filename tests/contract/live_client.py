@@ -14,7 +14,7 @@ import traceback
 
 from client_contract import CHECKS
 
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import open_client
 
 
 class LiveHands:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import JobUpdate, NewReservation, SlurmClient
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
 TIMEOUT_S = 2.0
 

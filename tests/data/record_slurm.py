@@ -27,7 +27,7 @@ from slurm_gpu_aware.slurm import libslurm_fields as fields
 from slurm_gpu_aware.slurm.libslurm import Libslurm, decode
 slurm = Libslurm(20.0)
 found = {
-    kind.name: [decode(kind, record) for record in slurm.records(kind, function)]
+    kind.name: [decode(kind, record) for record in slurm.records(function)]
     for kind, function in (
         (fields.JOB, "aware_jobs"),
         (fields.NODE, "aware_nodes"),

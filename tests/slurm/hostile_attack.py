@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.libslurm_fields import UPDATE_NUMBERS, UPDATE_TEXTS
 
 BORDERS = [b + d for b in (0, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 63) for d in (-2, -1, 0, 1)]
@@ -195,7 +195,7 @@ def attack(seed: int, jobs: int, updates: int, others: list[str]) -> dict[str, o
     with ThreadPoolExecutor(4) as pool:
         seeds = (seed * 1_000_003 + number for number in range(jobs))
         own = [job for job in pool.map(submit, seeds) if job is not None]
-    client, rng = LibslurmClient(60), random.Random(seed)
+    client, rng = SlurmClient(60), random.Random(seed)
     counts = {"updated": 0, "refused": 0}
     trespassed = []
     for _ in range(updates if own else 0):
@@ -218,7 +218,7 @@ def attack(seed: int, jobs: int, updates: int, others: list[str]) -> dict[str, o
 
 def change_comments(seconds: float) -> int:
     """Change the comments of the user's jobs all the time; how many changes Slurm took."""
-    client = LibslurmClient(60)
+    client = SlurmClient(60)
     own = [j.id for j in client.jobs() if j.user == getpass.getuser() and j.state == "PENDING"]
     changed, end = 0, time.monotonic() + seconds
     while own and time.monotonic() < end:

@@ -11,7 +11,7 @@ import json
 import subprocess
 from typing import Any
 
-from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 TRIES = 5
@@ -94,7 +94,7 @@ def counted_text(text: str) -> list[str]:
 
 
 def main() -> None:
-    client = LibslurmClient(30)
+    client = SlurmClient(30)
     different: list[str] = []
     for _ in range(TRIES):
         before, jobs, after = squeue(), client.jobs(), squeue()

@@ -239,8 +239,8 @@ def test_long_node_lists_by_raw_updates(cluster: Cluster) -> None:
     job_id = cluster.submit("alice", ["--hold", "--exclude=n1", "--nodelist=n2"])
     program = (
         "import sys\n"
-        "from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient\n"
-        "client = LibslurmClient(60)\n"
+        "from slurm_gpu_aware.slurm.client import SlurmClient\n"
+        "client = SlurmClient(60)\n"
         "print(client._send(sys.argv[1], {'exc_nodes': 'n1' + ',' * 60000}, {}))\n"
         "print(client._send(sys.argv[1], {'req_nodes': 'n[' + '2,' * 30000 + '2]'}, {}))\n"
     )

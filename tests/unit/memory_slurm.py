@@ -22,7 +22,6 @@ from typing import Any
 from memory_slurmctld import Record, State, change_jobs, find, job_as_read, node_with_gpus
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import JOB_ID, JobUpdate, NewReservation
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
@@ -51,6 +50,7 @@ from slurm_gpu_aware.slurm.records import (
     SlurmSwitch,
 )
 from slurm_gpu_aware.slurm.topology import parse_topology
+from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation, check_job_ids
 from slurm_gpu_aware.slurm.values import parse_licenses
 
 __all__ = [
@@ -215,9 +215,8 @@ class MemorySlurm:
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
         found: list[SlurmJob] = []
+        check_job_ids(ids)
         for job_id in ids:
-            if not JOB_ID.match(job_id):
-                raise ValueError(f"{job_id!r} is not a job id")
             number = int(job_id.partition("_")[0])
             with self._asked("job", job_id) as state:
                 asked = [j for j in state["jobs"] if number in (j["job_id"], j["array_job_id"])]
@@ -240,7 +239,7 @@ class MemorySlurm:
 
     def reservations(self) -> list[SlurmReservation]:
         with self._asked("reservations") as state:
-            return [reservation_of(found, time.time()) for found in state["reservations"]]
+            return [reservation_of(found) for found in state["reservations"]]
 
     def topology(self) -> list[SlurmSwitch]:
         with self._asked("topology") as state:

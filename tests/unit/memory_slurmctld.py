@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.client import _named
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.libslurm_client import _descriptor, _named
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, array_tasks
+from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.slurm.values import parse_licenses
 
 __all__ = [
@@ -129,7 +129,7 @@ def change_jobs(state: State, update: JobUpdate) -> dict[str, str]:
 
 def _change(state: State, job: Record, update: JobUpdate) -> str:
     """Change a record; the complaint if Slurm refuses."""
-    texts, numbers = _descriptor(update.fields)
+    texts, numbers = update.descriptor()
     name = texts.get("reservation", "")
     if name and name not in [found["name"] for found in state["reservations"]]:
         return "Requested reservation is invalid"

@@ -10,7 +10,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
-from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = ["RoundsBench", "placed_and_stuck", "reads"]
 

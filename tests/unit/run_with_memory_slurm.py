@@ -13,12 +13,12 @@ from typing import NoReturn
 
 from memory_slurm import MemorySlurm
 
-from slurm_gpu_aware.slurm import libslurm_client
+from slurm_gpu_aware.slurm import client
 
 
 def main() -> NoReturn:
     folder, command, *arguments = sys.argv[1:]
-    libslurm_client.LibslurmClient = partial(MemorySlurm, Path(folder))  # type: ignore[assignment,misc]
+    client.SlurmClient = partial(MemorySlurm, Path(folder))  # type: ignore[assignment,misc]
     if command == "rounds":
         from slurm_gpu_aware.selector.daemon import run
 

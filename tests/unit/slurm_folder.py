@@ -56,7 +56,7 @@ class SlurmFolder:
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whatever opens Slurm's client in this process gets one of this Slurm."""
-        name = "slurm_gpu_aware.slurm.libslurm_client.LibslurmClient"
+        name = "slurm_gpu_aware.slurm.client.SlurmClient"
         monkeypatch.setattr(name, partial(MemorySlurm, self.home))
 
     @contextmanager

@@ -22,10 +22,8 @@ NODES = [node(f"n{i}") for i in range(1, 4)]
 
 def held(name: str, *nodes: str, flags: str = "", start_s: float = NOW, cpus: int = 16):
     kinds = frozenset(filter(None, flags.split(",")))
-    end_s, active = start_s + 86400.0, start_s <= NOW
-    return SlurmReservation(
-        name, start_s, end_s, frozenset(nodes), (), kinds, active, cpus * len(nodes)
-    )
+    end_s = start_s + 86400.0
+    return SlurmReservation(name, start_s, end_s, frozenset(nodes), (), kinds, cpus * len(nodes))
 
 
 def inside(*reservations: SlurmReservation, name: str = "course", limit_s: float = 36000.0):

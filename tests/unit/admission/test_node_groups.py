@@ -14,11 +14,17 @@ from test_translate import asked, job, node, site
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.slurm.fabric import BLOCK, TREE, Fabric, default_topology, fabric_of
-from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.read_cluster import config_of, partition_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
-from slurm_gpu_aware.slurm.topology import parse_topology
+from slurm_gpu_aware.slurm.topology import (
+    BLOCK,
+    TREE,
+    Fabric,
+    default_topology,
+    fabric_of,
+    parse_topology,
+)
 
 # As slurmctld 24.11 and 26.05 write them.
 BLOCKS = """\
@@ -248,9 +254,9 @@ def test_the_default_topology_of_topology_yaml(
         (tmp_path / "topology.yaml").write_text(text)
     assert default_topology(tmp_path / "topology.yaml") == name
     settings = {"SLURM_VERSION": "26.05.5", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
-    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.Libslurm", lambda timeout_s: None)
-    monkeypatch.setattr(LibslurmClient, "settings", lambda client: settings)
-    assert LibslurmClient().config().default_topology == name
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.Libslurm", lambda timeout_s: None)
+    monkeypatch.setattr(SlurmClient, "settings", lambda client: settings)
+    assert SlurmClient(20.0).config().default_topology == name
 
 
 # The selector ------------------------------------------------------------------------------------

@@ -329,8 +329,7 @@ def test_cores_of_one_thread_are_planned(record: dict[str, object]):
 
 
 def reservation(*nodes: str, **more: object) -> SlurmReservation:
-    values: dict[str, object] = {"active": True, **more}
-    return SlurmReservation("r", NOW, NOW + 9000, frozenset(nodes), **values)  # type: ignore[arg-type]
+    return SlurmReservation("r", NOW, NOW + 9000, frozenset(nodes), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("part", [{"cpus": 4}, {"cpus": 32, "gpus": 2}])

@@ -205,7 +205,7 @@ def test_a_host_on_which_no_client_can_be_opened_knows_no_gate(
     def missing(timeout_s: float) -> None:
         raise SourceError("the client of Slurm's library is not built")
 
-    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", missing)
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", missing)
     config = load_config(str(site.config))
     assert gate_state(config) is None
     assert live_jobs(config) is None

@@ -153,7 +153,7 @@ class Cluster:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = Cluster(tmp_path)
     client = partial(MemorySlurm, tmp_path / "answers")
-    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", client)
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", client)
     yield made
     made.process.stdin.close()
     made.process.wait()
@@ -415,7 +415,7 @@ def test_a_host_without_the_client_is_told_what_to_install(
     def missing(timeout_s: float) -> None:
         raise SourceError("the client of Slurm's library is not built: install Slurm's headers")
 
-    monkeypatch.setattr("slurm_gpu_aware.slurm.libslurm_client.LibslurmClient", missing)
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", missing)
     code, found = cluster.doctor()
     assert code == 3
     assert found["release"]["status"] == "failed"

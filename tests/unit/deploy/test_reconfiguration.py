@@ -11,8 +11,9 @@ from sample_jobs import slurm_job
 
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.errors import SourceError, StoppedError
-from slurm_gpu_aware.slurm.client import NewReservation, SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.updates import NewReservation
 
 TIMED_OUT = "slurm_reconfigure error: Socket timed out on send/recv operation"
 

@@ -14,8 +14,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.release import FEW, Release, release
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.records import split_arrays
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 NOW = 1_790_000_000.0
 RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1"

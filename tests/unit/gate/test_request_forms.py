@@ -21,9 +21,9 @@ from slurm_gpu_aware.gate.request_forms import (
     restored_fields,
 )
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 ONE = Binding(("n1",), (1, 3))
 TWO = Binding(("n1", "n2"), (0, 2))

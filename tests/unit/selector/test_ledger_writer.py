@@ -18,8 +18,8 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig, SelectorConfig
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
-from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.read_cluster import config_of
+from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import Store, open_store, published_path
 from slurm_gpu_aware.store.ledger import Decision, Ledger
 

@@ -12,7 +12,7 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
-from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

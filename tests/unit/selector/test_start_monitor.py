@@ -22,7 +22,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.placement.policies.pal_mapa import PalMapa
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.round import Outcome
-from slurm_gpu_aware.slurm.client import JobUpdate
+from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.ledger import Ledger
 
 HELD = "QOSMaxGRESPerUser"

@@ -10,8 +10,8 @@ import pytest
 from memory_slurm import MemorySlurm
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.slurm.client import JobUpdate
 from slurm_gpu_aware.slurm.read_jobs import job_of
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
 

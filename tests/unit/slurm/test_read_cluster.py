@@ -54,7 +54,7 @@ def test_a_recorded_cluster(path: Path) -> None:
     assert (partition.default_time_s, partition.max_time_s) == (3600, math.inf)
     assert partition.preempt_mode == {"OFF"}
     assert partition.up
-    reservations = {r["name"]: reservation_of(r, 0.0) for r in found["reservation"]}
+    reservations = {r["name"]: reservation_of(r) for r in found["reservation"]}
     assert reservations["maintenance"].nodes == {"n4"}
     assert reservations["maintenance"].flags == {"MAINT", "SPEC_NODES"}
     assert (reservations["half"].gpus, reservations["half"].nodes) == (2, {"n3"})
@@ -144,8 +144,8 @@ def test_the_topology_of_a_partition(name: str, read: str) -> None:
     assert partition(topology_name=name).topology == read
 
 
-def reservation(now: float = 150.0, **fields: Any) -> SlurmReservation:
-    return reservation_of(reservation_record("half", **{"end_time": 200, **fields}), now)
+def reservation(**fields: Any) -> SlurmReservation:
+    return reservation_of(reservation_record("half", **{"end_time": 200, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_a_reservation_holds_of_its_nodes(tres: str, cpus: int | None, gpus
 
 @pytest.mark.parametrize(("now", "active"), [(99, False), (100, True), (200, True), (201, False)])
 def test_a_reservation_is_active_between_its_start_and_end(now: float, active: bool) -> None:
-    assert reservation(now).active is active
+    assert reservation().active_at(now) is active
 
 
 # -- settings --------------------------------------------------------------------------------------

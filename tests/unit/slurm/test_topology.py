@@ -108,7 +108,7 @@ def slurm() -> Slurm:
 
 
 def test_it_is_read_now_and_then_and_kept_when_it_fails(slurm, caplog):
-    network, used = Network(slurm, NAMES), ("switch",)
+    network, used = Network(slurm.topology, NAMES), ("switch",)
     with caplog.at_level(logging.WARNING):
         assert network.groups(used, lambda: 0.0) == {}
         assert network.groups(used, lambda: 700.0) == {}
@@ -126,7 +126,7 @@ def test_it_is_read_now_and_then_and_kept_when_it_fails(slurm, caplog):
 def test_a_site_that_uses_no_level_asks_too_but_misses_none(slurm, caplog):
     """What the network asks of jobs on several nodes holds whatever locality costs."""
     slurm.text = BLOCKS
-    network = Network(slurm, (*NAMES, "hall"))
+    network = Network(slurm.topology, (*NAMES, "hall"))
     with caplog.at_level(logging.WARNING):
         network.groups(("socket", "node"), lambda: 0.0)
     assert not caplog.messages
@@ -138,7 +138,7 @@ def test_a_site_that_uses_no_level_asks_too_but_misses_none(slurm, caplog):
 
 def test_a_level_that_slurm_lacks_is_told_once(slurm, caplog):
     slurm.text = YAML
-    network = Network(slurm, NAMES)
+    network = Network(slurm.topology, NAMES)
     with caplog.at_level(logging.WARNING):
         network.groups(("switch", "row"), lambda: 0.0)
         network.groups(("switch", "row"), lambda: 700.0)

@@ -14,12 +14,12 @@ import pytest
 from memory_slurm import job_record, node_record
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm import libslurm, libslurm_client
-from slurm_gpu_aware.slurm.client import JobUpdate
-from slurm_gpu_aware.slurm.connect import open_client
+from slurm_gpu_aware.slurm import client as slurm_client
+from slurm_gpu_aware.slurm import libslurm
+from slurm_gpu_aware.slurm.client import SlurmClient, _named, open_client
 from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
-from slurm_gpu_aware.slurm.libslurm_client import LibslurmClient, _named
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 
 def encoded(kind: RecordKind, fields: Mapping[str, Any]) -> bytes:
@@ -45,7 +45,7 @@ class Library:
         """When its jobs changed last."""
         self.down = False
 
-    def records(self, _kind: RecordKind, function: str, *given: Any) -> list[bytes]:
+    def records(self, function: str, *given: Any) -> list[bytes]:
         if self.down:
             raise SlurmError("no answer", 110)
         if function == "aware_jobs":
@@ -62,7 +62,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
-    monkeypatch.setattr(libslurm_client, "Libslurm", lambda _timeout_s: library)
+    monkeypatch.setattr(slurm_client, "Libslurm", lambda _timeout_s: library)
     return library
 
 
@@ -95,11 +95,11 @@ def test_a_record_that_reads_as_the_last_time_is_not_looked_at_again(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    inner = libslurm_client.job_of
+    inner = slurm_client.job_of
     monkeypatch.setattr(
-        libslurm_client, "job_of", lambda raw: looked.append(raw["job_id"]) or inner(raw)
+        slurm_client, "job_of", lambda raw: looked.append(raw["job_id"]) or inner(raw)
     )
-    client = LibslurmClient(1.0)
+    client = SlurmClient(1.0)
     library.found["aware_jobs"] = [job(n) for n in range(1, 40)]
     first = client.jobs()
     assert looked == list(range(1, 40))
@@ -116,7 +116,7 @@ def test_a_record_that_reads_as_the_last_time_is_not_looked_at_again(
 
 
 def test_where_no_job_waits_only_changes_are_asked_for(library: Library) -> None:
-    client = LibslurmClient(1.0)
+    client = SlurmClient(1.0)
     library.found["aware_jobs"] = [job(1), job(2, state="COMPLETED")]
     client.jobs()
     library.found["aware_jobs"] = [job(1, state="RUNNING"), job(2, state="COMPLETED")]
@@ -132,8 +132,8 @@ def test_a_clock_of_slurmctld_that_was_set_back_hides_no_job_for_long(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(libslurm_client.time, "monotonic", lambda: now[0])
-    client = LibslurmClient(1.0)
+    monkeypatch.setattr(slurm_client.time, "monotonic", lambda: now[0])
+    client = SlurmClient(1.0)
     library.found["aware_jobs"] = [job(1, state="RUNNING")]
     client.jobs()
     library.clock = library.changed = 500
@@ -144,7 +144,7 @@ def test_a_clock_of_slurmctld_that_was_set_back_hides_no_job_for_long(
 
 
 def test_after_a_failure_all_jobs_are_asked_for(library: Library) -> None:
-    client = LibslurmClient(1.0)
+    client = SlurmClient(1.0)
     library.found["aware_jobs"] = [job(1, state="RUNNING")]
     client.jobs()
     library.down = True
@@ -158,14 +158,14 @@ def test_after_a_failure_all_jobs_are_asked_for(library: Library) -> None:
 def test_an_array_is_asked_for_once(library: Library) -> None:
     library.found["aware_job"] = [job(n, array_job_id=98, array_task_id=n) for n in range(99, 120)]
     ids = [f"98_{task}" for task in (119, 100, 7, 101)]
-    assert [found.id for found in LibslurmClient(1.0).jobs_of(ids)] == [ids[0], ids[1], ids[3]]
+    assert [found.id for found in SlurmClient(1.0).jobs_of(ids)] == [ids[0], ids[1], ids[3]]
     assert library.asked == [98]
 
 
 def test_a_job_that_cannot_be_understood_is_left_out_and_named_once(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = LibslurmClient(1.0)
+    client = SlurmClient(1.0)
     library.found["aware_jobs"] = [job(7), job(8, state="RUNNING", shares="n1 odd")]
     for _ in range(3):
         assert [found.id for found in client.jobs()] == ["7"]
@@ -183,7 +183,7 @@ def test_threads_read_all_jobs_one_after_the_other(
 ) -> None:
     """Each is told what its own reading left out."""
     library.found["aware_jobs"] = [job(7, state="RUNNING", shares="n1 odd"), job(8)]
-    client = LibslurmClient()
+    client = SlurmClient(20.0)
     at_work, most, answer = [], [], library.records
 
     def slow(*given: Any) -> list[bytes]:
@@ -212,7 +212,7 @@ def test_threads_read_all_jobs_one_after_the_other(
 def test_a_node_that_cannot_be_understood_costs_no_other_its_place(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = LibslurmClient(1.0)
+    client = SlurmClient(1.0)
     for load in (3, 4):
         bad = node_record("n2", gres="gpu:2G", alloc_cpus=load)
         found = [node_record("n1", gres="gpu:4,shard:32"), bad]
@@ -224,7 +224,7 @@ def test_a_node_that_cannot_be_understood_costs_no_other_its_place(
 
 
 def test_nodes_that_read_as_the_last_time_are_not_looked_at_again(library: Library) -> None:
-    client = LibslurmClient(1.0)
+    client = SlurmClient(1.0)
     library.found["aware_nodes"] = [encoded(NODE, node_record(f"n{i}")) for i in range(3)]
     first = client.nodes()
     library.found["aware_nodes"][1] = encoded(NODE, node_record("n1", alloc_cpus=4))
@@ -238,7 +238,7 @@ def test_reserved_licences_are_not_free(library: Library) -> None:
         encoded(LICENSE, {"name": name, "total": 9, "in_use": 0, "available": 9, "reserved": kept})
         for name, kept in (("gpuaware", 9), ("matlab", 2), ("over", 12))
     ]
-    assert LibslurmClient(1.0).free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0}
+    assert SlurmClient(1.0).free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0}
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_after_its_time_no_update_of_a_batch_follows(
 ) -> None:
     """A later round may decide otherwise about these jobs."""
     go, ended, sent = threading.Event(), threading.Event(), []
-    monkeypatch.setattr(libslurm_client, "Libslurm", lambda _timeout_s: loaded)
-    client = LibslurmClient(0.1)
+    monkeypatch.setattr(slurm_client, "Libslurm", lambda _timeout_s: loaded)
+    client = SlurmClient(0.1)
 
     def send(job_id: str, _texts: object, _numbers: object) -> dict[str, str]:
         sent.append(job_id)

@@ -1,0 +1,109 @@
+"""Changes that are sent to Slurm: updates of jobs, new reservations."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["JobUpdate", "NewReservation", "check_job_ids"]
+
+_JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+"""``98`` or ``98_3``."""
+_COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
+_MOST = (1 << 32) - 3
+"""Greatest count; larger numbers mean "not given" and "unlimited"."""
+_LONGEST = 65536
+_TEXTS = {
+    "AdminComment": "admin_comment",
+    "CpusPerTres": "cpus_per_tres",
+    "ExcNodeList": "exc_nodes",
+    "Extra": "extra",
+    "Features": "features",
+    "Licenses": "licenses",
+    "ReqNodeList": "req_nodes",
+    "ReservationName": "reservation",
+    "TresFreq": "tres_freq",
+    "TresPerJob": "tres_per_job",
+    "TresPerNode": "tres_per_node",
+    "TresPerSocket": "tres_per_socket",
+    "TresPerTask": "tres_per_task",
+}
+_COUNTS = {
+    "CPUsPerTask": ("cpus_per_task",),
+    "MinCPUsNode": ("pn_min_cpus",),
+    "NumCPUs": ("min_cpus", "max_cpus"),
+    "NumNodes": ("min_nodes", "max_nodes"),
+    "NumTasks": ("num_tasks",),
+}
+"""Names of ``scontrol update`` -> fields of ``job_desc_msg_t``. NumCPUs and NumNodes also take
+``MIN-MAX``."""
+
+
+def check_job_ids(ids: Iterable[str]) -> None:
+    """Raise ValueError if one is not the id of a job or of an array task."""
+    for job_id in ids:
+        if not _JOB_ID.match(job_id):
+            raise ValueError(f"{job_id!r} is not a job id")
+
+
+@dataclass(frozen=True)
+class JobUpdate:
+    """New values of fields of one job, by the names of ``scontrol update``.
+
+    An empty text clears the field. Raises ValueError for an invalid value, so that every update
+    that exists can be sent.
+    """
+
+    job_id: str
+    fields: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        check_job_ids([self.job_id])
+        for name, value in self.fields:
+            if name in _TEXTS:
+                fits = "\0" not in value and len(value) <= _LONGEST
+            elif name in _COUNTS:
+                fits = _COUNT.match(value) is not None and max(_numbers(value)) <= _MOST
+            elif name == "StartTime":
+                fits = value == "now"
+            else:
+                raise ValueError(f"job {self.job_id}: field {name!r} may not be changed")
+            if not fits:
+                raise ValueError(f"job {self.job_id}: {name}={value[:80]!r} is not valid")
+
+    def descriptor(self) -> tuple[dict[str, str], dict[str, int]]:
+        """(texts, numbers) by the names of ``job_desc_msg_t``."""
+        texts: dict[str, str] = {}
+        numbers: dict[str, int] = {}
+        for name, value in self.fields:
+            if name in _TEXTS:
+                texts[_TEXTS[name]] = value
+            elif name == "StartTime":
+                numbers["begin_time"] = int(time.time())
+            else:
+                numbers |= zip(_COUNTS[name], _numbers(value), strict=False)
+        return texts, numbers
+
+
+def _numbers(count: str) -> list[int]:
+    return [int(number) for number in count.split("-")]
+
+
+@dataclass(frozen=True)
+class NewReservation:
+    """A reservation to create."""
+
+    name: str
+    end_s: float
+    start_s: float | None = None
+    """None: now."""
+    users: str = "root"
+    """Users that may use it; ``-alice``: all others."""
+    licenses: str = ""
+    """``name:count``; such a reservation holds no node."""
+    nodes: str = ""
+    """Host list, or ``ALL``."""
+    flags: frozenset[str] = frozenset()
+    """``ANY_NODES``, ``IGNORE_JOBS``, ``NO_HOLD_JOBS_AFTER``, ``OVERLAP``, ``PURGE_COMP``."""
