@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -27,20 +27,14 @@ SKIPPED = 3
     "--accept-outliers", is_flag=True, help="Accept times far from the median as measured."
 )
 @click.option(
-    "--taken-at",
-    type=SECONDS,
-    metavar="UNIX_S",
-    help="Time of the measurement. Default: now.",
+    "--taken-at", type=SECONDS, metavar="UNIX_S", help="Time of the measurement. Default: now."
 )
 def import_command(
     store_path: Path | None,
     config_path: str | None,
     file: BinaryIO,
-    app_class: str | None,
-    skip_bad: bool,
-    new_gpus: bool,
-    accept_outliers: bool,
     taken_at: float | None,
+    **options: Any,
 ) -> None:
     """Import timings from a CSV with the columns gpu,node,class,value_ms (- reads stdin).
 
@@ -70,15 +64,7 @@ def import_command(
     from slurm_gpu_aware.text_file import read_table
 
     config = load_config(config_path)
-    work = Import(
-        read_table(file),
-        store_path or config.store.path,
-        config,
-        time.time() if taken_at is None else taken_at,
-        app_class=app_class,
-        skip_bad=skip_bad,
-        new_gpus=new_gpus,
-        accept_outliers=accept_outliers,
-    )
+    at = time.time() if taken_at is None else taken_at
+    work = Import(read_table(file), store_path or config.store.path, config, at, **options)
     if not work.run():
         raise click.exceptions.Exit(SKIPPED)

@@ -28,8 +28,8 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.inventory import listed
-from slurm_gpu_aware.store.levels import level_times
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.times import level_times
 
 __all__ = ["export", "show"]
 

@@ -1,4 +1,4 @@
-"""Import of a file of times: checks the rows, stores the good ones, reports the bad ones."""
+"""Import of a file of times: stores the good rows, reports the bad ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_aware_profile.import_file import holds_levels, read_levels, read_timings
+from gpu_aware_profile.import_rows import KnownGpus, has_levels, read_levels, read_timings
 from gpu_aware_profile.level_tables import hidden
 from gpu_aware_profile.scoring import recompute_scores, stored_outliers
 from gpu_aware_profile.writable_store import writable_store
@@ -16,9 +16,8 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.penalties import LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.levels import check_levels, import_levels
-from slurm_gpu_aware.store.profiles import load_profile
-from slurm_gpu_aware.store.timings import TimingRow, check_timings, import_timings
+from slurm_gpu_aware.store.inventory import gpus_by_uuid, seen_gpus, unseen_gpus
+from slurm_gpu_aware.store.times import Run, put_level_times, put_timings
 from slurm_gpu_aware.text_file import BadRow, Table
 from slurm_gpu_aware.variability.outliers import mixed_units, new_outliers, outlier_sentences
 
@@ -41,66 +40,62 @@ class Import:
     config: Config
     taken_at: float
     """Unix time of the measurement."""
-    app_class: str | None = None
+    app_class: str | None
     """Class of a file without a column ``class``."""
-    skip_bad: bool = False
-    new_gpus: bool = False
+    skip_bad: bool
+    new_gpus: bool
     """Accept rows of GPUs that no sweep has seen."""
-    accept_outliers: bool = False
+    accept_outliers: bool
 
     def run(self) -> bool:
         """Import the table; return False if bad rows were skipped."""
-        return self._levels() if holds_levels(self.table) else self._timings()
+        levels = has_levels(self.table, self.app_class)
+        return not (self._levels() if levels else self._timings())
 
-    def _timings(self) -> bool:
-        rows, bad = read_timings(self.table, self.app_class)
+    def _timings(self) -> list[BadRow]:
         classes = self.config.site.classes
         with writable_store(self.path, self.config) as store, store.write():
-            good, unknown = check_timings(store, rows, classes, new_gpus=self.new_gpus)
-            bad = sorted([*bad, *unknown])
+            known = KnownGpus(gpus_by_uuid(store), {} if self.new_gpus else seen_gpus(store))
+            good, bad = read_timings(self.table, self.app_class, classes, known, self.taken_at)
             self._refuse(bad, some=bool(good))
-            self._store(store, [row for row, _ in good])
-            unseen = load_profile(store).unseen if self.new_gpus else frozenset()
-        gpus = {(row.node, slot) for row, slot in good}
+            self._store(store, good)
+            gpus = {(run.node, run.slot) for run in good}
+            unseen = sorted(unseen_gpus(store, gpus)) if self.new_gpus else []
         say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPUs into {self.path}")
-        if new := sorted(unseen & gpus):
+        if unseen:
             say(
                 paragraph(
                     "note: place, setup and simulations of the store's cluster omit these GPUs"
-                    f" until a sweep has seen them: {gpu_names(new)}."
+                    f" until a sweep has seen them: {gpu_names(unseen)}."
                 )
             )
-        return not bad
+        return bad
 
-    def _store(self, store: Store, rows: Sequence[TimingRow]) -> None:
+    def _store(self, store: Store, runs: Sequence[Run]) -> None:
         """Store times and scores in the transaction of the caller."""
-        classes = self.config.site.classes
         before = stored_outliers(store)
-        import_timings(store, rows, taken_at=self.taken_at, classes=classes, new_gpus=self.new_gpus)
+        put_timings(store, runs)
         sentences = outlier_sentences(new_outliers(before, stored_outliers(store)))
         if sentences and not self.accept_outliers:
             raise StoreError(f"{'; '.join(sentences)}. {_REFUSED}")
         for sentence in sentences:
             say(f"accepted: {sentence}")
-        recompute_scores(store, classes)
+        recompute_scores(store, self.config.site.classes)
 
-    def _levels(self) -> bool:
-        rows, bad = read_levels(self.table, self.app_class)
-        classes = self.config.site.classes
-        good, unfit = check_levels(rows, classes)
-        bad = sorted([*bad, *unfit])
-        self._refuse(bad, some=bool(good))
-        times = [row.time for row in good]
+    def _levels(self) -> list[BadRow]:
+        times, bad = read_levels(self.table, self.app_class, self.config.site.classes)
+        self._refuse(bad, some=bool(times))
         if not self.accept_outliers:
             _refuse_far(times)
         with writable_store(self.path, self.config) as store:
-            count = import_levels(store, good, taken_at=self.taken_at, classes=classes)
+            put_level_times(store, times, self.taken_at)
         names = list(dict.fromkeys(time.app_class for time in times))
         plural = "" if len(names) == 1 else "es"
-        say(f"imported {count} level times of class{plural} {', '.join(names)} into {self.path}")
+        what = f"{len(times)} level times of class{plural} {', '.join(names)}"
+        say(f"imported {what} into {self.path}")
         for sentence in hidden(times, self.config.placement.penalties_with(level_ratios(times))):
             say(sentence)
-        return not bad
+        return bad
 
     def _refuse(self, bad: Sequence[BadRow], *, some: bool) -> None:
         """Report the bad rows; raise StoreError if they may not be skipped or no row is good."""

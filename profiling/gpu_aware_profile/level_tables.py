@@ -10,7 +10,7 @@ from typing import IO
 
 import click
 
-from gpu_aware_profile.import_file import LEVEL_COLUMNS
+from gpu_aware_profile.import_rows import LEVEL_COLUMNS
 from gpu_aware_profile.tables import records, write_csv
 from slurm_gpu_aware.cli.output import print_json, table
 from slurm_gpu_aware.config.settings import Config
@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.penalties import (
     reference_of,
 )
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.levels import level_times
+from slurm_gpu_aware.store.times import level_times
 
 __all__ = [
     "PenaltyRow",

@@ -8,7 +8,7 @@ from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.inventory import unseen_gpus
 from slurm_gpu_aware.store.profiles import put_scores, score_reference
-from slurm_gpu_aware.store.timings import newest_runs
+from slurm_gpu_aware.store.times import newest_runs
 from slurm_gpu_aware.variability.gpu_scores import REFERENCES, median_runs, scores_of_gpus
 from slurm_gpu_aware.variability.outliers import Outlier, outliers
 

@@ -7,20 +7,19 @@ node that fails, hangs or stays busy is reported and skipped.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import Any
 
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.slurm.commands import clean_environment, run_command
-from slurm_gpu_aware.store.report import parse_report
+from slurm_gpu_aware.store.report import ProbeReport, parse_report
+from slurm_gpu_aware.text_file import parse_json
 
 __all__ = [
     "Outcome",
@@ -160,7 +159,7 @@ class Sweep:
     """Runs the probes. ``ingest`` is called in the caller's thread, once per good report."""
 
     settings: SweepSettings
-    ingest: Callable[[Mapping[str, Any]], None]
+    ingest: Callable[[ProbeReport], None]
     clock: Callable[[], float] = time.monotonic
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -183,16 +182,16 @@ class Sweep:
             self._stop()
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ingested(self, outcome: Outcome, report: Mapping[str, Any]) -> Outcome:
+    def _ingested(self, outcome: Outcome, report: ProbeReport) -> Outcome:
         try:
             self.ingest(report)
         except (SourceError, StoreError) as exc:  # a locked or full store fails this node only
             return Outcome(outcome.node, "failed", str(exc), took_s=outcome.took_s)
         return outcome
 
-    def _probe(self, target: Target) -> tuple[Outcome, Mapping[str, Any] | None]:
+    def _probe(self, target: Target) -> tuple[Outcome, ProbeReport | None]:
         started = self.clock()
-        report: Mapping[str, Any] | None = None
+        report: ProbeReport | None = None
         state, reason = "failed", ""
         try:
             code, stdout, stderr = self._srun(target)
@@ -211,7 +210,7 @@ class Sweep:
         took_s = self.clock() - started
         if report is None:
             return Outcome(target.node, state, reason, target.gpus, took_s=took_s), None
-        return _done(target.node, report, took_s), report
+        return _done(report, took_s), report
 
     def _srun(self, target: Target) -> tuple[int, str, str]:
         limit = self.settings.queue_s + self.settings.probe_s + self.settings.grace_s
@@ -262,33 +261,26 @@ class Sweep:
             self._cancel(node, process)
 
 
-def _done(node: str, report: Mapping[str, Any], took_s: float) -> Outcome:
-    gpus, timings, faults = (len(report.get(key, ())) for key in ("gpus", "timings", "errors"))
-    return Outcome(node, "done", "", gpus, timings, faults, took_s)
+def _done(report: ProbeReport, took_s: float) -> Outcome:
+    counts = len(report.gpus), len(report.runs), len(report.faults)
+    return Outcome(report.node, "done", "", *counts, took_s)
 
 
-def _report_in(stdout: str, node: str) -> Mapping[str, Any] | None:
-    """Return the checked report in the last line; task prologs may print before it."""
+def _report_in(stdout: str, node: str) -> ProbeReport | None:
+    """The report in the last line; task prologs may print before it. Raises SourceError."""
     lines = stdout.strip().splitlines()
     if not lines or not lines[-1].lstrip().startswith("{"):
         return None
     if len(lines[-1]) > _MAX_REPORT:
         raise SourceError(f"the report has {len(lines[-1])} characters")
-    try:
-        report = json.loads(lines[-1])
-    except (ValueError, RecursionError) as exc:
-        raise SourceError(f"the report is not valid JSON: {exc}") from None
-    if not isinstance(report, dict):
-        raise SourceError("the report is not a JSON object")
-    checked = parse_report(report)
-    if checked.node != node:
-        raise SourceError(f"the report is of node {checked.node!r}")
+    report = parse_report(parse_json(lines[-1], "the report"))
+    if report.node != node:
+        raise SourceError(f"the report is of node {report.node!r}")
     return report
 
 
-def _reason(code: int, stderr: str, report: Mapping[str, Any] | None) -> str:
-    if report is not None and report.get("errors"):
-        first = report["errors"][0]
-        return f"{first['call']}: {first['error']}"
+def _reason(code: int, stderr: str, report: ProbeReport | None) -> str:
+    if report is not None and report.faults:
+        return f"{report.faults[0].call}: {report.faults[0].error}"
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
     return lines[-1].removeprefix("srun: ")[:200] if lines else f"srun ended with {code}"

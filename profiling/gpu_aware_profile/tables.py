@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from gpu_aware_profile.import_file import TIMING_COLUMNS
+from gpu_aware_profile.import_rows import TIMING_COLUMNS
 from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.model.profile import Fault, GpuScore, GpuTiming
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.levels import level_times
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
+from slurm_gpu_aware.store.times import level_times
 from slurm_gpu_aware.time_text import age
 
 if TYPE_CHECKING:

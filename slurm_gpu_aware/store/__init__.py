@@ -3,6 +3,3 @@
 Rows go in and out; the store computes no score. One host writes, on a local file system. Readers
 open read-only; users without access to the live file read the published copy.
 """
-
-MIGRATION_SET = "slurm-gpu-aware"
-"""Name under which SQLite keeps which steps of the schema were taken."""

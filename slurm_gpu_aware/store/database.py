@@ -1,8 +1,4 @@
-"""Connection to the store: locks, schema, errors, and the published copy.
-
-This module uses the standard library only, for a fast start; it imports sqlite-utils only if a
-migration is pending.
-"""
+"""Connection to the store: locks, schema, errors, and the published copy."""
 
 from __future__ import annotations
 
@@ -14,15 +10,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
-from slurm_gpu_aware.store import MIGRATION_SET
 from slurm_gpu_aware.store.ownership import make_file
+from slurm_gpu_aware.store.schema import APPLICATION_ID, CREATE, VERSION
 
 __all__ = [
-    "SCHEMA",
     "Store",
     "check_integrity",
     "open_store",
@@ -31,11 +25,9 @@ __all__ = [
     "republish",
 ]
 
-SCHEMA: tuple[str, ...] = ("m001_profiles", "m002_ledger", "m003_snapshots", "m004_level_times")
-"""Names of all migrations, in order; append-only."""
-
 BUSY_TIMEOUT_S = 15.0
 """Longest wait for another writer; a transaction takes far less."""
+_MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"
 
 Params = Sequence[Any] | Mapping[str, Any]
 
@@ -105,17 +97,12 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def open_store(path: Path | str, *, readonly: bool = False) -> Store:
-    """Open the store, creating and migrating it unless ``readonly``.
+    """Open the store, making it unless ``readonly``.
 
     Parameters
     ----------
@@ -129,24 +116,20 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
     Raises
     ------
     StoreError
-        The file is missing (read-only), damaged, not a store, of a newer release, of an older
-        schema (read-only), or not accessible. The message names the remedy.
+        The file is missing or empty (read-only), damaged, not a store, of a newer release, or not
+        accessible. The message names the remedy.
     """
     file = Path(path)
-    if readonly:
-        return _open_readonly(file)
-    make_file(file)
-    connection = _connect(file, "rwc")
+    if not readonly:
+        make_file(file)
+        return _opened(file, readonly=False)
+    copy = published_path(file)
     try:
-        with _translated(file):
-            pending = _pending(connection, file)
-            connection.execute("PRAGMA synchronous=NORMAL")
-            if pending:
-                _migrate(connection, file)
-        return Store(connection, file, readonly=False)
-    except BaseException:
-        connection.close()
-        raise
+        return _opened(file, readonly=True)
+    except StoreError:
+        if not copy.exists():
+            raise
+    return _opened(copy, readonly=True)
 
 
 def published_path(path: Path | str) -> Path:
@@ -155,8 +138,8 @@ def published_path(path: Path | str) -> Path:
     return file.with_name(f"{file.stem}.public{file.suffix}")
 
 
-def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) -> Path:
-    """Write a copy of the store that users without write access can read; return its path.
+def publish(store: Store, *, mode: int = 0o644) -> None:
+    """Write a copy of the store that users without write access can read.
 
     The copy is complete, consistent and not in WAL mode. It replaces the previous one atomically.
     It includes the ledger: a user who may read it (``mode``; all users by default) sees user names,
@@ -168,7 +151,7 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
 
     Raises StoreError if the directory cannot be written.
     """
-    target = published_path(store.path) if path is None else Path(path)
+    target = published_path(store.path)
     fresh = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         fresh.unlink(missing_ok=True)
@@ -190,7 +173,6 @@ def publish(store: Store, path: Path | str | None = None, *, mode: int = 0o644) 
     finally:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-    return target
 
 
 def republish(store: Store) -> None:
@@ -212,35 +194,23 @@ def check_integrity(store: Store) -> list[str]:
     return [] if complaints == ["ok"] else complaints
 
 
-def _open_readonly(file: Path) -> Store:
-    copy = published_path(file)
-    try:
-        return _open_reader(file)
-    except StoreError:
-        if not copy.exists():
-            raise
-    return _open_reader(copy)
-
-
-def _open_reader(file: Path) -> Store:
+def _opened(file: Path, *, readonly: bool) -> Store:
     try:
         missing = not file.exists()
     except OSError as exc:
         raise StoreError(f"{file}: cannot be read: {exc.strerror}") from None
     if missing:
-        raise StoreError(
-            f"{file}: no store there; 'gpu-aware-profile sweep' or 'gpu-aware-profile import' "
-            "makes one"
-        )
-    connection = _connect(file, "ro")
+        raise StoreError(f"{file}: no store there; {_MAKE}")
+    connection = _connect(file, "ro" if readonly else "rw")
     try:
         with _translated(file):
-            if _pending(connection, file):
-                raise StoreError(
-                    f"{file}: the schema is older than this release; start the selector or run "
-                    "'gpu-aware-profile import' as the owner of the store to bring it up to date"
-                )
-        return Store(connection, file, readonly=True)
+            connection.execute("PRAGMA synchronous=NORMAL")
+            if _is_empty(connection, file):
+                if readonly:
+                    raise StoreError(f"{file}: an empty store; {_MAKE}")
+                _enable_wal(connection)
+                connection.executescript(CREATE)
+        return Store(connection, file, readonly=readonly)
     except BaseException:
         connection.close()
         raise
@@ -260,45 +230,19 @@ def _connect(file: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _pending(connection: sqlite3.Connection, file: Path) -> list[str]:
-    """Migrations that the file lacks. Raises StoreError if it has an unknown one."""
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
-    if "_sqlite_migrations" not in tables:
-        if tables:
-            raise StoreError(f"{file}: an SQLite file, but not a store of slurm-gpu-aware")
-        return list(SCHEMA)
-    applied = [
-        str(row[0])
-        for row in connection.execute(
-            "SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY rowid",
-            (MIGRATION_SET,),
-        )
-    ]
-    newer = [name for name in applied if name not in SCHEMA]
-    if newer:
+def _is_empty(connection: sqlite3.Connection, file: Path) -> bool:
+    """Whether the file has no tables yet. Raises StoreError unless it is a store that we know."""
+    if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None:
+        return True
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise StoreError(f"{file}: an SQLite file, but not a store of slurm-gpu-aware")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != VERSION:
         raise StoreError(
-            f"{file}: written by a newer release of slurm-gpu-aware (schema {newer[-1]!r}, this "
-            f"one knows up to {SCHEMA[-1]!r}); upgrade this installation"
+            f"{file}: written by a newer release of slurm-gpu-aware (schema {version}, this one"
+            f" knows up to {VERSION}); upgrade this installation"
         )
-    return [name for name in SCHEMA if name not in applied]
-
-
-def _migrate(connection: sqlite3.Connection, file: Path) -> None:
-    """Apply all pending migrations or none, also if two processes migrate at once."""
-    from sqlite_utils import Database  # takes 0.6 s
-
-    from slurm_gpu_aware.store.migrations import migrations
-
-    _enable_wal(connection)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if _pending(connection, file):
-            migrations.apply(Database(connection, execute_plugins=False))
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    return False
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:

@@ -3,64 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
 
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.report import ProbeReport, parse_report
+from slurm_gpu_aware.store.report import ProbeReport
+from slurm_gpu_aware.store.times import add_runs
 
 __all__ = ["ingest_report"]
 
 
-def ingest_report(store: Store, report: Mapping[str, Any]) -> None:
+def ingest_report(store: Store, probe: ProbeReport) -> None:
     """Store one probe report, all of it or nothing. Storing it again changes nothing.
 
     The caller recomputes the scores after the last report of a sweep. A slot with another UUID
     holds another board, so the timings of the old board are deleted. A GPU that the report does not
     mention is deleted, unless the report has an error of this GPU or of the node. A report older
-    than the stored one only adds its timings.
-
-    Raises
-    ------
-    SourceError
-        The report violates the grammar.
-    StoreError
-        The store cannot be written.
+    than the stored one only adds its timings. Raises StoreError.
     """
-    probe = parse_report(report)
     with store.write():
         newer = store.query(
             "SELECT 1 FROM nodes WHERE node = ? AND probed_at_unix > ?",
             (probe.node, probe.taken_at),
         )
         if not newer:
-            _put_node(store, probe, json.dumps(report, separators=(",", ":")))
+            _put_node(store, probe)
             _put_gpus(store, probe)
             _put_links(store, probe)
             _put_faults(store, probe)
         _put_timings(store, probe)
 
 
-def _put_node(store: Store, probe: ProbeReport, text: str) -> None:
+def _put_node(store: Store, probe: ProbeReport) -> None:
     store.execute(
-        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix, driver, backend, report)"
-        " VALUES (?1, ?2, ?2, ?3, ?4, ?5) ON CONFLICT (node) DO UPDATE SET"
+        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix, driver, backend)"
+        " VALUES (?1, ?2, ?2, ?3, ?4) ON CONFLICT (node) DO UPDATE SET"
         " taken_at_unix = max(taken_at_unix, excluded.taken_at_unix),"
         " probed_at_unix = excluded.probed_at_unix, driver = excluded.driver,"
-        " backend = excluded.backend, report = excluded.report",
-        (probe.node, probe.taken_at, probe.driver, probe.backend, text),
+        " backend = excluded.backend",
+        (probe.node, probe.taken_at, probe.driver, probe.backend),
     )
 
 
+def _uuids(store: Store, node: str) -> dict[int, str | None]:
+    rows = store.query("SELECT slot, uuid FROM gpus WHERE node = ?", (node,))
+    return {row["slot"]: row["uuid"] for row in rows}
+
+
 def _put_gpus(store: Store, probe: ProbeReport) -> None:
-    before = {
-        row["slot"]: row["uuid"]
-        for row in store.query("SELECT slot, uuid FROM gpus WHERE node = ?", (probe.node,))
-    }
     failed = {fault.slot for fault in probe.faults}
-    for slot, uuid in before.items():
+    for slot, uuid in _uuids(store, probe.node).items():
         gone = slot not in probe.gpus and slot not in failed and None not in failed
         new = probe.gpus.get(slot)
         replaced = new is not None and None not in (uuid, new.uuid) and uuid != new.uuid
@@ -80,14 +72,14 @@ def _put_gpus(store: Store, probe: ProbeReport) -> None:
 
 def _put_links(store: Store, probe: ProbeReport) -> None:
     """Replace the links; those of a GPU that could not be read stay."""
-    seen = set(probe.gpus)
-    slots = {r["slot"] for r in store.query("SELECT slot FROM gpus WHERE node = ?", (probe.node,))}
+    seen = probe.gpus.keys()
+    slots = _uuids(store, probe.node).keys()
     store.executemany(
         "DELETE FROM links WHERE node = ? AND a = ? AND b = ?",
         [
             (probe.node, row["a"], row["b"])
             for row in store.query("SELECT a, b FROM links WHERE node = ?", (probe.node,))
-            if seen.issuperset((row["a"], row["b"])) or not slots.issuperset((row["a"], row["b"]))
+            if seen >= {row["a"], row["b"]} or not slots >= {row["a"], row["b"]}
         ],
     )
     store.executemany(
@@ -105,32 +97,10 @@ def _put_faults(store: Store, probe: ProbeReport) -> None:
 
 
 def _put_timings(store: Store, probe: ProbeReport) -> None:
-    """Add the timings of GPUs with the same UUID in the store."""
-    uuids = {
-        row["slot"]: row["uuid"]
-        for row in store.query("SELECT slot, uuid FROM gpus WHERE node = ?", (probe.node,))
-    }
+    """Replace the report's timings, without those of boards that have been replaced since."""
+    uuids = _uuids(store, probe.node)
     store.execute(
         "DELETE FROM timings WHERE node = ? AND taken_at_unix = ?", (probe.node, probe.taken_at)
     )
-    runs: dict[tuple[int, str], int] = {}
-    for timing in probe.timings:
-        if timing.slot not in uuids or uuids[timing.slot] != probe.gpus[timing.slot].uuid:
-            continue  # an old report on a board that has been replaced
-        key = (timing.slot, timing.app_class)
-        runs[key] = runs.get(key, -1) + 1
-        store.execute(
-            "INSERT INTO timings (node, slot, class, taken_at_unix, run, value_ms, repeats, spread,"
-            " source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                probe.node,
-                timing.slot,
-                timing.app_class,
-                probe.taken_at,
-                runs[key],
-                timing.value_ms,
-                timing.repeats,
-                timing.spread,
-                probe.backend or "probe",
-            ),
-        )
+    runs = [r for r in probe.runs if uuids.get(r.slot, "") == probe.gpus[r.slot].uuid]
+    add_runs(store, runs, source=probe.backend or "probe")

@@ -12,9 +12,21 @@ from collections.abc import Iterable, Sequence
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.levels import level_times
 
-__all__ = ["forget_gpus", "forget_levels", "listed", "seen_gpus", "unseen_gpus"]
+__all__ = [
+    "forget_gpus",
+    "forget_levels",
+    "gpus_by_uuid",
+    "listed",
+    "seen_gpus",
+    "unseen_gpus",
+]
+
+
+def gpus_by_uuid(store: Store) -> dict[str, Gpu]:
+    """UUID -> GPU, of all GPUs that a probe has read."""
+    rows = store.query("SELECT uuid, node, slot FROM gpus WHERE uuid IS NOT NULL")
+    return {row["uuid"]: (row["node"], row["slot"]) for row in rows}
 
 
 def unseen_gpus(store: Store, gpus: Iterable[Gpu]) -> frozenset[Gpu]:
@@ -69,7 +81,8 @@ def forget_levels(store: Store, app_class: str) -> int:
     Raises StoreError that names the classes with level times.
     """
     with store.write():
-        known = sorted({time.app_class for time in level_times(store)})
+        rows = store.query("SELECT DISTINCT class FROM level_times ORDER BY class")
+        known = [str(row["class"]) for row in rows]
         if app_class not in known:
             raise StoreError(f"no level times of class {app_class!r}; known: {listed(known)}")
         return store.execute("DELETE FROM level_times WHERE class = ?", (app_class,)).rowcount

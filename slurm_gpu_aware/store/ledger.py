@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
@@ -115,43 +114,39 @@ class RoundRecord:
     id: int | None = None
 
 
-_JSON = frozenset({"asked", "victims", "why", "outcome", "detail"})
+_JSON = frozenset({"nodes", "slots", "asked", "victims", "why", "outcome", "detail"})
 T = TypeVar("T", bound="Decision | Event | RoundRecord")
 
 
 class _Table(Generic[T]):
-    """A table with the fields of a dataclass as columns; names of times end in ``_unix``.
+    """A table with the fields of a dataclass as columns; names of times end in ``_unix``."""
 
-    ``elsewhere``: fields that are stored in another table.
-    """
-
-    def __init__(self, name: str, kind: type[T], elsewhere: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, kind: type[T]) -> None:
         self._kind: Callable[..., T] = kind
         self._column_of = {
             f.name: f"{f.name}_unix" if f.name == "at" or f.name.endswith("_at") else f.name
             for f in fields(kind)
-            if f.name not in elsewhere
         }
-        new = [field for field in self._column_of if field != "id"]
-        columns, marks = ", ".join(self._column_of[f] for f in new), ", ".join("?" * len(new))
-        self._fields = new
+        self._fields = [field for field in self._column_of if field != "id"]
+        columns = ", ".join(self._column_of[field] for field in self._fields)
+        marks = ", ".join("?" for _ in self._fields)
         self._insert = f"INSERT INTO {name} ({columns}) VALUES ({marks})"  # noqa: S608
+        self._select = f"SELECT * FROM {name} "  # noqa: S608
 
-    def add(self, store: Store, record: T) -> int:
+    def add(self, store: Store, record: T) -> int | None:
         """Store a record; return its number."""
         values = [_encoded(field, getattr(record, field)) for field in self._fields]
-        number = store.execute(self._insert, values).lastrowid
-        if number is None:  # pragma: no cover - SQLite always numbers an inserted row
-            raise RuntimeError("SQLite gave no row number")
-        return number
+        return store.execute(self._insert, values).lastrowid
 
-    def record(self, row: sqlite3.Row, **elsewhere: Any) -> T:
-        """The record of a row."""
-        values = {f: _decoded(f, row[column]) for f, column in self._column_of.items()}
-        return self._kind(**values, **elsewhere)
+    def read(self, store: Store, tail: str, params: Sequence[Any] = ()) -> list[T]:
+        """The records that the end of a SELECT statement chooses."""
+        return [
+            self._kind(**{f: _decoded(f, row[column]) for f, column in self._column_of.items()})
+            for row in store.query(self._select + tail, params)
+        ]
 
 
-_DECISIONS = _Table("decisions", Decision, elsewhere=("nodes", "slots"))
+_DECISIONS = _Table("decisions", Decision)
 _EVENTS = _Table("events", Event)
 _ROUNDS = _Table("rounds", RoundRecord)
 
@@ -162,20 +157,10 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add_decision(self, decision: Decision) -> int:
+    def add_decision(self, decision: Decision) -> int | None:
         """Store a decision and return its number. Raises ValueError for a state not in STATES."""
         _check(decision.state, STATES, "state")
-        if len(decision.nodes) != len(decision.slots):
-            raise ValueError(f"job {decision.job_id}: nodes and slots differ in length")
-        with self._store.write():
-            number = _DECISIONS.add(self._store, decision)
-            places = zip(decision.nodes, decision.slots, strict=True)
-            self._store.executemany(
-                "INSERT INTO decision_nodes (decision_id, position, node, slots)"
-                " VALUES (?, ?, ?, ?)",
-                [(number, i, node, _dump(list(slots))) for i, (node, slots) in enumerate(places)],
-            )
-        return number
+        return _DECISIONS.add(self._store, decision)
 
     def add_event(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
         """Store an event. Raises ValueError for a kind not in EVENT_KINDS."""
@@ -183,11 +168,7 @@ class Ledger:
         _EVENTS.add(self._store, Event(job_id, kind, detail, float(at)))
 
     def set_outcome(
-        self,
-        decision_id: int,
-        state: str,
-        at: float,
-        detail: Mapping[str, Any] | None = None,
+        self, decision_id: int, state: str, at: float, detail: Mapping[str, Any] | None = None
     ) -> None:
         """Set the state of a decision; ``detail`` is merged into its outcome.
 
@@ -211,28 +192,24 @@ class Ledger:
 
     def decisions(self, job_id: str) -> list[Decision]:
         """All decisions about a job, oldest first."""
-        return self._decisions("WHERE job_id = ? ORDER BY id", (job_id,))
+        return _DECISIONS.read(self._store, "WHERE job_id = ? ORDER BY id", (job_id,))
 
     def open_decisions(self) -> list[Decision]:
         """Decisions whose job has neither ended nor gone back to the queue, oldest first."""
-        return self._decisions(f"WHERE {_OPEN} ORDER BY id")
+        return _DECISIONS.read(self._store, f"WHERE {_OPEN} ORDER BY id")
 
     def last_decisions(self, limit: int = 20) -> list[Decision]:
         """The newest decisions, newest first."""
-        return self._decisions("ORDER BY id DESC LIMIT ?", (limit,))
+        return _DECISIONS.read(self._store, "ORDER BY id DESC LIMIT ?", (limit,))
 
-    def events(self, job_id: str, *, last: int | None = None) -> list[Event]:
+    def events(self, job_id: str, *, last: int = -1) -> list[Event]:
         """Events of a job (``""``: of the gate), all or the ``last`` ones, oldest first.
 
         Events of one second keep the order in which they were stored, because Slurm's times are
         whole seconds.
         """
-        rows = self._store.query(
-            "SELECT * FROM events WHERE job_id = ?"
-            " ORDER BY CAST(at_unix AS INTEGER) DESC, id DESC LIMIT ?",
-            (job_id, -1 if last is None else last),
-        )
-        return [_EVENTS.record(row) for row in reversed(rows)]
+        tail = "WHERE job_id = ? ORDER BY CAST(at_unix AS INTEGER) DESC, id DESC LIMIT ?"
+        return _EVENTS.read(self._store, tail, (job_id, last))[::-1]
 
     def gpus_given(self) -> dict[str, dict[str, list[int]]]:
         """Job id -> node -> GPU indices, of the last recorded start of each job."""
@@ -244,8 +221,7 @@ class Ledger:
 
     def last_rounds(self, limit: int = 20) -> list[RoundRecord]:
         """The newest rounds, newest first."""
-        rows = self._store.query("SELECT * FROM rounds ORDER BY id DESC LIMIT ?", (limit,))
-        return [_ROUNDS.record(row) for row in rows]
+        return _ROUNDS.read(self._store, "ORDER BY id DESC LIMIT ?", (limit,))
 
     def forget_waiting(self, before_unix: float) -> None:
         """Delete the details of rounds before ``before_unix``.
@@ -271,27 +247,6 @@ class Ledger:
         )
         with self._store.write():
             return sum(self._store.execute(query, (before_unix,)).rowcount for query in queries)
-
-    def _decisions(self, tail: str, params: Sequence[Any] = ()) -> list[Decision]:
-        rows = self._store.query(f"SELECT * FROM decisions {tail}", params)  # noqa: S608
-        places: dict[int, list[sqlite3.Row]] = {}
-        for chunk in range(0, len(rows), 500):
-            ids = [row["id"] for row in rows[chunk : chunk + 500]]
-            marks = ", ".join("?" for _ in ids)
-            for place in self._store.query(
-                f"SELECT * FROM decision_nodes WHERE decision_id IN ({marks})"  # noqa: S608
-                " ORDER BY decision_id, position",
-                ids,
-            ):
-                places.setdefault(place["decision_id"], []).append(place)
-        return [
-            _DECISIONS.record(
-                row,
-                nodes=[place["node"] for place in places.get(row["id"], [])],
-                slots=[json.loads(place["slots"]) for place in places.get(row["id"], [])],
-            )
-            for row in rows
-        ]
 
 
 def _encoded(field: str, value: Any) -> Any:

@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.penalties import level_ratios
 from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Link, Profile
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.inventory import unseen_gpus
-from slurm_gpu_aware.store.levels import level_times
+from slurm_gpu_aware.store.times import level_times
 
 __all__ = ["load_profile", "put_scores", "score_reference", "score_rows"]
 

@@ -17,35 +17,23 @@ from slurm_gpu_aware.bounds import (
     MAX_MHZ,
     MAX_TIME_MS,
     MAX_TIME_S,
-    check_time_ms,
+    MIN_TIME_MS,
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.names import is_name, is_node_name
+from slurm_gpu_aware.store.times import Run
 
-__all__ = ["ProbeReport", "Timing", "check_name", "parse_report"]
+__all__ = ["ProbeReport", "check_name", "parse_report"]
 
 SCHEMA = "gpu-aware-probe/1"
 _LINK = re.compile(r"(NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)\Z")
 _UNSTORABLE = re.compile("[\\x00\ud800-\udfff]")  # NUL and lone surrogates are not UTF-8 text
-MAX_SLOT = MAX_GPUS_PER_NODE - 1
 _MOST = 1e9
 """Limit of watts, degrees and shares."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One measured time of a GPU for a class."""
-
-    slot: int
-    app_class: str
-    value_ms: float
-    repeats: int | None = None
-    spread: float | None = None
-    """Relative spread over the repeats."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ class ProbeReport:
     gpus: Mapping[int, GpuRecord]
     """Slot (Slurm's IDX) -> record."""
     links: tuple[Link, ...]
-    timings: tuple[Timing, ...]
+    runs: tuple[Run, ...]
     faults: tuple[Fault, ...]
 
 
@@ -70,7 +58,7 @@ def check_name(kind: str, value: str) -> str:
     return value
 
 
-def parse_report(raw: Mapping[str, Any]) -> ProbeReport:
+def parse_report(raw: object) -> ProbeReport:
     """Check and return a report. Raises SourceError that names the node and the wrong field."""
     node = raw.get("node") if isinstance(raw, Mapping) else None
     where = f"probe report of {node}" if isinstance(node, str) and len(node) < 256 else "report"
@@ -104,24 +92,23 @@ class _Object:
             raise TypeError(f"{self.at(key)}: expected a text, not {quoted(value)}")
         return value
 
-    def whole(self, key: str, least: int = 0) -> int:
+    def whole(
+        self, key: str, least: int = 0, most: int = 1 << 53, what: str = "a whole number"
+    ) -> int:
         value = self.raw.get(key)
-        if type(value) is not int or not least <= value < 1 << 53:
-            raise TypeError(f"{self.at(key)}: expected a whole number, not {quoted(value)}")
+        if type(value) is not int or not least <= value <= most:
+            raise TypeError(f"{self.at(key)}: expected {what}, not {quoted(value)}")
         return value
 
     def slot(self, key: str) -> int:
-        value = self.raw.get(key)
-        if type(value) is not int or not 0 <= value <= MAX_SLOT:
-            raise ValueError(f"{self.at(key)}: expected a GPU index, not {quoted(value)}")
-        return value
+        return self.whole(key, most=MAX_GPUS_PER_NODE - 1, what="a GPU index")
 
     def number(self, key: str, least: float = 0.0, most: float = _MOST) -> float:
         value = self.raw.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{self.at(key)}: expected a number, not {quoted(value)}")
         if not least <= value <= most:  # NaN is not either
-            raise ValueError(f"{self.at(key)}: {quoted(value)} is out of range")
+            raise ValueError(f"{self.at(key)}: {quoted(value)} is not {least:g} to {most:g}")
         return float(value)
 
     def maybe(self, read: Callable[..., T], key: str, *bounds: float) -> T | None:
@@ -138,14 +125,16 @@ def _report(raw: _Object) -> ProbeReport:
         if slot in gpus:
             raise ValueError(f"{entry.at('index')}: GPU {slot} occurs twice")
         gpus[slot] = _gpu(entry)
+    node = check_name("node", raw.text("node"))
+    taken_at = raw.number("taken_at", most=MAX_TIME_S)
     return ProbeReport(
-        node=check_name("node", raw.text("node")),
-        taken_at=raw.number("taken_at", most=MAX_TIME_S),
+        node=node,
+        taken_at=taken_at,
         driver=raw.maybe(raw.text, "driver"),
         backend=raw.maybe(raw.text, "backend"),
         gpus=gpus,
         links=_links(raw, gpus),
-        timings=tuple(_timing(entry, gpus) for entry in raw.objects("timings")),
+        runs=tuple(_run(node, taken_at, entry, gpus) for entry in raw.objects("timings")),
         faults=tuple(
             Fault(entry.maybe(entry.slot, "index"), entry.text("call"), entry.text("error"))
             for entry in raw.objects("errors")
@@ -190,18 +179,16 @@ def _links(raw: _Object, gpus: Mapping[int, GpuRecord]) -> tuple[Link, ...]:
     return tuple(links[pair] for pair in sorted(links))
 
 
-def _timing(entry: _Object, gpus: Mapping[int, GpuRecord]) -> Timing:
+def _run(node: str, taken_at: float, entry: _Object, gpus: Mapping[int, GpuRecord]) -> Run:
     slot = entry.slot("index")
     if slot not in gpus:
         raise ValueError(f"{entry.at('index')}: GPU {slot} is not in this report")
-    try:
-        value_ms = check_time_ms(entry.number("value_ms", most=MAX_TIME_MS))
-    except ValueError as exc:
-        raise ValueError(f"{entry.where}: {exc}") from None
-    return Timing(
-        slot=slot,
-        app_class=check_name("class", entry.text("class")),
-        value_ms=value_ms,
+    return Run(
+        node,
+        slot,
+        check_name("class", entry.text("class")),
+        taken_at,
+        entry.number("value_ms", MIN_TIME_MS, MAX_TIME_MS),
         repeats=entry.maybe(entry.whole, "repeats", 1),
         spread=entry.maybe(entry.number, "spread"),
     )

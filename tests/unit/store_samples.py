@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.ledger import Decision
+from slurm_gpu_aware.store.report import parse_report
 
 
 def report(
@@ -51,6 +54,11 @@ def report(
         ],
         "errors": errors or [],
     }
+
+
+def ingest(store: Store, raw: object) -> None:
+    """Check and store a report."""
+    ingest_report(store, parse_report(raw))
 
 
 def decision(job_id: str = "98", **changes: Any) -> Decision:

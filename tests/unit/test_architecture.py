@@ -43,7 +43,7 @@ ALLOWED = {
 }
 CORE = ("bounds", "model", "variability", "topology", "energy", "placement", "sizing", "planning")
 FOREIGN = {
-    *("sqlite3", "sqlite_utils", "subprocess", "time", "datetime", "os", "socket", "click"),
+    *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
     *("threading", "queue", "asyncio", "signal", "sys"),
 }

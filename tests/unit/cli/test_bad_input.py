@@ -19,7 +19,7 @@ import click.testing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_samples import report
+from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli as profile_cli
 from gpu_aware_profile.scoring import recompute_scores
@@ -28,7 +28,6 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.topology import patterns
 
 GROUPS = {"gpu-aware": cli, "gpu-aware-profile": profile_cli}
@@ -47,7 +46,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     with open_store(tmp_path / "store.db") as store:
         for node in ("n1", "n2"):
-            ingest_report(store, report(node, times={0: 100.0, 1: 105.0}))
+            ingest(store, report(node, times={0: 100.0, 1: 105.0}))
         recompute_scores(store)
     return tmp_path
 
@@ -323,7 +322,7 @@ def test_a_probe_report_is_refused_or_stored_without_harm(tmp_path: Path, data: 
             target[place[-1]] = data.draw(HOSTILE)
     with open_store(tmp_path / "fuzz.db") as store:
         try:
-            ingest_report(store, raw)
+            ingest(store, raw)
         except SourceError as exc:
             said = str(exc)
         else:

@@ -280,7 +280,8 @@ def test_an_ordinary_user_reads_the_published_copy(site: Path):
         folder = Path(name)
         folder.chmod(0o755)
         with open_store(site.parent / "store" / "store.db") as store:
-            publish(store, folder / "store.public.db")
+            publish(store)
+            published_path(store.path).replace(folder / "store.public.db")
         (folder / "store.db").touch(mode=0o600)
         config = folder / "config.toml"
         config.write_text(f'[store]\npath = "{folder}/store.db"\n')

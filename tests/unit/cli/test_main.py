@@ -72,7 +72,7 @@ def test_help_imports_no_heavy_library():
         "import sys\n"
         "from slurm_gpu_aware.cli.main import cli\n"
         "cli.main(['--help'], standalone_mode=False)\n"
-        "heavy = {'numpy', 'sqlite_utils', 'sklearn', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'sklearn', 'matplotlib', 'scipy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from store_samples import report
+from store_samples import ingest, report
 
 from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.timings import TimingRow, import_timings
+from slurm_gpu_aware.store.times import Run, put_timings
 
 DGX = ["--machine", "dgx-1-v100"]
 
@@ -25,7 +24,7 @@ def config(tmp_path: Path) -> Path:
     }
     with open_store(tmp_path / "store.db") as store:
         for node, values in times.items():
-            ingest_report(store, report(node, 1000.0, values))
+            ingest(store, report(node, 1000.0, values))
         recompute_scores(store)
     file = tmp_path / "config.toml"
     file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
@@ -170,9 +169,9 @@ def test_a_picture_that_cannot_be_written(config: Path, tmp_path: Path):
 
 def test_gpus_that_no_probe_has_seen_are_left_out_and_told(config: Path):
     """Times imported for GPU 9 of n1 made place offer n1:9."""
-    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    rows = [Run("n1", 9, "A", 2000.0, 10.0), Run("n9", 0, "A", 2000.0, 10.0)]
     with open_store(config.parent / "store.db") as store:
-        import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+        put_timings(store, rows)
         recompute_scores(store)
     done = place(config, "-g", "1", "--class", "A", "--json")
     answer = json.loads(done.stdout)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from memory_slurm import MemorySlurm, node_record, opened, reservation_record
-from store_samples import report
+from store_samples import ingest, report
 
 from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
@@ -26,8 +26,7 @@ from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish
-from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.timings import TimingRow, import_timings
+from slurm_gpu_aware.store.times import Run, put_timings
 
 SETTINGS = {
     "JobCompLoc": "{root}/jobcomp",
@@ -129,7 +128,7 @@ class Cluster:
             for node in ("n1", "n2"):
                 probe = report(node, time.time(), {0: 100.0, 1: 110.0})
                 timings = [{**t, "class": c} for t in probe["timings"] for c in ("A", "B", "C")]
-                ingest_report(store, {**probe, "timings": timings})
+                ingest(store, {**probe, "timings": timings})
             recompute_scores(store)
             publish(store)
 
@@ -274,9 +273,9 @@ def test_a_node_that_was_never_profiled(cluster: Cluster):
 
 
 def test_a_profile_of_what_slurm_does_not_have(cluster: Cluster):
-    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    rows = [Run("n1", 9, "A", time.time(), 10.0), Run("n9", 0, "A", time.time(), 10.0)]
     with open_store(cluster.root / "lib" / "store.db") as store:
-        import_timings(store, rows, taken_at=time.time(), new_gpus=True)
+        put_timings(store, rows)
         recompute_scores(store)
     checks = [c for c in json.loads(cluster.ask().stdout)["checks"] if c["name"] == "coverage"]
     assert [(c["found"], c["cure"]) for c in checks] == [

@@ -9,15 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from store_samples import report
+from store_samples import ingest, report
 
 from slurm_gpu_aware.deploy.conf_nodes import conf_nodes
 from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.timings import TimingRow, import_timings
+from slurm_gpu_aware.store.times import Run, put_timings
 
 INDEXED = "Gres=gpu:g0:1,gpu:g1:1"
 HEAD = "ClusterName=test\nSlurmUser=root\n"
@@ -35,7 +34,7 @@ class Site:
             (self.slurm / "slurm.conf").write_text(slurm_conf)
         with open_store(root / "lib" / "store.db") as store:
             for node in ("n1", "n2"):
-                ingest_report(store, report(node, times={0: 100.0, 1: 100.0}))
+                ingest(store, report(node, times={0: 100.0, 1: 100.0}))
         self.config = root / "etc" / "config.toml"
         self.config.parent.mkdir()
         self.config.write_text(
@@ -130,9 +129,9 @@ def test_install_twice_changes_nothing(site: Site):
 
 def test_gpus_that_no_sweep_has_seen_reach_no_file(site: Site, tmp_path: Path):
     """Times imported for n1:9 and n9:0 made gres.conf name /dev/nvidia9 and n9."""
-    rows = [TimingRow("9", "n1", "A", 10.0), TimingRow("0", "n9", "A", 10.0)]
+    rows = [Run("n1", 9, "A", 2000.0, 10.0), Run("n9", 0, "A", 2000.0, 10.0)]
     with open_store(tmp_path / "lib" / "store.db") as store:
-        import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+        put_timings(store, rows)
     done = site.setup("--install", "--yes")
     assert "no sweep has seen them: n1:9, n9:0" in " ".join(done.stderr.split())
     files = site.files()

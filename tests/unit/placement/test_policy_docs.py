@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pal_walk import traversal
 
-from gpu_aware_profile.import_file import read_levels
+from gpu_aware_profile.import_rows import read_levels
 from gpu_aware_profile.level_tables import penalty_rows
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
@@ -72,9 +72,8 @@ def test_pal_measured_penalties():
     """The file on the page, read as ``gpu-aware-profile import`` reads it, gives its table."""
     page = (POLICIES / "pal.md").read_text()
     lines = re.findall(r"^    (class,level.*|A,.*)$", page, re.M)
-    read, bad = read_levels(read_table("pal.md", "\n".join(lines)), None)
-    assert (len(read), bad) == (5, [])
-    times = [row.time for row in read]
+    times, bad = read_levels(read_table("pal.md", "\n".join(lines)), None, ["A"])
+    assert (len(times), bad) == (5, [])
     rows = penalty_rows(times, combine({}, level_ratios(times), across=1.5), ["A"])
     wanted = [(row[0], *map(float, row[1:])) for row in table("pal.md", "measured at")]
     assert [(r.level, r.value_ms, r.ratio, r.penalty) for r in rows] == wanted

@@ -9,22 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlite_utils
 from click.testing import CliRunner, Result
 from slurm_folder import SlurmFolder, parked
-from store_samples import report
+from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli as profile_cli
 from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.cli.main import cli
-from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.penalties import LevelTime
 from slurm_gpu_aware.selector.daemon import run
-from slurm_gpu_aware.store import migrations
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.levels import LevelRow, import_levels, level_times
 from slurm_gpu_aware.store.profiles import load_profile
+from slurm_gpu_aware.store.times import level_times
 
 HEAD = "class,level,value_ms\n"
 GOOD = HEAD + "A,socket,100\nA,socket,104\nA,node,132.6\nA,cluster,204\nB,node,10\nB,cluster,10.5\n"
@@ -44,7 +39,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fill(path: Path) -> None:
     with open_store(path) as store:
         for node in ("n1", "n2"):
-            ingest_report(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
+            ingest(store, report(node, 1000.0, {0: 100.0, 1: 120.0, 2: 100.0, 3: 120.0}))
         recompute_scores(store)
 
 
@@ -199,31 +194,6 @@ def test_import_tells_where_the_configuration_wins(site: Path) -> None:
     assert "class A, level cluster: 2 was measured, 1.5 counts (configured)" in said
     assert "class C, level switch: 0.8 was measured, 1 counts (measured, not below node)" in said
     assert "level node" not in said
-
-
-def test_a_store_of_the_previous_schema_keeps_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    old = sqlite_utils.Database(path)
-    migrations.migrations.apply(old, stop_before="m004_level_times")
-    old["nodes"].insert({"node": "n1", "taken_at_unix": 5.0})
-    assert "level_times" not in old.table_names()
-    old.conn.close()
-    with pytest.raises(StoreError, match="older than this release"):
-        open_store(path, readonly=True)
-    with open_store(path) as store:
-        assert load_profile(store).taken_at == {"n1": 5.0}
-        assert load_profile(store).level_ratios == {}
-        times = [LevelTime("A", "node", 2.0), LevelTime("A", "cluster", 3.0)]
-        import_levels(store, [LevelRow(time) for time in times], taken_at=6.0)
-        assert load_profile(store).level_ratios == {"A": {"node": 1.0, "cluster": 1.5}}
-
-
-def test_all_rows_are_imported_or_none(tmp_path: Path) -> None:
-    times = [LevelTime("A", "node", 2.0), LevelTime("A", "cluster", 3.0), LevelTime("B", "node", 1)]
-    with open_store(tmp_path / "store.db") as store:
-        with pytest.raises(StoreError, match="line 9: class B was timed at node only"):
-            import_levels(store, [LevelRow(time, 9) for time in times], taken_at=1.0)
-        assert level_times(store) == []
 
 
 def place(*args: str) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import click
 import pytest
-from store_samples import report
+from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
 from gpu_aware_profile.scoring import newest_timings, recompute_scores
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import load_profile
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -78,7 +77,7 @@ def test_import_then_show(run: Run, tmp_path: Path) -> None:
 
 def test_show_json_and_csv_agree_with_the_store(run: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
-        ingest_report(
+        ingest(
             store,
             report(
                 "n1",
@@ -193,7 +192,7 @@ def test_export_and_import_are_inverse(run: Run, tmp_path: Path) -> None:
 
 def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
-        ingest_report(store, report())
+        ingest(store, report())
         recompute_scores(store)
     answer = json.loads(run("export", "--json").stdout)
     assert {key: len(answer[key]) for key in ("nodes", "gpus", "links", "timings", "scores")} == {
@@ -207,10 +206,10 @@ def test_export_json_holds_the_whole_profile(run: Run, tmp_path: Path) -> None:
 
 def test_rescore_with_one_median_for_all_models(run: Run, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db") as store:
-        ingest_report(store, report("n1", times={0: 100.0}))
+        ingest(store, report("n1", times={0: 100.0}))
         fast = report("n2", times={0: 50.0})
         fast["gpus"][0]["model"] = "a100"
-        ingest_report(store, fast)
+        ingest(store, fast)
         recompute_scores(store)
     assert run("rescore", "--reference", "cluster").returncode == 0
     answer = json.loads(run("show", "--json").stdout)
@@ -260,7 +259,7 @@ SWEPT = "gpu,node,class,value_ms\n0,n1,A,100\n9,n1,A,100\n0,n9,A,100\n"
 def sweep(path: Path) -> None:
     with open_store(path) as store:
         for node in ("n1", "n2"):
-            ingest_report(store, report(node, times={0: 100.0, 1: 100.0}))
+            ingest(store, report(node, times={0: 100.0, 1: 100.0}))
         recompute_scores(store)
 
 
@@ -298,7 +297,7 @@ def test_a_wrong_line_of_an_import_becomes_no_hardware(run: Run, tmp_path: Path)
 def test_times_of_a_gpu_that_a_sweep_failed_to_read_are_taken(run: Run, tmp_path: Path) -> None:
     lost = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "lost"}
     with open_store(tmp_path / "store.db") as store:
-        ingest_report(store, report("n1", errors=[lost], times={0: 100.0}))
+        ingest(store, report("n1", errors=[lost], times={0: 100.0}))
     assert run("import", "-", text="gpu,node,class,value_ms\n3,n1,A,100\n").returncode == 0
 
 

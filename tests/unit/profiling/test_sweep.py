@@ -199,7 +199,7 @@ def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(cluster):
     ("does", "reason"),
     [
         ("busy", "error: Unable to allocate resources: Requested nodes are busy"),
-        ("garbage", "not valid JSON"),
+        ("garbage", "the report: not JSON"),
         ("silent", "the probe printed no report"),
         ("wrong", "the report is of node 'n1'"),
     ],

@@ -13,7 +13,7 @@ from gpu_aware_profile.tables import score_table, summarise, summary_table
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import score_rows
-from slurm_gpu_aware.store.timings import TimingRow, import_timings
+from slurm_gpu_aware.store.times import Run, put_timings
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
@@ -42,11 +42,11 @@ def test_measured_clusters_through_import_and_store(
         pytest.skip(f"measured data not found: {file}")
     with file.open() as stream:
         rows = [
-            TimingRow(row["slot"], row["node"], "A", float(row["value_ms"]))
+            Run(row["node"], int(row["slot"]), "A", 1000.0, float(row["value_ms"]))
             for row in csv.DictReader(stream)
         ]
     with open_store(tmp_path / "store.db") as store:
-        import_timings(store, rows, taken_at=1000.0)
+        put_timings(store, rows)
         recompute_scores(store, ("A",))
         (summary,) = summarise(score_rows(store))
     assert summary.gpus == gpus

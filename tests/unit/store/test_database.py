@@ -1,4 +1,4 @@
-"""Opening, migrating, locking and publishing the store."""
+"""Opening, making, locking and publishing the store."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlite_utils
-from store_samples import decision, report
+from store_samples import decision, ingest, report
 
 from gpu_aware_profile.scoring import recompute_scores
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.store import MIGRATION_SET, database, migrations
+from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import (
-    SCHEMA,
     check_integrity,
     open_store,
     publish,
     published_path,
 )
-from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.profiles import load_profile
 
@@ -33,10 +30,6 @@ from slurm_gpu_aware.store.profiles import load_profile
 def schema_of(path: Path) -> list[tuple[Any, ...]]:
     with sqlite3.connect(path) as connection:
         return connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 2").fetchall()
-
-
-def test_names_of_migrations_are_the_registered_ones() -> None:
-    assert [m.name for m in migrations.migrations._migrations] == list(SCHEMA)
 
 
 def test_a_new_store_is_wal_strict_and_checks_foreign_keys(tmp_path: Path) -> None:
@@ -49,68 +42,41 @@ def test_a_new_store_is_wal_strict_and_checks_foreign_keys(tmp_path: Path) -> No
         with pytest.raises(sqlite3.IntegrityError):
             store.execute("INSERT INTO nodes (node, taken_at_unix) VALUES ('n1', 'today')")
     ours = [sql for kind, name, sql in schema_of(tmp_path / "deep" / "store.db") if kind == "table"]
-    assert all("STRICT" in sql for sql in ours if "_sqlite_migrations" not in sql)
+    assert all("STRICT" in sql for sql in ours)
 
 
 def test_opening_again_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        ingest_report(store, report())
+        ingest(store, report())
     before = schema_of(path)
     with open_store(path) as store:
         assert len(load_profile(store).gpus) == 4
     assert schema_of(path) == before
 
 
-def test_an_older_schema_is_brought_up_to_date_with_its_data(tmp_path: Path) -> None:
-    """A store as the first migration alone leaves it gets the ledger and keeps its rows."""
+def test_an_empty_file_is_no_store_for_a_reader(tmp_path: Path) -> None:
+    (tmp_path / "store.db").touch()
+    with pytest.raises(StoreError, match="an empty store; 'gpu-aware-profile sweep'"):
+        open_store(tmp_path / "store.db", readonly=True)
+
+
+def test_a_failing_schema_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
-    old = sqlite_utils.Database(path)
-    migrations.migrations.apply(old, stop_before="m002_ledger")
-    old["nodes"].insert({"node": "n1", "taken_at_unix": 5.0})
-    old.conn.close()
-    with pytest.raises(StoreError, match="older than this release"):
-        open_store(path, readonly=True)
-    with open_store(path) as store:
-        Ledger(store).add_decision(decision())
-        assert load_profile(store).taken_at == {"n1": 5.0}
-
-
-def test_a_failing_step_leaves_the_schema_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "store.db"
-    open_store(path).close()
-    before = schema_of(path)
-    steps = sqlite_utils.Migrations(MIGRATION_SET)
-    steps._migrations = list(migrations.migrations._migrations)
-
-    @steps()
-    def m003_good(db: sqlite_utils.Database) -> None:
-        db.execute("CREATE TABLE extra (x INTEGER) STRICT")
-
-    @steps()
-    def m004_bad(db: sqlite_utils.Database) -> None:
-        db.execute("CREATE TABLE more (x INTEGER) STRICT")
-        db.execute("INSERT INTO no_such_table VALUES (1)")
-
-    monkeypatch.setattr(migrations, "migrations", steps)
-    monkeypatch.setattr(database, "SCHEMA", (*SCHEMA, "m003_good", "m004_bad"))
+    bad = database.CREATE.replace("COMMIT;", "INSERT INTO no_such_table VALUES (1);\nCOMMIT;")
+    monkeypatch.setattr(database, "CREATE", bad)
     with pytest.raises(StoreError):
         open_store(path)
-    assert schema_of(path) == before
+    assert schema_of(path) == []
 
 
 def test_a_newer_store_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     open_store(path).close()
     with sqlite3.connect(path) as connection:
-        connection.execute(
-            "INSERT INTO _sqlite_migrations (migration_set, name, applied_at)"
-            " VALUES ('slurm-gpu-aware', 'm999_future', '2030')"
-        )
+        connection.execute("PRAGMA user_version = 999")
     for readonly in (False, True):
-        with pytest.raises(StoreError, match=r"newer release.*m999_future.*upgrade"):
+        with pytest.raises(StoreError, match=r"newer release.*schema 999.*upgrade"):
             open_store(path, readonly=readonly)
 
 
@@ -135,7 +101,7 @@ def test_damage_inside_the_file_is_a_store_error(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
         for i in range(40):
-            ingest_report(store, report(f"n{i}"))
+            ingest(store, report(f"n{i}"))
         store.query("PRAGMA wal_checkpoint(TRUNCATE)")
     content = bytearray(path.read_bytes())
     content[4096 * 3 :] = os.urandom(len(content) - 4096 * 3)
@@ -195,9 +161,9 @@ def test_a_reader_sees_what_was_committed_while_it_is_open(tmp_path: Path) -> No
 def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        ingest_report(store, report())
+        ingest(store, report())
         with store.write():  # publishing neither waits for a writer nor shows half of its work
-            ingest_report(store, report("half"))
+            ingest(store, report("half"))
             publish(store)
             store.execute("DELETE FROM nodes WHERE node = 'half'")
         copy = published_path(path)
@@ -206,7 +172,7 @@ def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) ->
         with open_store(copy, readonly=True) as reader:
             assert reader.query("PRAGMA journal_mode")[0][0] == "delete"
             assert len(load_profile(reader).gpus) == 4
-            ingest_report(store, report("n2"))
+            ingest(store, report("n2"))
             publish(store, mode=0o600)
             assert len(load_profile(reader).gpus) == 4  # still the old file
         with open_store(copy, readonly=True) as reader:
@@ -218,7 +184,7 @@ def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) ->
 def test_where_the_live_file_is_gone_or_closed_the_copy_is_read(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        ingest_report(store, report())
+        ingest(store, report())
         publish(store)
     path.unlink()
     with open_store(path, readonly=True) as reader:
@@ -247,7 +213,7 @@ def test_another_user_reads_the_copy_and_not_the_live_file(tmp_path: Path) -> No
     tmp_path.chmod(0o755)
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        ingest_report(store, report())
+        ingest(store, report())
         publish(store)
     path.chmod(0o600)
     done = subprocess.run(
@@ -266,7 +232,7 @@ def test_a_store_made_by_root_belongs_to_the_owner_of_its_directory(tmp_path: Pa
     folder.mkdir()
     os.chown(folder, 12345, 12346)
     with open_store(folder / "store.db") as store:
-        ingest_report(store, report())
+        ingest(store, report())
         owners = {(p.name, p.stat().st_uid, p.stat().st_gid) for p in folder.iterdir()}
     assert owners == {(name, 12345, 12346) for name in ("store.db", "store.db-wal", "store.db-shm")}
 
@@ -319,7 +285,7 @@ def test_selector_and_merge_write_at_once_and_neither_fails(tmp_path: Path) -> N
         open_store(path) as store,
     ):
         for i in range(60):
-            ingest_report(store, report(f"n{i}", taken_at=float(i)))
+            ingest(store, report(f"n{i}", taken_at=float(i)))
             if i % 20 == 0:
                 recompute_scores(store, ("A",))
         _, complaints = selector.communicate(timeout=120)
@@ -364,7 +330,7 @@ def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
 
 
 def test_the_ledger_opens_without_heavy_imports(tmp_path: Path) -> None:
-    """Views over the ledger must start fast: no numpy, no sqlite-utils."""
+    """Views over the ledger must start fast."""
     path = tmp_path / "store.db"
     open_store(path).close()
     code = (
@@ -372,7 +338,7 @@ def test_the_ledger_opens_without_heavy_imports(tmp_path: Path) -> None:
         "from slurm_gpu_aware.store.ledger import Ledger;"
         "Ledger(open_store(sys.argv[1])).last_decisions();"
         "Ledger(open_store(sys.argv[1], readonly=True)).last_decisions();"
-        "print(sorted({'numpy', 'sqlite_utils', 'click'} & set(sys.modules)))"
+        "print(sorted({'numpy', 'click'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],

@@ -58,20 +58,6 @@ def test_numbers_without_end_are_stored_as_null(ledger: Ledger, store: Store) ->
     assert store.query("SELECT json_extract(why, '$.n') FROM decisions")[0][0] == 2
 
 
-def test_nodes_and_slots_must_agree(ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="differ in length"):
-        ledger.add_decision(decision(slots=[[0, 1]]))
-    assert ledger.last_decisions() == []
-
-
-def test_many_decisions_keep_their_own_nodes(ledger: Ledger) -> None:
-    for i in range(1203):  # more than one chunk of the reader
-        ledger.add_decision(decision(str(i), nodes=[f"n{i}"], slots=[[i % 8]]))
-    newest = ledger.last_decisions(2000)
-    assert [d.job_id for d in newest] == [str(i) for i in reversed(range(1203))]
-    assert all(d.nodes == [f"n{d.job_id}"] for d in newest)
-
-
 def test_outcomes_are_merged_and_may_be_repeated(ledger: Ledger) -> None:
     number = ledger.add_decision(decision())
     ledger.set_outcome(number, "released", 102.0, {"took_ms": 80})
@@ -150,7 +136,7 @@ def test_only_young_rounds_keep_who_waited(ledger: Ledger) -> None:
     assert oldest.waiting == 1
 
 
-def test_pruning_keeps_what_may_still_run(ledger: Ledger, store: Store) -> None:
+def test_pruning_keeps_what_may_still_run(ledger: Ledger) -> None:
     old = ledger.add_decision(decision("1", decided_at=10.0))
     running = ledger.add_decision(decision("2", decided_at=10.0))
     ledger.add_decision(decision("3", decided_at=90.0, state="ended"))
@@ -166,6 +152,4 @@ def test_pruning_keeps_what_may_still_run(ledger: Ledger, store: Store) -> None:
     assert len(ledger.events("2")) == 1
     assert [e.kind for e in ledger.events("3")] == ["ended"]
     assert ledger.last_rounds() == []
-    left = store.query("SELECT count(*) FROM decision_nodes")[0][0]
-    assert left == 4  # the nodes of the deleted decision went with it
     assert ledger.prune(50.0) == 0

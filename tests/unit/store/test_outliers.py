@@ -8,13 +8,12 @@ from pathlib import Path
 
 import click.testing
 import pytest
-from store_samples import report
+from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
 from gpu_aware_profile.scoring import newest_timings, recompute_scores, stored_outliers
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.timings import TimingRow, import_timings
+from slurm_gpu_aware.store.times import Run, put_timings
 from slurm_gpu_aware.variability.outliers import Outlier, new_outliers, outlier_sentences
 
 Import = Callable[..., click.testing.Result]
@@ -86,11 +85,11 @@ def test_stored_times_that_become_outliers_are_named_too(import_text: Import) ->
 
 def test_models_are_compared_with_their_own(store_path: Path, import_text: Import) -> None:
     with open_store(store_path) as store:
-        ingest_report(store, report("n1", times={0: 100.0, 1: 100.0}))
+        ingest(store, report("n1", times={0: 100.0, 1: 100.0}))
         fast = report("n2", times={0: 20.0, 1: 20.0})
         for gpu in fast["gpus"]:
             gpu["model"] = "h100"
-        ingest_report(store, fast)
+        ingest(store, fast)
         recompute_scores(store)
     assert import_text("0,n2,A,21").exit_code == 0
     refused = import_text("0,n2,A,100")
@@ -123,7 +122,7 @@ def test_times_and_scores_are_stored_together_or_not_at_all(
 
 def test_what_cannot_be_a_time_is_not_stored_at_all(store_path: Path) -> None:
     with open_store(store_path) as store:
-        import_timings(store, [TimingRow("0", "n1", "A", 100.0)], taken_at=1.0)
+        put_timings(store, [Run("n1", 0, "A", 1.0, 100.0)])
         for value in ("9e999", "0", "1e13"):
             with pytest.raises(sqlite3.IntegrityError):
                 store.execute(f"UPDATE timings SET value_ms = {value}")
@@ -142,9 +141,8 @@ def test_level_times_in_two_units_are_refused(import_text: Import) -> None:
 
 def test_a_gpu_that_no_sweep_has_seen_does_not_move_the_median(store_path: Path) -> None:
     with open_store(store_path) as store:
-        ingest_report(store, report("n1", times={0: 100.0}))
-        rows = [TimingRow(str(gpu), "n9", "A", 300.0) for gpu in range(4)]
-        import_timings(store, rows, taken_at=1.0, new_gpus=True)
+        ingest(store, report("n1", times={0: 100.0}))
+        put_timings(store, [Run("n9", gpu, "A", 1.0, 300.0) for gpu in range(4)])
         assert [(o.node, o.ratio) for o in stored_outliers(store)] == []  # another model: unknown
         with store.write():
             store.execute("UPDATE gpus SET model = 'v100'")

@@ -7,12 +7,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from store_samples import report
+from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import database, ownership
 from slurm_gpu_aware.store.database import open_store, publish, published_path, republish
-from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.ownership import give_folder, live_files
 from slurm_gpu_aware.store.profiles import load_profile
 
@@ -33,7 +32,7 @@ def test_the_live_files_are_not_for_others(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with open_store(path) as store:
-            ingest_report(store, report())
+            ingest(store, report())
             assert [mode(p) for p in live_files(path)] == [0o640] * 3
     finally:
         os.umask(before)
@@ -43,7 +42,7 @@ def test_the_live_files_are_not_for_others(tmp_path: Path) -> None:
 def test_a_store_that_everybody_could_read_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(path) as store:
-        ingest_report(store, report())
+        ingest(store, report())
         for file in live_files(path):
             file.chmod(0o664)
         with open_store(path):
@@ -73,7 +72,7 @@ def test_a_writer_beside_the_selector_keeps_the_copy_as_readable_as_it_was(tmp_p
         republish(store)
         assert not published_path(path).exists()
         publish(store, mode=0o640)
-        ingest_report(store, report())
+        ingest(store, report())
         republish(store)
     assert mode(published_path(path)) == 0o640
     with open_store(published_path(path), readonly=True) as copy:

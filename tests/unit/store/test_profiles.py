@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_samples import report
+from store_samples import ingest, report
 
+from gpu_aware_profile.import_rows import KnownGpus, read_timings
 from gpu_aware_profile.scoring import newest_timings, recompute_scores
-from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.database import Store, open_store
-from slurm_gpu_aware.store.ingest import ingest_report
+from slurm_gpu_aware.store.inventory import gpus_by_uuid, seen_gpus
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
-from slurm_gpu_aware.store.timings import TimingRow, check_timings, import_timings
-from slurm_gpu_aware.text_file import BadRow
+from slurm_gpu_aware.store.times import Run, put_timings
+from slurm_gpu_aware.text_file import BadRow, read_table
 
 LOST = {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
 
@@ -31,8 +32,15 @@ def dump(store: Store) -> dict[str, list[tuple[object, ...]]]:
     return {t: [tuple(row) for row in store.query(f"SELECT * FROM {t}")] for t in tables}
 
 
+def read(store: Store, *rows: str, at: float = 1.0) -> tuple[list[Run], list[BadRow]]:
+    table = read_table("rows", "\n".join(["gpu,node,class,value_ms", *rows]))
+    return read_timings(
+        table, None, ("A", "B"), KnownGpus(gpus_by_uuid(store), seen_gpus(store)), at
+    )
+
+
 def test_a_report_comes_back_as_a_profile(store: Store) -> None:
-    ingest_report(store, report("n1", times={0: 100.0, 1: 110.0}))
+    ingest(store, report("n1", times={0: 100.0, 1: 110.0}))
     recompute_scores(store, ("A", "B"))
     profile = load_profile(store)
     assert profile.gpus["n1", 1] == GpuRecord(
@@ -64,10 +72,10 @@ def test_an_empty_store_gives_an_empty_profile(store: Store) -> None:
 
 
 def test_merging_again_changes_nothing(store: Store) -> None:
-    ingest_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
+    ingest(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
     recompute_scores(store)
     before = dump(store)
-    ingest_report(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
+    ingest(store, report(errors=[{"index": None, "call": "nvmlX", "error": "no"}]))
     recompute_scores(store)
     after = dump(store)
     assert after.pop("probe_errors")[0][1:] == before.pop("probe_errors")[0][1:]
@@ -75,16 +83,16 @@ def test_merging_again_changes_nothing(store: Store) -> None:
 
 
 def test_the_newest_sweep_counts_and_the_older_stays_as_history(store: Store) -> None:
-    ingest_report(store, report(taken_at=1000.0, times={0: 100.0, 1: 100.0, 2: 100.0}))
-    ingest_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 250.0}))
+    ingest(store, report(taken_at=1000.0, times={0: 100.0, 1: 100.0, 2: 100.0}))
+    ingest(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 250.0}))
     recompute_scores(store)
     assert load_profile(store).scores["A"]["n1", 2] == 2.5
     assert len(store.query("SELECT * FROM timings")) == 6
 
 
 def test_an_older_report_that_arrives_late_changes_no_score(store: Store) -> None:
-    ingest_report(store, report(taken_at=2000.0))
-    ingest_report(store, report(taken_at=1000.0, times={0: 900.0}))
+    ingest(store, report(taken_at=2000.0))
+    ingest(store, report(taken_at=1000.0, times={0: 900.0}))
     recompute_scores(store)
     profile = load_profile(store)
     assert len(profile.gpus) == 4
@@ -93,11 +101,11 @@ def test_an_older_report_that_arrives_late_changes_no_score(store: Store) -> Non
 
 
 def test_a_replaced_board_loses_the_old_boards_timings(store: Store) -> None:
-    ingest_report(store, report(taken_at=1000.0))
+    ingest(store, report(taken_at=1000.0))
     newer = report(taken_at=2000.0, times={0: 100.0, 1: 100.0, 2: 100.0, 3: 100.0})
     newer["gpus"][3]["uuid"] = "GPU-new"
     newer["timings"] = newer["timings"][:3]
-    ingest_report(store, newer)
+    ingest(store, newer)
     recompute_scores(store)
     profile = load_profile(store)
     assert profile.gpus["n1", 3].uuid == "GPU-new"
@@ -105,8 +113,8 @@ def test_a_replaced_board_loses_the_old_boards_timings(store: Store) -> None:
 
 
 def test_a_lost_gpu_keeps_its_record_links_and_score(store: Store) -> None:
-    ingest_report(store, report(taken_at=1000.0, times={0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}))
-    ingest_report(store, report(taken_at=2000.0, times={0: 1.0, 1: 1.0, 2: 1.0}, errors=[LOST]))
+    ingest(store, report(taken_at=1000.0, times={0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}))
+    ingest(store, report(taken_at=2000.0, times={0: 1.0, 1: 1.0, 2: 1.0}, errors=[LOST]))
     recompute_scores(store)
     profile = load_profile(store)
     assert profile.scores["A"]["n1", 3] == 2.0
@@ -115,9 +123,9 @@ def test_a_lost_gpu_keeps_its_record_links_and_score(store: Store) -> None:
 
 
 def test_a_gpu_that_was_taken_out_is_forgotten(store: Store) -> None:
-    ingest_report(store, report(taken_at=1000.0))
+    ingest(store, report(taken_at=1000.0))
     recompute_scores(store)
-    ingest_report(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0}))
+    ingest(store, report(taken_at=2000.0, times={0: 100.0, 1: 100.0}))
     profile = load_profile(store)
     assert set(profile.gpus) == {("n1", 0), ("n1", 1)}
     assert profile.links == {"n1": (Link(0, 1, "NV2", 50.0),)}
@@ -128,16 +136,16 @@ def test_a_wrong_report_leaves_nothing_behind(store: Store) -> None:
     wrong = report()
     wrong["timings"][2]["value_ms"] = float("nan")
     with pytest.raises(SourceError, match=r"report of n1: timings\[2\]"):
-        ingest_report(store, wrong)
+        ingest(store, wrong)
     assert all(rows == [] for rows in dump(store).values())
 
 
 def test_each_model_has_its_own_median_unless_told_otherwise(store: Store) -> None:
-    ingest_report(store, report("n1", times={0: 100.0, 1: 100.0}))
+    ingest(store, report("n1", times={0: 100.0, 1: 100.0}))
     fast = report("n2", times={0: 50.0, 1: 50.0})
     for gpu in fast["gpus"]:
         gpu["model"] = "a100"
-    ingest_report(store, fast)
+    ingest(store, fast)
     recompute_scores(store)
     assert set(load_profile(store).scores["A"].values()) == {1.0}
     recompute_scores(store, reference="cluster")
@@ -151,12 +159,11 @@ def test_each_model_has_its_own_median_unless_told_otherwise(store: Store) -> No
 
 def test_times_of_gpus_that_no_sweep_has_seen_move_no_other_score(store: Store) -> None:
     """They moved the cluster's median, though place and simulation leave these GPUs out."""
-    ingest_report(store, report("n1", times={0: 100.0, 1: 100.0, 2: 120.0}))
+    ingest(store, report("n1", times={0: 100.0, 1: 100.0, 2: 120.0}))
     for reference in ("cluster", "model"):
         recompute_scores(store, reference=reference)
         before = load_profile(store).scores["A"]
-        rows = [TimingRow(str(slot), "n9", "A", 50.0) for slot in range(4)]
-        import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+        put_timings(store, [Run("n9", slot, "A", 2000.0, 50.0) for slot in range(4)])
         recompute_scores(store)
         after = load_profile(store)
         assert {gpu: after.scores["A"][gpu] for gpu in before} == before
@@ -167,19 +174,14 @@ def test_times_of_gpus_that_no_sweep_has_seen_move_no_other_score(store: Store) 
 
 def test_a_gpu_that_a_probe_failed_to_read_counts_as_seen(store: Store) -> None:
     """An import took its times, then setup left it out for want of a sweep."""
-    ingest_report(store, report("n1", errors=[LOST | {"index": 7}]))
-    rows = [TimingRow("7", "n1", "A", 100.0), TimingRow("8", "n1", "A", 100.0)]
-    assert [row.gpu for row, _ in check_timings(store, rows)[0]] == ["7"]
-    import_timings(store, rows, taken_at=2000.0, new_gpus=True)
+    ingest(store, report("n1", errors=[LOST | {"index": 7}]))
+    assert [run.slot for run in read(store, "7,n1,A,100", "8,n1,A,100")[0]] == [7]
+    put_timings(store, [Run("n1", slot, "A", 2000.0, 100.0) for slot in (7, 8)])
     assert load_profile(store).unseen == {("n1", 8)}
 
 
 def test_scores_of_classes_that_the_site_dropped_go_away(store: Store) -> None:
-    import_timings(
-        store,
-        [TimingRow("0", "n1", "A", 1.0), TimingRow("0", "n1", "Z", 1.0)],
-        taken_at=1.0,
-    )
+    put_timings(store, [Run("n1", 0, name, 1.0, 1.0) for name in ("A", "Z")])
     recompute_scores(store)
     assert set(load_profile(store).scores) == {"A", "Z"}
     recompute_scores(store, ("A", "B"))
@@ -188,58 +190,51 @@ def test_scores_of_classes_that_the_site_dropped_go_away(store: Store) -> None:
 
 
 def test_repeated_rows_are_runs_and_importing_again_replaces(store: Store) -> None:
-    rows = [TimingRow("1", "n9", "A", ms) for ms in (100.0, 900.0, 101.0)]
-    assert import_timings(store, rows, taken_at=50.0) == 3
+    rows = [Run("n9", 1, "A", 50.0, ms) for ms in (100.0, 900.0, 101.0)]
+    put_timings(store, rows)
     assert [t.value_ms for t in newest_timings(store)] == [101.0]
-    import_timings(store, rows[:1], taken_at=50.0)
+    put_timings(store, rows[:1])
     assert [t.value_ms for t in newest_timings(store)] == [100.0]
     assert load_profile(store).gpus["n9", 1] == GpuRecord()
 
 
 def test_a_uuid_stands_for_the_gpu_that_was_probed(store: Store) -> None:
-    ingest_report(store, report("n1"))
-    import_timings(store, [TimingRow("GPU-n1-2", "n1", "A", 300.0)], taken_at=5000.0)
-    recompute_scores(store)
-    assert load_profile(store).scores["A"]["n1", 2] == 3.0
-    good, bad = check_timings(
-        store,
-        [TimingRow("GPU-n1-2", "n7", "A", 1.0, 4), TimingRow("GPU-x", "n1", "A", 1.0, 5)],
-    )
-    assert good == []
+    ingest(store, report("n1"))
+    good, bad = read(store, "GPU-n1-2,n1,A,300", "GPU-n1-2,n7,A,1", "GPU-x,n1,A,1", at=5000.0)
     assert bad == [
-        BadRow(4, "gpu GPU-n1-2 was last seen on node n1, not n7"),
+        BadRow(3, "gpu GPU-n1-2 was last seen on node n1, not n7"),
         BadRow(
-            5, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"
+            4, "gpu 'GPU-x' is neither an index (0, 1, ...) nor the UUID of a GPU that was probed"
         ),
     ]
+    put_timings(store, good)
+    recompute_scores(store)
+    assert load_profile(store).scores["A"]["n1", 2] == 3.0
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (TimingRow("0", "n1;rm", "A", 1.0, 7), "line 7: 'n1;rm' is not a node name"),
-        (TimingRow("0", "n1", "../A", 1.0, 7), "line 7: '../A' is not a class name"),
-        (TimingRow("0", "n1", "Q", 1.0, 7), "line 7: class 'Q' is not one of A, B"),
-        (TimingRow("-1", "n1", "A", 1.0, 7), "neither an index"),
-        (TimingRow("٣", "n1", "A", 1.0, 7), "neither an index"),
-        (TimingRow("64", "n1", "A", 1.0, 7), "neither an index"),
-        (TimingRow("0", "n1", "A", float("nan"), 7), "must be a time of"),
-        (TimingRow("0", "n1", "A", 0.0, 7), "must be a time of"),
-        (TimingRow("0", "n1", "A", float("inf")), "^value_ms must be"),
+        ("0,n1;rm,A,1", "'n1;rm' is not a node name"),
+        ("0,n1,../A,1", "class '../A' is not one of A, B"),
+        ("0,n1,Q,1", "class 'Q' is not one of A, B"),
+        ("-1,n1,A,1", "neither an index"),
+        ("٣,n1,A,1", "neither an index"),
+        ("64,n1,A,1", "neither an index"),
+        ("0,n1,A,nan", "not a finite number"),
+        ("0,n1,A,0", "must be a time of"),
     ],
 )
-def test_one_bad_row_imports_nothing(store: Store, row: TimingRow, reason: str) -> None:
-    with pytest.raises(StoreError, match=reason):
-        import_timings(
-            store, [TimingRow("0", "n1", "A", 1.0), row], taken_at=1.0, classes=("A", "B")
-        )
-    assert dump(store)["timings"] == []
-    assert dump(store)["nodes"] == []
+def test_a_bad_row_is_named(store: Store, row: str, reason: str) -> None:
+    good, bad = read(store, "0,n1,A,1", row)
+    assert len(good) == 1
+    assert [line for line, _, _ in bad] == [3]
+    assert reason in bad[0].reason
 
 
 def test_score_rows_are_sorted_by_class_and_score(store: Store) -> None:
-    ingest_report(store, report("n2", times={0: 130.0, 1: 100.0}))
-    ingest_report(store, report("n1", times={0: 100.0, 5: 120.0}))
+    ingest(store, report("n2", times={0: 130.0, 1: 100.0}))
+    ingest(store, report("n1", times={0: 100.0, 5: 120.0}))
     recompute_scores(store)
     rows = score_rows(store)
     assert [(r.node, r.slot) for r in rows] == [("n1", 0), ("n2", 1), ("n1", 5), ("n2", 0)]

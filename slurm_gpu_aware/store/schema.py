@@ -1,0 +1,128 @@
+"""Schema of the store.
+
+All tables are STRICT: otherwise SQLite silently stores a NumPy integer as a BLOB and NaN as NULL.
+Filters and joins use columns; JSON holds lists and raw records only.
+"""
+
+from __future__ import annotations
+
+__all__ = ["APPLICATION_ID", "CREATE", "VERSION"]
+
+APPLICATION_ID = 0x47505541
+"""Marks an SQLite file as a store of ours ("GPUA")."""
+VERSION = 1
+"""Version of the schema, raised with every change of it."""
+
+CREATE = f"""
+BEGIN IMMEDIATE;
+
+CREATE TABLE IF NOT EXISTS settings (
+  key TEXT PRIMARY KEY, value TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS nodes (
+  node TEXT PRIMARY KEY,
+  taken_at_unix REAL NOT NULL,  -- of the newest measurement, probed or imported
+  probed_at_unix REAL,          -- of the newest report; NULL: only imported
+  driver TEXT, backend TEXT
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS gpus (
+  node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+  slot INTEGER NOT NULL,        -- Slurm's IDX
+  uuid TEXT, name TEXT, model TEXT, pci TEXT, numa INTEGER, cpus TEXT,
+  memory_mb INTEGER,
+  clocks_mhz TEXT,              -- JSON list, descending; NULL: only imported
+  max_clock_mhz INTEGER, default_clock_mhz INTEGER,
+  power_limit_w REAL, temperature_c REAL,
+  PRIMARY KEY (node, slot)
+) STRICT;
+CREATE INDEX IF NOT EXISTS gpus_uuid ON gpus(uuid);
+
+CREATE TABLE IF NOT EXISTS links (
+  node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+  a INTEGER NOT NULL, b INTEGER NOT NULL CHECK (a < b),
+  link_class TEXT NOT NULL, gbps REAL NOT NULL,
+  PRIMARY KEY (node, a, b)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS timings (
+  node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
+  taken_at_unix REAL NOT NULL,
+  run INTEGER NOT NULL,         -- several values of one moment are counted from 0
+  value_ms REAL NOT NULL CHECK (value_ms BETWEEN 1e-6 AND 1e12),
+  repeats INTEGER, spread REAL,
+  source TEXT NOT NULL,         -- backend of the probe, or 'import'
+  PRIMARY KEY (node, slot, class, taken_at_unix, run),
+  FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS level_times (
+  class TEXT NOT NULL,
+  model TEXT NOT NULL,          -- GPU model; '': the site has one
+  level TEXT NOT NULL,
+  run INTEGER NOT NULL,         -- several values of one level are counted from 0
+  value_ms REAL NOT NULL CHECK (value_ms BETWEEN 1e-6 AND 1e12),
+  taken_at_unix REAL NOT NULL,
+  PRIMARY KEY (class, model, level, run)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS probe_errors (
+  id INTEGER PRIMARY KEY,
+  node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
+  slot INTEGER, call TEXT NOT NULL, error TEXT NOT NULL, taken_at_unix REAL NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS probe_errors_node ON probe_errors(node);
+
+CREATE TABLE IF NOT EXISTS scores (
+  node TEXT NOT NULL, slot INTEGER NOT NULL, class TEXT NOT NULL,
+  value_ms REAL NOT NULL,       -- what the score was computed from
+  raw REAL NOT NULL, binned REAL NOT NULL, bin INTEGER NOT NULL,
+  outlier INTEGER NOT NULL,     -- 0 no, 1 binned among outliers, 2 keeps its own score
+  taken_at_unix REAL NOT NULL,
+  PRIMARY KEY (node, slot, class),
+  FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS decisions (
+  id INTEGER PRIMARY KEY,
+  job_id TEXT NOT NULL, user TEXT NOT NULL,
+  submitted_at_unix REAL NOT NULL, decided_at_unix REAL NOT NULL,
+  policy TEXT NOT NULL,
+  nodes TEXT NOT NULL,          -- JSON list
+  slots TEXT NOT NULL,          -- JSON list of Slurm's IDX per node
+  score REAL NOT NULL, level TEXT NOT NULL, slowdown REAL NOT NULL,
+  clock_mhz INTEGER, exact INTEGER NOT NULL, took_ms REAL NOT NULL,
+  state TEXT NOT NULL, restarts INTEGER NOT NULL,
+  asked TEXT NOT NULL, victims TEXT NOT NULL, why TEXT NOT NULL,  -- JSON
+  outcome_at_unix REAL, outcome TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS decisions_job ON decisions(job_id);
+CREATE INDEX IF NOT EXISTS decisions_time ON decisions(decided_at_unix);
+
+CREATE TABLE IF NOT EXISTS events (
+  id INTEGER PRIMARY KEY,
+  job_id TEXT NOT NULL, kind TEXT NOT NULL, at_unix REAL NOT NULL, detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS events_job ON events(job_id);
+CREATE INDEX IF NOT EXISTS events_time ON events(at_unix);
+
+CREATE TABLE IF NOT EXISTS rounds (
+  id INTEGER PRIMARY KEY,
+  started_at_unix REAL NOT NULL, took_ms REAL NOT NULL, trigger TEXT NOT NULL,
+  queued INTEGER NOT NULL, placed INTEGER NOT NULL, waiting INTEGER NOT NULL,
+  detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS rounds_time ON rounds(started_at_unix);
+
+CREATE TABLE IF NOT EXISTS snapshots (
+  id INTEGER PRIMARY KEY,
+  at_unix REAL NOT NULL,
+  content BLOB NOT NULL         -- JSON of planning.record, zlib
+) STRICT;
+
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+"""Script that makes all tables; it changes nothing if another process was faster."""
