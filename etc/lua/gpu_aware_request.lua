@@ -21,7 +21,7 @@ local FORM_FIELDS = {
 }
 local FORM_ORDER = { "node", "job", "task", "socket" }
 
--- What the planner cannot evaluate node by node (slurm_gpu_aware/admission/features.py).
+-- What the planner cannot evaluate node by node (slurm_gpu_aware/admission/eligible.py).
 R.NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
 
 -- Environment of a batch job in which sbatch hands the GPU type on to srun inside the job.

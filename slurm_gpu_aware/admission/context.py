@@ -1,4 +1,4 @@
-"""Admission context, and the error of jobs that cannot be planned."""
+"""Admission context, a job in one partition, and the error of jobs that cannot be planned."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ import numpy as np
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups
-from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode, SlurmPartition, SlurmReservation
+from slurm_gpu_aware.slurm.records import (
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+    SlurmReservation,
+)
 from slurm_gpu_aware.slurm.topology import TREE, Fabric
 
-__all__ = ["AdmissionContext", "CannotPlanError"]
+__all__ = ["AdmissionContext", "CannotPlanError", "QueueEntry"]
 
 
 class CannotPlanError(Exception):
     """A job cannot be planned. ``leave``: never, so it is left to Slurm; False: not now."""
 
-    def __init__(self, reason: str, *, leave: bool) -> None:
+    def __init__(self, reason: str, *, leave: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.leave = leave
@@ -39,14 +48,14 @@ class AdmissionContext:
     reservations: Sequence[SlurmReservation]
     cluster: Cluster
     now: float
-    rules: PreemptionRules = field(default_factory=PreemptionRules)
+    rules: PreemptionRules
+    fabric: Fabric = field(default_factory=Fabric)
+    """Node groups of Slurm's default topology."""
     eligible: dict[object, BoolArray] = field(default_factory=dict)
     """Cache of node masks by their inputs. Jobs with equal masks share the array, by which the
     planner sees that they fit alike."""
     idle: dict[object, bool] = field(default_factory=dict)
     """Cache of `fitting.fits_idle` by its inputs."""
-    fabric: Fabric = field(default_factory=Fabric)
-    """Node groups of Slurm's default topology."""
 
     @cached_property
     def groups(self) -> NodeGroups | None:
@@ -83,3 +92,27 @@ class AdmissionContext:
             ):
                 names.add(reservation.name)
         return frozenset(names)
+
+    def chosen(self, mask: BoolArray) -> list[SlurmNode]:
+        """The nodes of an (N,) mask."""
+        return [self.nodes[self.cluster.nodes[i]] for i in np.flatnonzero(mask)]
+
+
+@dataclass(frozen=True)
+class QueueEntry:
+    """A parked job in one of its partitions."""
+
+    gated: GatedJob
+    form: Form
+    partition: SlurmPartition
+    context: AdmissionContext
+
+    @property
+    def job(self) -> SlurmJob:
+        """Slurm's record of the job."""
+        return self.gated.job
+
+    @property
+    def original(self) -> OriginalRequest:
+        """What the user asked for."""
+        return self.gated.original

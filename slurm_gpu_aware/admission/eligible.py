@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Set
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.admission.features import matches
-from slurm_gpu_aware.admission.fitting import fits_idle
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition, SlurmReservation
 
 __all__ = [
     "allowed_nodes",
     "check_not_shut_out",
-    "check_not_too_large",
     "eligible_nodes",
+    "leave_if_shared",
+    "matches",
     "open_partitions",
+    "understood",
 ]
+
+_TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
 
 
 def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmPartition]:
@@ -40,85 +41,60 @@ def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmParti
     return sorted(fit, key=lambda p: -p.priority_tier)
 
 
-def allowed_nodes(
-    original: OriginalRequest, context: AdmissionContext, partition: SlurmPartition
-) -> BoolArray:
+def allowed_nodes(entry: QueueEntry) -> BoolArray:
     """(N,) nodes that partition, features and ``-x`` allow, without regard to reservations.
 
     Raises CannotPlanError if they are only nodes with shared GPUs, where Slurm places.
     """
-    key = (partition.name, original.exc_nodes, original.features)
+    context, original = entry.context, entry.original
+    key = (entry.partition.name, original.exc_nodes, original.features)
     known = context.eligible.get(key)
     if known is not None:
         return known
-    may_use = _may_use(original, context, partition)
+    may_use = _may_use(entry)
     allowed = np.array([may_use(name) for name in context.cluster.nodes], dtype=np.bool_)
     if not allowed.any():
-        _leave_if_shared(may_use, context)
+        leave_if_shared(entry)
     context.eligible[key] = allowed
     return allowed
 
 
-def check_not_too_large(
-    request: Request,
-    original: OriginalRequest,
-    context: AdmissionContext,
-    partition: SlurmPartition,
-) -> None:
-    """Leave a job to Slurm that fits no idle whole GPUs, but perhaps shared ones.
-
-    Raises CannotPlanError.
-    """
-    if not fits_idle(request, context):
-        _leave_if_shared(_may_use(original, context, partition), context)
+def leave_if_shared(entry: QueueEntry) -> None:
+    """Raise CannotPlanError if the job may use nodes with shared GPUs."""
+    may_use = _may_use(entry)
+    if any(node.shared_gres and may_use(node.name) for node in entry.context.nodes.values()):
+        raise CannotPlanError("the GPUs of its nodes are shared or cut in parts (MPS, shards, MIG)")
 
 
-def _may_use(
-    original: OriginalRequest, context: AdmissionContext, partition: SlurmPartition
-) -> Callable[[str], bool]:
+def _may_use(entry: QueueEntry) -> Callable[[str], bool]:
     """Function: whether partition, features and ``-x`` allow a node, by its name."""
+    original, nodes = entry.original, entry.context.nodes
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
     return lambda name: (
-        name in partition.nodes
+        name in entry.partition.nodes
         and name not in excluded
-        and matches(original.features, context.nodes[name].features)
+        and matches(original.features, nodes[name].features)
     )
 
 
-def _leave_if_shared(may_use: Callable[[str], bool], context: AdmissionContext) -> None:
-    if any(node.shared_gres and may_use(node.name) for node in context.nodes.values()):
-        raise CannotPlanError(
-            "the GPUs of its nodes are shared or cut in parts (MPS, shards, MIG)", leave=True
-        )
-
-
-def eligible_nodes(
-    job: SlurmJob,
-    original: OriginalRequest,
-    context: AdmissionContext,
-    partition: SlurmPartition,
-    limit_s: float,
-) -> BoolArray:
-    """(N,) nodes that partition, features, ``-x`` and reservations allow."""
-    blocked = frozenset(_reserved(job, context, limit_s))
-    if not blocked:
-        return allowed_nodes(original, context, partition)
-    key = (partition.name, original.exc_nodes, original.features, blocked)
-    known = context.eligible.get(key)
-    if known is None:
-        open_to_all = np.array(
-            [name not in blocked for name in context.cluster.nodes], dtype=np.bool_
-        )
-        known = allowed_nodes(original, context, partition) & open_to_all
-        context.eligible[key] = known
-    return known
-
-
-def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:
-    """Nodes that reservations keep from the job during its time limit.
+def eligible_nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
+    """(N,) nodes that partition, features, ``-x`` and reservations allow.
 
     Raises CannotPlanError.
     """
+    context, original = entry.context, entry.original
+    blocked = frozenset(_reserved(entry.job, context, limit_s))
+    if not blocked:
+        return allowed_nodes(entry)
+    key = (entry.partition.name, original.exc_nodes, original.features, blocked)
+    if key not in context.eligible:
+        is_open = np.array([name not in blocked for name in context.cluster.nodes], np.bool_)
+        context.eligible[key] = allowed_nodes(entry) & is_open
+    return context.eligible[key]
+
+
+def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:
+    """Nodes that reservations keep from the job during its time limit."""
     end_s = context.now + limit_s
     overlapping = [r for r in context.reservations if r.start_s < end_s and r.end_s > context.now]
     wanted = set((job.reservation or "").split(",")) - {""}
@@ -129,9 +105,7 @@ def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[s
         if own.name not in wanted:
             continue
         if own.name in context.partial:
-            raise CannotPlanError(
-                f"reservation {own.name} holds only a part of its nodes", leave=True
-            )
+            raise CannotPlanError(f"reservation {own.name} holds only a part of its nodes")
         if own.active_at(context.now):
             others = [r for r in overlapping if r is not own and _goes_first(r, own, context)]
             inside |= own.nodes.difference(*(r.nodes for r in others))
@@ -149,23 +123,66 @@ def _goes_first(other: SlurmReservation, own: SlurmReservation, context: Admissi
 
 
 def check_not_shut_out(
-    job: SlurmJob,
-    eligible: BoolArray,
-    allowed: BoolArray,
-    required: tuple[int, ...],
-    context: AdmissionContext,
+    entry: QueueEntry, eligible: BoolArray, allowed: BoolArray, required: tuple[int, ...]
 ) -> None:
     """Leave a job to Slurm if a reservation of its nodes may let it in.
 
     Only Slurm knows which jobs a MAGNETIC reservation takes, and which cores and GPUs a reservation
     of a part of a node leaves. Raises CannotPlanError.
     """
-    if job.reservation or (eligible.any() and all(eligible[i] for i in required)):
+    context = entry.context
+    if entry.job.reservation or (eligible.any() and all(eligible[i] for i in required)):
         return
-    here = {name for i, name in enumerate(context.cluster.nodes) if allowed[i] and not eligible[i]}
+    here = {node.name for node in context.chosen(allowed & ~eligible)}
     for reservation in context.reservations:
         magnetic = "MAGNETIC" in reservation.flags and reservation.active_at(context.now)
         if here & reservation.nodes and (magnetic or reservation.name in context.partial):
-            raise CannotPlanError(
-                f"reservation {reservation.name} holds its nodes, and may let it in", leave=True
-            )
+            name = reservation.name
+            raise CannotPlanError(f"reservation {name} holds its nodes, and may let it in")
+
+
+def understood(expression: str | None) -> bool:
+    """Whether `matches` can evaluate the expression."""
+    try:
+        matches(expression, frozenset())
+    except ValueError:
+        return False
+    return True
+
+
+def matches(expression: str | None, features: Set[str]) -> bool:
+    """Whether ``--constraint`` allows a node with these features.
+
+    Slurm reads ``&``, ``,`` and ``|`` from left to right without precedence. Counts (``a*2``),
+    brackets and negation are not a yes or no per node. Raises ValueError for them and for a wrong
+    expression.
+    """
+    if not expression:
+        return True
+    tokens = _TOKEN.findall(expression)[::-1]
+    value = _expression(tokens, features)
+    if tokens or _TOKEN.sub("", expression):
+        raise ValueError(f"constraint {expression!r} is not understood")
+    return value
+
+
+def _expression(tokens: list[str], features: Set[str]) -> bool:
+    """Value of an expression, which is taken from the end of ``tokens``."""
+    value = _operand(tokens, features)
+    while tokens and tokens[-1] in "&|,":
+        operator = tokens.pop()
+        right = _operand(tokens, features)
+        value = (value or right) if operator == "|" else (value and right)
+    return value
+
+
+def _operand(tokens: list[str], features: Set[str]) -> bool:
+    word = tokens.pop() if tokens else ")"
+    if word in "&|,)":
+        raise ValueError("constraint ends too early")
+    if word != "(":
+        return word in features
+    value = _expression(tokens, features)
+    if not tokens or tokens.pop() != ")":
+        raise ValueError("constraint lacks a closing parenthesis")
+    return value

@@ -1,21 +1,22 @@
-"""Fit of a request by counts, to select a partition and to find jobs to leave to Slurm.
+"""Fit of a request by counts and node groups: partition to use, and jobs to leave to Slurm.
 
 The planner chooses the GPUs; it can still find that a job must wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import AdmissionContext
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.socket_views import views
+from slurm_gpu_aware.slurm.topology import BLOCK
 
-__all__ = ["fits", "fits_idle", "needs_both_kinds"]
+__all__ = ["fits", "fits_idle", "most_in_one_group", "needs_both_kinds", "required_groups"]
 
 
 def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
@@ -29,23 +30,21 @@ def fits(request: Request, cluster: Cluster, *, idle: bool) -> bool:
     gpus = cluster.exists if idle else cluster.free
     counts = gpus.sum(axis=1)
     allowed = np.ones(len(counts), np.bool_) if request.eligible is None else request.eligible
+    kinds = [cluster.indexed, ~cluster.indexed]
+    if request.whole_node:
+        allowed = allowed & (counts == cluster.exists.sum(axis=1))
+        kinds = [np.ones(len(counts), np.bool_)]
     for nodes in request.node_counts(cluster.shape[1]):
         each = request.gpus // nodes
         able = allowed & (counts >= each) & _has_rest(request, cluster, nodes, idle)
-        kinds = [cluster.indexed, ~cluster.indexed]
-        if request.whole_node:
-            able &= counts == cluster.exists.sum(axis=1)
-            kinds = [np.ones(len(counts), np.bool_)]
-        for kind in kinds:
-            here = able & kind
-            for inside in _by_group(here, request, nodes):
-                if not all(inside[i] for i in request.required):
-                    continue
-                picked_by_slurm = request.whole_node or not cluster.indexed[inside].all()
-                if nodes == 1 or picked_by_slurm or not cluster.same_indices:
-                    return True
-                if int((gpus[inside].sum(axis=0) >= nodes).sum()) >= each:
-                    return True
+        for inside in (group for kind in kinds for group in _by_group(able & kind, request, nodes)):
+            if not all(inside[i] for i in request.required):
+                continue
+            picked_by_slurm = request.whole_node or not cluster.indexed[inside].all()
+            if nodes == 1 or picked_by_slurm or not cluster.same_indices:
+                return True
+            if int((gpus[inside].sum(axis=0) >= nodes).sum()) >= each:
+                return True
     return False
 
 
@@ -111,3 +110,58 @@ def needs_both_kinds(request: Request, cluster: Cluster) -> bool:
         # Without a required node (drained, just restarted) the job waits.
         fits_mixed |= int(able.sum()) >= nodes and all(able[i] for i in request.required)
     return fits_mixed
+
+
+def most_in_one_group(nodes: BoolArray, required: Sequence[int], entry: QueueEntry) -> int:
+    """How many of these nodes the job can have beside the ``required`` ones."""
+    groups = None if _own_topology(entry) else entry.context.groups
+    if groups is None:
+        return int(nodes.sum())
+    inside = groups.of >= 0
+    if required:
+        inside &= groups.of == groups.of[required[0]]  # `required_groups` checks the others
+    return int(np.bincount(groups.of[nodes & inside]).max(initial=0))
+
+
+def required_groups(request: Request, entry: QueueEntry) -> NodeGroups | None:
+    """Node groups of which the request must not leave one; None: it may use any nodes.
+
+    Raises CannotPlanError.
+    """
+    eligible, context = request.eligible, entry.context
+    assert eligible is not None  # noqa: S101 - every translation sets it
+    most_there = int(eligible.sum())
+    counts = [n for n in request.node_counts(context.cluster.shape[1]) if n <= most_there]
+    if entry.form.kind == "node" and entry.original.nodes is not None:
+        fewest, largest = entry.original.nodes  # the request has only one number of this range
+        counts += [fewest, min(largest or fewest, most_there)]
+    least, most = min(counts, default=1), max(counts, default=1)
+    if _own_topology(entry):
+        if most > 1:
+            own = entry.partition.topology
+            raise _unsupported(f"its partition has a topology of its own, {own}")
+        return None
+    groups, fabric = context.groups, context.fabric
+    if groups is None:
+        return None
+    outside = context.chosen(eligible & (groups.of < 0))
+    if outside:
+        raise _unsupported(f"node {outside[0].name}, which it may use, is in no {groups.name}")
+    if most <= 1:
+        return None
+    if fabric.doubt is not None:
+        raise _unsupported(f"Slurm's topology is not clear: {fabric.doubt}")
+    if fabric.kind == BLOCK and most > fabric.block_size:
+        count = f"{least}" if least == most else f"{least} to {most}"
+        raise _unsupported(f"it has {count} nodes, and a block counts as {fabric.block_size}")
+    if len({int(groups.of[node]) for node in request.required}) > 1:
+        raise _unsupported(f"its required nodes are not in one {groups.name}")
+    return groups
+
+
+def _own_topology(entry: QueueEntry) -> bool:
+    return entry.partition.topology not in ("", entry.context.slurm.default_topology)
+
+
+def _unsupported(why: str) -> CannotPlanError:
+    return CannotPlanError(f"{why}; which nodes it gets together is left to Slurm")

@@ -1,11 +1,11 @@
-"""Holds of released jobs: resources that they take when Slurm starts them."""
+"""Holds: resources that released jobs take when Slurm starts them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from slurm_gpu_aware.admission.per_gpu import least_with_gpus
-from slurm_gpu_aware.admission.snapshot import Hold
+from slurm_gpu_aware.admission.sizes import least_with_gpus
 from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
@@ -14,7 +14,29 @@ from slurm_gpu_aware.gate.index_types import placed_slots
 from slurm_gpu_aware.gate.request_forms import gpus_per_node
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition
 
-__all__ = ["hold_of"]
+__all__ = ["Hold", "hold_of"]
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Resources of a released job that Slurm has not started yet."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    slots: tuple[int, ...]
+    """The same on each node; empty if Slurm picks the GPUs."""
+    gpus_per_node: int
+    cpus_per_node: int
+    memory_mb_per_node: int
+    end_s: float
+    app_class: str | None = None
+    whole_node: bool = False
+    """It gets all GPUs and CPUs of its nodes."""
+    fills_sockets: bool = False
+    """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
+    memory_mb_per_cpu: int = 0
+    victims: frozenset[str] = frozenset()
+    """Jobs that Slurm preempts for it."""
 
 
 def hold_of(
@@ -24,7 +46,7 @@ def hold_of(
     config: Config,
     now: float,
     *,
-    victims: frozenset[str] = frozenset(),
+    victims: frozenset[str],
 ) -> Hold:
     """The hold of a released job that is bound to nodes.
 

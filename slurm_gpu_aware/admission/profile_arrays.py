@@ -1,4 +1,4 @@
-"""Profile arrays: scores, models and link graphs of a profile for the nodes that Slurm shows.
+"""Profile arrays: scores, models and link graphs of a profile, and the clusters made of them.
 
 The store replaces a profile as a whole, so the arrays are kept for as long as profile and nodes are
 the same.
@@ -7,17 +7,22 @@ the same.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Link, Profile
+from slurm_gpu_aware.topology.locality import build_levels
 
-__all__ = ["ProfileArrays", "profile_arrays"]
+__all__ = ["ProfileArrays", "profile_arrays", "profiled_cluster"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +38,27 @@ class ProfileArrays:
     numa: IntArray | None = None
     """(N, W) NUMA node of each GPU, -1 if not known; None: there is no profile."""
 
+    def cluster(
+        self,
+        names: Sequence[str],
+        exists: BoolArray,
+        penalties: Mapping[str, float] | LevelPenalties,
+        network: Mapping[str, Mapping[str, str]] | None,
+        **fields: Any,
+    ) -> Cluster:
+        """The cluster of the nodes, with the locality levels of `build_levels`."""
+        levels = build_levels(
+            penalties,
+            names,
+            exists.shape[1],
+            numa=self.numa,
+            graphs=self.graphs,
+            network=network,
+        )
+        return Cluster.build(
+            names, exists, scores=self.scores, graphs=self.graphs, levels=levels, **fields
+        )
+
 
 _Key = tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]
 _last: tuple[Profile | None, _Key, ProfileArrays] | None = None
@@ -47,57 +73,77 @@ def profile_arrays(
     """Arrays of a profile. ``slots``: largest GPU index of each node, plus one."""
     global _last
     key = (tuple(nodes), tuple(slots), tuple(classes))
-    last = _last
-    if last is not None and last[0] is profile and last[1] == key:
-        return last[2]
+    if _last is None or _last[0] is not profile or _last[1] != key:
+        _last = (profile, key, _arrays(profile, *key))
+    return _last[2]
+
+
+def _arrays(
+    profile: Profile | None, nodes: Sequence[str], slots: Sequence[int], classes: Sequence[str]
+) -> ProfileArrays:
     width = max(slots, default=0)
     scores = {name: np.ones((len(nodes), width)) for name in classes}
-    arrays = ProfileArrays(scores)
-    if profile is not None:
-        places = {name: i for i, name in enumerate(nodes)}
-        _fill(scores, profile, places, width)
-        models = {n: record.model for (n, _), record in profile.gpus.items() if record.model}
-        numa = np.full((len(nodes), width), -1, dtype=np.int64)
-        for (name, slot), record in profile.gpus.items():
-            if name in places and slot < width and record.numa is not None:
-                numa[places[name], slot] = record.numa
-        arrays = ProfileArrays(scores, models, _graphs(profile, nodes, slots), numa)
-    _last = (profile, key, arrays)
-    return arrays
-
-
-def _fill(
-    scores: Mapping[str, FloatArray], profile: Profile, places: Mapping[str, int], width: int
-) -> None:
-    for name, array in scores.items():
-        for (node, slot), value in profile.scores.get(name, {}).items():
+    if profile is None:
+        return ProfileArrays(scores)
+    places = {name: i for i, name in enumerate(nodes)}
+    for app_class, array in scores.items():
+        for (node, slot), value in profile.scores.get(app_class, {}).items():
             if node in places and slot < width and math.isfinite(value) and value > 0:
                 array[places[node], slot] = value
-
-
-def _graphs(
-    profile: Profile, nodes: Sequence[str], slots: Sequence[int]
-) -> tuple[HardwareGraph | None, ...]:
-    if not profile.links:
-        return ()
-    graphs: list[HardwareGraph | None] = []
-    for name, count in zip(nodes, slots, strict=True):
-        links = profile.links.get(name)
-        if links is None:
-            graphs.append(None)
-            continue
-        records = [profile.gpus.get((name, slot)) for slot in range(count)]
+    models = {n: record.model for (n, _), record in profile.gpus.items() if record.model}
+    numa = np.full((len(nodes), width), -1, dtype=np.int64)
+    for (node, slot), record in profile.gpus.items():
+        if node in places and slot < width and record.numa is not None:
+            numa[places[node], slot] = record.numa
+    graphs: tuple[HardwareGraph | None, ...] = ()
+    if profile.links:
         # A GPU of unknown socket counts as one of the first socket.
-        sockets = [max(0, r.numa) if r is not None and r.numa is not None else 0 for r in records]
-        graphs.append(_graph(links, count, tuple(sockets)))
-    return tuple(graphs)
+        sockets = np.maximum(numa, 0).tolist()
+        graphs = tuple(
+            _graph(profile.links.get(name), count, tuple(row[:count]))
+            for name, count, row in zip(nodes, slots, sockets, strict=True)
+        )
+    return ProfileArrays(scores, models, graphs, numa)
 
 
 @lru_cache(maxsize=65536)
-def _graph(links: tuple[Link, ...], slots: int, sockets: tuple[int, ...]) -> HardwareGraph | None:
+def _graph(
+    links: tuple[Link, ...] | None, slots: int, sockets: tuple[int, ...]
+) -> HardwareGraph | None:
     """Graph of one kind of node; a few kB each, so the cache holds the largest clusters."""
+    if links is None:
+        return None
     inside = [link for link in links if max(link.a, link.b) < slots]
     try:
         return HardwareGraph.from_links(inside, n=slots, groups=sockets)
     except ValueError:
         return None
+
+
+def profiled_cluster(
+    profile: Profile,
+    penalties: LevelPenalties,
+    network: Mapping[str, Mapping[str, str]],
+) -> Cluster:
+    """The nodes of the profile in natural order (n2 before n10), all GPUs free, without Slurm.
+
+    ``penalties`` and ``network`` give the locality levels (`build_levels`).
+    """
+    slots_of: dict[str, list[int]] = {}
+    for node, slot in profile.gpus:
+        slots_of.setdefault(node, []).append(slot)
+    names = sorted(slots_of, key=_natural)
+    widths = [1 + max(slots_of[name]) for name in names]
+    exists = np.zeros((len(names), max(widths)), dtype=np.bool_)
+    for row, name in enumerate(names):
+        exists[row, slots_of[name]] = True
+    models = [{profile.gpus[name, slot].model for slot in slots_of[name]} for name in names]
+    model = tuple(found.pop() if len(found) == 1 else None for found in models)
+    arrays = profile_arrays(profile, names, widths, tuple(profile.scores))
+    return arrays.cluster(names, exists, penalties, network, model=model)
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Sort key that takes digits as numbers."""
+    parts = (p for p in re.split(r"(\d+)", name) if p)
+    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts]

@@ -3,78 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
+from slurm_gpu_aware.admission.translate import class_of
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.records import HOLDING, HOLDING_CPUS, SlurmConfig, SlurmJob, SlurmNode
-from slurm_gpu_aware.topology.locality import build_levels
 
-__all__ = ["NODE_TAKEN", "Hold", "SiteProfile", "build_cluster", "is_usable"]
+__all__ = ["NODE_TAKEN", "SiteProfile", "build_cluster", "is_usable"]
 
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job if another one waits for the same node (-w); it does not concern the job."""
 
 _BASE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING"})
-_BLOCKING = frozenset(
-    {
-        "BLOCKED",
-        "DOWN",
-        "DRAIN",
-        "DRAINED",
-        "DRAINING",
-        "ERROR",
-        "FAIL",
-        "FAILING",
-        "FUTURE",
-        "INVAL",
-        "INVALID_REG",
-        "NOT_RESPONDING",
-        "NO_RESPOND",
-        "PERFCTRS",
-        "POWERING_DOWN",
-        "POWER_DOWN",
-        "REBOOT",
-        "REBOOT_ISSUED",
-        "REBOOT_REQUESTED",
-        "UNKNOWN",
-    }
-)
-# Without MAINTENANCE, which a reservation sets: it keeps out all jobs but its own.
 _ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP"})
 _SILENT = frozenset({"NOT_RESPONDING", "NO_RESPOND"})
+_BROKEN = {"DOWN", "ERROR", "FAIL", "FAILING", "INVAL", "INVALID_REG", "PERFCTRS"}
+_KEPT_BACK = {"BLOCKED", "DRAIN", "DRAINED", "DRAINING", "FUTURE", "UNKNOWN"}
+_RESTARTING = {"POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"}
+_BLOCKING = _SILENT | _BROKEN | _KEPT_BACK | _RESTARTING
+"""Without MAINTENANCE, which a reservation sets: it keeps out all jobs but its own."""
 _PLENTY = 1 << 40
 """Amount of a resource that Slurm does not count."""
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Resources of a released job that Slurm has not started yet."""
-
-    job_id: str
-    nodes: tuple[str, ...]
-    slots: tuple[int, ...]
-    """The same on each node; empty if Slurm picks the GPUs."""
-    gpus_per_node: int
-    cpus_per_node: int
-    memory_mb_per_node: int
-    end_s: float
-    app_class: str | None = None
-    whole_node: bool = False
-    """It gets all GPUs and CPUs of its nodes."""
-    fills_sockets: bool = False
-    """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
-    memory_mb_per_cpu: int = 0
-    victims: frozenset[str] = frozenset()
-    """Jobs that Slurm preempts for it."""
 
 
 def is_usable(node: SlurmNode) -> bool:
@@ -82,25 +43,20 @@ def is_usable(node: SlurmNode) -> bool:
 
     A node that sleeps or wakes up does not respond, but is usable.
     """
-    blocking = node.states & _BLOCKING
-    if node.states & _ASLEEP:
-        blocking -= _SILENT
-    return bool(node.states & _BASE) and not blocking
+    blocking = _BLOCKING - _SILENT if node.states & _ASLEEP else _BLOCKING
+    return bool(node.states & _BASE) and not node.states & blocking
 
 
 @dataclass(frozen=True)
 class SiteProfile:
-    """Measurements and configuration of a site for its nodes and jobs."""
+    """Configuration and measurements of a site."""
 
-    classes: Sequence[str]
+    config: Config
     penalties: Mapping[str, float] | LevelPenalties
     """Penalties of locality levels (`build_levels`)."""
     profile: Profile | None = None
     network: Mapping[str, Mapping[str, str]] | None = None
     """Level -> node -> group in Slurm's network."""
-    class_of: Callable[[SlurmJob], str | None] = lambda job: None
-    applications: Mapping[str, str] = field(default_factory=dict)
-    """Class -> application of its jobs, if known."""
 
 
 def build_cluster(
@@ -112,13 +68,13 @@ def build_cluster(
     holds: Sequence[Hold] = (),
     busy_nodes: Set[str] = frozenset(),
     now: float = 0.0,
-    rules: PreemptionRules = PreemptionRules(),  # noqa: B008 - it is frozen
+    rules: PreemptionRules | None = None,
 ) -> Cluster:
     """The planner's cluster: nodes with GPUs in Slurm's order, without MPS, shards and MIG.
 
     A GPU is free if its node is usable, Slurm has not drained it, and neither the node (GresUsed)
     nor one of ``holds`` uses it. No GPU of ``busy_nodes`` is free: Slurm starts no job on a node
-    while an epilog runs there.
+    while an epilog runs there. ``rules`` None: Slurm preempts no job.
     """
     here = [node for node in nodes if node.gpus and not node.shared_gres]
     names = [node.name for node in here]
@@ -126,7 +82,7 @@ def build_cluster(
     known = [gpu_slots(node) for node in here]
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
     exists, free = _gpus(here, [slots for slots, _ in known], max(widths, default=0), busy_nodes)
-    running = _running_jobs(jobs, here, site, rules, now)
+    running = _running_jobs(jobs, here, site.config, rules or PreemptionRules(slurm), now)
     for job in running:
         _take(free, job)
     for hold in holds:
@@ -134,40 +90,26 @@ def build_cluster(
         held = _held(hold, places, exists if hold.whole_node else free, now)
         _take(free, held)
         running = [*_without_victims(running, held, hold), held]
-    of = site.applications.get
-    running = [replace(job, application=of(job.app_class or "")) for job in running]
+    names_of = site.config.applications
+    running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
     cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
-    arrays = profile_arrays(site.profile, names, widths, site.classes)
-    levels = build_levels(
-        site.penalties,
-        names,
-        exists.shape[1],
-        numa=arrays.numa,
-        graphs=arrays.graphs,
-        network=site.network,
-    )
-    return Cluster.build(
+    arrays = profile_arrays(site.profile, names, widths, site.config.site.classes)
+    asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
+    return arrays.cluster(
         names,
         exists,
+        site.penalties,
+        site.network,
         free=free,
-        scores=arrays.scores,
-        levels=levels,
         free_cpus=free_cpus,
         cpus=cpus,
         free_memory_mb=free_memory_mb,
         indexed=np.array([indexed for _, indexed in known], dtype=np.bool_),
         model=tuple(_model(node, arrays.models) for node in here),
-        graphs=arrays.graphs,
         running=tuple(running),
-        asleep=_asleep(here),
+        asleep=asleep if asleep.any() else None,
         preemption=slurm.preemption,
     )
-
-
-def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
-    """(N,) nodes that are powered down; None: no node is."""
-    asleep = np.array(["POWERED_DOWN" in node.states for node in nodes], dtype=np.bool_)
-    return asleep if asleep.any() else None
 
 
 def _gpus(
@@ -177,10 +119,10 @@ def _gpus(
     exists = np.zeros((len(nodes), width), dtype=np.bool_)
     free = exists.copy()
     for i, (node, all_slots) in enumerate(zip(nodes, known, strict=True)):
-        slots = [s for s in all_slots if s not in node.gpus_drained]
-        exists[i, slots] = is_usable(node)
-        ready = is_usable(node) and node.name not in busy
-        free[i, [s for s in slots if s not in node.gpus_used]] = ready
+        if is_usable(node):
+            slots = [s for s in all_slots if s not in node.gpus_drained]
+            exists[i, slots] = True
+            free[i, [s for s in slots if s not in node.gpus_used]] = node.name not in busy
     return exists, free
 
 
@@ -207,33 +149,31 @@ def _resources(
 def _running_jobs(
     jobs: Sequence[SlurmJob],
     nodes: Sequence[SlurmNode],
-    site: SiteProfile,
+    config: Config,
     rules: PreemptionRules,
     now: float,
 ) -> list[RunningJob]:
-    """Jobs that hold GPUs of these nodes."""
+    """Jobs on these nodes, with those of their GPUs that the nodes count as used."""
     places = {node.name: i for i, node in enumerate(nodes)}
-    return [
-        _with_standing(running, job, rules, now)
-        for job in jobs
-        if job.state in HOLDING
-        and (running := _running(job, places, nodes, site.class_of)) is not None
-    ]
-
-
-def _with_standing(
-    running: RunningJob, job: SlurmJob, rules: PreemptionRules, now: float
-) -> RunningJob:
-    standing = rules.standing(job, now)
-    if standing.preemptable_by is None:
-        return running
-    return replace(
-        running,
-        preemptable_by=standing.preemptable_by,
-        preempt_group=standing.group,
-        keeps_gpus=standing.keeps_gpus,
-        priority=float(job.priority),
-    )
+    running = []
+    for job in (job for job in jobs if job.state in HOLDING):
+        shares = [(places[share.node], share) for share in job.shares if share.node in places]
+        if not shares:
+            continue
+        used = ((i, [g for g in share.gpus if g in nodes[i].gpus_used]) for i, share in shares)
+        holds_cpus = job.state in HOLDING_CPUS
+        one = RunningJob(
+            job_id=job.id,
+            gpus=tuple((i, tuple(slots)) for i, slots in used if slots),
+            end_s=job.end_s,
+            cpus={i: share.cpus if holds_cpus else 0 for i, share in shares},
+            memory_mb={i: share.memory_mb for i, share in shares},
+            app_class=class_of(job, config) if parse(job.admin_comment) is not None else None,
+            start_s=job.start_s or 0.0,
+            node_count=len(job.shares),
+        )
+        running.append(rules.with_standing(one, job, now))
+    return running
 
 
 def _without_victims(
@@ -265,50 +205,15 @@ def _take(free: BoolArray, job: RunningJob) -> None:
         free[i, [s for s in slots if s < free.shape[1]]] = False
 
 
-def _running(
-    job: SlurmJob,
-    places: Mapping[str, int],
-    nodes: Sequence[SlurmNode],
-    class_of: Callable[[SlurmJob], str | None],
-) -> RunningJob | None:
-    """A running job with those of its GPUs that its nodes count as used; None: not on ``nodes``."""
-    shares = [share for share in job.shares if share.node in places]
-    if not shares:
-        return None
-    return RunningJob(
-        job_id=job.id,
-        gpus=tuple(
-            (places[share.node], held)
-            for share in shares
-            if (held := tuple(g for g in share.gpus if g in nodes[places[share.node]].gpus_used))
-        ),
-        end_s=job.end_s,
-        cpus={places[s.node]: s.cpus if job.state in HOLDING_CPUS else 0 for s in shares},
-        memory_mb={places[share.node]: share.memory_mb for share in shares},
-        app_class=class_of(job),
-        start_s=job.start_s or 0.0,
-        node_count=len(job.shares),
-    )
-
-
-def _held(
-    hold: Hold,
-    places: Mapping[str, int],
-    usable: BoolArray,
-    now: float,
-) -> RunningJob:
+def _held(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:
     """A hold as a running job; if Slurm picks the GPUs, any usable ones stand for them."""
     here = [places[name] for name in hold.nodes if name in places]
-    gpus = []
-    for i in here:
-        slots = hold.slots
-        if not slots:
-            most = None if hold.whole_node else hold.gpus_per_node
-            slots = tuple(int(s) for s in np.flatnonzero(usable[i])[:most])
-        gpus.append((i, slots))
+    most = None if hold.whole_node else hold.gpus_per_node
     return RunningJob(
         job_id=hold.job_id,
-        gpus=tuple(gpus),
+        gpus=tuple(
+            (i, hold.slots or tuple(np.flatnonzero(usable[i])[:most].tolist())) for i in here
+        ),
         end_s=hold.end_s if math.isinf(hold.end_s) else max(now, hold.end_s),
         cpus=dict.fromkeys(here, hold.cpus_per_node),
         memory_mb=dict.fromkeys(here, hold.memory_mb_per_node),

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.fitting import fits_idle
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
-from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob
 
@@ -34,14 +33,14 @@ def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
     )
 
 
-def bind(request: Request, original: OriginalRequest, form: Form) -> Request:
-    """The request of a bound job; unchanged with ``--exclusive``, which gives it all cores."""
-    if request.whole_node:
+def bind(request: Request, entry: QueueEntry) -> Request:
+    """The request, bound if the job is; ``--exclusive`` gives it all cores in any case."""
+    if request.whole_node or not is_bound(entry.job, entry.context.slurm):
         return request
     most = max(request.min_nodes, request.max_nodes or request.gpus)
-    fills = any(fills_sockets(original, n) for n in {request.min_nodes, most})
+    fills = any(fills_sockets(entry.original, n) for n in {request.min_nodes, most})
     # With --gpus and 1 CPU per node Slurm considers only one socket (_socks_per_node).
-    several = 2 if form.kind == "job" else 0
+    several = 2 if entry.form.kind == "job" else 0
     return replace(request, bound=True, fills_sockets=fills, several_sockets=several)
 
 
@@ -52,26 +51,14 @@ def check_binding(request: Request, context: AdmissionContext) -> None:
     """
     if not request.bound:
         return
-    sockets = context.cluster.sockets
+    left, sockets = "--gres-flags=enforce-binding is left to Slurm", context.cluster.sockets
     if sockets is None or not context.slurm.counts_cores:
-        raise CannotPlanError(
-            "--gres-flags=enforce-binding is left to Slurm, which counts no single cores here",
-            leave=True,
-        )
-    unknown = (context.cluster.exists & (sockets.gpu < 0)).any(axis=1)
+        raise CannotPlanError(f"{left}, which counts no single cores here")
+    unknown = np.any(context.cluster.exists & (sockets.gpu < 0), axis=1)
     if request.eligible is not None:
         unknown &= request.eligible
-    if unknown.any():
-        name = context.cluster.nodes[int(np.flatnonzero(unknown)[0])]
-        raise CannotPlanError(
-            f"--gres-flags=enforce-binding is left to Slurm: the GPUs of node {name} are not"
-            " each bound to one socket",
-            leave=True,
-        )
-    anywhere = replace(request, bound=False)
-    if fits_idle(anywhere, context) and not fits_idle(request, context):
-        raise CannotPlanError(
-            "--gres-flags=enforce-binding is left to Slurm: no socket has its GPUs and CPUs"
-            " together",
-            leave=True,
-        )
+    if nodes := context.chosen(unknown):
+        name = nodes[0].name
+        raise CannotPlanError(f"{left}: the GPUs of node {name} are not each bound to one socket")
+    if fits_idle(replace(request, bound=False), context) and not fits_idle(request, context):
+        raise CannotPlanError(f"{left}: no socket has its GPUs and CPUs together")

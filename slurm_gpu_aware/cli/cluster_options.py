@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from slurm_gpu_aware.admission.profiled_cluster import profiled_cluster
+from slurm_gpu_aware.admission.profile_arrays import profiled_cluster
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config

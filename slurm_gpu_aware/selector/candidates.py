@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.admission.per_gpu import default_cpus
+from slurm_gpu_aware.admission.sizes import default_cpus
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.gate.gated_job import GatedJob

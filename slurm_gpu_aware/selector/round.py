@@ -15,9 +15,7 @@ from slurm_gpu_aware.admission.holds import hold_of
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
 from slurm_gpu_aware.admission.socket_binding import is_bound
-from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.release import release
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
@@ -302,19 +300,12 @@ class Rounds:
         profile = self._ledger.profile()
         level_ratios = profile.level_ratios if profile is not None else {}
         penalties = self._config.placement.penalties_with(level_ratios)
-        site = SiteProfile(
-            self._config.site.classes,
-            penalties,
-            profile,
-            network=self._network.groups(penalties.general, self._timer),
-            class_of=self._class_of,
-            applications=self._config.applications,
-        )
+        network = self._network.groups(penalties.general, self._timer)
         cluster = build_cluster(
             list(nodes.values()),
             view.jobs,
             slurm,
-            site,
+            SiteProfile(self._config, penalties, profile, network),
             holds=holds,
             busy_nodes=self._busy(view.jobs, self._timer()),
             now=now,
@@ -356,9 +347,6 @@ class Rounds:
             if self._slurm.preempt_type == "qos":
                 self._qos.refresh()
         return self._slurm
-
-    def _class_of(self, job: SlurmJob) -> str | None:
-        return class_of(job, self._config) if parse(job.admin_comment) is not None else None
 
     def _victims(self, gated: GatedJob) -> frozenset[str]:
         tracked = self.tracker.placed.get(gated.id)

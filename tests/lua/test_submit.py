@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter
 
-from slurm_gpu_aware.admission.features import understood
+from slurm_gpu_aware.admission.eligible import understood
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.request_forms import form_of
 

@@ -10,9 +10,13 @@ from memory_slurm import node_record
 from sample_jobs import request_of
 from test_translate import NOW, asked, eligible, job, node, site
 
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.eligible import allowed_nodes
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.request_forms import form_of
+from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.mig import MigNodes
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
@@ -147,5 +151,9 @@ def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> Non
 
 def test_a_job_of_a_partition_without_gpus_waits_as_before() -> None:
     where = site([node("n1")], {"cpu": [], "gpu": ["n1"]})
-    assert not allowed_nodes(asked(), where, where.partitions["cpu"]).any()
-    assert build_cluster([], [], where.slurm, SiteProfile(["A"], {})).nodes == ()
+    original = asked()
+    form = form_of(original)
+    assert form is not None
+    gated = GatedJob(job("cpu"), original, None, JobPhase.WAITING)
+    assert not allowed_nodes(QueueEntry(gated, form, where.partitions["cpu"], where)).any()
+    assert build_cluster([], [], where.slurm, SiteProfile(Config(), {})).nodes == ()

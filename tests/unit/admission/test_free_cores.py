@@ -10,7 +10,9 @@ from memory_slurm import node_record
 from sample_jobs import slurm_job
 
 from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
+from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.sockets import Sockets
 from slurm_gpu_aware.slurm.read_cluster import node_of
@@ -50,7 +52,9 @@ def test_cores_of_a_node(fields: dict[str, Any], cores: NodeCores | None) -> Non
 
 
 def seen(one: SlurmNode, *jobs: SlurmJob, holds: tuple[Hold, ...] = ()) -> Cluster:
-    cluster = build_cluster([one], jobs, SLURM, SiteProfile(["A"], {"cluster": 1.5}), holds=holds)
+    cluster = build_cluster(
+        [one], jobs, SLURM, SiteProfile(Config(), {"cluster": 1.5}), holds=holds
+    )
     return with_sockets(cluster, {one.name: one}, jobs, holds, 0.0)
 
 
@@ -140,5 +144,5 @@ def test_where_slurm_is_about_to_choose_nobody_is_sent() -> None:
 
 def test_jobs_without_the_flag_cost_nothing() -> None:
     one = node()
-    cluster = build_cluster([one], [], SLURM, SiteProfile(["A"], {"cluster": 1.5}))
+    cluster = build_cluster([one], [], SLURM, SiteProfile(Config(), {"cluster": 1.5}))
     assert cluster.sockets is None

@@ -15,6 +15,7 @@ from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import gated_jobs
+from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
@@ -78,7 +79,8 @@ def test_preemption_within_a_qos(cluster_mode: str, mode: str, expected: tuple[s
     by_tier = replace(slurm, preempt_type="partition_prio")
     assert not PreemptionRules(by_tier, {}, {"low": own}).preempts_lower(job)
     running = replace(job, state="RUNNING", nodes=("n1",))
-    assert PreemptionRules(slurm, {}, {"low": own}).standing(running, 0.0).group == "low"
+    rules = PreemptionRules(slurm, {}, {"low": own})
+    assert rules.with_standing(RunningJob("7", (), 0.0), running, 0.0).preempt_group == "low"
 
 
 @pytest.fixture

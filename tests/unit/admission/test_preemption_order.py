@@ -9,9 +9,11 @@ import pytest
 from sample_jobs import slurm_job
 
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.model.cluster import PreemptionOrder
+from slurm_gpu_aware.model.cluster import PreemptionOrder, RunningJob
 from slurm_gpu_aware.slurm.read_cluster import config_of
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmPartition, SlurmQos
+
+HELD = RunningJob("7", (), math.inf)
 
 
 def config(preempting: str, scheduling: str = "(null)") -> SlurmConfig:
@@ -61,14 +63,16 @@ def test_jobs_of_high_priority_are_spared(setting: str, priority: int, spared: b
     low = SlurmPartition("low", frozenset(), up=True, preempt_mode=frozenset({"REQUEUE"}))
     rules = PreemptionRules(slurm, {"low": low})
     job = slurm_job(state="RUNNING", partitions=("low",), nodes=("n1",), priority=priority)
-    assert (rules.standing(job, 0.0).preemptable_by is None) is spared
+    assert (rules.with_standing(HELD, job, 0.0).preemptable_by is None) is spared
 
 
 def test_priorities_of_qos_count_up_to_what_slurm_compares() -> None:
     slurm = replace(config("(null)"), preempt_type="qos")
     job = slurm_job(state="RUNNING", nodes=("n1",), qos="q")
     costs = [
-        PreemptionRules(slurm, {}, {"q": SlurmQos("q", priority=priority)}).standing(job, 0.0)
+        PreemptionRules(slurm, {}, {"q": SlurmQos("q", priority=priority)}).with_standing(
+            HELD, job, 0.0
+        )
         for priority in (3, 65535, 70000, 100000)
     ]
     assert [cost.preemptable_by for cost in costs] == [3.0, 65535.0, 65535.0, 65535.0]
@@ -88,10 +92,11 @@ def test_whom_slurm_only_suspends(own: str, cluster: str, known: bool, keeps: bo
         config("(null)"), preempt_type="qos", preempt_mode=frozenset(cluster.split(","))
     )
     qos = SlurmQos("q", priority=1, preempt_mode=frozenset({own} if own else ()))
+    rules = PreemptionRules(slurm, {}, {"q": qos})
     for state in ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING"):
         job = slurm_job(state=state, nodes=("n1",), qos="q")
-        standing = PreemptionRules(slurm, {}, {"q": qos}).standing(job, 0.0)
-        assert (standing.group == "q") is known
-        assert standing.keeps_gpus is keeps
+        held = rules.with_standing(HELD, job, 0.0)
+        assert (held.preempt_group == "q") is known
+        assert held.keeps_gpus is keeps
     ending = slurm_job(state="COMPLETING", nodes=("n1",), qos="q")
-    assert PreemptionRules(slurm, {}, {"q": qos}).standing(ending, 0.0).group is None
+    assert rules.with_standing(HELD, ending, 0.0).preempt_group is None

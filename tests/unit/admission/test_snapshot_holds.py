@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from sample_jobs import slurm_job
 
+from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmConfig, SlurmNode, SlurmPartition
 
@@ -33,7 +35,7 @@ def test_holds_on_a_plain_node_add_up():
         [plain_node("n1"), plain_node("n2")],
         [],
         SLURM,
-        SiteProfile(["A"], {"node": 1.0, "cluster": 1.5}),
+        SiteProfile(Config(), {"node": 1.0, "cluster": 1.5}),
         holds=[hold("1", 2), hold("2", 1)],
     )
     assert cluster.free.sum(axis=1).tolist() == [1, 4]
@@ -58,7 +60,7 @@ def test_victims_of_a_placed_job_are_nobody_elses():
         [plain_node("n1")],
         jobs,
         slurm,
-        SiteProfile(["A"], {"node": 1.0, "cluster": 1.5}),
+        SiteProfile(Config(), {"node": 1.0, "cluster": 1.5}),
         holds=[replace(hold("9", 1), victims=frozenset({"1"}))],
         rules=PreemptionRules(slurm, {"low": low}),
     )

@@ -16,6 +16,7 @@ from slurm_gpu_aware.admission import fitting
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.free_cores import with_sockets
+from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.admission.socket_binding import fills_sockets, is_bound
 from slurm_gpu_aware.config.settings import Config
@@ -61,7 +62,7 @@ def site(
 ) -> AdmissionContext:
     by_name = {n.name: n for n in nodes}
     inside = partitions or {"gpu": list(by_name)}
-    cluster = build_cluster(nodes, running, slurm, SiteProfile(["A"], {"cluster": 1.5}))
+    cluster = build_cluster(nodes, running, slurm, SiteProfile(Config(), {"cluster": 1.5}))
     return AdmissionContext(
         Config(),
         slurm,
@@ -70,6 +71,7 @@ def site(
         (),
         with_sockets(cluster, by_name, running, (), 1000.0),
         1000.0,
+        PreemptionRules(slurm),
     )
 
 

@@ -11,7 +11,8 @@ import pytest
 from sample_jobs import request_of, slurm_job
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.admission.per_gpu import default_cpus, least_with_gpus
+from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.sizes import default_cpus, least_with_gpus
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -46,7 +47,7 @@ def site(
     reservations: Sequence[SlurmReservation] = (),
 ) -> AdmissionContext:
     inside = partitions or {"gpu": [n.name for n in nodes]}
-    cluster = build_cluster(nodes, [], SLURM, SiteProfile(["A"], {"cluster": 1.5}))
+    cluster = build_cluster(nodes, [], SLURM, SiteProfile(Config(), {"cluster": 1.5}))
     return AdmissionContext(
         Config(),
         SLURM,
@@ -55,6 +56,7 @@ def site(
         reservations,
         cluster,
         NOW,
+        PreemptionRules(SLURM),
     )
 
 

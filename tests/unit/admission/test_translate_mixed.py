@@ -7,6 +7,7 @@ import pytest
 
 from slurm_gpu_aware.admission.fitting import needs_both_kinds
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmNode
@@ -21,7 +22,7 @@ def cluster(*kinds: tuple[tuple[str, int], ...]) -> Cluster:
         for i, kind in enumerate(kinds)
     ]
     slurm = SlurmConfig(version=(24, 11), cluster="c", counts_memory=False, counts_cpus=True)
-    return build_cluster(nodes, [], slurm, SiteProfile(["A"], {"node": 1.0, "cluster": 1.5}))
+    return build_cluster(nodes, [], slurm, SiteProfile(Config(), {"node": 1.0, "cluster": 1.5}))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from memory_slurm import job_record
 
-from slurm_gpu_aware.admission.features import matches, understood
+from slurm_gpu_aware.admission.eligible import matches, understood
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, encode, parse
 from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots, same_tres, typed_gres
 from slurm_gpu_aware.gate.job_marker import MARKED, marked, marker_of, unmarked
