@@ -86,10 +86,11 @@ def test_a_user_on_a_node_keeps_no_clock_from_being_set_and_reset(cluster: Clust
 def test_only_slurm_says_that_a_step_runs(cluster: Cluster) -> None:
     job = cluster.submit("alice", ["--gres=gpu:1", "-w", "n1"], "sleep 30")
     cluster.wait(job, "RUNNING")
+    titles = ["ps", "-eo", "args"]
     fake = "exec -a 'slurmstepd: [777.batch]' sleep 30"
     with cluster.start_command("n1", ["bash", "-c", fake], user="alice") as process:
-        titles = ["ps", "-eo", "args"]
-        cluster.wait_until(lambda: "[777.batch]" in cluster.sh("n1", titles), 10, lambda: "a step")
+        both = ("[777.batch]", f"[{job}.batch]")
+        cluster.wait_until(lambda: all(t in cluster.sh("n1", titles) for t in both), 10, "steps")
         code = "from slurm_gpu_aware.clocks.steps import has_step; print(has_step({}))"
         for number, runs in ((job, True), ("777", False)):
             python = ["/opt/slurm-gpu-aware/bin/python3", "-c", code.format(repr(number))]

@@ -97,8 +97,12 @@ def test_who_comes_later_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
     cluster.wait_until(
         lambda: cluster.job(late)["Reason"] == "Reservation", 60, lambda: cluster.job(late)[""]
     )
-    for job in (cluster.job(late), cluster.job(array)):
-        assert job["AccrueTime"] == job["EligibleTime"]  # its age counts there
+    both = (late, array)
+    cluster.wait_until(
+        lambda: all(cluster.job(j)["AccrueTime"] != "Unknown" for j in both), 30, "their age counts"
+    )
+    for job in map(cluster.job, both):
+        assert job["AccrueTime"] == job["EligibleTime"]
         assert seconds(job, "LastSchedEval") - seconds(job, "SubmitTime") <= 1  # sbatch's own look
     cluster.sh("ctl", ["scontrol", "hold", array])
     held = cluster.job(array)
