@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from itertools import chain, pairwise
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.config.checks import check
-from slurm_gpu_aware.config.settings import DEFAULT_PATH, ClassConfig, Config
+from slurm_gpu_aware.bounds import MAX_PENALTY, quoted
+from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config, PlacementConfig
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
+from slurm_gpu_aware.model.penalties import LEVELS
+from slurm_gpu_aware.names import is_name
 
 __all__ = ["load_config"]
+
+_MOST = 1e9
+"""Limit of any number in the file, in any unit: 30 years in seconds."""
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+Rules = Iterator[tuple[bool, str, str]]
+"""(whether the rule holds, key, error if not)."""
 
 
 def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ...] = ()) -> Config:
@@ -48,80 +59,148 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
         raise ConfigError(f"{file}: not valid TOML: nested too deep") from None
     except ValueError as exc:  # a number of thousands of digits, too
         raise ConfigError(f"{file}: not valid TOML: {exc}") from None
-    config = _build(raw, file)
-    check(config, file, known_policies)
+    try:
+        config = Config(**_entries(Config, raw, ""), source=file)
+        policies = _policies(config, known_policies) if known_policies else ()
+        rules = chain(
+            _classes(config), _levels(config.placement), _gate_and_times(config), policies
+        )
+        for holds, key, wrong in rules:
+            if not holds:
+                raise _WrongError(key, wrong)
+    except _WrongError as exc:
+        raise ConfigError(f"{file}: {': '.join(exc.args)}") from None
     return config
 
 
-def _build(raw: Mapping[str, Any], file: Path) -> Config:
-    sections: dict[str, Any] = {"source": file}
-    kinds: dict[str, Any] = {n: h for n, h in get_type_hints(Config).items() if is_dataclass(h)}
-    for name, value in raw.items():
-        if name == "classes":
-            if not isinstance(value, dict):
-                raise ConfigError(f"{file}: classes: expected sections [classes.NAME]")
-            sections["classes"] = {
-                key: _section(ClassConfig, entry, f"classes.{key}", file)
-                for key, entry in value.items()
-            }
-        elif name == "policies":
-            if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
-                raise ConfigError(f"{file}: policies: expected sections [policies.NAME]")
-            sections["policies"] = value
-        elif name in kinds:
-            sections[name] = _section(kinds[name], value, name, file)
-        else:
-            known = ", ".join([*kinds, "classes.NAME", "policies.NAME"])
-            raise ConfigError(f"{file}: {name}: unknown section; known: {known}")
-    return Config(**sections)
+class _WrongError(Exception):
+    """(key, error)."""
 
 
-def _section(kind: type, raw: Any, name: str, file: Path) -> Any:
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{file}: {name}: expected a section [{name}]")
-    hints = get_type_hints(kind)
-    known = {f.name for f in fields(kind)}
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        where = f"{file}: {name}.{key}"
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key; known: {', '.join(sorted(known))}")
-        values[key] = _value(hints[key], value, where)
-    return kind(**values)
+# -- types -------------------------------------------------------------------------------------
 
 
-_MOST = 1e9
-"""Limit of any number in the file, in any unit: 30 years in seconds."""
+def _entries(section: type, raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Field -> value of a section; its keys are ``prefix`` + field."""
+    hints = get_type_hints(section)
+    hints.pop("source", None)
+    for key in (key for key in raw if key not in hints):
+        noun = "section" if section is Config else "key"
+        known = ", ".join(
+            f"{k}.NAME" if _holds_sections(h) else k for k, h in sorted(hints.items())
+        )
+        raise _WrongError(prefix + key, f"unknown {noun}; known: {known}")
+    return {key: _value(hints[key], value, prefix + key) for key, value in raw.items()}
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """Convert a TOML value to the annotated type. Raises ConfigError with the expected type."""
-    options = [h for h in get_args(hint) if h is not type(None)]
-    if get_origin(hint) not in (tuple, Mapping) and type(None) in get_args(hint):
-        hint = options[0]
-    origin = get_origin(hint)
-    if origin is tuple:
-        if isinstance(value, list) and all(isinstance(v, str) for v in value):
-            return tuple(value)
-        raise ConfigError(f"{where}: expected a list of strings, not {quoted(value)}")
-    if origin is not None:  # Mapping[str, str] or Mapping[str, float]
+def _holds_sections(hint: Any) -> bool:
+    if get_origin(hint) is not Mapping:
+        return False
+    item = get_args(hint)[1]
+    return is_dataclass(item) or get_origin(item) is Mapping
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    """Convert a TOML value to the annotated type. Raises _WrongError with the expected type."""
+    if get_origin(hint) is UnionType:  # T | None
+        hint = get_args(hint)[0]
+    if hint is Any:
+        return value
+    if isinstance(hint, type) and is_dataclass(hint):
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}: expected a table, not {quoted(value)}")
-        return {k: _value(options[-1], v, f"{where}.{k}") for k, v in value.items()}
-    if hint is bool and isinstance(value, bool):
-        return value
-    numbers = {int: (int,), float: (int, float)}.get(hint, ())
-    if isinstance(value, numbers) and not isinstance(value, bool):
-        if not abs(value) <= _MOST:  # nor is NaN
-            raise ConfigError(f"{where}: {quoted(value)} is out of range")
-        return hint(value)
-    if hint is str and isinstance(value, str):
-        return value
-    if hint is Path and isinstance(value, str):
-        if not value.startswith("/") or "\0" in value:
-            raise ConfigError(f"{where}: expected an absolute path, not {quoted(value)}")
+            raise _WrongError(key, f"expected a section [{key}]")
+        return hint(**_entries(hint, value, f"{key}."))
+    if get_origin(hint) is Mapping:
+        if not isinstance(value, dict):
+            kind = f"sections [{key}.NAME]" if _holds_sections(hint) else "a table"
+            raise _WrongError(key, f"expected {kind}, not {quoted(value)}")
+        return {k: _value(get_args(hint)[1], v, f"{key}.{k}") for k, v in value.items()}
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise _WrongError(key, f"expected a list of strings, not {quoted(value)}")
+        return tuple(value)
+    if hint is Path:
+        if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+            raise _WrongError(key, f"expected an absolute path, not {quoted(value)}")
         return Path(value)
-    expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
-        hint, "a string"
-    )
-    raise ConfigError(f"{where}: expected {expected}, not {quoted(value)}")
+    accepted = (int, float) if hint is float else hint
+    if not isinstance(value, accepted) or isinstance(value, bool) != (hint is bool):
+        raise _WrongError(key, f"expected {_EXPECTED[hint]}, not {quoted(value)}")
+    if hint is not str and not abs(value) <= _MOST:  # nor is NaN
+        raise _WrongError(key, f"{quoted(value)} is out of range")
+    return hint(value)
+
+
+# -- rules that need a range or more than one key ----------------------------------------------
+
+
+def _classes(config: Config) -> Rules:
+    site, classes = config.site, config.site.classes
+    listed = ", ".join(classes)
+    yield bool(classes), "site.classes", "at least one class is needed"
+    yield len(set(classes)) == len(classes), "site.classes", "names must differ"
+    for name in classes:
+        yield is_name(name), "site.classes", f"{name!r} is not a class name"
+        yield name != "auto", "site.classes", "'auto' is reserved"
+    chosen = {"site.default_class": site.default_class}
+    chosen |= {f"site.partition_class.{p}": name for p, name in site.partition_class.items()}
+    for key, name in chosen.items():
+        yield name in classes, key, f"{name!r} is not one of {listed}"
+    for name, entry in config.classes.items():
+        yield name in classes, f"classes.{name}", f"not one of site.classes ({listed})"
+        sound = entry.clock_mhz is None or 1 <= entry.clock_mhz <= 10_000
+        yield sound, f"classes.{name}.clock_mhz", "must be between 1 and 10000 MHz"
+
+
+def _levels(placement: PlacementConfig) -> Rules:
+    """Known names; each penalty at least that of the tighter level; 1.0 for the tightest."""
+    key = "placement.levels."
+    for name in placement.levels:
+        yield name in LEVELS, key + name, f"unknown level; known: {', '.join(LEVELS)}"
+    penalties = placement.penalties
+    for name, penalty in penalties.items():
+        bounds = f"must be from 1.0 to {MAX_PENALTY:g}"
+        yield 1.0 <= penalty <= MAX_PENALTY, key + name, bounds
+    tightest = next(iter(penalties))
+    wrong = f"must be 1.0: {tightest} is the tightest level, penalties are relative to it"
+    yield penalties[tightest] == 1.0, key + tightest, wrong
+    for (tighter, least), (name, penalty) in pairwise(penalties.items()):
+        wrong = f"must be at least {least:g}, the penalty of {tighter}, which is tighter"
+        yield penalty >= least, key + name, wrong
+
+
+def _gate_and_times(config: Config) -> Rules:
+    gate = config.gate
+    yield is_name(gate.licence), "gate.licence", "must be a plain licence name"
+    yield is_name(gate.reservation), "gate.reservation", "must be a plain reservation name"
+    yield gate.licence_count >= 1, "gate.licence_count", "must be at least 1"
+    wrong = f"{HOLDING_POOL} is the holding pool's licence"
+    yield gate.licence != HOLDING_POOL, "gate.licence", wrong
+    wrong = f"names that begin with {HOLDING_POOL} are those of the holding pool"
+    yield not in_holding_pool(gate.reservation), "gate.reservation", wrong
+    yield gate.queue_tests >= 0, "gate.queue_tests", "must be at least 0"
+    wrong = "must be at least 60: Slurm ends reservations by the minute"
+    yield gate.lease_s >= 60, "gate.lease_s", wrong
+    wrong = f"must be at most a third of gate.lease_s ({gate.lease_s})"
+    yield 0 < config.selector.heartbeat_s * 3 <= gate.lease_s, "selector.heartbeat_s", wrong
+    for section, keys in _POSITIVE.items():
+        for key in keys:
+            value = getattr(getattr(config, section), key)
+            yield value > 0, f"{section}.{key}", "must be more than 0"
+
+
+_POSITIVE = {
+    "selector": ("round_s", "start_timeout_s", "command_timeout_s", "reuse_backoff_s"),
+    "setup": ("distribute_timeout_s", "register_timeout_s"),
+}
+
+
+def _policies(config: Config, known: tuple[str, ...]) -> Rules:
+    placement = config.placement
+    listed = ", ".join(known)
+    for name in config.policies:
+        yield name in known, f"policies.{name}", f"unknown policy; known: {listed}"
+    named = [("placement.policy", placement.policy)]
+    named += [("placement.allowed", name) for name in placement.allowed]
+    for key, name in named:
+        yield name in known, key, f"unknown policy {name!r}; known: {listed}"

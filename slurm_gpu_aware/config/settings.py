@@ -25,7 +25,7 @@ __all__ = [
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
 _ACROSS = 1.5
-"""PAL's L_across where it was neither given nor measured."""
+"""PAL's L_across if it is neither configured nor measured."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SiteConfig:
     partition_class: Mapping[str, str] = field(default_factory=dict)
     """Partition -> class, before ``default_class``."""
     park_uncommented: bool = True
-    """Park GPU jobs with a comment that is not ours, too (with the default class)."""
+    """Park GPU jobs with any other comment, too (with the default class)."""
     operators: tuple[str, ...] = ()
     """Users, by name or id, that may change gate, nodes and GRES of jobs, beside root and
     SlurmUser."""
@@ -54,7 +54,7 @@ class ClassConfig:
     bandwidth_sensitive: bool = False
     """Default of ``bw`` for the class."""
     application: str | None = None
-    """What its jobs are called in an interference profile (``topo-aware``); absent: not known."""
+    """Name of its jobs in an interference profile (``topo-aware``); absent: unknown."""
 
 
 @dataclass(frozen=True)
@@ -72,29 +72,28 @@ class PlacementConfig:
     )
     """Policies that users may name with ``place=``."""
     levels: Mapping[str, float] = field(default_factory=dict)
-    """Penalties that the site gives, names out of `LEVELS`: factors, 1 or more, on the iteration
-    time of a job. ``cluster`` is PAL's L_across, for a job that no tighter level holds."""
+    """Level of `LEVELS` -> penalty of the site, a factor >= 1 on the iteration time of a job;
+    ``cluster`` is PAL's L_across, for a job that no tighter level holds."""
     backfill: bool = True
     max_clock_mhz: int | None = None
     """What ``freq=max`` locks; absent: the default clock."""
 
     @property
     def penalties(self) -> dict[str, float]:
-        """L of every level in use, tightest first, where nothing was measured; always with
-        ``node`` and ``cluster``."""
+        """L of every level in use, tightest first, without measurements; ``node`` and ``cluster``
+        always."""
         given = {"node": 1.0, "cluster": _ACROSS, **self.levels}
         return {name: given[name] for name in LEVELS if name in given}
 
     def penalties_with(self, measured: Mapping[str, Mapping[str, float]]) -> LevelPenalties:
-        """L of every level for every class, by what was measured, too (`penalties.combine`).
+        """L of every level for every class, with ``measured`` (`Profile.level_ratios`) combined.
 
-        ``measured``: class -> level -> time over that of the innermost level, as a profile has it
-        in ``level_ratios``. What the file gives wins over it; it wins over the defaults.
+        See `penalties.combine`.
         """
         return combine(self.levels, measured, across=_ACROSS)
 
     def with_across(self, penalty: float) -> PlacementConfig:
-        """The same with another L of ``cluster``, as if the file gave it."""
+        """The same settings with this L of ``cluster``, as if the file had it."""
         return replace(self, levels={**self.levels, "cluster": penalty})
 
 
@@ -106,8 +105,7 @@ class GateConfig:
     licence_count: int = 100_000
     reservation: str = RESERVATION
     lease_s: int = 90
-    """The reservation ends this long after the last heartbeat; parked jobs then start as plain
-    Slurm would start them."""
+    """The reservation ends this long after the last heartbeat; parked jobs then start as usual."""
     queue_tests: int = 4_000
     """How often one pass of Slurm's main scheduler may look at a node for a parked job; parked jobs
     beyond that wait in the holding pool. 12,000 are about 0.1 s of slurmctld's time."""
@@ -168,7 +166,7 @@ class Config:
     classes: Mapping[str, ClassConfig] = field(default_factory=dict)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Policy -> its options, as they stand in the file; ``config.policy_options`` checks them."""
+    """Policy -> its options as in the file; the policy checks them."""
     gate: GateConfig = field(default_factory=GateConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -183,6 +181,5 @@ class Config:
 
     @property
     def applications(self) -> dict[str, str]:
-        """Class -> what its jobs are called in an interference profile, where that is known."""
-        known = {name: entry.application for name, entry in self.classes.items()}
-        return {name: application for name, application in known.items() if application}
+        """Class -> name of its jobs in an interference profile, where it is known."""
+        return {name: c.application for name, c in self.classes.items() if c.application}
