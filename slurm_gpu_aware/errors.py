@@ -43,7 +43,7 @@ class SourceError(AwareError):
     """A file or a call to the outside (Slurm, NVML) failed, timed out or gave an invalid answer."""
 
 
-class StoppedError(SourceError):
+class StoppedError(AwareError):
     """The user stopped a call to the outside."""
 
 

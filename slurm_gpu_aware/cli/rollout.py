@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -15,13 +14,12 @@ from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.node_control import NodeControl
-from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.deploy.restore_all import restore_all
 from slurm_gpu_aware.deploy.rollout import Rollout
+from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope
 from slurm_gpu_aware.deploy.rollout_state import StateFile, Summary
-from slurm_gpu_aware.deploy.rollout_waits import Waits
+from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.instance_lock import hold_lock
 from slurm_gpu_aware.slurm.client import open_client
@@ -35,9 +33,7 @@ STATE_FILE = "rollout.json"
 
 
 def run_rollout(
-    config: Config,
-    slurm_dir: Path,
-    profile: Mapping[str, NodeGpus],
+    site: Site,
     *,
     undo: bool,
     nodes: str | None,
@@ -48,17 +44,16 @@ def run_rollout(
     """Run a rollout; return the exit code. Raises SourceError, click.UsageError."""
     if nodes and partition:
         raise click.UsageError("--nodes and --partition exclude each other")
-    site = LocalSite(config, slurm_dir, profile, say)
-    site.check_writable()
-    control = NodeControl(open_client(config.selector.command_timeout_s))
+    config = site.config
+    local = LocalSite(site, say)
+    local.check_writable()
+    client = open_client(config.selector.command_timeout_s)
     state = StateFile(config.store.path.parent / STATE_FILE)
     with hold_lock(state.path.with_name(f"{STATE_FILE}.lock"), "rollout"):
-        found = site.read()
+        found = local.read()
         last = state.load()
         try:
-            scope = nodes_in_scope(
-                found, control, last, undo=undo, nodes=nodes, partition=partition
-            )
+            scope = nodes_in_scope(found, client, last, undo=undo, nodes=nodes, partition=partition)
         except RequestError as exc:
             raise click.UsageError(str(exc)) from None
         if not (nodes or partition) and last is not None and (last.direction == "undo") == undo:
@@ -69,10 +64,8 @@ def run_rollout(
         if undo:
             _restore_all(config)
         with _signals() as stopping:
-            register_s = config.setup.register_timeout_s
-            waits = Waits(control, say, stopping, register_s)
-            work = Rollout(control, site, state, waits, undo=undo)
-            summary = work.run(scope)
+            slurm_nodes = RolloutNodes(client, say, stopping, config.setup.register_timeout_s)
+            summary = Rollout(slurm_nodes, local, state, undo=undo).run(scope)
     _report(summary, as_json)
     if undo:  # jobs of these nodes may have been requeued
         _restore_all(config)

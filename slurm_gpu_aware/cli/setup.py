@@ -89,7 +89,7 @@ def command(
             raise click.UsageError(
                 "--roll and --undo go with --nodes, --partition, --yes, --json and --slurm-dir only"
             )
-        code = _roll(context, slurm_dir, undo, nodes, partition, yes, as_json)
+        code = _roll(context, slurm_dir, unit_dir, undo, nodes, partition, yes, as_json)
         raise click.exceptions.Exit(code)
     if nodes or partition or as_json:
         raise click.UsageError("--nodes, --partition and --json need --roll or --undo")
@@ -104,7 +104,7 @@ def _write(
     """Show the changes; write them with ``output`` or ``install``."""
     from slurm_gpu_aware.deploy import files
     from slurm_gpu_aware.deploy import install as work
-    from slurm_gpu_aware.deploy.find_site import find_site
+    from slurm_gpu_aware.deploy.site import find_site
 
     site, about_profile = find_site(config, slurm_dir, unit_dir)
     if about_profile:
@@ -129,8 +129,8 @@ def _write(
         kept = files.write(change)
         say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))
     if install:
-        if work.reload_filter(site, changes):
-            say(f"touched {slurm_dir / work.OWN_FILTER}, so that slurmctld reloads the filter")
+        if files.reload_filter(slurm_dir, [change.path for change in changes]):
+            say(f"touched {slurm_dir / files.OWN_FILTER}, so that slurmctld reloads the filter")
         for path in files.make_folders(site.config, site.user):
             say(f"{path} now belongs to {site.user}")
     _end(plan, _next_steps(install, len(changes), work.clock_conf_path(site.config)))
@@ -139,6 +139,7 @@ def _write(
 def _roll(
     context: Context,
     slurm_dir: Path,
+    unit_dir: Path,
     undo: bool,
     nodes: str | None,
     partition: str | None,
@@ -146,17 +147,13 @@ def _roll(
     as_json: bool,
 ) -> int:
     from slurm_gpu_aware.cli.rollout import run_rollout
-    from slurm_gpu_aware.deploy.find_site import profiled_nodes
-    from slurm_gpu_aware.slurm.conffile import read_conf
+    from slurm_gpu_aware.deploy.site import find_site
 
-    config = context.config()
-    profile, about_profile = profiled_nodes(config, read_conf(slurm_dir / "slurm.conf"))
+    site, about_profile = find_site(context.config(), slurm_dir, unit_dir)
     if about_profile:
         say(paragraph(about_profile))
     return run_rollout(
-        config,
-        slurm_dir,
-        {node.name: node for node in profile},
+        site,
         undo=undo,
         nodes=nodes,
         partition=partition,

@@ -7,13 +7,13 @@ import pwd
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.doctor_context import Check, DoctorContext, failed, ok, warning, words
+from slurm_gpu_aware.deploy.doctor_context import Check, DoctorContext, failed, ok, warning
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.errors import AwareError, StoreError
@@ -37,12 +37,11 @@ __all__ = [
 PROFILE_OLD_S = 90 * 86_400.0
 
 
-def check_selector(g: DoctorContext) -> Iterable[Check]:
+def check_selector(g: DoctorContext) -> Iterator[Check]:
     """The selector runs on this host: the instance lock names its process."""
     lock = g.config.store.path.parent / SELECTOR_LOCK
     # Taking the lock could prevent the start of a selector.
-    text = lock.read_text() if lock.exists() else ""
-    number = text.strip()
+    number = lock.read_text().strip() if lock.exists() else ""
     process = Path("/proc") / number
     if (
         number.isdigit()
@@ -52,21 +51,18 @@ def check_selector(g: DoctorContext) -> Iterable[Check]:
     ):
         yield ok("selector", f"process {number}")
     else:
-        yield failed(
-            "selector",
-            "no selector runs on this host",
-            "on the controller: systemctl enable --now gpu-aware-selectd",
-        )
+        cure = "on the controller: systemctl enable --now gpu-aware-selectd"
+        yield failed("selector", "no selector runs on this host", cure)
 
 
-def check_store(g: DoctorContext) -> Iterable[Check]:
+def check_store(g: DoctorContext) -> Iterator[Check]:
     """The store is sound, and users can read the published copy."""
     path = g.config.store.path
     try:
         with open_store(path, readonly=True) as store:
             complaints = check_integrity(store)
     except StoreError as exc:
-        cure = f"as {g.config.store.path.parent}'s owner: 'gpu-aware-profile sweep' makes a store"
+        cure = f"as {path.parent}'s owner: 'gpu-aware-profile sweep' makes a store"
         yield failed("store", str(exc), cure)
         return
     if complaints:
@@ -76,27 +72,23 @@ def check_store(g: DoctorContext) -> Iterable[Check]:
     copy = published_path(path)
     if not copy.exists():
         yield warning("public copy", f"{copy} is not there", "the selector writes it when it runs")
-    elif _jobs_are_private(g):
-        if copy.stat().st_mode & stat.S_IRWXO:
-            cure = "restart the selector, which makes it again for its group only"
-            found = f"all users can read {copy}, but PrivateData has jobs"
-            yield warning("public copy", found, cure)
-        else:
-            found = f"{age(g.now - copy.stat().st_mtime)} old, for its group (PrivateData)"
-            yield ok("public copy", found)
-    elif not copy.stat().st_mode & stat.S_IROTH or not _passable(copy.parent):
-        yield warning(
-            "public copy",
-            f"{copy} cannot be read by ordinary users",
-            f"chmod o+rx {copy.parent}, so that users can run explain and queue",
-        )
-    else:
-        yield ok("public copy", f"{age(g.now - copy.stat().st_mtime)} old, readable by all")
+        return
+    mode = copy.stat().st_mode
+    private = _jobs_are_private(g)
+    if private and mode & stat.S_IRWXO:
+        cure = "restart the selector, which makes it again for its group only"
+        found = f"all users can read {copy}, but PrivateData has jobs"
+        yield warning("public copy", found, cure)
+    elif not private and not (mode & stat.S_IROTH and _passable(copy.parent)):
+        cure = f"chmod o+rx {copy.parent}, so that users can run explain and queue"
+        yield warning("public copy", f"{copy} cannot be read by ordinary users", cure)
+    readers = "for its group (PrivateData)" if private else "readable by all"
+    yield ok("public copy", f"{age(g.now - copy.stat().st_mtime)} old, {readers}")
 
 
 def _jobs_are_private(g: DoctorContext) -> bool:
     with suppress(AwareError):
-        return "jobs" in words(g.slurm.get("PrivateData"))
+        return "jobs" in g.words("PrivateData")
     return False
 
 
@@ -104,132 +96,111 @@ def _passable(folder: Path) -> bool:
     return all(p.stat().st_mode & stat.S_IXOTH for p in (folder, *folder.parents))
 
 
-def check_profile(g: DoctorContext) -> Iterable[Check]:
+def check_profile(g: DoctorContext) -> Iterator[Check]:
     """GPUs are measured, and the measurements are recent."""
     times = "measure, then 'gpu-aware-profile import FILE' (a sweep takes no times of real GPUs)"
     profile = g.profile
     if not profile.scores:
         yield failed("profile", "no times of any GPU: all GPUs count as equal", times)
         return
-    oldest = min(profile.taken_at.values(), default=g.now)
+    oldest_s = g.now - min(profile.taken_at.values(), default=g.now)
     classes = [c for c in g.config.site.classes if c not in profile.scores]
     if classes:
         yield failed("profile", f"classes without scores: {', '.join(classes)}", times)
-    elif g.now - oldest > PROFILE_OLD_S:
+    elif oldest_s > PROFILE_OLD_S:
         again = f"run 'gpu-aware-profile sweep'; {times}"
-        yield warning("profile", f"the oldest node was measured {age(g.now - oldest)} ago", again)
-    else:
-        yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {age(g.now - oldest)}")
+        yield warning("profile", f"the oldest node was measured {age(oldest_s)} ago", again)
+    yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {age(oldest_s)}")
     if profile.faults:
         names = hostlist(profile.faults)
         yield warning("faults", f"probes failed on {names}", "look at 'gpu-aware-profile show'")
 
 
-def check_coverage(g: DoctorContext) -> Iterable[Check]:
+def check_coverage(g: DoctorContext) -> Iterator[Check]:
     """The GPUs of Slurm and of the profile agree."""
-    known = {node for node, _ in g.profile.gpus}
-    missing = [n.name for n in g.nodes if n.gpus and n.name not in known]
+    sweep = "run 'gpu-aware-profile sweep'"
+    profiled: dict[str, int] = {}
+    for node, _ in g.profile.gpus:
+        profiled[node] = profiled.get(node, 0) + 1
+    in_slurm = {n.name: sum(count for _, count in n.gpus) for n in g.nodes}
+    missing = [name for name, count in in_slurm.items() if count and name not in profiled]
     if missing:
-        yield warning(
-            "coverage",
-            f"never profiled: {hostlist(missing)} (their GPUs count as average)",
-            "run 'gpu-aware-profile sweep'",
-        )
-    different = [
-        n.name
-        for n in g.nodes
-        if n.name in known
-        and sum(count for _, count in n.gpus) != sum(node == n.name for node, _ in g.profile.gpus)
-    ]
+        found = f"never profiled: {hostlist(missing)} (their GPUs count as average)"
+        yield warning("coverage", found, sweep)
+    different = [n for n, count in in_slurm.items() if profiled.get(n, count) != count]
     if different:
-        yield warning(
-            "coverage",
-            f"Slurm and the profile count GPUs differently on {hostlist(different)}",
-            "run 'gpu-aware-profile sweep', then compare gres.conf",
-        )
-    absent = sorted(known - {n.name for n in g.nodes})
+        found = f"Slurm and the profile count GPUs differently on {hostlist(different)}"
+        yield warning("coverage", found, f"{sweep}, then compare gres.conf")
+    absent = sorted(profiled.keys() - in_slurm.keys())
     if absent:
-        yield warning(
-            "coverage",
-            f"in the profile, but no node of Slurm: {hostlist(absent)}",
-            f"'gpu-aware-profile forget {' '.join(absent[:8])}'"
-            + (" and so on" if len(absent) > 8 else ""),
-        )
+        cure = f"'gpu-aware-profile forget {' '.join(absent[:8])}'"
+        cure += " and so on" if len(absent) > 8 else ""
+        found = f"in the profile, but no node of Slurm: {hostlist(absent)}"
+        yield warning("coverage", found, cure)
     unseen = sorted(gpu for gpu in g.profile.unseen if gpu[0] not in absent)
     if unseen:
-        yield warning(
-            "coverage",
-            f"times were imported for GPUs that no sweep has seen: {gpu_names(unseen)}",
-            "run 'gpu-aware-profile sweep', or 'gpu-aware-profile forget NODE:INDEX'",
-        )
-    if not (missing or different or absent or unseen):
-        yield ok("coverage", "every GPU node of Slurm is in the profile")
+        found = f"times were imported for GPUs that no sweep has seen: {gpu_names(unseen)}"
+        yield warning("coverage", found, f"{sweep}, or 'gpu-aware-profile forget NODE:INDEX'")
+    yield ok("coverage", "every GPU node of Slurm is in the profile")
 
 
-def check_scripts(g: DoctorContext) -> Iterable[Check]:
+def check_scripts(g: DoctorContext) -> Iterator[Check]:
     """Slurm runs our Prolog, Epilog (clocks) and ResvProlog (empties the holding pool)."""
     for kind, key in SCRIPT_KEYS.items():
-        files = [Path(f) for value in _values(g.slurm, key) for f in glob(value)]
-        without = "clocks stay at their default"
-        if key == "ResvProlog":
-            without = render.WITHOUT[key]
+        # A setting that occurs several times is ``Prolog[0]``, ``Prolog[1]``, ...
+        values = [v for k, v in g.slurm.items() if k.split("[")[0] == key and v != "(null)"]
+        files = {Path(file).name: Path(file) for value in values[::-1] for file in glob(value)}
+        clocks = "clocks stay at their default"
+        without = render.WITHOUT[key] if key == "ResvProlog" else clocks
         install = f"'gpu-aware setup --install'; without it {without}"
+        name = key.lower()
         for source in shipped(kind):
-            have = next((f for f in files if f.name == source.name), None)
+            have = files.get(source.name)
             if have is None:
-                yield warning(key.lower(), f"{key} does not run {source.name}", install)
+                yield warning(name, f"{key} does not run {source.name}", install)
             elif have.read_bytes() != source.read_bytes():
-                yield warning(key.lower(), f"{have} is of another release", install)
+                yield warning(name, f"{have} is of another release", install)
             elif not os.access(have, os.X_OK):
-                yield failed(key.lower(), f"{have} is not executable", f"chmod 755 {have}")
+                yield failed(name, f"{have} is not executable", f"chmod 755 {have}")
             elif (lacks := _unseen_scontrol(have)) is not None:
-                yield warning(key.lower(), f"{have} does not find {lacks}", f"link it; {without}")
+                yield warning(name, f"{have} does not find {lacks}", f"link it; {without}")
             else:
-                yield ok(key.lower(), str(have))
+                yield ok(name, str(have))
 
 
 def _unseen_scontrol(script: Path) -> str | None:
     """Path of scontrol, if the script calls it and its PATH lacks it."""
     text = script.read_text(encoding="utf-8", errors="replace")
     path = re.search(r"^PATH=(\S+)$", text, re.MULTILINE)
-    ours = shutil.which("scontrol")
-    if path is None or ours is None or "scontrol" not in text:
+    if path is None or "scontrol" not in text or shutil.which("scontrol", path=path[1]):
         return None
-    return None if shutil.which("scontrol", path=path[1]) else ours
+    return shutil.which("scontrol")
 
 
-def check_events(g: DoctorContext) -> Iterable[Check]:
+def check_events(g: DoctorContext) -> Iterator[Check]:
     """Submissions and ends of jobs trigger a round at once."""
-    folder = g.config.events.submit_file.parent
+    events, user = g.config.events, g.slurm_user
+    folder = events.submit_file.parent
     if not folder.is_dir():
-        yield warning(
-            "events",
-            f"{folder} is missing: a submission waits for the next round",
-            f"install -d -o {g.slurm_user} {folder}",
-        )
-    elif not _writable(folder, g.slurm_user):
-        yield warning(
-            "events", f"{g.slurm_user} cannot write to {folder}", f"chown {g.slurm_user} {folder}"
-        )
-    else:
-        yield ok("events", f"submissions: {g.config.events.submit_file}")
-    wanted = g.config.events.jobcomp_file
-    if wanted is None:
+        found = f"{folder} is missing: a submission waits for the next round"
+        yield warning("events", found, f"install -d -o {user} {folder}")
+    elif not _writable(folder, user):
+        yield warning("events", f"{user} cannot write to {folder}", f"chown {user} {folder}")
+    yield ok("events", f"submissions: {events.submit_file}")
+    kind, file = g.slurm.get("JobCompType"), g.slurm.get("JobCompLoc")
+    if events.jobcomp_file is None:
         yield ok("job ends", f"by timer, every {g.config.selector.round_s:g} s")
-    elif g.slurm.get("JobCompType") == "jobcomp/filetxt" and g.slurm.get("JobCompLoc") == str(
-        wanted
-    ):
-        yield ok("job ends", str(wanted))
+    elif (kind, file) == ("jobcomp/filetxt", str(events.jobcomp_file)):
+        yield ok("job ends", str(events.jobcomp_file))
     else:
         yield warning(
             "job ends",
-            f"JobCompType={g.slurm.get('JobCompType')}, JobCompLoc={g.slurm.get('JobCompLoc')}:"
-            f" {wanted} is never written",
+            f"JobCompType={kind}, JobCompLoc={file}: {events.jobcomp_file} is never written",
             "set jobcomp/filetxt and the same file in slurm.conf, or remove events.jobcomp_file",
         )
 
 
-def check_permissions(g: DoctorContext) -> Iterable[Check]:
+def check_permissions(g: DoctorContext) -> Iterator[Check]:
     """SlurmUser can write the store."""
     path, user = g.config.store.path, g.slurm_user
     if not path.parent.is_dir():
@@ -242,8 +213,7 @@ def check_permissions(g: DoctorContext) -> Iterable[Check]:
     if wrong:
         cure = f"'gpu-aware setup --install' as root, or chown {user} {' '.join(map(str, wrong))}"
         yield failed("permissions", f"{user} cannot write to {wrong[0]}", cure)
-    else:
-        yield ok("permissions", f"{user} can write to {path.parent}")
+    yield ok("permissions", f"{user} can write to {path.parent}")
 
 
 def _writable(path: Path, user: str) -> bool:
@@ -252,16 +222,9 @@ def _writable(path: Path, user: str) -> bool:
         entry = pwd.getpwnam(user)
     except KeyError:
         return False
-    if entry.pw_uid == 0:
-        return True
     status = path.stat()
-    if status.st_uid == entry.pw_uid:
-        return bool(status.st_mode & stat.S_IWUSR)
+    if entry.pw_uid in (0, status.st_uid):
+        return entry.pw_uid == 0 or bool(status.st_mode & stat.S_IWUSR)
     if status.st_gid in os.getgrouplist(user, entry.pw_gid):
         return bool(status.st_mode & stat.S_IWGRP)
     return bool(status.st_mode & stat.S_IWOTH)
-
-
-def _values(settings: Mapping[str, str], key: str) -> list[str]:
-    """Values of a setting that may occur several times: ``Prolog`` or ``Prolog[0]``, ..."""
-    return [v for k, v in settings.items() if k.split("[")[0] == key and v != "(null)"]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,22 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
 
-__all__ = ["Change", "check_lua", "diff", "make_folders", "pending", "shipped", "write"]
+__all__ = [
+    "LUA_CONF",
+    "OWN_FILTER",
+    "Change",
+    "check_lua",
+    "diff",
+    "make_folders",
+    "pending",
+    "reload_filter",
+    "replace",
+    "shipped",
+    "write",
+]
+
+OWN_FILTER = "job_submit.lua"
+LUA_CONF = "gpu_aware_conf.lua"
 
 COMMAND_TIMEOUT_S = 20.0
 _LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")
@@ -109,21 +125,29 @@ def write(change: Change) -> Path | None:
     ``NAME.before-gpu-aware``. Raises SourceError.
     """
     path = change.path.resolve()
-    made: Path | None = None
+    backup = path.with_name(path.name + ".before-gpu-aware")
+    made = path.exists() and not backup.exists()
+    try:
+        if made:
+            shutil.copy2(path, backup)
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    replace(path, change.text, change.mode)
+    return backup if made else None
+
+
+def replace(path: Path, text: str, mode: int = 0o644) -> None:
+    """Replace a file atomically; owner and mode of an existing file stay. Raises SourceError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         status = path.stat() if path.exists() else None
-        backup = path.with_name(path.name + ".before-gpu-aware")
-        if status is not None and not backup.exists():
-            shutil.copy2(path, backup)
-            made = backup
         handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
-                stream.write(change.text)
+                stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.chmod(fresh, change.mode if status is None else status.st_mode & 0o7777)
+            os.chmod(fresh, mode if status is None else status.st_mode & 0o7777)
             if status is not None and os.geteuid() == 0:
                 os.chown(fresh, status.st_uid, status.st_gid)
             os.replace(fresh, path)
@@ -132,7 +156,20 @@ def write(change: Change) -> Path | None:
             raise
     except OSError as exc:
         raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
-    return made
+
+
+def reload_filter(slurm_dir: Path, written: Iterable[Path]) -> bool:
+    """Touch job_submit.lua if only another Lua file changed; slurmctld then reloads all of them."""
+    names = {path.name for path in written if path.suffix == ".lua"}
+    target = slurm_dir / OWN_FILTER
+    if not names or OWN_FILTER in names or not target.exists():
+        return False
+    try:  # slurmctld compares whole seconds
+        later = max(time.time(), target.stat().st_mtime + 1)
+        os.utime(target, (later, later))
+    except OSError as exc:
+        raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
+    return True
 
 
 def make_folders(config: Config, user: str) -> list[Path]:

@@ -74,6 +74,10 @@ class SiteFiles:
         """Nodes that a rollout has indexed."""
         return frozenset(name for name, node in self.nodes.items() if node.ours)
 
+    def models(self) -> frozenset[str]:
+        """Models that are, or become, features of their nodes."""
+        return frozenset(n.model for n in self.nodes.values() if n.model is not None)
+
     def texts(self, indexed: Iterable[str], *, features: bool) -> dict[Path, str]:
         """The changed files if exactly these nodes are indexed, gres.conf first, slurm.conf last.
 

@@ -2,50 +2,75 @@
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Mapping, Sequence
 
 from slurm_gpu_aware import filter_rules
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
+from slurm_gpu_aware.errors import ConfigError
 
-__all__ = ["lua_conf", "lua_rules", "lua_value"]
+__all__ = ["filter_table", "lua_conf", "lua_rules", "lua_value"]
 
 
 def lua_conf(
     config: Config,
-    *,
-    policies: Sequence[str],
+    slurm_user: str,
     models: Sequence[str],
-    max_gpus_per_node: int,
+    *,
+    max_gpus_per_node: int = 0,
     max_cpus_per_node: int = 0,
     max_memory_mb_per_node: int = 0,
-    operators: Sequence[int] = (),
 ) -> str:
     """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld.
 
     Parameters
     ----------
-    policies : names that users may give with ``place=``.
+    slurm_user : see `filter_table`.
     models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
     max_gpus_per_node, max_cpus_per_node, max_memory_mb_per_node : maxima over the nodes with GPUs;
         0: unknown.
-    operators : user ids that pass all checks: root, SlurmUser and others.
     """
-    table = {
-        "classes": config.site.classes,
-        "policies": policies,
-        "licence": config.gate.licence,
-        "reservation": config.gate.reservation,
-        "submit_file": str(config.events.submit_file),
-        "models": sorted({m.lower() for m in models}),
-        "park_uncommented": config.site.park_uncommented,
-        "operators": operators,
+    sizes = {
         "max_gpus_per_node": max_gpus_per_node,
         "max_cpus_per_node": max_cpus_per_node,
         "max_memory_mb_per_node": max_memory_mb_per_node,
     }
-    known = {key: value for key, value in table.items() if value != 0 or value is False}
+    table = filter_table(config, slurm_user, models) | {k: n for k, n in sizes.items() if n}
     head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
-    return f"{head}return {lua_value(known)}\n"
+    return f"{head}return {lua_value(table)}\n"
+
+
+def filter_table(config: Config, slurm_user: str, models: Sequence[str] = ()) -> dict[str, object]:
+    """The part of the filter's configuration that does not depend on the nodes.
+
+    Raises ConfigError if an operator or SlurmUser is no user of this host.
+    """
+    placement = config.placement
+    return {
+        "classes": config.site.classes,
+        "policies": list(dict.fromkeys([placement.policy, *placement.allowed])),
+        "licence": config.gate.licence,
+        "reservation": config.gate.reservation,
+        "submit_file": str(config.events.submit_file),
+        "models": sorted(models),
+        "park_uncommented": config.site.park_uncommented,
+        "operators": _operators(config, slurm_user),
+    }
+
+
+def _operators(config: Config, slurm_user: str) -> list[int]:
+    """User ids that pass all checks of the filter: root, SlurmUser (the selector), operators."""
+    uids = {0}
+    for name in (slurm_user, *config.site.operators):
+        try:
+            number = name.isascii() and name.isdigit()
+            uids.add(int(name) if number else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            where = f"{config.source or DEFAULT_PATH}: site.operators"
+            if name == slurm_user:
+                where = "slurm.conf: SlurmUser"
+            raise ConfigError(f"{where}: no such user on this host: {name!r}") from None
+    return sorted(uids)
 
 
 def lua_rules() -> str:

@@ -18,13 +18,17 @@ from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import by_number, hostlist
 
 __all__ = [
+    "SCHEDULER",
     "WITHOUT",
     "NodeGpus",
     "Settings",
     "clock_conf",
+    "feature_of",
     "gres_lines",
+    "index_gres",
     "node_lines",
     "slurm_settings",
+    "usable_model",
 ]
 
 SCHEDULER = {
@@ -99,35 +103,28 @@ def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
 
 def node_lines(nodes: Iterable[NodeGpus]) -> list[str]:
     """``Gres=`` and ``Features=`` to merge into the NodeName lines of slurm.conf."""
-    out: list[str] = []
-    for names, node in _equal(nodes):
-        gres = ",".join(f"gpu:{index_type(i)}:1" for i in node.indices)
-        feature = f" Features={feature_of(node.model)}" if node.model else ""
-        out.append(f"NodeName={names} Gres={gres}{feature}")
-    return out
+    return [
+        f"NodeName={names} Gres={','.join(index_gres(node.indices))}"
+        + (f" Features={feature_of(node.model)}" if node.model else "")
+        for names, node in _equal(nodes)
+    ]
+
+
+def index_gres(indices: Iterable[int]) -> list[str]:
+    """Entries of ``Gres=`` with one type per GPU."""
+    return [f"gpu:{index_type(i)}:1" for i in indices]
 
 
 def feature_of(model: str) -> str:
-    """Node feature of a GPU model: ``A100`` is ``gpu_a100``.
-
-    Raises ValueError for a name that is invalid in Slurm, or that is the type of a GPU index.
-    """
-    lower = model.lower()
-    if (
-        len(lower) > rules.MAX_NAME
-        or not re.fullmatch(rules.FEATURE, lower)
-        or slot_of(lower) is not None
-    ):
-        raise ValueError(f"GPU model {model!r} cannot be a Slurm feature")
-    return f"gpu_{lower}"
+    """Node feature of a GPU model: ``A100`` is ``gpu_a100``."""
+    return f"gpu_{model.lower()}"
 
 
 def usable_model(model: str | None) -> str | None:
-    """A GPU model in lower case if it can be a feature, else None."""
-    try:
-        return feature_of(model)[len("gpu_") :] if model else None
-    except ValueError:
-        return None
+    """A GPU model in lower case; None if it cannot be a feature, or is the type of a GPU index."""
+    lower = (model or "").lower()
+    valid = len(lower) <= rules.MAX_NAME and re.fullmatch(rules.FEATURE, lower)
+    return lower if valid and slot_of(lower) is None else None
 
 
 def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str]) -> Settings:
@@ -135,13 +132,20 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
 
     ``scripts``: ``Prolog``, ``Epilog`` and ``ResvProlog`` -> path of our script; may be empty.
     """
-    values: dict[str, str] = {}
+    licences = {config.gate.licence: config.gate.licence_count, LICENCE: LICENCE_COUNT}
+    scheduler = {name: f"{name}={value}" for name, (value, _) in SCHEDULER.items()}
+    ours = {
+        "GresTypes": {"gpu": "gpu"},
+        "Licenses": {name: f"{name}:{count}" for name, count in licences.items()},
+        "JobSubmitPlugins": {"lua": "lua"},
+        "SchedulerParameters": scheduler,
+    }
+    values = {
+        key: _merged(current.get(key), words, replace=key == "Licenses")
+        for key, words in ours.items()
+    }
     notes: list[str] = []
-    values["GresTypes"] = _with(current.get("GresTypes"), "gpu")
-    values["Licenses"] = _with_licence(current.get("Licenses"), config)
-    values["JobSubmitPlugins"] = _with(current.get("JobSubmitPlugins"), "lua")
-    values["SchedulerParameters"] = _with_scheduler(current.get("SchedulerParameters"))
-    if "bf_licenses" in (current.get("SchedulerParameters") or "").split(","):
+    if "bf_licenses" in values["SchedulerParameters"].split(","):
         notes.append(
             "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
             " seconds; remove it if the site can do without"
@@ -150,7 +154,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         have = current.get(key)
         if have is None or have == path:
             values[key] = path
-        elif not _glob_covers(have, path):
+        elif have != f"{Path(path).parent}/*":
             notes.append(f"{key}={have} stays; call {path} from it, or {WITHOUT[key]}")
     _job_completion(config, current, values, notes)
     return Settings(values, tuple(notes))
@@ -179,26 +183,12 @@ def _job_completion(
         notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
 
 
-def _glob_covers(pattern: str, path: str) -> bool:
-    return pattern.endswith("/*") and str(Path(path).parent) == pattern[:-2]
-
-
-def _with(have: str | None, word: str) -> str:
-    words = [w for w in (have or "").split(",") if w]
-    return ",".join(words if word in words else [*words, word])
-
-
-def _with_licence(have: str | None, config: Config) -> str:
-    ours = {config.gate.licence: config.gate.licence_count, LICENCE: LICENCE_COUNT}
-    others = [w for w in (have or "").split(",") if w and re.split(r"[:*=]", w)[0] not in ours]
-    return ",".join([*others, *(f"{name}:{count}" for name, count in ours.items())])
-
-
-def _with_scheduler(have: str | None) -> str:
-    words = [w for w in (have or "").split(",") if w]
-    given = {w.partition("=")[0] for w in words}
-    added = [f"{name}={value}" for name, (value, _) in SCHEDULER.items() if name not in given]
-    return ",".join(words + added)
+def _merged(have: str | None, ours: Mapping[str, str], *, replace: bool) -> str:
+    """A list of the site with our entries (name -> entry); ``replace``: instead of the site's."""
+    words = [(re.split(r"[:*=]", word)[0], word) for word in (have or "").split(",") if word]
+    kept = [(name, word) for name, word in words if not (replace and name in ours)]
+    missing = ours.keys() - dict(kept).keys()
+    return ",".join([*(w for _, w in kept), *(ours[name] for name in ours if name in missing)])
 
 
 def clock_conf(command: Path) -> str:
@@ -217,10 +207,7 @@ def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
     """(host list, one of its nodes) of each group of nodes with equal GPUs, in order of names."""
     groups: dict[tuple[object, ...], list[NodeGpus]] = {}
     for node in sorted(nodes, key=lambda n: by_number(n.name)):
-        key = (
-            node.indices,
-            node.model,
-            tuple(node.cores(i) for i in range(len(node.indices))),
-        )
+        cores = tuple(node.cores(i) for i in range(len(node.indices)))
+        key = (node.indices, node.model, cores)
         groups.setdefault(key, []).append(node)
     return [(hostlist(n.name for n in group), group[0]) for group in groups.values()]

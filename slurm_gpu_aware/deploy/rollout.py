@@ -8,27 +8,21 @@ state file only has the scope and the node in hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.node_control import NodeControl
 from slurm_gpu_aware.deploy.render import feature_of
-from slurm_gpu_aware.deploy.rollout_node import (
-    DRAINED,
-    REASON,
-    has_index_types,
-    ours_now,
-    unusable,
-)
+from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes, has_index_types, unusable
 from slurm_gpu_aware.deploy.rollout_site import LocalSite
 from slurm_gpu_aware.deploy.rollout_state import Outcome, RolloutState, StateFile, Summary
-from slurm_gpu_aware.deploy.rollout_waits import Waits
+from slurm_gpu_aware.deploy.typed_jobs import jobs_with_feature, untype_pending
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
-from slurm_gpu_aware.slurm.records import SlurmNode
 
 __all__ = ["Rollout"]
+
+Result = tuple[str, str]
+"""(`Outcome.result`, why)."""
 
 
 class ResumedError(SourceError):
@@ -36,31 +30,19 @@ class ResumedError(SourceError):
 
 
 class Rollout:
-    """One run over a scope of nodes.
-
-    Parameters
-    ----------
-    control, site, state : Slurm, the files, the state file.
-    waits : waits with progress and the request to stop at the next safe moment.
-    undo : move nodes back to the plain form.
-    """
+    """One run over a scope of nodes; ``undo`` moves them back to the plain form."""
 
     def __init__(
-        self,
-        control: NodeControl,
-        site: LocalSite,
-        state: StateFile,
-        waits: Waits,
-        *,
-        undo: bool = False,
+        self, nodes: RolloutNodes, site: LocalSite, state: StateFile, *, undo: bool = False
     ) -> None:
-        self._control = control
+        self._nodes = nodes
         self._site = site
         self._state = state
         self._undo = undo
-        self._waits = waits
-        self._say = waits.say
-        self._stopping = waits.stopping
+        self._say = nodes.say
+        self._summary = Summary("undo" if undo else "rollout")
+        self._waited_s = 0.0
+        """Wait until the current node was empty."""
 
     def run(self, scope: Collection[str]) -> Summary:
         """Move all nodes of the scope; stop after the first that fails.
@@ -68,105 +50,106 @@ class Rollout:
         Raises SourceError if Slurm or the files cannot be reached before the first change; the
         state file then has the scope of the next run.
         """
-        summary = Summary("undo" if self._undo else "rollout")
         last = self._state.load()
         in_hand = last.in_hand if last else None
-        memory = RolloutState(summary.direction, tuple(scope), in_hand)
-        self._state.save(memory)
+        self._nodes.in_hand = {in_hand} if in_hand else set()
+        self._save(scope, in_hand)
         try:
-            self._all(scope, in_hand, memory, summary)
+            self._all(scope)
         except StoppedError as exc:
             self._say(str(exc))
-            summary.interrupted = True
-        return summary
+            self._summary.interrupted = True
+        return self._summary
 
-    def _all(
-        self, scope: Collection[str], in_hand: str | None, memory: RolloutState, summary: Summary
-    ) -> None:
-        self._take_back()
-        self._finish_others(scope, in_hand, summary)
+    def _save(self, scope: Collection[str], in_hand: str | None) -> None:
+        self._state.save(RolloutState(self._summary.direction, tuple(scope), in_hand))
+
+    def _all(self, scope: Collection[str]) -> None:
+        for name in sorted(self._take_back()):
+            self._say(f"{name}: it was resumed before it was changed; starting again with it")
+        for name, view in sorted(self._nodes.all().items()):
+            drained = name not in scope and self._nodes.ours(view)
+            if drained and not self._step(name, self._finish):
+                return
         if not self._undo:
-            self._prepare(summary)
+            self._prepare()
         remaining = list(scope)
         while remaining:
-            if self._stopping():
-                summary.interrupted = True
-                break
-            node = self._next(remaining, in_hand)
+            if self._nodes.stopping():
+                self._summary.interrupted = True
+                return
+            node = self._next(remaining)
             remaining.remove(node)
-            outcome = self._one(node, in_hand, memory, summary)
-            summary.nodes.append(outcome)
-            if outcome.result == "left":
-                summary.interrupted = True
-            if outcome.result in ("left", "failed"):
-                break
-        if not summary.interrupted and not summary.count("failed"):
-            if self._undo:
-                self._tidy(summary)
-            self._state.clear()
+            if not self._step(node, lambda name: self._move(name, scope)):
+                return
+        if self._undo:
+            self._tidy()
+        self._state.clear()
+
+    def _step(self, name: str, move: Callable[[str], Result | None]) -> bool:
+        """Record the outcome of a node; return whether the run continues."""
+        self._waited_s = 0.0
+        try:
+            result = move(name)
+        except StoppedError as exc:  # during the change; the next run resumes with the node
+            self._say(f"{name}: stays drained: {exc}")
+            result = "left", f"still drained: {exc}"
+        if result is None:
+            return True
+        self._summary.nodes.append(Outcome(name, *result, self._waited_s))
+        self._summary.interrupted |= result[0] == "left"
+        return result[0] not in ("left", "failed")
 
     # -- before and after the nodes ------------------------------------------------------------
 
-    def _take_back(self) -> None:
-        """Revert the files of a killed run for nodes that have been resumed since."""
+    def _take_back(self, before: frozenset[str] | None = None) -> frozenset[str]:
+        """Revert the files for nodes that were resumed before their change; return these nodes.
+
+        ``before``: nodes that were indexed before the change; None: as the files say.
+        """
         files = self._site.read()
-        before = files.indexed_by_us()
-        true = self._as_in_slurm(before, files, self._control.nodes())
-        for name in sorted(before ^ true):
-            self._say(f"{name}: it was resumed before it was changed; starting again with it")
-        if before != true:
-            self._write(files.texts(true, features=True))
+        written = files.indexed_by_us()
+        true = self._as_in_slurm(written if before is None else before, files)
+        if true != written:
+            self._site.apply(files.texts(true, features=True))
+        return true ^ written
 
     def _as_in_slurm(
-        self,
-        indexed: frozenset[str],
-        files: SiteFiles,
-        views: Mapping[str, SlurmNode],
-        but: str | None = None,
+        self, indexed: Iterable[str], files: SiteFiles, but: str | None = None
     ) -> frozenset[str]:
-        """``indexed``, with nodes in use as Slurm has them.
+        """``indexed``, with nodes in use as Slurm has them; ``but``: the node in hand.
 
         A reconfigure applies the files to all nodes, and a change of a node's GPUs kills its jobs.
-        ``views``: Slurm's records of the nodes. ``but``: the node in hand.
         """
         result = set(indexed)
+        views = self._nodes.all()
         for name, node in files.nodes.items():
             view = views.get(name)
             if name == but or view is None or not view.gpus or (node.indexed and not node.ours):
                 continue
-            has = has_index_types(view, node.count)
-            if (name in indexed) == has:
-                continue
-            if view.states & DRAINED and not self._control.jobs_on(name):
-                continue
-            (result.add if has else result.discard)(name)
+            differs = (name in result) != has_index_types(view, node.count)
+            if differs and not self._nodes.is_free(view):
+                result ^= {name}
         return frozenset(result)
 
-    def _finish_others(self, scope: Collection[str], in_hand: str | None, summary: Summary) -> None:
-        """Complete nodes outside the scope that an earlier run left drained."""
-        for name, view in sorted(self._control.nodes().items()):
-            if name in scope or not ours_now(view, in_hand):
-                continue
-            self._say(f"{name}: an earlier run left it drained")
-            files = self._site.read()
-            try:
-                if name in files.nodes and not self._control.jobs_on(name):
-                    self._apply(files.indexed_by_us(), name)
-            except ResumedError as exc:
-                self._say(f"{name}: stays unchanged: {exc}")
-                continue
-            except StoppedError as exc:
-                summary.nodes.append(self._still_drained(name, exc))
-                raise
-            self._give_back(name, in_hand)
-            summary.nodes.append(Outcome(name, "already", "resumed; an earlier run left it"))
+    def _finish(self, name: str) -> Result | None:
+        """Complete a node outside the scope that an earlier run left drained."""
+        self._say(f"{name}: an earlier run left it drained")
+        files = self._site.read()
+        try:
+            if name in files.nodes and not self._nodes.jobs_on(name):
+                self._apply(files.indexed_by_us(), name)
+        except ResumedError as exc:
+            self._say(f"{name}: stays unchanged: {exc}")
+            return None
+        self._nodes.give_back(name)
+        return "already", "resumed; an earlier run left it"
 
-    def _prepare(self, summary: Summary) -> None:
+    def _prepare(self) -> None:
         """Add features to plain nodes, so that a request by model matches both forms."""
         files = self._site.read()
-        views = self._control.nodes()
-        indexed = self._as_in_slurm(files.indexed_by_us(), files, views)
-        changes = files.texts(indexed, features=True)
+        changes = files.texts(self._as_in_slurm(files.indexed_by_us(), files), features=True)
+        views = self._nodes.all()
         # A killed run may have written the features without a reconfigure.
         unknown = any(
             node.model is not None
@@ -176,189 +159,138 @@ class Rollout:
         )
         if changes or unknown:
             self._say("adding the features of GPU models to slurm.conf")
-            self._write(changes)
-            self._reconfigure()
-            self._waits.answer()
-        models = _models(files)
-        self._site.filter_models(models)
-        self._untype(models, summary)
+            self._site.apply(changes)
+            self._nodes.reconfigure()
+            self._nodes.await_answer()
+        self._site.filter_models(files.models())
+        self._untype(files.models())
 
-    def _untype(self, models: frozenset[str], summary: Summary) -> None:
+    def _untype(self, models: frozenset[str]) -> None:
         if not models:
             return
-        changed, complaints = self._control.untype_pending(models)
-        summary.untyped_jobs += [j for j in changed if j not in summary.untyped_jobs]
+        changed, complaints = untype_pending(self._nodes.client, models)
+        untyped = self._summary.untyped_jobs
+        untyped += [job for job in changed if job not in untyped]
         if changed:
             self._say(f"jobs {', '.join(changed)} now ask for a feature instead of a GPU type")
         for job, why in complaints.items():
             self._say(f"job {job} waits for a plain node: {why}")
 
-    def _tidy(self, summary: Summary) -> None:
+    def _tidy(self) -> None:
         """After the last node is plain again: remove the features from the files."""
         files = self._site.read()
-        if files.indexed_by_us():
-            return
-        changes = files.texts((), features=False)
+        changes = {} if files.indexed_by_us() else files.texts((), features=False)
         if not changes:
             return
-        models = _models(files)
         self._site.filter_models(frozenset())
-        needed = self._control.jobs_with_feature(frozenset(feature_of(m) for m in models))
+        features = frozenset(feature_of(m) for m in files.models())
+        needed = jobs_with_feature(self._nodes.client, features)
         if needed:
-            summary.features_needed_by = needed
+            self._summary.features_needed_by = needed
             self._say(
                 f"nodes keep their features: jobs {', '.join(needed[:10])} ask for them; run"
                 " 'gpu-aware setup --undo' again after these jobs"
             )
             return
         self._say("removing the features from slurm.conf")
-        self._write(changes)
-        self._reconfigure()
-        self._waits.answer()
+        self._site.apply(changes)
+        self._nodes.reconfigure()
+        self._nodes.await_answer()
 
     # -- one node ------------------------------------------------------------------------------
 
-    def _next(self, remaining: Collection[str], in_hand: str | None) -> str:
-        """The next node: first the one in hand, then idle nodes, then partly used ones."""
-        views = self._control.nodes()
-        order = list(remaining)
+    def _next(self, remaining: list[str]) -> str:
+        """The next node: first those that are drained, then idle ones, then partly used ones."""
+        views = self._nodes.all()
 
-        def key(name: str) -> tuple[bool, int, int]:
+        def key(name: str) -> tuple[bool, int]:
             view = views.get(name)
             if view is None:
-                return True, 0, order.index(name)
+                return True, 0
             busy = 2 if "ALLOCATED" in view.states else 1 if "MIXED" in view.states else 0
-            return not ours_now(view, in_hand), busy, order.index(name)
+            return not self._nodes.ours(view), busy
 
-        return min(order, key=key)
+        return min(remaining, key=key)
 
-    def _one(
-        self, name: str, in_hand: str | None, memory: RolloutState, summary: Summary
-    ) -> Outcome:
-        view = self._waits.settled(name)
-        files = self._site.read()
-        node = files.nodes.get(name)
+    def _move(self, name: str, scope: Collection[str]) -> Result:
+        view = self._nodes.await_settled(name)
+        node = self._site.read().nodes.get(name)
         if view is None or node is None:
-            return Outcome(name, "skipped", "Slurm has no such node with GPUs")
-        ours = ours_now(view, in_hand)
+            return "skipped", "Slurm has no such node with GPUs"
+        ours = self._nodes.ours(view)
         if not ours and node.indexed != self._undo:
-            return Outcome(name, "already")
-        problem = unusable(view, ours)
+            return "already", ""
+        problem = None if ours else unusable(view)
         if problem is None and not node.ours and not (ours and self._undo):
             problem = "setup did not index it" if self._undo else node.problem
         if problem is not None:
             self._say(f"{name}: skipped: {problem}")
             if ours:
-                self._give_back(name, in_hand)
-            return Outcome(name, "skipped", problem)
-        self._state.save(RolloutState(memory.direction, memory.scope, name))
+                self._nodes.give_back(name)
+            return "skipped", problem
+        self._save(scope, name)
+        self._nodes.in_hand.add(name)
         if not ours:
-            self._control.drain(name, REASON)
-        started = self._waits.now()
-        why = self._waits.empty(name)
-        waited = round(self._waits.now() - started, 1)
-        if why is not None:
-            return self._abandon(name, why, waited)
-        return self._change(name, waited, summary)
+            self._nodes.drain(name)
+        why, self._waited_s = self._nodes.await_empty(name)
+        return self._change(name) if why is None else self._abandon(name, why)
 
-    def _abandon(self, name: str, why: str, waited: float) -> Outcome:
+    def _abandon(self, name: str, why: str) -> Result:
         """Give up a node that is not changed yet."""
         if why != "interrupted":
             self._say(f"{name}: stays unchanged: {why}")
-            return Outcome(name, "skipped", why, waited)
+            return "skipped", why
         try:
-            self._give_back(name, name)
+            self._nodes.give_back(name)
         except SourceError as exc:
             self._say(f"{name}: stays drained, nothing was changed: {exc}")
-            return Outcome(name, "left", f"still drained: {exc}", waited)
+            return "left", f"still drained: {exc}"
         self._say(f"{name}: resumed, nothing was changed")
-        return Outcome(name, "left", "resumed unchanged", waited)
+        return "left", "resumed unchanged"
 
-    def _change(self, name: str, waited: float, summary: Summary) -> Outcome:
+    def _change(self, name: str) -> Result:
         files = self._site.read()
         before = files.indexed_by_us()
-        wanted = before - {name} if self._undo else before | {name}
+        plain, typed = before - {name}, before | {name}
         try:
             if not self._undo:
-                self._untype(_models(files), summary)
-            self._apply(wanted, name)
+                self._untype(files.models())
+            self._apply(plain if self._undo else typed, name)
         except ResumedError as exc:
-            files = self._site.read()
-            former = self._as_in_slurm(before, files, self._control.nodes())
-            self._write(files.texts(former, features=True))
-            return self._abandon(name, str(exc), waited)
-        except StoppedError as exc:
-            return self._still_drained(name, exc, waited)
+            self._take_back(before)
+            return self._abandon(name, str(exc))
         except SourceError as exc:
-            return self._put_back(name, exc, waited)
-        self._give_back(name, name)
-        form = "plain" if self._undo else "one type per GPU"
-        self._say(f"{name}: done, {form}")
-        return Outcome(name, "changed", "", waited)
+            return self._put_back(name, typed if self._undo else plain, exc)
+        self._nodes.give_back(name)
+        self._say(f"{name}: done, {'plain' if self._undo else 'one type per GPU'}")
+        return "changed", ""
 
-    def _still_drained(self, name: str, why: StoppedError, waited: float = 0.0) -> Outcome:
-        """The outcome of an interruption during the change; the next run resumes with the node."""
-        self._say(f"{name}: stays drained: {why}")
-        return Outcome(name, "left", f"still drained: {why}", waited)
-
-    def _put_back(self, name: str, cause: SourceError, waited: float) -> Outcome:
+    def _put_back(self, name: str, former: frozenset[str], cause: SourceError) -> Result:
         """Move a node back after a failure; the run ends with the cause."""
         self._say(f"{name}: {cause}; moving it back")
-        before = self._site.read().indexed_by_us()
-        former = before | {name} if self._undo else before - {name}
         try:
             self._apply(former, name)
-            self._give_back(name, name)
+            self._nodes.give_back(name)
+            return "failed", f"{cause}; it was moved back"
         except ResumedError as exc:
             why = f"{cause}; {exc}"
-            self._say(f"{name}: stays as it is: {why}")
-            return Outcome(name, "failed", why, waited)
-        except StoppedError as exc:
-            return self._still_drained(name, exc, waited)
         except SourceError as exc:
             why = f"{cause}; moving it back failed, too: {exc}; it stays drained"
-            self._say(f"{name}: {why}")
-            return Outcome(name, "failed", why, waited)
-        return Outcome(name, "failed", f"{cause}; it was moved back", waited)
+        self._say(f"{name}: {why}")
+        return "failed", why
 
-    def _apply(self, indexed: Iterable[str], name: str) -> None:
+    def _apply(self, indexed: frozenset[str], name: str) -> None:
         """Write files with these nodes indexed; wait for the (empty, drained) node to register."""
         files = self._site.read()
-        wanted = self._as_in_slurm(frozenset(indexed), files, self._control.nodes(), name)
-        self._write(files.texts(wanted, features=True))
+        wanted = self._as_in_slurm(indexed, files, name)
+        self._site.apply(files.texts(wanted, features=True))
 
         def still_ours() -> None:
             """Raise ResumedError if the node may have jobs: it must not be reconfigured."""
-            if not self._control.nodes()[name].states & DRAINED or self._control.jobs_on(name):
+            if not self._nodes.is_free(self._nodes.all()[name]):
                 raise ResumedError("it was resumed meanwhile")
 
-        self._reconfigure(still_ours, name)
+        self._nodes.reconfigure(still_ours, name)
         node = files.nodes[name]
         types = {index_type(i) for i in node.indices} if name in wanted else set()
-        self._waits.registration(name, types, node.count)
-
-    def _reconfigure(
-        self, ready: Callable[[], None] = lambda: None, node: str | None = None
-    ) -> None:
-        self._control.reconfigure(ready, node, self._say, self._stopping)
-
-    def _write(self, changes: Mapping[Path, str]) -> None:
-        for path, text in changes.items():  # slurm.conf is last: it records the progress
-            self._site.write(path, text)
-        if changes:
-            self._site.distribute()
-
-    def _give_back(self, name: str, in_hand: str | None) -> None:
-        """Resume a node, unless it is drained for another reason."""
-        view = self._control.nodes()[name]
-        if not view.states & DRAINED:
-            return
-        if not ours_now(view, in_hand):
-            self._say(f"{name}: stays drained: {view.reason}")
-            return
-        self._control.resume(name)
-
-
-def _models(files: SiteFiles) -> frozenset[str]:
-    """Models that are, or become, features of their nodes."""
-    return frozenset(n.model for n in files.nodes.values() if n.model is not None)
+        self._nodes.await_registered(name, types, node.count)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.install import LUA_CONF, OWN_FILTER
 from slurm_gpu_aware.deploy.lua_files import lua_value
-from slurm_gpu_aware.deploy.node_control import NodeControl
-from slurm_gpu_aware.deploy.render import NodeGpus
 from slurm_gpu_aware.deploy.rollout_state import RolloutState
+from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
@@ -26,58 +23,42 @@ _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
 
 class LocalSite:
-    """The site's files on this host. Methods raise SourceError.
+    """The site's files on this host. ``say`` takes a line of progress.
 
-    Parameters
-    ----------
-    slurm_dir : folder of slurm.conf.
-    profile : measured nodes; used for nodes on which Slurm detects the GPUs (AutoDetect).
-    say : takes a line of progress.
+    Methods raise SourceError.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        slurm_dir: Path,
-        profile: Mapping[str, NodeGpus],
-        say: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._dir = slurm_dir
-        self._profile = profile
+    def __init__(self, site: Site, say: Callable[[str], None]) -> None:
+        self._setup = site.config.setup
+        self._dir = site.slurm_dir
+        self._profile = {node.name: node for node in site.nodes}
         self._say = say
 
     def read(self) -> SiteFiles:
         """Read slurm.conf and gres.conf."""
         return read_site(self._dir / "slurm.conf", self._dir / "gres.conf", self._profile)
 
-    def write(self, path: Path, text: str) -> None:
-        """Replace a file atomically."""
-        files.write(files.Change(path, text))
-
-    def distribute(self) -> None:
-        """Run ``setup.distribute``, if it is configured."""
-        command = self._config.setup.distribute
-        if command:
+    def apply(self, changes: Mapping[Path, str]) -> None:
+        """Replace files in this order, each atomically; then run ``setup.distribute``."""
+        for path, text in changes.items():
+            files.write(files.Change(path, text))
+        command = self._setup.distribute
+        if changes and command:
             self._say(f"distributing: {' '.join(command)}")
-            run_command(command, self._config.setup.distribute_timeout_s)
+            run_command(command, self._setup.distribute_timeout_s)
 
     def filter_models(self, models: frozenset[str]) -> None:
         """Rewrite ``models`` in the filter's configuration, if the filter is installed."""
-        path = self._dir / LUA_CONF
+        path = self._dir / files.LUA_CONF
         if not path.exists():
             return
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
         listed = lua_value(sorted(models))
         changed = _LUA_MODELS.sub(lambda m: m[1] + listed, text, count=1)
-        if changed == text:
-            return
-        self._say(f"{path}: models = {listed}")
-        files.write(files.Change(path, changed))
-        filter_file = self._dir / OWN_FILTER
-        if filter_file.exists():  # slurmctld reloads all if this file is newer, in whole seconds
-            later = max(time.time(), filter_file.stat().st_mtime + 1)
-            os.utime(filter_file, (later, later))
+        if changed != text:
+            self._say(f"{path}: models = {listed}")
+            files.write(files.Change(path, changed))
+            files.reload_filter(self._dir, [path])
 
     def check_writable(self) -> None:
         """Raise SourceError if the files cannot be changed, before a node is drained."""
@@ -90,7 +71,7 @@ class LocalSite:
 
 def nodes_in_scope(
     found: SiteFiles,
-    control: NodeControl,
+    client: SlurmClient,
     last: RolloutState | None,
     *,
     undo: bool,
@@ -106,20 +87,23 @@ def nodes_in_scope(
 
     Raises RequestError for a node without GPUs, SourceError for an unknown partition.
     """
+    chosen: Collection[str]
     if nodes is not None:
-        chosen = set(expand_hostlist(nodes))
-        strange = chosen - set(found.nodes)
+        chosen = expand_hostlist(nodes)
+        strange = set(chosen) - set(found.nodes)
         if strange:
             raise RequestError(
                 f"--nodes: {hostlist(strange)}: not a node with GPUs in slurm.conf; known:"
                 f" {hostlist(found.nodes) or 'none'}"
             )
     elif partition is not None:
-        chosen = set(control.partition(partition)) & set(found.nodes)
+        known = {p.name: p.nodes for p in client.partitions()}
+        if partition not in known:
+            listed = ", ".join(sorted(known))
+            raise SourceError(f"no partition {partition!r}; there are: {listed}")
+        chosen = known[partition]
     elif last is not None and (last.direction == "undo") == undo:
-        chosen = set(last.scope) & set(found.nodes)
-    elif undo:
-        chosen = set(found.indexed_by_us())
+        chosen = last.scope
     else:
-        chosen = set(found.nodes)
-    return [name for name in found.nodes if name in chosen]
+        chosen = found.indexed_by_us() if undo else found.nodes
+    return [name for name in found.nodes if name in set(chosen)]

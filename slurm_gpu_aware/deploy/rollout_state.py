@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.deploy.files import replace
 from slurm_gpu_aware.names import is_node_name
 
 __all__ = ["Outcome", "RolloutState", "StateFile", "Summary"]
@@ -21,8 +20,8 @@ class Outcome:
     node: str
     result: str
     """``changed``, ``already``, ``skipped``, ``failed`` (moved back) or ``left`` (interrupted)."""
-    why: str = ""
-    waited_s: float = 0.0
+    why: str
+    waited_s: float
     """Wait until it was empty."""
 
 
@@ -56,7 +55,7 @@ class RolloutState:
     """``rollout`` or ``undo``."""
     scope: tuple[str, ...]
     """Nodes."""
-    in_hand: str | None = None
+    in_hand: str | None
     """The node that was drained last."""
 
 
@@ -71,26 +70,15 @@ class StateFile:
         try:
             raw = json.loads(self.path.read_text(encoding="utf-8"))
             state = RolloutState(raw["direction"], tuple(raw["scope"]), raw["in_hand"])
-        except (OSError, ValueError, TypeError, KeyError):
+            names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
+            valid = state.direction in ("rollout", "undo") and all(map(is_node_name, names))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
-        names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
-        if state.direction not in ("rollout", "undo") or not all(
-            isinstance(n, str) and is_node_name(n) for n in names
-        ):
-            return None
-        return state
+        return state if valid else None
 
     def save(self, state: RolloutState) -> None:
         """Replace the file. Raises SourceError."""
-        fresh = self.path.with_name(f".{self.path.name}.new")
-        try:
-            with fresh.open("w", encoding="utf-8") as stream:
-                json.dump(asdict(state), stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(fresh, self.path)
-        except OSError as exc:
-            raise SourceError(f"{self.path}: cannot be written: {exc.strerror}") from None
+        replace(self.path, json.dumps(asdict(state)))
 
     def clear(self) -> None:
         """Delete the file at the end of a run."""

@@ -114,13 +114,7 @@ class Cluster:
                 copied.chmod(0o755)
         config = load_config(self.config)
         (target / "gpu_aware_conf.lua").write_text(
-            lua_conf(
-                config,
-                policies=config.placement.allowed,
-                models=["v100"],
-                max_gpus_per_node=2,
-                operators=[0],
-            )
+            lua_conf(config, "root", ["v100"], max_gpus_per_node=2)
         )
 
     def profile(self) -> None:

@@ -11,10 +11,10 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, Si
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
-    feature_of,
     gres_lines,
     node_lines,
     slurm_settings,
+    usable_model,
 )
 from slurm_gpu_aware.slurm.conffile import SlurmConf, parse_conf
 from slurm_gpu_aware.slurm.hostlist import hostlist
@@ -66,8 +66,7 @@ def test_different_nodes_get_lines_of_their_own():
 
 @pytest.mark.parametrize("model", ["a b", "a&b", "", "x,y", "g1", "-a"])
 def test_a_model_that_is_no_feature_is_refused(model: str):
-    with pytest.raises(ValueError, match="cannot be a Slurm feature"):
-        feature_of(model)
+    assert usable_model(model) is None
 
 
 def test_settings_of_an_empty_slurm_conf():
@@ -133,16 +132,14 @@ def read_lua(text: str) -> dict[str, object]:
 
 
 def test_lua_conf_is_a_table_that_lua_reads():
-    config = Config(site=SiteConfig(classes=("A", "B"), park_uncommented=False))
-    got = read_lua(
-        lua_conf(config, policies=["pal"], models=["v100"], max_gpus_per_node=4, operators=[1000])
-    )
+    site = SiteConfig(classes=("A", "B"), park_uncommented=False, operators=("1000",))
+    got = read_lua(lua_conf(Config(site=site), "root", ["v100"], max_gpus_per_node=4))
     assert list(got["classes"].values()) == [b"A", b"B"]  # type: ignore[attr-defined]
     assert got["licence"] == b"gpuaware"
     assert got["submit_file"] == b"/var/spool/slurm-gpu-aware/submitted"
     assert got["park_uncommented"] is False
     assert got["max_gpus_per_node"] == 4
-    assert list(got["operators"].values()) == [1000]  # type: ignore[attr-defined]
+    assert list(got["operators"].values()) == [0, 1000]  # type: ignore[attr-defined]
 
 
 FILTER = Path(__file__).resolve().parents[3] / "etc" / "lua" / "gpu_aware.lua"
@@ -155,12 +152,11 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
     file.write_text(
         lua_conf(
             Config(),
-            policies=["pal", "pm-first", "pal+mapa"],
-            models=["V100", "a100-80gb"],
+            "64030",
+            ["v100", "a100-80gb"],
             max_gpus_per_node=most,
             max_cpus_per_node=8 * most,
             max_memory_mb_per_node=1000 * most,
-            operators=[0, 64030],
         )
     )
     lua = lua51.LuaRuntime()
@@ -180,7 +176,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
 def test_any_path_survives_the_way_through_lua(text: str):
     path = "/" + text.encode("utf-8", "replace").decode("utf-8")
     config = Config(events=EventsConfig(submit_file=Path(path)))
-    got = read_lua(lua_conf(config, policies=[], models=[], max_gpus_per_node=0))
+    got = read_lua(lua_conf(config, "root", []))
     assert got["submit_file"] == str(Path(path)).encode()
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
+from sample_jobs import slurm_job
 
+from slurm_gpu_aware.deploy import rollout_nodes
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.rollout import Rollout
-from slurm_gpu_aware.deploy.rollout_node import REASON
+from slurm_gpu_aware.deploy.rollout_nodes import REASON, RolloutNodes
 from slurm_gpu_aware.deploy.rollout_state import RolloutState, StateFile, Summary
-from slurm_gpu_aware.deploy.rollout_waits import Waits
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.records import SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 CONF = """\
 ClusterName=test  # a comment
@@ -39,7 +43,7 @@ class World:
     """A Slurm and a site's folder. Jobs are ticks that they still need; a pause is a tick."""
 
     folder: Path
-    jobs: dict[str, list[int]] = field(default_factory=dict)
+    jobs_left: dict[str, list[int]] = field(default_factory=dict)
     """Node -> ticks left of each job."""
     drained: dict[str, str] = field(default_factory=dict)
     """Node -> reason."""
@@ -65,34 +69,43 @@ class World:
         if self.dies_at == self.steps:
             raise KilledError
 
-    # Control
+    # Client
 
-    def nodes(self) -> dict[str, SlurmNode]:
-        out = {}
+    unread = frozenset[int]()
+
+    def nodes(self) -> list[SlurmNode]:
+        out = []
         for name in NODES:
-            states = {"ALLOCATED" if self.jobs.get(name) else "IDLE"}
+            states = {"ALLOCATED" if self.jobs_left.get(name) else "IDLE"}
             states |= {"DRAIN"} if name in self.drained else set()
             states |= {"INVALID_REG"} if name in self.invalid else set()
-            out[name] = SlurmNode(
-                name,
-                frozenset(states),
-                self.features.get(name, frozenset()),
-                self.registered[name],
-                frozenset(),
-                reason=self.drained.get(name, ""),
-                slurmd_start_s=1.0,
+            out.append(
+                SlurmNode(
+                    name,
+                    frozenset(states),
+                    self.features.get(name, frozenset()),
+                    self.registered[name],
+                    frozenset(),
+                    reason=self.drained.get(name, ""),
+                    slurmd_start_s=1.0,
+                )
             )
         return out
 
-    def jobs_on(self, node: str) -> tuple[str, ...]:
-        return tuple(f"{node}-{i}" for i, _ in enumerate(self.jobs.get(node, [])))
+    def jobs(self) -> list[SlurmJob]:
+        held = [node for node, left in self.jobs_left.items() for _ in left]
+        return [slurm_job(i, state="RUNNING", nodes=(node,)) for i, node in enumerate(held)]
 
-    def drain(self, node: str, reason: str) -> None:
+    def update_jobs(self, updates: list[Any]) -> dict[str, str]:
+        assert updates == []
+        return {}
+
+    def drain_node(self, node: str, reason: str) -> None:
         self.step()
         self.drained[node] = reason
         self.step()
 
-    def resume(self, node: str) -> None:
+    def resume_node(self, node: str) -> None:
         self.step()
         del self.drained[node]
         self.step()
@@ -100,7 +113,6 @@ class World:
     def reconfigure(
         self,
         ready: Callable[[], None],
-        node: str | None,
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
@@ -127,29 +139,26 @@ class World:
                 words = record.get("features") or record.get("feature") or ""
                 self.features[name] = frozenset(words.split(","))
                 new = tuple((g.kind, g.count) for g in gres)
-                if new != self.registered[name] and self.jobs.get(name):
-                    self.killed_jobs += len(self.jobs.pop(name))
+                if new != self.registered[name] and self.jobs_left.get(name):
+                    self.killed_jobs += len(self.jobs_left.pop(name))
                 if new == INDEXED and name in self.refuses:
                     self.invalid.add(name)
                 else:
                     self.invalid.discard(name)
                     self.registered[name] = new
 
-    def jobs_with_feature(self, features: frozenset[str]) -> list[str]:
-        return []
-
-    def untype_pending(self, models: frozenset[str]) -> tuple[list[str], dict[str, str]]:
-        return [], {}
-
     # Site
 
     def read(self) -> SiteFiles:
         return read_site(self.folder / "slurm.conf", self.folder / "gres.conf")
 
-    def write(self, path: Path, text: str) -> None:
-        self.step()
-        path.write_text(text)
-        self.step()
+    def apply(self, changes: Mapping[Path, str]) -> None:
+        for path, text in changes.items():
+            self.step()
+            path.write_text(text)
+            self.step()
+        if changes:
+            self.distribute()
 
     def distribute(self) -> None:
         self.distributed += 1
@@ -165,8 +174,8 @@ class World:
     def pause(self, seconds: float) -> None:
         self.clock += seconds
         self.on_pause()
-        for name, left in self.jobs.items():
-            self.jobs[name] = [ticks - 1 for ticks in left if ticks > 1]
+        for name, left in self.jobs_left.items():
+            self.jobs_left[name] = [ticks - 1 for ticks in left if ticks > 1]
 
     def texts(self) -> Mapping[str, str]:
         return {p: (self.folder / p).read_text() for p in ("slurm.conf", "gres.conf")}
@@ -177,7 +186,7 @@ def world(tmp_path: Path) -> World:
     (tmp_path / "slurm.conf").write_text(CONF)
     (tmp_path / "gres.conf").write_text(GRES)
     jobs = {"n1": [3, 1], "n3": [2]}
-    return World(tmp_path, jobs=jobs, registered=dict.fromkeys(NODES, PLAIN))
+    return World(tmp_path, jobs_left=jobs, registered=dict.fromkeys(NODES, PLAIN))
 
 
 class Said(list[str]):
@@ -200,15 +209,15 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     said: list[str] | None = None,
 ) -> Summary:
-    waits = Waits(
-        world,
-        (said if said is not None else []).append,
-        stopping,
-        now=lambda: world.clock,
-        pause=world.pause,
-    )
-    work = Rollout(world, world, StateFile(world.folder / "rollout.json"), waits, undo=undo)
-    return work.run(NODES if scope is None else scope)
+    def reconfiguration(*arguments: Any) -> SimpleNamespace:
+        return SimpleNamespace(run=lambda ready, node: world.reconfigure(ready, *arguments[1:]))
+
+    time = SimpleNamespace(monotonic=lambda: world.clock, sleep=world.pause)
+    client: Any = world
+    with mock.patch.multiple(rollout_nodes, time=time, Reconfiguration=reconfiguration):
+        nodes = RolloutNodes(client, (said if said is not None else []).append, stopping)
+        state = StateFile(world.folder / "rollout.json")
+        return Rollout(nodes, client, state, undo=undo).run(NODES if scope is None else scope)
 
 
 def results(summary: Summary) -> dict[str, str]:
@@ -243,7 +252,7 @@ def test_killed_at_every_step(world: World, undo: bool):
     """However often it is killed, starting it again ends where one run would have."""
     if undo:
         run(world)
-        world.jobs = {"n1": [3, 1], "n3": [2]}
+        world.jobs_left = {"n1": [3, 1], "n3": [2]}
     world.steps = 0
     deaths = 0
     while True:
@@ -277,7 +286,7 @@ def test_killed_and_the_node_resumed_by_hand(world: World, step: int, undo: bool
         assert world.steps == step
     world.dies_at = None
     for name in world.drained:
-        world.jobs[name] = [4]
+        world.jobs_left[name] = [4]
     world.drained.clear()
     end = undo != back  # the other direction is asked for the next time
     summary = run(world, undo=end)
@@ -416,7 +425,7 @@ def test_resumed_by_an_admin_who_restarts_slurmctld(world: World, undo: bool):
         world.take_over()
         (node,) = world.drained
         del world.drained[node]
-        world.jobs[node] = [10**6]
+        world.jobs_left[node] = [10**6]
 
     world.on_hang = admin
     said: list[str] = []
@@ -448,12 +457,12 @@ def test_resumed_while_it_is_put_back(world: World):
 def test_a_node_of_another_scope_is_resumed_while_slurmctld_hangs(world: World):
     """It is left to whom resumed it, and the run goes on."""
     world.drained["n3"] = REASON
-    world.jobs.clear()
+    world.jobs_left.clear()
     world.hangs_at = 1
 
     def admin() -> None:
         del world.drained["n3"]
-        world.jobs["n3"] = [10**6]
+        world.jobs_left["n3"] = [10**6]
 
     world.on_hang = admin
     summary = run(world, scope=["n1"])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from store_samples import ingest, report
 
-from slurm_gpu_aware.deploy.conf_nodes import conf_nodes
 from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
+from slurm_gpu_aware.deploy.site import conf_nodes
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store

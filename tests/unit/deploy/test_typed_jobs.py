@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.deploy.node_control import NodeControl
+from slurm_gpu_aware.deploy.typed_jobs import untype_pending
 
 
 def test_typed_requests_become_features(slurm: SlurmFolder) -> None:
@@ -18,7 +18,7 @@ def test_typed_requests_become_features(slurm: SlurmFolder) -> None:
         ],
         ["n1"],
     )
-    changed, complaints = NodeControl(slurm.client()).untype_pending(frozenset({"v100"}))
+    changed, complaints = untype_pending(slurm.client(), frozenset({"v100"}))
     assert changed == ["7", "8"]
     assert list(complaints) == ["9"]
     asked = {i: (job["tres_per_node"], job["features"]) for i, job in slurm.jobs.items()}
