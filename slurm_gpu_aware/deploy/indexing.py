@@ -14,11 +14,12 @@ from pathlib import Path
 from slurm_gpu_aware.deploy.render import NodeGpus, feature_of, gres_lines, usable_model
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type, slot_of
-from slurm_gpu_aware.slurm.confblocks import (
+from slurm_gpu_aware.slurm.conffile import (
     ConfFiles,
     Entry,
     Pairs,
     block_alone,
+    fields_of,
     pairs_of,
     render_pairs,
 )
@@ -147,7 +148,7 @@ def read_site(
         for name in names:
             read.setdefault(name, _NodeLinesRead()).gres = values.get("gres", "").strip('"')
         for line in entry.ours or ():
-            pairs = {k.lower(): v.strip('"') for k, v in pairs_of(line)}
+            pairs = fields_of(line)
             now.update(dict.fromkeys(_names(pairs["nodename"]), pairs.get("gres", "")))
     _read_devices(gres, read)
     nodes: dict[str, NodeForm] = {}
@@ -174,7 +175,7 @@ def _node_records(conf: ConfFiles) -> Iterable[tuple[list[str], dict[str, str], 
 
 def _read_devices(gres: ConfFiles, read: dict[str, _NodeLinesRead]) -> None:
     for entry in gres.records():
-        keys = {k.lower(): v.strip('"') for k, v in pairs_of(entry.text)}
+        keys = fields_of(entry.text)
         if "name" not in keys:
             continue
         here = _names(keys["nodename"]) if "nodename" in keys else list(read)

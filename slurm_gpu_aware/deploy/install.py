@@ -17,8 +17,7 @@ from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.files import LUA_CONF, OWN_FILTER, Change, shipped
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.site import Site
-from slurm_gpu_aware.slurm.confblocks import pairs_of
-from slurm_gpu_aware.slurm.conffile import edit_settings, outside_block, replace_block
+from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 __all__ = ["SCRIPT_KEYS", "Plan", "clock_conf_path", "filter_files", "for_output", "in_place"]
@@ -156,7 +155,7 @@ def _described(lines: Iterable[str]) -> set[str]:
     """Nodes with GPUs in the site's own lines of gres.conf."""
     out: set[str] = set()
     for line in lines:
-        fields = {key.lower(): value for key, value in pairs_of(line.split("#", 1)[0])}
+        fields = fields_of(line.split("#", 1)[0])
         if fields.get("name", "").lower() == "gpu" and "nodename" in fields:
             out.update(expand_hostlist(fields["nodename"]))
     return out

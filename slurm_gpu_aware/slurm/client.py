@@ -108,7 +108,7 @@ class SlurmClient:
         if not config.conf_file:
             return config
         path = Path(config.conf_file)
-        self._mig_nodes.beside(path)
+        self._mig_nodes.gres_conf = path.with_name("gres.conf")
         return replace(config, default_topology=default_topology(path.with_name("topology.yaml")))
 
     def jobs(self) -> list[SlurmJob]:

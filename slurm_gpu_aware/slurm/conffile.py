@@ -1,24 +1,183 @@
-"""Editor of slurm.conf for ``gpu-aware setup``: settings, node lines, a marked block of ours.
+"""Reader and editor of slurm.conf and gres.conf that keeps the site's lines, order and spelling.
 
-Comments, order and spelling of the site's lines stay.
+Settings are set in their place, or in one block of ours at the end of the file. A changed record
+becomes a block of its own: the site's lines, each behind ``#|``, then the lines that hold instead.
+Without the block the file is what it was, byte for byte. The end of such a block has a checksum of
+our lines, so that a change by hand is never overwritten.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_gpu_aware.slurm.confblocks import ConfFiles, Entry, entries, pairs_of
+from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["SlurmConf", "edit_settings", "parse_conf", "read_conf", "replace_block"]
+__all__ = [
+    *("ConfFiles", "Entry", "Pairs", "SlurmConf"),
+    *("block_alone", "edit_settings", "fields_of", "outside_block", "pairs_of"),
+    *("read_conf", "render_pairs", "replace_block"),
+]
 
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
 END = "# END gpu-aware"
-
+_BEGIN_RECORD = "# BEGIN gpu-aware nodes"
+_BEGIN_LINE = f"{_BEGIN_RECORD}: instead of the lines behind '#|', by 'gpu-aware setup --roll'"
+_END_RECORD = "# END gpu-aware nodes"
+_ORIGIN = "#|"
+_PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*(\+?=)\s*("[^"]*"|\S*)')
 _SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*)\s*=\s*(.*?)\s*\Z")
 _RECORDS = frozenset({"nodename", "partitionname", "downnodes", "nodeset", "frontendname"})
+_MAX_DEPTH = 8
+
+Pairs = list[tuple[str, str]]
+"""Key as the site spells it, value with its quotes."""
+
+
+def pairs_of(line: str) -> Pairs:
+    """Keys and values of a record."""
+    return [(key, value) for key, _, value in _PAIR.findall(line)]
+
+
+def render_pairs(pairs: Pairs) -> str:
+    """The record of keys and values; the inverse of `pairs_of`."""
+    return " ".join(f"{key}={value}" for key, value in pairs)
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Keys of a record in lower case -> values without quotes."""
+    return {key.lower(): value.strip('"') for key, value in pairs_of(line)}
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One record of a file: its lines, or a block that replaces them."""
+
+    origin: tuple[str, ...]
+    """The site's lines with continuations and comments; empty: the block replaces no line."""
+    ours: tuple[str, ...] | None = None
+    """Lines that hold instead; None: the site's lines hold."""
+
+    @property
+    def text(self) -> str:
+        """The site's record in one line without comment."""
+        return " ".join(_bare(line) for line in self.origin).strip()
+
+    def effective(self) -> tuple[str, ...]:
+        """The lines that Slurm reads, without comments."""
+        return (self.text,) if self.ours is None else tuple(map(_bare, self.ours))
+
+    def lines(self) -> list[str]:
+        """The lines in the file."""
+        if self.ours is None:
+            return list(self.origin)
+        origin = [f"{_ORIGIN} {line}" for line in self.origin]
+        return [_BEGIN_LINE, *origin, *self.ours, f"{_END_RECORD} {_checksum(self.ours)}"]
+
+
+def block_alone(lines: Sequence[str]) -> str:
+    """Text of a block that replaces no line."""
+    return "".join(f"{line}\n" for line in Entry((), tuple(lines)).lines())
+
+
+class ConfFiles:
+    """A configuration file with its includes.
+
+    Raises SourceError if one cannot be read or (``checked``) has a block that was changed by hand.
+    """
+
+    def __init__(self, path: Path, *, missing_ok: bool = False, checked: bool = True) -> None:
+        self.path = path
+        self._checked = checked
+        self.texts: dict[Path, str] = {}
+        self._entries: list[tuple[Path, Entry]] = []
+        """In Slurm's order, each with its file."""
+        if missing_ok and not path.exists():
+            self.texts[path] = ""
+        else:
+            self._read(path, 0)
+
+    def _read(self, path: Path, depth: int) -> None:
+        try:
+            text = path.read_bytes().decode("utf-8", "surrogateescape")
+        except OSError as exc:
+            raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
+        self.texts[path] = text
+        for entry in _split(text, path, self._checked):
+            words = entry.text.split(None, 1)
+            if len(words) == 2 and words[0].lower() == "include":
+                included = self.path.parent / words[1]
+                if included not in self.texts and depth < _MAX_DEPTH:
+                    self._read(included, depth + 1)
+            self._entries.append((path, entry))
+
+    def records(self) -> Iterator[Entry]:
+        """All records in Slurm's order."""
+        return (entry for _, entry in self._entries)
+
+    def rewrite(self, ours: Callable[[Entry], Sequence[str] | None]) -> dict[Path, str]:
+        """Text of each file with ``ours(record)`` for the site's lines (None: these hold).
+
+        Records come in Slurm's order. Blocks that replace no line are left out.
+        """
+        out: dict[Path, list[str]] = {path: [] for path in self.texts}
+        for path, entry in self._entries:
+            if entry.origin:
+                lines = ours(entry)
+                changed = Entry(entry.origin, None if lines is None else tuple(lines))
+                out[path].extend(changed.lines())
+        return {path: "\n".join(lines) for path, lines in out.items()}
+
+
+def _split(text: str, file: Path, checked: bool) -> Iterator[Entry]:
+    lines = iter(text.split("\n"))
+    for line in lines:
+        if line.startswith(_BEGIN_RECORD):
+            yield _block(lines, file, checked)
+            continue
+        record = [line]
+        while record[-1].split("#", 1)[0].rstrip().endswith("\\"):
+            following = next(lines, None)
+            if following is None:
+                break
+            record.append(following)
+        yield Entry(tuple(record))
+
+
+def _block(lines: Iterator[str], file: Path, checked: bool) -> Entry:
+    origin: list[str] = []
+    ours: list[str] = []
+    for line in lines:
+        if line.startswith(_END_RECORD):
+            if checked and line.removeprefix(_END_RECORD).strip() != _checksum(ours):
+                raise SourceError(
+                    f"{file}: lines between '{_BEGIN_RECORD}' and '{_END_RECORD}' were changed by"
+                    f" hand, near {ours[0] if ours else line!r}; undo that, or change the site's"
+                    f" lines behind '{_ORIGIN}' instead and run 'gpu-aware setup --roll' again"
+                )
+            return Entry(tuple(origin), tuple(ours))
+        if line.startswith(_ORIGIN):
+            origin.append(line.removeprefix(_ORIGIN).removeprefix(" "))
+        else:
+            ours.append(line)
+    raise SourceError(f"{file}: '{_BEGIN_RECORD}' without '{_END_RECORD}'")
+
+
+def _bare(line: str) -> str:
+    return line.split("#", 1)[0].rstrip().removesuffix("\\").strip()
+
+
+def _checksum(lines: Sequence[str]) -> str:
+    return f"{zlib.crc32(chr(10).join(lines).encode()):08x}"
+
+
+# -- slurm.conf ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -37,31 +196,27 @@ class SlurmConf:
 
 def read_conf(path: Path) -> SlurmConf:
     """Read a slurm.conf with its ``Include`` files. Raises SourceError if one cannot be read."""
-    return _parsed(ConfFiles(path, checked=False).records())
-
-
-def parse_conf(text: str) -> SlurmConf:
-    """Parse the text of a slurm.conf without its includes."""
-    return _parsed(entries(text, "", checked=False))
-
-
-def _parsed(records: Iterable[Entry]) -> SlurmConf:
     settings: dict[str, str] = {}
     nodes: list[Mapping[str, str]] = []
     defaults: dict[str, str] = {}
+    records = ConfFiles(path, checked=False).records()
     for line in (line for record in records for line in record.effective()):
-        record = {key.lower(): value.strip('"') for key, value in pairs_of(line)}
+        record = fields_of(line)
         first = next(iter(record), None)
         if first == "nodename":
             if record["nodename"].upper() == "DEFAULT":
-                defaults.update({k: v for k, v in record.items() if k != "nodename"})
+                defaults |= {key: value for key, value in record.items() if key != "nodename"}
             else:
-                nodes.append({**defaults, **record})
-        elif first not in _RECORDS:
-            match = _SETTING.match(line)
-            if match:
-                settings[match[1].lower()] = match[2].strip('"')
+                nodes.append(defaults | record)
+        elif first not in _RECORDS and (setting := _setting(line)):
+            settings[setting[0]] = setting[1]
     return SlurmConf(settings, tuple(nodes))
+
+
+def _setting(line: str) -> tuple[str, str] | None:
+    """(key in lower case, value) of a line ``Key=value``; None: it is another one."""
+    match = _SETTING.match(line.split("#", 1)[0])
+    return (match[1].lower(), match[2].strip('"')) if match else None
 
 
 def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
@@ -71,54 +226,42 @@ def edit_settings(text: str, wanted: Mapping[str, str]) -> str:
     keys go into our block at the end. Equal values change nothing.
     """
     lines = text.splitlines()
-    missing: dict[str, str] = {}
+    there = {setting[0]: i for i, line in enumerate(lines) if (setting := _setting(line))}
+    missing: list[str] = []
     for key, value in wanted.items():
-        places = [i for i, line in enumerate(lines) if _key(line) == key.lower()]
-        if not places:
-            missing[key] = value
-        elif _value(lines[places[-1]]) != value:
-            lines[places[-1]] = f"{key}={value}"
-    out = "\n".join(lines) + ("\n" if lines else "")
+        place = there.get(key.lower())
+        if place is None:
+            missing.append(f"{key}={value}")
+        elif _setting(lines[place]) != (key.lower(), value):
+            lines[place] = f"{key}={value}"
+    out = "".join(f"{line}\n" for line in lines)
     if not missing:
         return out
-    return replace_block(out, [*_block(lines), *(f"{k}={v}" for k, v in missing.items())])
+    return replace_block(out, [*lines[_span(lines)][1:-1], *missing])
 
 
 def replace_block(text: str, body: list[str]) -> str:
     """Write ``body`` into our block, which is at the end of the file if new; empty: remove it."""
     lines = text.splitlines()
     block = [BEGIN, *body, END] if body else []
-    if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
-        start = lines.index(BEGIN)
-        end = lines.index(END, start)
-        lines[start : end + 1] = block
-    elif block:
-        lines += ([""] if lines and lines[-1].strip() else []) + block
-    return "\n".join(lines) + ("\n" if lines else "")
+    span = _span(lines)
+    if block and span.start == len(lines) and lines and lines[-1].strip():
+        lines.append("")
+        span = _span(lines)
+    lines[span] = block
+    return "".join(f"{line}\n" for line in lines)
 
 
 def outside_block(text: str) -> list[str]:
     """Lines that are not in our block."""
     lines = text.splitlines()
-    inner = len(_block(lines))
-    if BEGIN not in lines or END not in lines[lines.index(BEGIN) :]:
-        return lines
-    start = lines.index(BEGIN)
-    return lines[:start] + lines[start + inner + 2 :]
+    del lines[_span(lines)]
+    return lines
 
 
-def _block(lines: list[str]) -> list[str]:
-    if BEGIN not in lines or END not in lines[lines.index(BEGIN) :]:
-        return []
-    start = lines.index(BEGIN)
-    return lines[start + 1 : lines.index(END, start)]
-
-
-def _key(line: str) -> str | None:
-    match = _SETTING.match(line.split("#", 1)[0])
-    return match.group(1).lower() if match else None
-
-
-def _value(line: str) -> str:
-    match = _SETTING.match(line.split("#", 1)[0])
-    return match.group(2).strip('"') if match else ""
+def _span(lines: Sequence[str]) -> slice:
+    """Our block with its first and its last line; nothing at the end if there is none."""
+    start = lines.index(BEGIN) if BEGIN in lines else len(lines)
+    if END not in lines[start:]:
+        return slice(len(lines), len(lines))
+    return slice(start, lines.index(END, start) + 1)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.confblocks import ConfFiles, pairs_of
+from slurm_gpu_aware.slurm.conffile import ConfFiles, fields_of
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmNode
 
@@ -21,35 +21,25 @@ __all__ = ["MigNodes"]
 
 log = logging.getLogger(__name__)
 
-_USUAL = "/etc/slurm/slurm.conf"
-
 
 class MigNodes:
-    """Nodes with MIG by the gres.conf beside the slurm.conf in use; read again when it changes.
+    """Nodes with MIG by gres.conf; a missing or unreadable file names no node."""
 
-    A missing or unreadable file names no node.
-    """
-
-    def __init__(self, gres_conf: Path | None = None) -> None:
-        beside = Path(os.environ.get("SLURM_CONF") or _USUAL)
-        self._path = gres_conf or beside.with_name("gres.conf")
-        self._state: object = None
-        self._files = [self._path]
+    def __init__(self) -> None:
+        slurm_conf = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
+        self.gres_conf = Path(slurm_conf).with_name("gres.conf")
+        """The file; read again when it or one of its includes has changed."""
+        self._states: dict[Path, tuple[int, int] | None] = {}
+        """Files as last read -> time of change and size; None: missing."""
         self._records: list[tuple[frozenset[str] | None, str | None]] = []
         """(nodes, None: all; GRES type, None: any) of each record with MultipleFiles."""
 
-    def beside(self, slurm_conf: Path) -> None:
-        """Set the slurm.conf in use."""
-        path = slurm_conf.with_name("gres.conf")
-        if path != self._path:
-            self._path, self._files, self._state = path, [path], None
-
     def mark(self, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
         """The nodes; those with MIG are marked as having shared GPUs."""
-        state = [_state(path) for path in self._files]
-        if state != self._state:
+        if self.gres_conf not in self._states or any(
+            _state(path) != before for path, before in self._states.items()
+        ):
             self._read()
-            self._state = [_state(path) for path in self._files]
         return [
             replace(node, shared_gres=True) if self._records and self._has_mig(node) else node
             for node in nodes
@@ -64,11 +54,12 @@ class MigNodes:
 
     def _read(self) -> None:
         self._records = []
+        files = [self.gres_conf, *self._states]
         try:
-            conf = ConfFiles(self._path, missing_ok=True)
-            self._files = list(conf.texts)
+            conf = ConfFiles(self.gres_conf, missing_ok=True)
+            files = list(conf.texts)
             for entry in conf.records():
-                values = {key.lower(): value.strip('"') for key, value in pairs_of(entry.text)}
+                values = fields_of(entry.text)
                 if "multiplefiles" not in values or values.get("name", "gpu").lower() != "gpu":
                     continue
                 names = values.get("nodename")
@@ -76,6 +67,7 @@ class MigNodes:
                 self._records.append((inside, values.get("type")))
         except SourceError as exc:
             log.warning("MIG is recognised by GRES types only: %s", exc)
+        self._states = {path: _state(path) for path in files}
 
 
 def _state(path: Path) -> tuple[int, int] | None:

@@ -129,7 +129,8 @@ def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
 
 def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> None:
     gres_conf = tmp_path / "gres.conf"
-    sliced = MigNodes(gres_conf)
+    sliced = MigNodes()
+    sliced.gres_conf = gres_conf
     small = tuple(node(f"n{i}", gpus=(("small", 7),)) for i in (1, 2, 3))
     nodes = [*small, node("n4"), node("login", gpus=())]
 

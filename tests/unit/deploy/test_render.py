@@ -4,6 +4,7 @@ from pathlib import Path
 
 import lupa.lua51 as lua51
 import pytest
+from conf_text import parse_conf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from slurm_gpu_aware.deploy.render import (
     slurm_settings,
     usable_model,
 )
-from slurm_gpu_aware.slurm.conffile import SlurmConf, parse_conf
+from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
 

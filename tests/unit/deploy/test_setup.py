@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from conf_text import parse_conf
 from store_samples import ingest, report
 
 from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
 from slurm_gpu_aware.deploy.site import conf_nodes
 from slurm_gpu_aware.errors import AwareError
-from slurm_gpu_aware.slurm.conffile import parse_conf
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.times import Run, put_timings
 

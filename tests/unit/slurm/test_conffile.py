@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from conf_text import parse_conf
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.conffile import (
     edit_settings,
     outside_block,
-    parse_conf,
     read_conf,
     replace_block,
 )

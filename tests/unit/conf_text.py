@@ -1,0 +1,18 @@
+"""Reading of a slurm.conf that is given as text."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
+
+__all__ = ["parse_conf"]
+
+
+def parse_conf(text: str) -> SlurmConf:
+    """The content of a slurm.conf."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "slurm.conf")
+        path.write_text(text)
+        return read_conf(path)
