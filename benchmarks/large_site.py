@@ -84,7 +84,6 @@ def job(number: int, state: str, width: int, gpus: int, minutes: int = 60, **mor
         "priority": 20_000 - number,
         "state": state,
         "reason": "None",
-        "batch_flag": 1,
         "time_limit": minutes,
         "submit_time": NOW - 600,
         "eligible_time": NOW - 600,
@@ -204,8 +203,7 @@ class Library:
             ],
             "aware_reservations": [encoded(RESERVATION, name="gpuaware_gate", **gate)],
             "aware_licenses": [
-                encoded(LICENSE, name="gpuaware", total=100_000, available=100_000,
-                        reserved=100_000)
+                encoded(LICENSE, name="gpuaware", available=100_000, reserved=100_000)
             ],
         }  # fmt: skip
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from slurm_gpu_aware.errors import SourceError
 
@@ -24,19 +23,10 @@ def clean_environment() -> dict[str, str]:
     return unrelated | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
 
 
-def run_command(
-    argv: Sequence[str],
-    timeout_s: float,
-    *,
-    check: bool = True,
-    extra: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[str, str]:
-    """Run a command, with ``extra`` in its environment; return (stdout, stderr).
+def run_command(argv: Sequence[str], timeout_s: float, *, check: bool = True) -> tuple[str, str]:
+    """Run a command; return (stdout, stderr).
 
-    Raises
-    ------
-    SourceError
-        It does not exist, exceeds ``timeout_s``, or (with ``check``) does not exit with 0.
+    Raises SourceError if it does not exist, exceeds ``timeout_s``, or (``check``) fails.
     """
     what = " ".join(argv[:4])
     try:
@@ -45,7 +35,7 @@ def run_command(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,
-            env=clean_environment() | dict(extra),
+            env=clean_environment(),
             process_group=0,  # Ctrl-C does not interrupt a command that has begun
             check=False,
         )

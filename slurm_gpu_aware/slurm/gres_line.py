@@ -17,9 +17,6 @@ from slurm_gpu_aware.slurm.values import UNSET, parse_indices
 
 __all__ = ["GresItem", "is_mig", "parse_gres"]
 
-SHARING = frozenset({"mps", "shard"})
-"""GRES by which several jobs share one GPU."""
-
 _ITEMS = re.compile(r",(?![^()]*\))")
 _GPU = re.compile(
     r"gpu(?::(?!no_consume[:(]|[0-9]+[KMGTP]?(?:\(|\Z))([A-Za-z0-9._+-]+))?"
@@ -56,23 +53,19 @@ def is_mig(kind: str | None) -> bool:
     return kind is not None and _SLICE.search(kind) is not None
 
 
+@lru_cache(maxsize=8192)  # thousands of nodes and jobs show the same few lines
 def parse_gres(text: str) -> tuple[GresItem, ...]:
     """Entries of GPUs and of the GRES that share them; all others are skipped.
 
     Takes ``gpu:g1:1(IDX:1),gpu:2(S:0-1),tmp:512G`` and ``(null)``. Raises SourceError for an
     invalid entry of GPUs.
     """
-    return _gres(text)
-
-
-@lru_cache(maxsize=8192)  # thousands of nodes and jobs show the same few lines
-def _gres(text: str) -> tuple[GresItem, ...]:
     if text in UNSET:
         return ()
     items: list[GresItem] = []
     for item in _ITEMS.split(text):
         name = re.split(r"[:(]", item, maxsplit=1)[0]
-        if name in SHARING:
+        if name in ("mps", "shard"):
             items.append(GresItem(name, None, 0, None))
         elif name == "gpu":
             items.append(_gpus(item))

@@ -44,7 +44,7 @@ JOB = RecordKind(
     "job",
     _words(
         """job_id array_job_id array_task_id array_max_tasks het_job_id user_id priority
-        job_state state_reason restart_cnt batch_flag submit_time eligible_time accrue_time
+        restart_cnt submit_time eligible_time accrue_time
         last_sched_eval start_time end_time time_limit time_min num_nodes max_nodes num_cpus
         num_tasks cpus_per_task ntasks_per_node ntasks_per_core threads_per_core
         sockets_per_node cores_per_socket core_spec contiguous pn_min_memory pn_min_cpus
@@ -54,7 +54,7 @@ JOB = RecordKind(
         """state reason array_task_str name user_name account qos partition req_nodes exc_nodes
         nodes dependency tres_req_str features prefer batch_features burst_buffer resv_name
         licenses admin_comment comment extra tres_per_node tres_per_job tres_per_task
-        tres_per_socket tres_bind tres_freq cpus_per_tres mem_per_tres gres_total shares
+        tres_per_socket tres_freq cpus_per_tres mem_per_tres gres_total shares
         job_size_str"""
     ),
 )
@@ -80,11 +80,11 @@ partition without its own, the cluster's PreemptMode."""
 
 RESERVATION = RecordKind(
     "reservation",
-    _words("start_time end_time core_cnt"),
-    _words("name node_list licenses users tres_str flags"),
+    _words("start_time end_time"),
+    _words("name node_list licenses tres_str flags"),
 )
 
-LICENSE = RecordKind("license", _words("total in_use available reserved"), ("name",))
+LICENSE = RecordKind("license", _words("available reserved"), ("name",))
 
 RESULT = RecordKind("result", ("error_code",), ("job_id", "message"))
 """Result of an update for one record."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -27,17 +27,18 @@ from slurm_gpu_aware.slurm.records import (
     SlurmReservation,
 )
 from slurm_gpu_aware.slurm.values import (
-    parse_count,
+    UNSET,
+    gpu_count,
     parse_duration,
     parse_indices,
     parse_licenses,
+    parse_tres,
 )
 
 __all__ = ["config_of", "node_of", "parse_qos", "parse_settings", "partition_of", "reservation_of"]
 
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
 _PRINTED = re.compile(r"\s(JobDefaults|PreemptMode)=(\S+)")
-_UNSET = frozenset({"(null)", "N/A", "", "None"})
 _PARTITION_UP = 3
 """PARTITION_UP: submission and scheduling."""
 _EXCLUSIVE = 0
@@ -46,15 +47,15 @@ _EXCLUSIVE = 0
 
 def node_of(raw: Mapping[str, Any]) -> SlurmNode:
     """A node from the fields of `libslurm_fields.NODE`. Raises SourceError."""
-    gres = parse_gres(_value(raw["gres"]))
+    gres = parse_gres(raw["gres"])
     started = raw["slurmd_start_time"]
     return SlurmNode(
         name=raw["name"],
         states=frozenset(raw["state"].replace("*", "+NOT_RESPONDING").split("+")),
         features=frozenset(filter(None, _value(raw["features"]).split(","))),
         gpus=tuple((item.kind, item.count) for item in gres if item.name == "gpu"),
-        gpus_used=_gpu_indices(_value(raw["gres_used"])),
-        gpus_drained=_gpu_indices(_value(raw["gres_drain"])),
+        gpus_used=_gpu_indices(raw["gres_used"]),
+        gpus_drained=_gpu_indices(raw["gres_drain"]),
         cpus=raw["cpus_efctv"] or raw["cpus"],
         threads=raw["threads"] or 1,
         cpus_used=raw["alloc_cpus"],
@@ -145,16 +146,16 @@ def parse_qos(text: str) -> list[SlurmQos]:
         if len(values) != 6:
             raise SourceError(f"sacctmgr show qos: {line[:80]!r} has not six values")
         name, preempts, mode, priority, exempt, grace = values
-        found.append(
-            SlurmQos(
-                name=name,
-                preempts=frozenset(filter(None, preempts.split(","))),
-                preempt_mode=frozenset() if mode in ("", "cluster") else _modes(mode),
-                priority=int(priority) if priority.isdigit() else 0,
-                exempt_s=_exempt(exempt),
-                grace_s=_grace(grace),
-            )
+        qos = SlurmQos(
+            name=name,
+            preempts=frozenset(filter(None, preempts.split(","))),
+            preempt_mode=frozenset() if mode in ("", "cluster") else _modes(mode),
+            priority=int(priority) if priority.isdigit() else 0,
+            exempt_s=_exempt(exempt),
+            # a duration, or a plain number of seconds
+            grace_s=float(grace) if grace.isdigit() else _exempt(grace) or 0.0,
         )
+        found.append(qos)
     return found
 
 
@@ -167,14 +168,9 @@ def _exempt(text: str) -> float | None:
     return None if math.isinf(seconds) else seconds
 
 
-def _grace(text: str) -> float:
-    """Seconds of a duration or of a plain number of seconds."""
-    return float(text) if text.isdigit() else _exempt(text) or 0.0
-
-
 def reservation_of(raw: Mapping[str, Any]) -> SlurmReservation:
     """A reservation from the fields of `libslurm_fields.RESERVATION`."""
-    tres = [item.partition("=")[::2] for item in _value(raw["tres_str"]).split(",")]
+    tres, _ = parse_tres(_value(raw["tres_str"]))
     return SlurmReservation(
         name=raw["name"],
         start_s=float(raw["start_time"]),
@@ -182,16 +178,9 @@ def reservation_of(raw: Mapping[str, Any]) -> SlurmReservation:
         nodes=frozenset(expand_hostlist(_value(raw["node_list"]))),
         licenses=parse_licenses(_value(raw["licenses"])),
         flags=frozenset(filter(None, _value(raw["flags"]).split(","))),
-        cpus=next((parse_count(n) for name, n in tres if name == "cpu"), None),
-        gpus=_gpus_of(tres),
+        cpus=tres.get("cpu"),
+        gpus=gpu_count(tres) or None,
     )
-
-
-def _gpus_of(tres: Sequence[tuple[str, ...]]) -> int | None:
-    """GPUs of ``gres/gpu=2``, of typed entries, or of both, which count the same GPUs."""
-    typed = [int(n) for name, n in tres if name.startswith("gres/gpu:") and n.isdigit()]
-    untyped = [int(n) for name, n in tres if name == "gres/gpu" and n.isdigit()]
-    return max(sum(typed), *untyped, 0) if typed or untyped else None
 
 
 def parse_settings(text: str) -> dict[str, str]:
@@ -258,4 +247,4 @@ def _number_behind(word: str, text: str, default: float) -> float:
 
 def _value(value: str) -> str:
     """The value; empty if Slurm says that there is none."""
-    return "" if value in _UNSET else value
+    return "" if value in UNSET else value

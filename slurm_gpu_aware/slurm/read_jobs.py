@@ -10,7 +10,6 @@ import math
 import pwd
 from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
@@ -19,12 +18,7 @@ from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
-from slurm_gpu_aware.slurm.values import (
-    parse_count,
-    parse_indices,
-    parse_licenses,
-    parse_memory,
-)
+from slurm_gpu_aware.slurm.values import parse_indices, parse_licenses, parse_tres
 
 __all__ = ["job_of"]
 
@@ -36,28 +30,13 @@ _GRES_ENFORCE_BIND = 1 << 4
 _GRES_DISABLE_BIND = 1 << 19
 _SPECIAL = ("core_spec", "thread_spec")
 _TEXTS = (
-    "dependency",
-    "account",
-    "qos",
-    "features",
-    "admin_comment",
-    "comment",
-    "extra",
-    "tres_per_node",
-    "tres_per_job",
-    "tres_per_task",
-    "tres_per_socket",
-    "tres_bind",
-    "tres_freq",
-    "cpus_per_tres",
-    "mem_per_tres",
+    *("dependency", "account", "qos", "features", "admin_comment", "comment", "extra"),
+    *("tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "tres_freq"),
+    *("cpus_per_tres", "mem_per_tres"),
 )
 """Fields that are copied; empty: not given."""
-_COUNTS = {
+_COUNTS = {name: name for name in ("cpus_per_task", "ntasks_per_node", "threads_per_core")} | {
     "array_limit": "array_max_tasks",
-    "cpus_per_task": "cpus_per_task",
-    "ntasks_per_node": "ntasks_per_node",
-    "threads_per_core": "threads_per_core",
     "tasks_per_core": "ntasks_per_core",
 }
 """Number of a job -> Slurm's field; 0 and its sentinels: not given."""
@@ -88,7 +67,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
     limit = raw["time_limit"]
     endless = limit == UNLIMITED and (pending or state in _GOING_ON)  # its end_time is in a year
     required, excluded = _nodes(raw["req_nodes"]), _nodes(raw["exc_nodes"])
-    tres, counted = _tres(raw["tres_req_str"])
+    tres, counted = parse_tres(raw["tres_req_str"])
     unsupported = _unsupported(raw)
     if required is None or excluded is None:
         unsupported += ("--nodelist or --exclude that is not understood",)
@@ -103,7 +82,6 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         raw_id=raw["job_id"],
         name=raw["name"],
         user=raw["user_name"] or _user_name(raw["user_id"]),
-        uid=raw["user_id"],
         state=state,
         reason=raw["reason"],
         partitions=tuple(raw["partition"].split(",")),
@@ -112,7 +90,6 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         end_s=math.inf if endless else _time(raw["end_time"]) or math.inf,
         time_limit_s=60.0 * limit if limit >= 0 else math.inf,
         restarts=raw["restart_cnt"],
-        batch=raw["batch_flag"] > 0,
         time_min_s=60.0 * raw["time_min"] if raw["time_min"] > 0 else None,
         array_id=array_id,
         array_tasks=tasks,
@@ -227,23 +204,6 @@ def _binding(flags: int) -> bool | None:
     if flags & _GRES_DISABLE_BIND:
         return False
     return True if flags & _GRES_ENFORCE_BIND else None
-
-
-@lru_cache(maxsize=4096)
-def _tres(text: str) -> tuple[Mapping[str, int], bool]:
-    """(TRES -> amount, whether every amount is a number).
-
-    Above 2^70 bytes, which a user can ask for, Slurm writes ``mem=16?``.
-    """
-    amounts: dict[str, int] = {}
-    complete = True
-    for item in filter(None, text.split(",")):
-        name, _, value = item.partition("=")
-        try:
-            amounts[name] = parse_memory(value) if name == "mem" else parse_count(value)
-        except SourceError:
-            complete = False
-    return MappingProxyType(amounts), complete
 
 
 @lru_cache(maxsize=4096)

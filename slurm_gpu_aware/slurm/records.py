@@ -15,36 +15,15 @@ from dataclasses import dataclass, field
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 
 __all__ = [
-    "ENDED",
-    "HOLDING",
-    "HOLDING_CPUS",
-    "GpuDefaults",
-    "NodeCores",
-    "NodeShare",
-    "SlurmConfig",
-    "SlurmJob",
-    "SlurmNode",
-    "SlurmPartition",
-    "SlurmQos",
-    "SlurmReservation",
-    "SlurmSwitch",
-    "array_tasks",
-    "split_arrays",
-    "update_ids",
+    *("ENDED", "HOLDING", "HOLDING_CPUS", "GpuDefaults", "NodeCores", "NodeShare"),
+    *("SlurmConfig", "SlurmJob", "SlurmNode", "SlurmPartition", "SlurmQos", "SlurmReservation"),
+    *("SlurmSwitch", "array_tasks", "split_arrays", "update_ids"),
 ]
 
 ENDED = frozenset(
     {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
+        *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
     }
 )
 """States of a job that has ended."""
@@ -90,7 +69,6 @@ class SlurmJob:
     """Slurm's number of the record."""
     name: str
     user: str
-    uid: int
     state: str
     """``PENDING``, ``RUNNING``, ``COMPLETING``, ``SUSPENDED``, ``COMPLETED``, ..."""
     reason: str
@@ -107,8 +85,6 @@ class SlurmJob:
     time_limit_s: float
     """inf: unlimited, up to the partition's limit."""
     restarts: int
-    batch: bool
-    """It has a batch script; False: salloc or srun."""
     accrue_s: float | None = None
     """Time from which its age counts for its priority; None: it does not count."""
     tried_at_s: float | None = None
@@ -166,7 +142,6 @@ class SlurmJob:
     tres_per_job: str | None = None
     tres_per_task: str | None = None
     tres_per_socket: str | None = None
-    tres_bind: str | None = None
     tres_freq: str | None = None
     cpus_per_tres: str | None = None
     mem_per_tres: str | None = None

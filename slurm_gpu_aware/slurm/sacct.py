@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import re
-import subprocess
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +13,11 @@ from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_TIME_S
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.names import index_type, slot_of
+from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.slurm.gres_line import is_mig
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.values import gpu_count, parse_tres
 from slurm_gpu_aware.text_file import parse_json
 
 __all__ = ["BAD_ROW", "SACCT_FIELDS", "SacctRow", "live_history", "sacct_command", "sacct_rows"]
@@ -29,16 +31,10 @@ SACCT_FIELDS = (
 BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, SourceError)
 """Exceptions of the properties of a damaged row."""
 
-_ENVIRONMENT: Mapping[str, str] = {"SLURM_TIME_FORMAT": "%s"}
-"""Lets sacct print Unix seconds; local times lose or repeat an hour when clocks change."""
 _TIMEOUT_S = 600.0
 _NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
 _TRES = ("AllocTRES", "ReqTRES")
 _FREE_TEXT = "Comment"
-_GPU = re.compile(r"gres/gpu(?P<type>:[^=,]+)?=(?P<count>\d+)")
-_INDEXED = re.compile(r"gres/gpu:g(?P<index>\d{1,2})=(?P<count>\d+)")
-_MIG = re.compile(r"\d+g\.\d+gb")
-_NODE_COUNT = re.compile(r"(?:^|,)node=(?P<count>\d+)")
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
 
 
@@ -105,12 +101,12 @@ class SacctRow:
     @property
     def on_mig(self) -> bool:
         """Whether the job had MIG devices."""
-        return _MIG.search(self.cells.get("AllocTRES", "")) is not None
+        return any(map(is_mig, self._gpus_by_type))
 
-    @cached_property
+    @property
     def gpus(self) -> int:
         """GPUs allocated, or else requested."""
-        return _gpus(self.cells.get("AllocTRES", "")) or _gpus(self.cells.get("ReqTRES", ""))
+        return gpu_count(self._tres("AllocTRES")) or gpu_count(self._tres("ReqTRES"))
 
     @property
     def wanted_nodes(self) -> int | None:
@@ -118,9 +114,9 @@ class SacctRow:
 
         None for 1 node, which Slurm also counts for a job that leaves the number open.
         """
-        asked = _NODE_COUNT.search(self.cells.get("ReqTRES", ""))
-        text = asked["count"] if asked else self.cells.get("NNodes", "")
-        return int(text) if text.isdigit() and int(text) > 1 else None
+        text = self.cells.get("NNodes", "")
+        count = self._tres("ReqTRES").get("node", int(text) if text.isdigit() else 1)
+        return count if count > 1 else None
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -131,11 +127,11 @@ class SacctRow:
     @property
     def slots(self) -> tuple[int, ...]:
         """GPU indices on each node if every GPU has a type of its own (``gK``), else empty."""
-        matches = _INDEXED.finditer(self.cells.get("AllocTRES", ""))
-        counts = {int(match["index"]): int(match["count"]) for match in matches}
+        types = self._gpus_by_type
+        slots = {slot for kind in types if (slot := slot_of(kind)) is not None}
         nodes = len(self.nodes)
-        everywhere = all(count == nodes for count in counts.values())
-        return tuple(sorted(counts)) if everywhere and len(counts) * nodes == self.gpus else ()
+        everywhere = all(types[index_type(slot)] == nodes for slot in slots)
+        return tuple(sorted(slots)) if everywhere and len(slots) * nodes == self.gpus else ()
 
     @property
     def priority(self) -> float:
@@ -147,11 +143,13 @@ class SacctRow:
         """The user's comment."""
         return self.cells.get("Comment", "")
 
+    def _tres(self, column: str) -> Mapping[str, int]:
+        return parse_tres(self.cells.get(column, ""))[0]
 
-def _gpus(tres: str) -> int:
-    """GPUs of a TRES list; typed entries count the same GPUs as the untyped one."""
-    counts = [(match["type"], int(match["count"])) for match in _GPU.finditer(tres)]
-    return max(sum(n for kind, n in counts if not kind), sum(n for kind, n in counts if kind))
+    @property
+    def _gpus_by_type(self) -> dict[str, int]:
+        start, tres = "gres/gpu:", self._tres("AllocTRES")
+        return {name.removeprefix(start): tres[name] for name in tres if name.startswith(start)}
 
 
 def _time(text: str) -> float | None:
@@ -181,24 +179,12 @@ def sacct_command(days: int) -> list[str]:
 
 def live_history(days: int) -> str:
     """Output of sacct for the last ``days`` days. Raises SourceError if it does not answer."""
-    try:
-        done = subprocess.run(
-            sacct_command(days),
-            capture_output=True,
-            env={**os.environ, **_ENVIRONMENT},
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
+    if shutil.which("sacct") is None:
         raise SourceError(
             "sacct is not installed here: run this where Slurm's commands are, or give a saved file"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"sacct did not answer in {_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        error = done.stderr.decode(errors="replace").strip()
-        raise SourceError(f"sacct failed: {error or f'exit {done.returncode}'}")
-    return done.stdout.decode("utf-8", errors="replace")
+        )
+    output, _ = run_command(sacct_command(days), _TIMEOUT_S)
+    return output.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def sacct_rows(
@@ -222,10 +208,10 @@ def sacct_rows(
     if not missing and not set(_TRES) & set(columns):
         missing = [_TRES[0]]
     if missing:
-        times = " ".join(f"{key}={value}" for key, value in _ENVIRONMENT.items())
+        # Unix seconds, because local times lose or repeat an hour when clocks change
         raise SourceError(
             f"{source}: no column {missing[0]!r}; "
-            f"make it with: {times} {' '.join(sacct_command(90))}"
+            f"make it with: SLURM_TIME_FORMAT=%s {' '.join(sacct_command(90))}"
         )
     numbered = ((number, line) for number, line in enumerate(lines, start=2) if line)
     return "line", _read(numbered, partial(_cells, columns))

@@ -1,20 +1,18 @@
-"""Parsers of values in Slurm's texts: durations, amounts, licences, lists of indices."""
+"""Parsers of values in Slurm's texts: durations, TRES lists, licences, lists of indices."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = [
-    "UNSET",
-    "parse_count",
-    "parse_duration",
-    "parse_indices",
-    "parse_licenses",
-    "parse_memory",
+    *("UNSET", "gpu_count", "parse_duration"),
+    *("parse_indices", "parse_licenses", "parse_tres"),
 ]
 
 UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
@@ -23,8 +21,8 @@ UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
 _LICENSE_COUNT = re.compile(r"\s*([0-9]{1,10})")
 _DURATION = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)\Z")
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTPE]?)\Z")
-_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4, "": 1}
-_ONES = {unit: 1024**power for power, unit in enumerate(["", *"KMGTPE"])}
+_UNITS = ("", "K", "M", "G", "T", "P", "E")
+"""Of 1024 each."""
 
 
 @lru_cache(maxsize=512)
@@ -38,10 +36,9 @@ def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(licences)
 
 
-@lru_cache(maxsize=8192)
 def parse_duration(text: str) -> float:
     """``[DAYS-]HH:MM:SS`` into seconds; ``UNLIMITED`` and no value are inf. Raises SourceError."""
-    if text in ("UNLIMITED", "Partition_Limit", "INFINITE") or text in UNSET:
+    if text in ("UNLIMITED", "INFINITE") or text in UNSET:
         return math.inf
     match = _DURATION.match(text)
     if match is None:
@@ -50,22 +47,30 @@ def parse_duration(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-@lru_cache(maxsize=8192)
-def parse_memory(text: str) -> int:
-    """``8000``, ``100M``, ``1.5G`` into MB. Raises SourceError."""
-    match = _AMOUNT.match(text)
-    if match is None:
-        raise SourceError(f"{text[:80]!r} is not an amount of memory")
-    return math.ceil(float(match[1]) * _MB[match[2]])
+@lru_cache(maxsize=4096)
+def parse_tres(text: str) -> tuple[Mapping[str, int], bool]:
+    """``cpu=2K,mem=1.5G,gres/gpu:a100=2`` into (TRES -> amount, whether each is a number).
+
+    ``mem`` is in MB. Above 2^70 bytes, which a user can ask for, Slurm writes ``mem=16?``.
+    """
+    amounts: dict[str, int] = {}
+    complete = True
+    for item in filter(None, text.split(",")):
+        name, _, value = item.partition("=")
+        match = _AMOUNT.match(value)
+        if match is None:
+            complete = False
+            continue
+        plain, mega = ("M", 1024**2) if name == "mem" else ("", 1)
+        units = 1024 ** _UNITS.index(match[2] or plain)
+        amounts[name] = math.ceil(float(match[1]) * units / mega)
+    return MappingProxyType(amounts), complete
 
 
-@lru_cache(maxsize=8192)
-def parse_count(text: str) -> int:
-    """``2048``, or ``2K`` as Slurm writes it, into a number. Raises SourceError."""
-    match = _AMOUNT.match(text)
-    if match is None:
-        raise SourceError(f"{text[:80]!r} is not a count")
-    return math.ceil(float(match[1]) * _ONES[match[2]]) if match[2] else int(float(match[1]))
+def gpu_count(tres: Mapping[str, int]) -> int:
+    """GPUs of TRES; typed entries count the same GPUs as the untyped one."""
+    typed = sum(count for name, count in tres.items() if name.startswith("gres/gpu:"))
+    return max(typed, tres.get("gres/gpu", 0))
 
 
 @lru_cache(maxsize=8192)

@@ -30,7 +30,6 @@ TEXTS = {
     "tres_per_node": "tres_per_node",
     "tres_per_job": "tres_per_job",
     "tres_per_task": "tres_per_task",
-    "tres_bind": "tres_bind",
     "tres_freq": "tres_freq",
 }
 """Field of `SlurmJob` -> field of ``squeue --json``."""
@@ -60,7 +59,6 @@ def differences(job: SlurmJob, slurm: dict[str, Any]) -> list[str]:
     reason = slurm["state_description"].replace(" ", "_") or slurm["state_reason"]
     pairs: dict[str, tuple[object, object]] = {
         "id": (job.id, f"{array}_{task}" if single else str(slurm["job_id"])),
-        "uid": (job.uid, slurm["user_id"]),
         "state": (job.state, slurm["job_state"][0]),
         "reason": (job.reason, reason),
         "partitions": (",".join(job.partitions), slurm["partition"]),

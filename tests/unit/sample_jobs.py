@@ -22,7 +22,6 @@ def slurm_job(number: int = 7, **fields: Any) -> SlurmJob:
     usual: dict[str, Any] = {
         "name": "job",
         "user": "alice",
-        "uid": 2001,
         "state": "PENDING",
         "reason": "Licenses",
         "partitions": ("gpu",),
@@ -33,7 +32,6 @@ def slurm_job(number: int = 7, **fields: Any) -> SlurmJob:
         "end_s": math.inf,
         "time_limit_s": 600.0,
         "restarts": 0,
-        "batch": True,
     }
     return SlurmJob(id=str(number), raw_id=number, **{**usual, **fields})
 

@@ -235,7 +235,7 @@ def test_nodes_that_read_as_the_last_time_are_not_looked_at_again(library: Libra
 
 def test_reserved_licences_are_not_free(library: Library) -> None:
     library.found["aware_licenses"] = [
-        encoded(LICENSE, {"name": name, "total": 9, "in_use": 0, "available": 9, "reserved": kept})
+        encoded(LICENSE, {"name": name, "available": 9, "reserved": kept})
         for name, kept in (("gpuaware", 9), ("matlab", 2), ("over", 12))
     ]
     assert SlurmClient(1.0).free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0}

@@ -22,12 +22,7 @@ from slurm_gpu_aware.slurm.read_cluster import (
 )
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, NodeCores, SlurmPartition, SlurmReservation
-from slurm_gpu_aware.slurm.values import (
-    parse_count,
-    parse_duration,
-    parse_licenses,
-    parse_memory,
-)
+from slurm_gpu_aware.slurm.values import parse_duration, parse_licenses, parse_tres
 
 RECORDED = sorted((Path(__file__).parents[2] / "data").glob("slurm-*.json"))
 
@@ -265,7 +260,9 @@ def test_small_values() -> None:
     assert parse_licenses("matlab:2,other") == (("matlab", 2), ("other", 1))
     assert parse_duration("1-02:03:04") == 93784
     assert math.isinf(parse_duration("UNLIMITED"))
-    assert (parse_memory("1.5G"), parse_memory("100M"), parse_memory("2T")) == (1536, 100, 2097152)
-    assert (parse_count("16"), parse_count("2K"), parse_count("1.5K")) == (16, 2048, 1536)
+    for text, memory_mb in (("1.5G", 1536), ("100M", 100), ("2T", 2097152), ("8000", 8000)):
+        assert parse_tres(f"mem={text}") == ({"mem": memory_mb}, True)
+    for text, count in (("16", 16), ("2K", 2048), ("1.5K", 1536)):
+        assert parse_tres(f"cpu={text},mem=16?") == ({"cpu": count}, False)
     with pytest.raises(SourceError):
         parse_duration("soon")
