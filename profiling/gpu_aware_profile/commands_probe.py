@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-import time
 from typing import Any
 
 import click
@@ -14,11 +13,6 @@ import click
 from slurm_gpu_aware.cli.output import json_option, say, table
 
 __all__ = ["node"]
-
-
-def _node_name() -> str:
-    """Slurm's name of this node: that of slurmd inside a job, else the short host name."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 @click.command()
@@ -53,8 +47,15 @@ def node(
     Example:
       gpu-aware-profile node --json
     """
-    name = node_name or _node_name()
-    report = _probe(name, backend, no_timings, classes, repeats)
+    from gpu_aware_profile.node import probe
+    from gpu_aware_profile.timing import timing_backend
+
+    # Slurm's name: that of slurmd inside a job, else the short host name.
+    here = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    name = node_name or here
+    timing = None if no_timings else timing_backend(backend)
+    talk = say if sys.stderr.isatty() else (lambda text: None)
+    report = probe(name, timing, classes=classes, repeats=repeats, progress=talk)
     if as_json:
         click.echo(json.dumps(report, separators=(",", ":")))
     else:
@@ -64,32 +65,6 @@ def node(
     if not report["gpus"]:
         say(f"{name}: no GPU could be read")
         click.get_current_context().exit(1)
-
-
-def _probe(
-    name: str, backend: str | None, no_timings: bool, classes: tuple[str, ...], repeats: int
-) -> dict[str, Any]:
-    from gpu_aware_profile.node import failed_report, fault_of, probe
-    from gpu_aware_profile.nvml import Nvml, NvmlError
-    from gpu_aware_profile.timing import available_backend, make_backend
-
-    chosen = None if no_timings else (backend or available_backend())
-    timing = make_backend(chosen) if chosen else None
-    talk = say if sys.stderr.isatty() else (lambda text: None)
-    try:
-        with Nvml() as nvml:
-            report = probe(
-                nvml,
-                name,
-                time.time(),
-                timing,
-                classes=classes or None,
-                repeats=repeats,
-                progress=talk,
-            )
-    except NvmlError as exc:
-        report = failed_report(name, time.time(), [fault_of(None, exc)])
-    return report
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.sweep import Outcome, Sweep, Target, gpu_nodes
+from gpu_aware_profile.sweep_progress import Scope, SweepProgress
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.ingest import ingest_report
 
 if TYPE_CHECKING:
-    from gpu_aware_profile.sweep import Outcome, SweepSettings, Target
-    from gpu_aware_profile.sweep_progress import Scope, SweepProgress
     from slurm_gpu_aware.variability.outliers import Outlier
 
 __all__ = ["sweep"]
@@ -55,10 +58,7 @@ PARTLY = 3
 @click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option(
-    "--srun-option",
-    multiple=True,
-    metavar="OPTION",
-    help="Option for srun, such as --account=x.",
+    "--srun-option", multiple=True, metavar="OPTION", help="Option for srun, such as --account=x."
 )
 @click.option(
     "--command",
@@ -97,20 +97,18 @@ def sweep(
       gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
       gpu-aware-profile sweep --resume 20260102T030405
     """
-    from gpu_aware_profile.scoring import recompute_scores, stored_outliers
-    from gpu_aware_profile.sweep import Sweep
-    from gpu_aware_profile.sweep_progress import SweepProgress
+    from gpu_aware_profile.scoring import recompute_scores, stored_outliers  # imports NumPy
     from gpu_aware_profile.writable_store import writable_store
-    from slurm_gpu_aware.config.load import load_config
-    from slurm_gpu_aware.store.ingest import ingest_report
 
     config = load_config(config_path)
     path = store_path if store_path is not None else config.store.path
     progress = SweepProgress(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
     if resume is not None:
-        _check_resume(progress, resume)
+        known = progress.unfinished()
+        if resume not in known:
+            listed = ", ".join(known) or "none"
+            raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
         given = _as_before(context, progress.scope().options, given)
-    settings = _settings(progress.sweep_id, given)
     scope, targets, outcomes = _plan(progress, nodes, given, resume=resume is not None)
     done = progress.done()
     pending = [target for target in targets if target.node not in done]
@@ -119,15 +117,28 @@ def sweep(
     again = _resume_command(progress.sweep_id, store_path, config_path)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # probes end with this process
     with writable_store(path, config) as store:
+        running = _sweep(progress.sweep_id, store, given)
         progress.begin(scope)
-        running = Sweep(settings, lambda report: ingest_report(store, report))
         try:
-            outcomes += _noted(_shown(running.run(pending), len(pending)), progress, again)
+            for outcome in _shown(running.run(pending), len(pending)):
+                outcomes.append(outcome)
+                if outcome.state == "done":
+                    progress.note(outcome.node)
+        except KeyboardInterrupt:
+            say(f"resume with: {again}")
+            raise
         finally:
             if progress.done():
                 recompute_scores(store, config.site.classes)
         far = [o for o in stored_outliers(store) if o.node in progress.done()]
-    _finish(outcomes, far, progress, scope, again, as_json)
+    complete = set(scope.nodes) <= progress.done()
+    if complete:
+        progress.finish()
+    outcomes.sort(key=lambda outcome: outcome.node)
+    _print(progress.sweep_id, outcomes, far, complete=complete, as_json=as_json)
+    if not complete:
+        say(f"for the other nodes: {again}")
+        context.exit(PARTLY)
 
 
 def _as_before(
@@ -143,44 +154,29 @@ def _as_before(
     }
 
 
-def _settings(sweep_id: str, given: Mapping[str, Any]) -> SweepSettings:
-    from gpu_aware_profile.sweep import SweepSettings
-
+def _sweep(sweep_id: str, store: Store, given: Mapping[str, Any]) -> Sweep:
     arguments = [f"--repeats={given['repeats']}"]
     arguments += [f"--class={name}" for name in given["classes"]]
     arguments += [f"--backend={given['backend']}"] if given["backend"] else []
     try:
-        return SweepSettings(
+        return Sweep(
             sweep_id,
+            lambda report: ingest_report(store, report),
             command=given["command"],
-            arguments=tuple(arguments),
+            arguments=arguments,
             concurrency=given["jobs"],
             probe_s=given["time_limit"],
             queue_s=given["wait"],
-            srun_options=tuple(given["srun_option"]),
+            srun_options=given["srun_option"],
         )
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError) as exc:  # from the notes of the sweep
         raise click.UsageError(str(exc)) from None
-
-
-def _check_resume(progress: SweepProgress, resume: str) -> None:
-    from gpu_aware_profile.sweep import is_sweep_id
-
-    if not is_sweep_id(resume):
-        raise click.UsageError(f"{resume!r} is not a sweep id: letters, digits, - and _")
-    known = progress.unfinished()
-    if resume not in known:
-        listed = ", ".join(known) or "none"
-        raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
 
 
 def _plan(
     progress: SweepProgress, nodes: tuple[str, ...], given: Mapping[str, Any], *, resume: bool
 ) -> tuple[Scope, list[Target], list[Outcome]]:
     """The whole sweep, the nodes to probe, and the outcomes of those that cannot be probed."""
-    from gpu_aware_profile.sweep import Outcome, gpu_nodes
-    from gpu_aware_profile.sweep_progress import Scope
-
     targets, skipped = gpu_nodes()
     known = [t.node for t in targets] + [o.node for o in skipped]
     if not known:
@@ -196,15 +192,10 @@ def _plan(
     # With a node that Slurm no longer has the sweep would never be complete.
     whole = (n for n in (names if resume else wanted) if n in known)
     return (
-        Scope(tuple(whole), {name: _plain(value) for name, value in given.items()}),
+        Scope(tuple(whole), given),
         [t for t in targets if t.node in wanted],
         [*gone, *(o for o in skipped if o.node in wanted)],
     )
-
-
-def _plain(value: Any) -> Any:
-    """The value with tuples as lists, for JSON."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _resume_command(sweep_id: str, store_path: Path | None, config_path: str | None) -> str:
@@ -213,20 +204,6 @@ def _resume_command(sweep_id: str, store_path: Path | None, config_path: str | N
     words += ["--store", str(store_path)] if store_path is not None else []
     words += ["--config", config_path] if config_path is not None else []
     return shlex.join(words)
-
-
-def _noted(outcomes: Iterable[Outcome], progress: SweepProgress, again: str) -> list[Outcome]:
-    """All outcomes; each node that is done is recorded at once."""
-    noted: list[Outcome] = []
-    try:
-        for outcome in outcomes:
-            noted.append(outcome)
-            if outcome.state == "done":
-                progress.note(outcome.node)
-    except KeyboardInterrupt:
-        say(f"resume with: {again}")
-        raise
-    return noted
 
 
 def _announce(pending: int, done: int, progress: SweepProgress, resume: str | None) -> None:
@@ -260,26 +237,15 @@ def _line(outcome: Outcome) -> str:
     )
 
 
-def _finish(
-    outcomes: list[Outcome],
-    far: list[Outlier],
-    progress: SweepProgress,
-    scope: Scope,
-    again: str,
-    as_json: bool,
+def _print(
+    sweep_id: str, outcomes: list[Outcome], far: list[Outlier], *, complete: bool, as_json: bool
 ) -> None:
     from slurm_gpu_aware.variability.outliers import outlier_sentences
 
-    outcomes.sort(key=lambda outcome: outcome.node)
-    complete = set(scope.nodes) <= progress.done()
-    if complete:
-        progress.finish()
     if as_json:
         rows = [vars(outcome) for outcome in outcomes]
         slow = [one._asdict() for one in far]
-        print_json(
-            {"sweep": progress.sweep_id, "complete": complete, "nodes": rows, "outliers": slow}
-        )
+        print_json({"sweep": sweep_id, "complete": complete, "nodes": rows, "outliers": slow})
     else:
         headers = ["node", "state", "GPUs", "timings", "faults", "s", "reason"]
         cells = [
@@ -292,6 +258,3 @@ def _finish(
         say("no times were measured: import them with 'gpu-aware-profile import FILE'")
     for sentence in outlier_sentences(far):
         say(f"stored as measured: {sentence}")
-    if not complete:
-        say(f"for the other nodes: {again}")
-        click.get_current_context().exit(PARTLY)

@@ -7,18 +7,24 @@ that fell off the bus is listed in ``errors``, and the others are reported.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_aware_profile.nvml import Device, NvLink, Nvml, NvmlError
-from gpu_aware_profile.timing import Gpu, TimingBackend, median_and_spread
+from gpu_aware_profile.timing import FakeTiming, median_and_spread
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["failed_report", "fault_of", "model_word", "probe"]
+__all__ = ["model_word", "probe"]
 
 SCHEMA = "gpu-aware-probe/1"
 Faults = list[dict[str, Any]]
+_DETAILS = (
+    *("numa", "cpus", "memory_mb", "clocks_mhz", "max_clock_mhz", "default_clock_mhz"),
+    *("power_limit_w", "temperature_c"),
+)
+"""Fields of a GPU's record, and methods of `nvml.Device`."""
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
 _SERIES_WORDS = {"rtx", "gtx", "titan"}
 
@@ -44,51 +50,28 @@ class _Gpu:
 
 
 def probe(
-    nvml: Nvml,
     node: str,
-    taken_at: float,
-    backend: TimingBackend | None,
+    backend: FakeTiming | None,
     *,
-    classes: Sequence[str] | None = None,
-    repeats: int = 5,
-    progress: Callable[[str], None] = lambda text: None,
+    classes: Sequence[str],
+    repeats: int,
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Probe this node and return the report.
 
     Parameters
     ----------
-    nvml : open connection.
     node : name under which Slurm knows the node.
-    taken_at : Unix time of the probe. Units: s.
     backend : measures times; None: the report has none.
-    classes : classes to measure; None: all of the backend.
+    classes : classes to measure; empty: all of the backend.
     repeats : samples per GPU and class, >= 1.
     progress : called with a line of text before each measurement.
-
-    Raises
-    ------
-    NvmlError
-        NVML cannot count the GPUs.
     """
     faults: Faults = []
-    gpus = _gpus(nvml, faults)
-    report = failed_report(node, taken_at, faults)
-    report["driver"] = _try(faults, None, nvml.driver)
-    report["backend"] = backend.name if backend else None
-    report["gpus"] = [gpu.record for gpu in gpus]
-    report["links"] = _links(gpus, faults)
-    if backend is not None:
-        wanted = backend.classes if classes is None else classes
-        report["timings"] = _timings(gpus, backend, wanted, repeats, faults, progress)
-    return report
-
-
-def failed_report(node: str, taken_at: float, faults: Faults) -> dict[str, Any]:
-    """Report of a node without readable GPUs."""
-    return {
+    report: dict[str, Any] = {
         "schema": SCHEMA,
         "node": node,
-        "taken_at": taken_at,
+        "taken_at": time.time(),
         "driver": None,
         "backend": None,
         "gpus": [],
@@ -96,9 +79,22 @@ def failed_report(node: str, taken_at: float, faults: Faults) -> dict[str, Any]:
         "timings": [],
         "errors": faults,
     }
+    try:
+        with Nvml() as nvml:
+            gpus = _gpus(nvml, faults)
+            report["driver"] = _try(faults, None, nvml.driver)
+            report["gpus"] = [gpu.record for gpu in gpus]
+            report["links"] = _links(gpus, faults)
+            if backend is not None:
+                report["backend"] = backend.name
+                wanted = classes or backend.classes
+                report["timings"] = _timings(gpus, backend, wanted, repeats, faults, progress)
+    except NvmlError as exc:
+        faults.append(_fault(None, exc))
+    return report
 
 
-def fault_of(index: int | None, error: SourceError) -> dict[str, Any]:
+def _fault(index: int | None, error: SourceError) -> dict[str, Any]:
     """Entry of ``errors``; ``index`` None: an error of the node."""
     if isinstance(error, NvmlError):
         return {"index": index, "call": error.call, "error": error.reason}
@@ -110,7 +106,7 @@ def _try(faults: Faults, index: int | None, ask: Callable[..., Any], *args: Any)
     try:
         return ask(*args)
     except SourceError as exc:
-        faults.append(fault_of(index, exc))
+        faults.append(_fault(index, exc))
         return None
 
 
@@ -119,12 +115,12 @@ def _gpus(nvml: Nvml, faults: Faults) -> list[_Gpu]:
     unopened: list[dict[str, Any]] = []
     for index, device in nvml.devices():
         if isinstance(device, NvmlError):
-            unopened.append(fault_of(None, device))
+            unopened.append(_fault(None, device))
             continue
         try:
             gpus.append(_Gpu(index, device, _identity(index, device, faults)))
         except NvmlError as exc:  # lost between two calls
-            faults.append(fault_of(index, exc))
+            faults.append(_fault(index, exc))
     _name_the_missing(unopened, [gpu.index for gpu in gpus] + [f["index"] for f in faults])
     faults.extend(unopened)
     return sorted(gpus, key=lambda gpu: gpu.index)
@@ -147,18 +143,8 @@ def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
         "model": model_word(device.name),
         "pci": device.pci,
     }
-    details: dict[str, Callable[[], Any]] = {
-        "numa": device.numa,
-        "cpus": device.cpus,
-        "memory_mb": device.memory_mb,
-        "clocks_mhz": device.clocks_mhz,
-        "max_clock_mhz": device.max_clock_mhz,
-        "default_clock_mhz": device.default_clock_mhz,
-        "power_limit_w": device.power_limit_w,
-        "temperature_c": device.temperature_c,
-    }
-    for key, ask in details.items():
-        record[key] = _try(faults, index, ask)
+    for detail in _DETAILS:
+        record[detail] = _try(faults, index, getattr(device, detail))
     record["clocks_mhz"] = record["clocks_mhz"] or []
     return record
 
@@ -170,7 +156,7 @@ def _links(gpus: Sequence[_Gpu], faults: Faults) -> list[dict[str, Any]]:
     links = []
     for i, a in enumerate(gpus):
         for b in gpus[i + 1 :]:
-            shared = _shared(nvlinks[a.index], nvlinks[b.index], a.record["pci"], b.record["pci"])
+            shared = _shared(nvlinks[a.index], nvlinks[b.index], b.record["pci"])
             if shared:
                 kind, gbps = f"NV{len(shared)}", sum(link.gbps for link in shared)
             else:
@@ -182,19 +168,16 @@ def _links(gpus: Sequence[_Gpu], faults: Faults) -> list[dict[str, Any]]:
     return links
 
 
-def _shared(a: Sequence[NvLink], b: Sequence[NvLink], pci_a: str, pci_b: str) -> list[NvLink]:
+def _shared(a: Sequence[NvLink], b: Sequence[NvLink], pci_b: str) -> list[NvLink]:
     """NVLinks of a pair: the direct ones, else as many as both GPUs have to switches."""
     direct = [link for link in a if link.remote_pci == pci_b]
-    if direct:
-        return direct
-    to_switch_a = [link for link in a if link.remote_pci is None]
-    to_switch_b = [link for link in b if link.remote_pci is None]
-    return min(to_switch_a, to_switch_b, key=len)
+    to_switches = ([link for link in links if link.remote_pci is None] for links in (a, b))
+    return direct or min(to_switches, key=len)
 
 
 def _timings(
     gpus: Sequence[_Gpu],
-    backend: TimingBackend,
+    backend: FakeTiming,
     classes: Sequence[str],
     repeats: int,
     faults: Faults,
@@ -202,10 +185,10 @@ def _timings(
 ) -> list[dict[str, Any]]:
     timings = []
     for gpu in gpus:
-        target = Gpu(gpu.index, gpu.record["uuid"], gpu.record["pci"])
         for name in classes:
             progress(f"GPU {gpu.index}: class {name}")
-            samples = _try(faults, gpu.index, backend.samples, target, name, repeats)
+            uuid = gpu.record["uuid"]
+            samples = _try(faults, gpu.index, backend.samples, gpu.index, uuid, name, repeats)
             if not samples:
                 continue
             value_ms, spread = median_and_spread(samples)

@@ -11,18 +11,17 @@ device files and Slurm's IDX is the minor number. *CUDA order* is not used.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.errors import SourceError, not_installed
 
 __all__ = ["Device", "NvLink", "Nvml", "NvmlError", "cpu_list"]
 
+_NOT_SUPPORTED = frozenset({3, 13, 26})
+"""NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
 _MASK_WORDS = 64
-"""CPU masks of 4096 CPUs."""
-_MASK_BITS = 64
+"""CPU masks of 4096 CPUs, in words of 64 bits."""
 _LEVELS = {0: "SAME", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``)."""
 _NVLINK_GBPS = {1: 20.0, 7: 50.0, 8: 100.0}
@@ -35,29 +34,21 @@ class NvmlError(SourceError):
     """A call to NVML failed.
 
     ``call``: NVML's function; ``reason``: its error text; ``code``: its error number (None: the
-    Python package is missing or NVML is not open).
+    Python package is missing).
     """
-
-    NOT_SUPPORTED = frozenset({3, 13, 26})
-    """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
 
     def __init__(self, call: str, reason: str, code: int | None = None) -> None:
         super().__init__(f"{call}: {reason}")
         self.call = call
         self.reason = reason
         self.code = code
-
-    @property
-    def unsupported(self) -> bool:
+        self.unsupported = code in _NOT_SUPPORTED
         """Whether the device or driver does not support the call."""
-        return self.code in self.NOT_SUPPORTED
 
 
-@dataclass(frozen=True)
-class NvLink:
+class NvLink(NamedTuple):
     """One active NVLink of a GPU."""
 
-    link: int
     remote_pci: str | None
     """PCI id of the GPU at the other end; None: a switch."""
     gbps: float
@@ -79,31 +70,22 @@ class Nvml:
     """A connection to the driver, as a context manager. A fork must not share it."""
 
     def __init__(self) -> None:
-        self._api: ModuleType | None = None
-
-    def __enter__(self) -> Nvml:
         try:
             import pynvml
         except ImportError:
             raise NvmlError("import pynvml", not_installed("nvidia-ml-py", "gpu")) from None
         self._api = pynvml
+        self.max_links = int(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18))
         self.call("nvmlInit")
+
+    def __enter__(self) -> Nvml:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._api is not None:
-            self._api.nvmlShutdown()
-            self._api = None
+    def __exit__(self, *_: object) -> None:
+        self._api.nvmlShutdown()
 
     def call(self, name: str, *args: Any) -> Any:
         """Call an NVML function by name; bytes are decoded. Raises NvmlError."""
-        if self._api is None:
-            raise NvmlError(name, "NVML is not open")
         try:
             value = getattr(self._api, name)(*args)
         except self._api.NVMLError as exc:
@@ -123,19 +105,14 @@ class Nvml:
         """Driver version, ``550.54.15``."""
         return str(self.call("nvmlSystemGetDriverVersion"))
 
-    def count(self) -> int:
-        """Number of GPUs that NVML knows, lost ones included."""
-        return int(self.call("nvmlDeviceGetCount"))
-
-    def device(self, nvml_index: int) -> Device:
-        """Open a GPU by NVML index. Raises NvmlError, for example for a lost GPU."""
-        return Device(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
-
     def devices(self) -> Iterator[tuple[int, Device | NvmlError]]:
-        """Yield (minor number, GPU), or (-1, error) for a GPU that cannot be opened."""
-        for nvml_index in range(self.count()):
+        """Yield (minor number, GPU), or (-1, error) for a GPU that cannot be opened.
+
+        Raises NvmlError if the GPUs cannot be counted.
+        """
+        for nvml_index in range(int(self.call("nvmlDeviceGetCount"))):
             try:
-                device = self.device(nvml_index)
+                device = Device(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
                 yield device.minor, device
             except NvmlError as exc:
                 yield -1, exc
@@ -238,7 +215,7 @@ class Device:
     def nvlinks(self) -> list[NvLink]:
         """Active NVLinks; empty: the GPU has none."""
         links = []
-        for link in range(self._max_links()):
+        for link in range(self._nvml.max_links):
             try:
                 if not self._call("nvmlDeviceGetNvLinkState", link):
                     continue
@@ -247,12 +224,8 @@ class Device:
                     break
                 raise
             version = int(self._maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
-            links.append(NvLink(link, self._remote(link), _NVLINK_GBPS.get(version, 25.0)))
+            links.append(NvLink(self._remote(link), _NVLINK_GBPS.get(version, 25.0)))
         return links
-
-    def _max_links(self) -> int:
-        api = self._nvml._api
-        return int(getattr(api, "NVML_NVLINK_MAX_LINKS", 18))
 
     def _remote(self, link: int) -> str | None:
         kind = self._maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
@@ -268,10 +241,7 @@ def _pci(info: Any) -> str:
 
 def _bits(words: Any) -> list[int]:
     return [
-        i * _MASK_BITS + bit
-        for i, word in enumerate(words or ())
-        for bit in range(_MASK_BITS)
-        if word >> bit & 1
+        64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
     ]
 
 

@@ -15,31 +15,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.slurm.commands import clean_environment, run_command
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
 
-__all__ = [
-    "Outcome",
-    "Sweep",
-    "SweepSettings",
-    "Target",
-    "gpu_nodes",
-    "is_sweep_id",
-    "parse_sinfo",
-]
+__all__ = ["Outcome", "Sweep", "Target", "gpu_nodes", "parse_sinfo"]
 
 _SOCKETS = re.compile(r"\([^)]*\)")
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)")
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}\Z")
 _MAX_REPORT = 4 << 20
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A GPU node and one of its partitions."""
 
     node: str
@@ -60,57 +51,6 @@ class Outcome:
     faults: int = 0
     """Failed calls in a finished probe."""
     took_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class SweepSettings:
-    """Settings of the probes."""
-
-    sweep_id: str
-    command: str = "gpu-aware-profile"
-    """Path of ``gpu-aware-profile`` on the nodes."""
-    arguments: tuple[str, ...] = ()
-    """Further arguments of ``node``."""
-    concurrency: int = 8
-    """Nodes at a time."""
-    probe_s: float = 900.0
-    """Time limit of one probe."""
-    queue_s: float = 300.0
-    """A node that is not free within this time is skipped."""
-    srun_options: tuple[str, ...] = ()
-    """For example ``--account=x``."""
-    grace_s: float = 30.0
-    """Time beyond the two limits for Slurm to start and end a job."""
-
-    def __post_init__(self) -> None:
-        if not is_sweep_id(self.sweep_id):
-            raise ValueError(f"{self.sweep_id!r} is not a sweep id: letters, digits, - and _")
-        if self.concurrency < 1 or self.probe_s <= 0 or self.queue_s <= 0:
-            raise ValueError("concurrency and time limits must be more than 0")
-
-    def job_name(self, node: str) -> str:
-        """Name of a probe's job, for cancelling it."""
-        return f"gpu-aware-probe.{self.sweep_id}.{node}"
-
-    def argv(self, target: Target) -> list[str]:
-        """The ``srun`` of a node. ``place=off``: the filter ignores the job.
-
-        ``--exclusive`` alone gives the node's GPUs to the job, but not to its step.
-        """
-        minutes = math.ceil(self.probe_s / 60)
-        return [
-            *["srun", "-w", target.node, "-N1", "-n1", "-p", target.partition],
-            *["--exclusive", f"--gres=gpu:{target.gpus}"],
-            *["--comment=place=off", f"--job-name={self.job_name(target.node)}", "--quiet"],
-            *[f"--time={minutes}", f"--immediate={math.ceil(self.queue_s)}"],
-            *["--input=none", "--cpu-bind=none", *self.srun_options],
-            *[self.command, "node", "--json", *self.arguments],
-        ]
-
-
-def is_sweep_id(text: str) -> bool:
-    """Whether the text is valid in names of folders and jobs."""
-    return bool(_ID.match(text))
 
 
 def gpu_nodes(timeout_s: float = 30.0) -> tuple[list[Target], list[Outcome]]:
@@ -156,21 +96,59 @@ def _gpu_count(gres: str) -> int:
 
 @dataclass
 class Sweep:
-    """Runs the probes. ``ingest`` is called in the caller's thread, once per good report."""
+    """Runs the probes. Raises ValueError or TypeError for a wrong number."""
 
-    settings: SweepSettings
+    sweep_id: str
     ingest: Callable[[ProbeReport], None]
-    clock: Callable[[], float] = time.monotonic
-    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Called in the caller's thread, once per good report."""
+    command: str = "gpu-aware-profile"
+    """Path of ``gpu-aware-profile`` on the nodes."""
+    arguments: Sequence[str] = ()
+    """Further arguments of ``node``."""
+    concurrency: int = 8
+    """Nodes at a time."""
+    probe_s: float = 900.0
+    """Time limit of one probe."""
+    queue_s: float = 300.0
+    """A node that is not free within this time is skipped."""
+    srun_options: Sequence[str] = ()
+    """For example ``--account=x``."""
+    grace_s: float = 30.0
+    """Time beyond the two limits for Slurm to start and end a job."""
+    _running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: bool = False
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.probe_s <= 0 or self.queue_s <= 0:
+            raise ValueError("concurrency and time limits must be more than 0")
+        self.limit_s = self.queue_s + self.probe_s + self.grace_s
+
+    def job_name(self, node: str) -> str:
+        """Name of a probe's job, for cancelling it."""
+        return f"gpu-aware-probe.{self.sweep_id}.{node}"
+
+    def argv(self, target: Target) -> list[str]:
+        """The ``srun`` of a node. ``place=off``: the filter ignores the job.
+
+        ``--exclusive`` alone gives the node's GPUs to the job, but not to its step.
+        """
+        minutes = math.ceil(self.probe_s / 60)
+        return [
+            *["srun", "-w", target.node, "-N1", "-n1", "-p", target.partition],
+            *["--exclusive", f"--gres=gpu:{target.gpus}"],
+            *["--comment=place=off", f"--job-name={self.job_name(target.node)}", "--quiet"],
+            *[f"--time={minutes}", f"--immediate={math.ceil(self.queue_s)}"],
+            *["--input=none", "--cpu-bind=none", *self.srun_options],
+            *[self.command, "node", "--json", *self.arguments],
+        ]
 
     def run(self, targets: Sequence[Target]) -> Iterator[Outcome]:
         """Probe the nodes; yield the outcome of each as it ends.
 
         If the caller stops iterating, and on an error or Ctrl-C, all running probes are cancelled.
         """
-        pool = ThreadPoolExecutor(max_workers=self.settings.concurrency)
+        pool = ThreadPoolExecutor(max_workers=self.concurrency)
         futures = {pool.submit(self._probe, target): target for target in targets}
         try:
             for future in as_completed(futures):
@@ -190,60 +168,53 @@ class Sweep:
         return outcome
 
     def _probe(self, target: Target) -> tuple[Outcome, ProbeReport | None]:
-        started = self.clock()
-        report: ProbeReport | None = None
-        state, reason = "failed", ""
+        started = time.monotonic()
+        state = "failed"
         try:
-            code, stdout, stderr = self._srun(target)
-            report = _report_in(stdout, target.node)
-            if code != 0:
-                reason, report = _reason(code, stderr, report), None
-            elif report is None:
-                reason = "the probe printed no report"
+            report = _report_of(*self._srun(target), target.node)
+            counts = len(report.gpus), len(report.runs), len(report.faults)
+            return Outcome(target.node, "done", "", *counts, time.monotonic() - started), report
         except subprocess.TimeoutExpired:
-            limit = self.settings.queue_s + self.settings.probe_s + self.settings.grace_s
-            state, reason = "timeout", f"no report within {limit:g} s; its job was cancelled"
+            state = "timeout"
+            reason = f"no report within {self.limit_s:g} s; its job was cancelled"
         except SourceError as exc:
             reason = str(exc)
         except OSError as exc:
             reason = f"srun cannot be run: {exc.strerror}"
-        took_s = self.clock() - started
-        if report is None:
-            return Outcome(target.node, state, reason, target.gpus, took_s=took_s), None
-        return _done(report, took_s), report
+        took_s = time.monotonic() - started
+        return Outcome(target.node, state, reason, target.gpus, took_s=took_s), None
 
     def _srun(self, target: Target) -> tuple[int, str, str]:
-        limit = self.settings.queue_s + self.settings.probe_s + self.settings.grace_s
         with self._lock:
             if self._stopped:
                 raise SourceError("the sweep was stopped")
             # In its own session: Ctrl-C reaches this process only, which cancels the jobs.
             process = subprocess.Popen(
-                self.settings.argv(target),
+                self.argv(target),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
                 env=clean_environment(),
                 start_new_session=True,
             )
             self._running[target.node] = process
-        try:
-            out, err = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            self._cancel(target.node, process)
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-            raise
-        finally:
-            with self._lock:
-                self._running.pop(target.node, None)
-        return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+        with process:
+            try:
+                out, err = process.communicate(timeout=self.limit_s)
+            except subprocess.TimeoutExpired:
+                self._cancel(target.node, process)
+                raise
+            finally:
+                with self._lock:
+                    self._running.pop(target.node, None)
+        return process.returncode, out, err
 
-    def _cancel(self, node: str, process: subprocess.Popen[bytes]) -> None:
+    def _cancel(self, node: str, process: subprocess.Popen[str]) -> None:
         """Cancel the job by its name, then end ``srun`` in any case."""
         try:
-            run_command(["scancel", "--me", f"--name={self.settings.job_name(node)}"], 20.0)
+            run_command(["scancel", "--me", f"--name={self.job_name(node)}"], 20.0)
         except SourceError:
             process.terminate()  # srun cancels its job on SIGTERM
         # Only wait: another thread may be reading the pipes of this process.
@@ -261,26 +232,21 @@ class Sweep:
             self._cancel(node, process)
 
 
-def _done(report: ProbeReport, took_s: float) -> Outcome:
-    counts = len(report.gpus), len(report.runs), len(report.faults)
-    return Outcome(report.node, "done", "", *counts, took_s)
-
-
-def _report_in(stdout: str, node: str) -> ProbeReport | None:
+def _report_of(code: int, stdout: str, stderr: str, node: str) -> ProbeReport:
     """The report in the last line; task prologs may print before it. Raises SourceError."""
-    lines = stdout.strip().splitlines()
-    if not lines or not lines[-1].lstrip().startswith("{"):
-        return None
-    if len(lines[-1]) > _MAX_REPORT:
-        raise SourceError(f"the report has {len(lines[-1])} characters")
-    report = parse_report(parse_json(lines[-1], "the report"))
-    if report.node != node:
-        raise SourceError(f"the report is of node {report.node!r}")
-    return report
-
-
-def _reason(code: int, stderr: str, report: ProbeReport | None) -> str:
+    report = None
+    last = stdout.strip().rpartition("\n")[2]
+    if last.lstrip().startswith("{"):
+        if len(last) > _MAX_REPORT:
+            raise SourceError(f"the report has {len(last)} characters")
+        report = parse_report(parse_json(last, "the report"))
+        if report.node != node:
+            raise SourceError(f"the report is of node {report.node!r}")
+    if report is not None and code == 0:
+        return report
     if report is not None and report.faults:
-        return f"{report.faults[0].call}: {report.faults[0].error}"
-    lines = [line for line in stderr.strip().splitlines() if line.strip()]
-    return lines[-1].removeprefix("srun: ")[:200] if lines else f"srun ended with {code}"
+        raise SourceError(f"{report.faults[0].call}: {report.faults[0].error}")
+    if code == 0:
+        raise SourceError("the probe printed no report")
+    said = stderr.strip().rpartition("\n")[2]
+    raise SourceError(said.removeprefix("srun: ")[:200] or f"srun ended with {code}")

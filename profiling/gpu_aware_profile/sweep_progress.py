@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from gpu_aware_profile.sweep import is_sweep_id
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = ["Scope", "SweepProgress"]
 
-Option = int | float | str | list[str] | None
 _SCOPE = "scope.json"
 
 
@@ -26,7 +25,7 @@ class Scope:
 
     nodes: tuple[str, ...]
     """All nodes of the sweep, reachable or not."""
-    options: Mapping[str, Option]
+    options: Mapping[str, Any]
     """Name of the command's parameter -> value."""
 
 
@@ -59,8 +58,6 @@ class SweepProgress:
 
     def done(self) -> set[str]:
         """Nodes that are done."""
-        if not self.folder.is_dir():
-            return set()
         return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
 
     def begin(self, scope: Scope) -> None:
@@ -72,8 +69,7 @@ class SweepProgress:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             fresh = file.with_name(".scope.new")
-            text = {"nodes": list(scope.nodes), "options": dict(scope.options)}
-            fresh.write_text(json.dumps(text), encoding="utf-8")
+            fresh.write_text(json.dumps(asdict(scope)), encoding="utf-8")
             fresh.replace(file)
             if os.geteuid() == 0:
                 owner = self.root.parent.stat()
@@ -98,15 +94,14 @@ class SweepProgress:
 
     def unfinished(self) -> list[str]:
         """Ids of sweeps that can be resumed, oldest first."""
-        if not self.root.is_dir():
-            return []
-        folders = [f for f in self.root.iterdir() if f.is_dir() and is_sweep_id(f.name)]
+        folders = [file.parent for file in self.root.glob(f"*/{_SCOPE}")]
         return [f.name for f in sorted(folders, key=lambda f: f.stat().st_mtime)]
 
 
-def _option(value: object) -> Option:
-    if value is None or (isinstance(value, int | float | str) and not isinstance(value, bool)):
-        return value
+def _option(value: object) -> object:
+    """The value, if it may be that of an option. Raises TypeError."""
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return value
-    raise TypeError
+    if isinstance(value, bool) or not isinstance(value, int | float | str | None):
+        raise TypeError
+    return value

@@ -20,7 +20,6 @@ from slurm_folder import RUNNER
 from gpu_aware_profile.sweep import (
     Outcome,
     Sweep,
-    SweepSettings,
     Target,
     gpu_nodes,
     parse_sinfo,
@@ -221,7 +220,7 @@ def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(cluster, does, re
 
 
 def test_real_gpus_have_no_timing_backend_which_is_no_fault(cluster):
-    code = "import gpu_aware_profile.timing as t; t.available_backend = lambda: None"
+    code = "import gpu_aware_profile.timing as t; t.timing_backend = lambda name: None"
     probe = f"{code}; from gpu_aware_profile.cli import main; main()"
     cluster._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
     done = cluster.sweep("--node", "n1")
@@ -249,10 +248,9 @@ def test_a_node_that_hangs_is_cancelled(cluster, monkeypatch):
         monkeypatch.setenv(name, cluster.env[name])
     cluster.let("n2", "hang")
     merged = []
-    settings = SweepSettings(
-        *["s1", str(cluster.bin / "profile")], probe_s=0.2, queue_s=0.2, grace_s=0.1
-    )
-    (outcome,) = Sweep(settings, merged.append).run([Target("n2", "gpu", 4)])
+    program = str(cluster.bin / "profile")
+    running = Sweep("s1", merged.append, program, probe_s=0.2, queue_s=0.2, grace_s=0.1)
+    (outcome,) = running.run([Target("n2", "gpu", 4)])
     assert (outcome.node, outcome.state) == ("n2", "timeout")
     assert outcome.reason == "no report within 0.5 s; its job was cancelled"
     assert (cluster.folder / "cancelled.gpu-aware-probe.s1.n2").exists()
@@ -363,7 +361,7 @@ def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(cluster):
     [
         (["--node", "n9"], "'n9' is not a GPU node of this cluster; GPU nodes: n1, n2, n3"),
         (["--resume", "nope"], "no unfinished sweep 'nope'; unfinished: none"),
-        (["--resume", "../x"], "is not a sweep id"),
+        (["--resume", "../x"], "no unfinished sweep '../x'; unfinished: none"),
     ],
 )
 def test_wrong_options_name_the_valid_values(cluster, options, words):
@@ -460,6 +458,6 @@ def test_a_report_that_the_store_refuses_fails_its_node(error):
     def refuse(report):
         raise error("no")
 
-    running = Sweep(SweepSettings("s1"), refuse)
+    running = Sweep("s1", refuse)
     refused = running._ingested(Outcome("n1", "done", took_s=2.0), {})
     assert refused == Outcome("n1", "failed", "no", took_s=2.0)
