@@ -5,35 +5,41 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import click
 
-from gpu_aware_profile import tables
 from gpu_aware_profile.cli import store_options
-from gpu_aware_profile.level_tables import (
-    PenaltyRow,
-    penalties_of,
-    penalty_table,
-    show_levels,
-    write_levels_csv,
+from gpu_aware_profile.import_rows import TIMING_COLUMNS
+from gpu_aware_profile.level_tables import penalties_of, penalty_table
+from gpu_aware_profile.tables import (
+    LEVEL_TIME,
+    SCORE,
+    TIMING,
+    Record,
+    everything,
+    fault_records,
+    fault_table,
+    records,
+    score_table,
+    summarise,
+    summary_table,
+    write_csv,
 )
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.profile import Fault, GpuScore
+from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.inventory import listed
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 from slurm_gpu_aware.store.times import level_times
 
 __all__ = ["export", "show"]
-
-Faults = Mapping[str, Sequence[Fault]]
 
 
 @click.command()
@@ -85,58 +91,45 @@ def show(
         raise click.UsageError("--levels goes with neither --summary nor --node")
     with _opened(store_path, config_path) as (store, config):
         penalties = penalties_of(store, config, classes if only_levels else ())
-        if only_levels:
-            show_levels(store.path, penalties, as_json=as_json, as_csv=as_csv)
-            return
-        rows = _selected(score_rows(store), classes, nodes)
+        rows = [] if only_levels else _selected(score_rows(store), classes, nodes)
         faults = load_profile(store).faults
         path = store.path
-    faults = {node: found for node, found in faults.items() if not nodes or node in nodes}
-    penalties = [row for row in penalties if not classes or row.app_class in classes]
     if sort == "node":
-        rows = sorted(rows, key=lambda r: (r.node, r.slot, r.app_class))
+        rows.sort(key=lambda r: (r.node, r.slot, r.app_class))
+    answer = {
+        "summary": summarise(rows),
+        "penalties": [row for row in penalties if not classes or row["class"] in classes],
+        "faults": [f for f in fault_records(faults) if not nodes or f["node"] in nodes],
+        "gpus": records(rows, SCORE),
+    }
+    if only_levels:
+        answer = {"penalties": penalties}
+    elif only_summary:
+        del answer["gpus"]
     if as_json:
-        scores = {} if only_summary else {"gpus": tables.score_records(rows)}
-        print_json({"store": str(path), **_record(rows, penalties, faults), **scores})
+        print_json({"store": str(path), **answer})
     elif as_csv:
-        tables.write_scores_csv(sys.stdout, rows)
+        flat = answer["penalties" if only_levels else "gpus"]
+        write_csv(sys.stdout, flat, list(flat[0]) if flat else TIMING_COLUMNS)
+    elif only_levels:
+        click.echo(penalty_table(penalties))
     else:
         if not rows:
             say("no scores yet: 'gpu-aware-profile sweep', then 'gpu-aware-profile import FILE'")
-        click.echo(_text(rows, penalties, faults, only_summary=only_summary))
+        click.echo(_text(rows, answer))
 
 
-def _record(
-    rows: Sequence[GpuScore], penalties: Sequence[PenaltyRow], faults: Faults
-) -> dict[str, Any]:
-    return {
-        "summary": tables.records(tables.summarise(rows)),
-        "penalties": tables.records(penalties),
-        "faults": [
-            {"node": node, "gpu": f.slot, "call": f.call, "error": f.error}
-            for node, found in faults.items()
-            for f in found
-        ],
-    }
-
-
-def _text(
-    rows: Sequence[GpuScore],
-    penalties: Sequence[PenaltyRow],
-    faults: Faults,
-    *,
-    only_summary: bool,
-) -> str:
+def _text(rows: Sequence[GpuScore], answer: Record) -> str:
     now = time.time()
-    parts = [tables.summary_table(tables.summarise(rows), now)]
-    timed = {row.app_class for row in penalties if row.runs}
+    parts = [summary_table(answer["summary"], now)]
+    timed = {row["class"] for row in answer["penalties"] if row["runs"]}
     if timed:
-        shown = [row for row in penalties if row.app_class in timed]
+        shown = [row for row in answer["penalties"] if row["class"] in timed]
         parts.append("Locality penalties:\n" + penalty_table(shown))
-    if not only_summary:
-        parts.append(tables.score_table(rows, now))
-    if faults:
-        parts.append("Could not be read:\n" + tables.fault_table(faults))
+    if "gpus" in answer:
+        parts.append(score_table(rows, now))
+    if answer["faults"]:
+        parts.append("Could not be read:\n" + fault_table(answer["faults"]))
     return "\n\n".join(parts)
 
 
@@ -166,14 +159,13 @@ def export(
         raise click.UsageError("--json exports everything; leave --levels out")
     with _opened(store_path, config_path) as (store, _):
         if only_levels:
-            write_levels_csv(file, level_times(store))
+            write_csv(file, records(level_times(store), LEVEL_TIME), LEVEL_TIME)
         elif as_json:
-            whole = tables.everything(store)
-            file.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+            file.write(json.dumps(everything(store), indent=2, ensure_ascii=False) + "\n")
         else:
             from gpu_aware_profile.scoring import newest_timings  # imports NumPy
 
-            tables.write_timings_csv(file, newest_timings(store))
+            write_csv(file, records(newest_timings(store), TIMING), TIMING_COLUMNS)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from pal_walk import traversal
 
 from gpu_aware_profile.import_rows import read_levels
-from gpu_aware_profile.level_tables import penalty_rows
+from gpu_aware_profile.level_tables import penalty_records
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request
@@ -74,9 +74,9 @@ def test_pal_measured_penalties():
     lines = re.findall(r"^    (class,level.*|A,.*)$", page, re.M)
     times, bad = read_levels(read_table("pal.md", "\n".join(lines)), None, ["A"])
     assert (len(times), bad) == (5, [])
-    rows = penalty_rows(times, combine({}, level_ratios(times), across=1.5), ["A"])
+    rows = penalty_records(times, combine({}, level_ratios(times), across=1.5), ["A"])
     wanted = [(row[0], *map(float, row[1:])) for row in table("pal.md", "measured at")]
-    assert [(r.level, r.value_ms, r.ratio, r.penalty) for r in rows] == wanted
+    assert [(r["level"], r["value_ms"], r["ratio"], r["penalty"]) for r in rows] == wanted
 
 
 @pytest.mark.parametrize("row", table("pm-first.md", "set"), ids=lambda row: row[3])

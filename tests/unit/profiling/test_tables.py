@@ -49,9 +49,9 @@ def test_measured_clusters_through_import_and_store(
         put_timings(store, rows)
         recompute_scores(store, ("A",))
         (summary,) = summarise(score_rows(store))
-    assert summary.gpus == gpus
-    assert f"{summary.geomean_over_best:.1%}" == spread
-    assert (round(summary.best, 3), round(summary.worst, 3)) == (best, worst)
+    assert summary["gpus"] == gpus
+    assert f"{summary['geomean_over_best']:.1%}" == spread
+    assert (round(summary["best"], 3), round(summary["worst"], 3)) == (best, worst)
 
 
 def test_a_usual_cluster_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
