@@ -32,12 +32,12 @@ from slurm_gpu_aware.placement.drb import split as topo_split
 from slurm_gpu_aware.placement.policies import mapa
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.selection import link_kinds, link_values
-from slurm_gpu_aware.topology import general, matching, orders, patterns, rings, subsets, trees
+from slurm_gpu_aware.topology import general, matching, patterns, rings, subsets, trees
 from slurm_gpu_aware.topology.machines import machine
 
 MACHINES = ("dgx-1-v100", "dgx-1-p100", "dgx-a100", "mapa-torus-2d", "mapa-cubemesh-16")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all")
-MODULES = (subsets, patterns, rings, trees, orders, general, matching)
+MODULES = (subsets, patterns, rings, trees, general, matching)
 MODULES += (link_values, link_kinds, mapa, topo_split)
 
 
@@ -50,9 +50,9 @@ def target_ms(gpus: int, k: int) -> float:
 
 def forget(*, everything: bool) -> None:
     """Empty the caches: of machines, or also of what depends on n and k alone."""
-    by_size = {"_by_size", "members_of_size", "without_each", "slots_of", "_pairs", "_closing"}
-    by_size |= {"_shorter", "_splits", "_steps", "_unmeasured", "_way", "orders_of"}
-    by_size |= {"_edges_for", "heap_children"}
+    by_size = {"_all_masks", "masks_of_size", "rank_of_mask", "members_of_size", "without_each"}
+    by_size |= {"slots_of", "_pairs", "_closing", "_splits", "_steps", "_unmeasured", "_way"}
+    by_size |= {"_orders", "_edges_of", "heap_children"}
     for module in MODULES:
         for name, value in vars(module).items():
             if (
@@ -61,6 +61,7 @@ def forget(*, everything: bool) -> None:
                 and (everything or name not in by_size)
             ):
                 value.cache_clear()
+    matching._tables.clear()
 
 
 def median_ms(action: Callable[[], object], repetitions: int, before: Callable[[], None]) -> float:

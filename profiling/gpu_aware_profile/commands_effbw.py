@@ -100,7 +100,7 @@ def _fit_text(
 
 def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[tuple[int, int, int, float]]:
     """(x, y, z, GB/s) of each row."""
-    from slurm_gpu_aware.topology import machine, machine_names
+    from slurm_gpu_aware.topology.machines import machine, machine_names
     from slurm_gpu_aware.topology.matching import fitted_ring
 
     samples = read_table(file)

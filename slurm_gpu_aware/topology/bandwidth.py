@@ -41,13 +41,12 @@ PUBLISHED = (
     *(16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973),
     *(12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973),
 )
-"""Coefficients of eq. 2 in the order of :func:`_features`. GB/s."""
+"""Coefficients of eq. 2 in the order of ``EQ2_TERMS``. GB/s."""
 
 EQ2_TERMS = (
     *("x", "y", "z", "1/(x+1)", "1/(y+1)", "1/(z+1)", "xy", "yz", "zx"),
     *("1/(xy+1)", "1/(yz+1)", "1/(zx+1)", "xyz", "1/(xyz+1)"),
 )
-"""The terms of eq. 2, in the order of the coefficients."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def eq2_model(coefficients: Sequence[float]) -> EffBwModel:
 
 
 def _features(x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
-    """(..., 14) terms of eq. 2."""
+    """(..., 14) values of ``EQ2_TERMS``."""
     xy, yz, zx, xyz = x * y, y * z, z * x, x * y * z
     terms = [x, y, z, 1 / (x + 1), 1 / (y + 1), 1 / (z + 1), xy, yz, zx]
     terms += [1 / (xy + 1), 1 / (yz + 1), 1 / (zx + 1), xyz, 1 / (xyz + 1)]
@@ -114,19 +113,11 @@ class Fit:
 def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
     """Least-squares refit of eq. 2 to measured all-reduce bandwidths.
 
-    Parameters
-    ----------
-    samples : (x, y, z, measured GB/s) per allocation, counts of one ring as in :func:`eq2`.
-
-    Raises
-    ------
-    ValueError
-        There are fewer than two samples, a count is negative or a value is not finite.
-
-    Notes
-    -----
+    ``samples``: (x, y, z, measured GB/s) per allocation, counts of one ring as in :func:`eq2`.
     Minimum-norm solution, so fewer samples than terms are allowed. Fourteen terms need many more
     samples than the paper's 31: compare ``loo_rmse`` with ``rmse``.
+
+    Raises ValueError if there are fewer than two samples, or for a negative or infinite value.
     """
     rows = np.array([tuple(s) for s in samples], dtype=np.float64).reshape(-1, 4)
     if len(rows) < 2 or not np.isfinite(rows).all() or (rows[:, :3] < 0).any():
@@ -136,8 +127,8 @@ def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
     error = terms @ solution - measured
     left_out = []
     for i in range(len(rows)):
-        rest = np.arange(len(rows)) != i
-        part = np.linalg.lstsq(terms[rest], measured[rest], rcond=None)[0]
+        rest, of_rest = np.delete(terms, i, axis=0), np.delete(measured, i)
+        part = np.linalg.lstsq(rest, of_rest, rcond=None)[0]
         left_out.append(float(terms[i] @ part - measured[i]))
     return Fit(
         model=eq2_model(solution.tolist()),
@@ -163,10 +154,8 @@ def link_kinds(graph: HardwareGraph) -> npt.NDArray[np.int8]:
 def preserved_bw(graph: HardwareGraph, free: int, chosen: npt.ArrayLike) -> FloatArray:
     """PreservedBW (eq. 3): sum of the links among the free GPUs that remain. GB/s.
 
-    Parameters
-    ----------
-    free : mask of the free GPUs.
-    chosen : mask, or array of masks, of the GPUs that a job would take.
+    ``free``: mask of the free GPUs. ``chosen``: mask, or array of masks, of the GPUs that a job
+    would take.
     """
     one = np.uint64(1)  # unsigned: a machine may have 64 GPUs
     remaining = np.uint64(free) & ~np.asarray(chosen).astype(np.uint64)

@@ -21,49 +21,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph, nvlinks
-from slurm_gpu_aware.topology.subsets import slots_of
+from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.topology.subsets import mask_of, slots_of
 
-__all__ = [
-    "ACROSS_SOCKETS",
-    "LINKED",
-    "NETWORK",
-    "SAME_SOCKET",
-    "Network",
-    "distances",
-    "network_of",
-    "path_sum",
-    "sockets_of",
-    "with_known_sockets",
-]
+__all__ = ["NETWORK", "Network", "distances", "network_of", "path_sum", "sockets_of"]
+__all__ += ["with_known_sockets"]
 
-LINKED = 1
-SAME_SOCKET = 10
-ACROSS_SOCKETS = 20
 NETWORK = 100
-_DISTANCE = {
-    "PIX": LINKED,
-    "PXB": LINKED,
-    "PHB": SAME_SOCKET,
-    "NODE": SAME_SOCKET,
-    "SYS": ACROSS_SOCKETS,
-}
+_LINKED, _SAME_SOCKET, _ACROSS_SOCKETS = 1, 10, 20
+_DISTANCE = {"X": 0, "PHB": _SAME_SOCKET, "NODE": _SAME_SOCKET, "SYS": _ACROSS_SOCKETS}
 
 
 @lru_cache(maxsize=1024)
 def distances(graph: HardwareGraph) -> IntArray:
     """(n, n) shortest path lengths between the GPUs of a machine. Read-only."""
-    found = np.zeros((graph.n, graph.n), dtype=np.int64)
-    for a in range(graph.n):
-        for b in range(graph.n):
-            if a != b:
-                word = graph.classes[a][b]
-                found[a, b] = LINKED if nvlinks(word) else _DISTANCE[word]
+    found = np.array(
+        [[_DISTANCE.get(word, _LINKED) for word in row] for row in graph.classes], dtype=np.int64
+    ).reshape(graph.n, graph.n)
     found.setflags(write=False)
     return found
 
@@ -86,11 +66,9 @@ def path_sum(graph: HardwareGraph, gpus: int) -> int:
 @lru_cache(maxsize=1 << 14)
 def sockets_of(graph: HardwareGraph, gpus: int) -> tuple[int, ...]:
     """GPUs of a mask by CPU socket: one mask per socket with GPUs."""
-    by_socket: dict[int, int] = {}
-    for slot in slots_of(gpus):
-        socket = graph.groups[slot]
-        by_socket[socket] = by_socket.get(socket, 0) | 1 << slot
-    return tuple(by_socket[socket] for socket in sorted(by_socket))
+    sockets = sorted({graph.groups[slot] for slot in slots_of(gpus)})
+    masks = [mask_of(s for s, group in enumerate(graph.groups) if group == g) for g in sockets]
+    return tuple(mask & gpus for mask in masks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +82,7 @@ class Network:
     """Path length between machines with this tightest common level."""
 
     def path_sum(self, nodes: IntArray, gpus: IntArray) -> int:
-        """Sum of path lengths over all pairs of GPUs on different nodes.
-
-        ``nodes``: distinct node indices. ``gpus``: GPUs on each of them.
-        """
+        """Sum of path lengths over all pairs of these GPUs per (distinct) node, across nodes."""
         alone = int((gpus * gpus).sum())
         total, nearer = 0, 0
         for group, distance in zip(self.group, self.distance, strict=True):
@@ -123,18 +98,17 @@ class Network:
 def network_of(cluster: Cluster) -> Network:
     """Levels above the node; one network of all nodes if the cluster has none."""
     n = cluster.shape[0]
-    names, groups = [], []
-    for level in cluster.levels:
-        group = np.asarray(level.group)
-        known = group[group >= 0] if group.ndim == 1 else group
-        if group.ndim == 1 and len(np.unique(known)) < n and level.name != "node":
-            names.append(level.name)
-            groups.append(group)
-    if not groups or (n and not bool((groups[-1] == groups[-1][0]).all())):
-        names.append("network")
-        groups.append(np.zeros(n, dtype=np.int64))
-    steps = tuple(NETWORK * (i + 1) for i in range(len(names)))
-    return Network(tuple(names), tuple(groups), steps)
+    above = {
+        level.name: level.group
+        for level in cluster.levels
+        if level.group.ndim == 1
+        and level.name != "node"
+        and len(np.unique(level.group[level.group >= 0])) < n
+    }
+    if not above or len(np.unique(list(above.values())[-1])) > 1:
+        above["network"] = np.zeros(n, dtype=np.int64)
+    steps = tuple(NETWORK * (i + 1) for i in range(len(above)))
+    return Network(tuple(above), tuple(above.values()), steps)
 
 
 def with_known_sockets(cluster: Cluster) -> Cluster:
@@ -142,37 +116,21 @@ def with_known_sockets(cluster: Cluster) -> Cluster:
 
     A group (socket, NVLink domain) counts as a socket.
     """
-    if cluster.graphs:
-        return cluster
     inside = [level for level in cluster.levels if level.group.ndim == 2]
-    inside.sort(key=lambda level: level.name != "socket")
-    return replace(cluster, graphs=_graphs_from(inside[0])) if inside else cluster
+    if cluster.graphs or not inside:
+        return cluster
+    level = min(inside, key=lambda level: level.name != "socket")
+    return replace(cluster, graphs=_graphs_from(level))
 
 
-_last: tuple[LocalityLevel, tuple[HardwareGraph, ...]] | None = None
-
-
+@lru_cache(maxsize=1)
 def _graphs_from(level: LocalityLevel) -> tuple[HardwareGraph, ...]:
-    """Cached by identity of the level, so that caches keyed by the graphs stay valid."""
-    global _last
-    if _last is None or _last[0] is not level:
-        _last = level, _graph_of_each(level)
-    return _last[1]
-
-
-def _graph_of_each(level: LocalityLevel) -> tuple[HardwareGraph, ...]:
-    rows, inverse = np.unique(_dense(level.group), axis=0, return_inverse=True)
-    graphs = [_graph_from(tuple(int(g) for g in row)) for row in rows]
-    return tuple(graphs[i] for i in inverse.reshape(-1))
-
-
-def _dense(group: IntArray) -> IntArray:
-    """Group numbers by first occurrence in their row, so that equal machines have equal rows."""
-    first = (group[:, :, None] == group[:, None, :]).argmax(axis=2)
-    return np.where(group >= 0, first, np.arange(group.shape[1])).astype(np.int64)
+    """Graph of each node; cached by identity of the level, as a policy asks for each job."""
+    return tuple(_graph_from(tuple(row)) for row in level.group.tolist())
 
 
 @lru_cache(maxsize=256)
 def _graph_from(groups: tuple[int, ...]) -> HardwareGraph:
-    words = [["PHB" if a == b else "SYS" for b in groups] for a in groups]
-    return HardwareGraph.from_classes(words, groups)
+    pairs = combinations(range(len(groups)), 2)
+    links = [(a, b, "PHB" if groups[a] == groups[b] else "SYS", None) for a, b in pairs]
+    return HardwareGraph.from_links(links, n=len(groups), groups=groups)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import combinations, permutations
 
 import numpy as np
 
@@ -38,8 +39,7 @@ def build_levels(
 
     Parameters
     ----------
-    penalties : level name -> L >= 1, tightest first, with ``node`` and ``cluster``; or the same
-        with L per class.
+    penalties : L >= 1 per level, tightest first, with ``node`` and ``cluster``.
     nodes : names of the N nodes; each has at most ``slots`` GPUs (W).
     numa : (N, W) NUMA node of each GPU, -1: not known; None: none is known.
     graphs : link graph per node; empty: no link is known.
@@ -94,12 +94,9 @@ def with_levels(cluster: Cluster, penalties: Mapping[str, float] | LevelPenaltie
 def _numbered(group_of: Mapping[str, str], nodes: Sequence[str]) -> IntArray:
     """(N,) group numbers by first occurrence; -1: the node is in no group."""
     numbers: dict[str, int] = {}
-    found = np.full(len(nodes), -1, dtype=np.int64)
-    for row, node in enumerate(nodes):
-        name = group_of.get(node)
-        if name is not None:
-            found[row] = numbers.setdefault(name, len(numbers))
-    return found
+    names = [group_of.get(node) for node in nodes]
+    found = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+    return np.array(found, dtype=np.int64)
 
 
 def _inside(
@@ -111,11 +108,9 @@ def _inside(
 ) -> IntArray:
     """(N, W) domain of each GPU, as the lowest slot of the domain."""
     rows = numa.tolist() if numa is not None else [[-1] * slots] * n
-    found = np.empty((n, slots), dtype=np.int64)
-    for row in range(n):
-        graph = graphs[row] if graphs else None
-        found[row] = _domains(level, graph, tuple(rows[row]))
-    return found
+    pairs = zip(graphs or [None] * n, rows, strict=True)
+    found = [_domains(level, graph, tuple(row)) for graph, row in pairs]
+    return np.array(found, dtype=np.int64).reshape(n, slots)
 
 
 @lru_cache(maxsize=4096)
@@ -125,39 +120,26 @@ def _domains(level: str, graph: HardwareGraph | None, numa: tuple[int, ...]) -> 
     linked = np.zeros((n, n), dtype=np.bool_)
     near = np.array([[a == b and a >= 0 for b in numa] for a in numa], dtype=np.bool_)
     if graph is not None:
-        for a in range(min(n, graph.n)):
-            for b in range(min(n, graph.n)):
-                word = graph.classes[a][b]
-                linked[a, b] = a != b and nvlinks(word) > 0
-                near[a, b] |= word in _SAME_SOCKET and min(numa[a], numa[b]) < 0
+        for a, b in permutations(range(min(n, graph.n)), 2):
+            word = graph.classes[a][b]
+            linked[a, b] = nvlinks(word) > 0
+            near[a, b] |= word in _SAME_SOCKET and min(numa[a], numa[b]) < 0
     sockets = _components(near)
     if level == "socket":
-        return sockets
+        return tuple(sockets)
     found = list(range(n))
     whole = _components(linked)
-    for part in (_parts(whole), _parts(tuple(zip(whole, sockets, strict=True)))):
-        for slots in part:
-            if all(linked[a, b] for a in slots for b in slots if a != b):
-                for slot in slots:
-                    found[slot] = min(found[slot], slots[0])
+    for labels in (whole, list(zip(whole, sockets, strict=True))):
+        for a in range(n):
+            part = [b for b in range(n) if labels[b] == labels[a]]
+            if all(linked[pair] for pair in combinations(part, 2)):
+                found[a] = min(found[a], part[0])
     return tuple(found)
 
 
-def _parts(labels: Sequence[object]) -> list[list[int]]:
-    """Slots with equal labels, ascending."""
-    parts: dict[object, list[int]] = {}
-    for slot, label in enumerate(labels):
-        parts.setdefault(label, []).append(slot)
-    return list(parts.values())
-
-
-def _components(joined: BoolArray) -> tuple[int, ...]:
+def _components(joined: BoolArray) -> list[int]:
     """Lowest member of each slot's connected component."""
-    n = len(joined)
-    found = list(range(n))
-    for a in range(n):
-        for b in range(a):
-            if joined[a, b] and found[a] != found[b]:
-                low, high = sorted((found[a], found[b]))
-                found = [low if f == high else f for f in found]
-    return tuple(found)
+    reach = joined | np.eye(len(joined), dtype=np.bool_)
+    for _ in range(len(joined).bit_length()):
+        reach = reach @ reach
+    return [row.index(True) for row in reach.tolist()]

@@ -10,78 +10,62 @@ Paths through the host have no documented bandwidth. They have ``host_gbps``, by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import combinations
 
 from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, uniform_graph
 from slurm_gpu_aware.model.profile import Link
 
 __all__ = ["machine", "machine_names"]
 
-_Pairs = Iterable[tuple[int, int]]
+_Pairs = Collection[tuple[int, int]]
 
 
-def _sockets(n: int, per_socket: int) -> list[int]:
-    return [i // per_socket for i in range(n)]
-
-
-def _with_host(n: int, per_socket: int, links: Iterable[Link], host: float) -> HardwareGraph:
-    """Add a host path (``SYS``) for every pair without a link."""
-    given = {(min(a, b), max(a, b)): (word, gbps) for a, b, word, gbps in links}
-    full = [
-        Link(a, b, *given.get((a, b), ("SYS", host))) for a in range(n) for b in range(a + 1, n)
-    ]
-    return HardwareGraph.from_links(full, n=n, groups=_sockets(n, per_socket))
-
-
-def _nv(pairs: _Pairs, links: int, per_link: float = 25.0) -> list[Link]:
-    return [Link(a, b, f"NV{links}", links * per_link) for a, b in pairs]
+def _linked(
+    n: int, per_socket: int, host: float, *nvlinks: tuple[int, _Pairs], per_link: float = 25.0
+) -> HardwareGraph:
+    """Machine with these (NVLinks, pairs); all other pairs have a host path (``SYS``)."""
+    links = {pair: Link(*pair, "SYS", host) for pair in combinations(range(n), 2)}
+    for count, pairs in nvlinks:
+        for a, b in pairs:
+            links[min(a, b), max(a, b)] = Link(a, b, f"NV{count}", count * per_link)
+    return HardwareGraph.from_links(links.values(), n=n, groups=[i // per_socket for i in range(n)])
 
 
 # NVIDIA's hybrid cube mesh: two fully connected quads, and GPU i to its twin i + 4.
-_CUBE_MESH = [
-    *((a + q, b + q) for q in (0, 4) for a in range(4) for b in range(a + 1, 4)),
-    *((i, i + 4) for i in range(4)),
-]
+_CUBE_MESH = [(a, b) for a, b in combinations(range(8), 2) if a // 4 == b // 4 or b == a + 4]
 # The V100 machine doubles eight of them; they form one ring over all eight GPUs.
-_CUBE_MESH_DOUBLE = {(0, 3), (2, 3), (1, 2), (1, 5), (5, 6), (6, 7), (4, 7), (0, 4)}
+_CUBE_MESH_DOUBLE = [(0, 3), (2, 3), (1, 2), (1, 5), (5, 6), (6, 7), (4, 7), (0, 4)]
 
 
 def _dgx1_p100(host: float) -> HardwareGraph:
-    return _with_host(8, 4, _nv(_CUBE_MESH, 1, 20.0), host)
+    return _linked(8, 4, host, (1, _CUBE_MESH), per_link=20.0)
 
 
 def _dgx1_v100(host: float) -> HardwareGraph:
-    single = [p for p in _CUBE_MESH if p not in _CUBE_MESH_DOUBLE]
-    return _with_host(8, 4, [*_nv(_CUBE_MESH_DOUBLE, 2), *_nv(single, 1)], host)
+    return _linked(8, 4, host, (1, _CUBE_MESH), (2, _CUBE_MESH_DOUBLE))
 
 
 def _switched(n: int, per_socket: int, links: int) -> HardwareGraph:
     """NVSwitch crossbar: the bandwidth of an edge is one GPU's limit, shared by its peers."""
-    pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
-    return _with_host(n, per_socket, _nv(pairs, links), PCIE_GBPS)
+    return _linked(n, per_socket, PCIE_GBPS, (links, [*combinations(range(n), 2)]))
 
 
 def _power_node(per_socket: int, links: int, per_link: float, host: float) -> HardwareGraph:
     """IBM Power: NVLinks join the GPUs of a socket, the host joins sockets."""
     n = 2 * per_socket
-    pairs = [
-        (a, b) for a in range(n) for b in range(a + 1, n) if a // per_socket == b // per_socket
-    ]
-    return _with_host(n, per_socket, _nv(pairs, links, per_link), host)
+    pairs = [(a, b) for a, b in combinations(range(n), 2) if a // per_socket == b // per_socket]
+    return _linked(n, per_socket, host, (links, pairs), per_link=per_link)
 
 
 def _torus_2d(host: float) -> HardwareGraph:
     """4 x 4 torus, GPU 4r + c. Steps inside a row are double, except the wrap of every row
     (single); steps inside a column are single, except the wraps of columns 0 and 3 (double).
     """
-    double: list[tuple[int, int]] = []
-    single: list[tuple[int, int]] = []
-    for i in range(4):
-        for step in range(4):
-            (double if step < 3 else single).append((4 * i + step, 4 * i + (step + 1) % 4))
-            wrap_double = step == 3 and i in (0, 3)
-            (double if wrap_double else single).append((4 * step + i, 4 * ((step + 1) % 4) + i))
-    return _with_host(16, 4, [*_nv(double, 2), *_nv(single, 1)], host)
+    rows = [(4 * r + c, 4 * r + (c + 1) % 4) for r in range(4) for c in range(4)]
+    columns = [(4 * r + c, (4 * r + 4) % 16 + c) for r in range(4) for c in range(4)]
+    double = [(a, b) for a, b in rows if b > a] + [(12, 0), (15, 3)]
+    return _linked(16, 4, host, (1, [*rows, *columns]), (2, double))
 
 
 # Hypothetical cube mesh of 16 (fig. 17b), from the authors' tables. If these contradict each other,
@@ -94,11 +78,6 @@ _MESH16_SINGLE = [
     *[(0, 1), (0, 2), (1, 3), (2, 6), (2, 9), (4, 6), (4, 7), (5, 6), (5, 7), (6, 13), (8, 9)],
     *[(8, 11), (9, 11), (10, 11), (10, 14), (12, 14), (13, 14), (13, 15)],
 ]
-
-
-def _cubemesh_16(host: float) -> HardwareGraph:
-    return _with_host(16, 4, [*_nv(_MESH16_DOUBLE, 2), *_nv(_MESH16_SINGLE, 1)], host)
-
 
 _MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
     "dgx-1-p100": _dgx1_p100,
@@ -114,7 +93,7 @@ _MACHINES: Mapping[str, Callable[[float], HardwareGraph]] = {
     "mapa-dgx-v": _dgx1_v100,
     "mapa-summit": lambda host: _power_node(3, 2, 25.0, host),
     "mapa-torus-2d": _torus_2d,
-    "mapa-cubemesh-16": _cubemesh_16,
+    "mapa-cubemesh-16": lambda host: _linked(16, 4, host, (1, _MESH16_SINGLE), (2, _MESH16_DOUBLE)),
 }
 
 
@@ -124,18 +103,10 @@ def machine_names() -> tuple[str, ...]:
 
 
 def machine(name: str, host_gbps: float = PCIE_GBPS) -> HardwareGraph:
-    """Hardware graph of a known machine.
+    """Hardware graph of a known machine; the name is not case-sensitive.
 
-    Parameters
-    ----------
-    name : one of :func:`machine_names`; not case-sensitive.
-    host_gbps : weight of pairs that communicate through the host, GB/s; 12 in MAPA's paper, 10 in
-        its code.
-
-    Raises
-    ------
-    ValueError
-        The name is unknown; the message lists the known names.
+    ``host_gbps``: weight of pairs that communicate through the host, GB/s; 12 in MAPA's paper, 10
+    in its code. Raises ValueError for an unknown name; the message lists the known names.
     """
     build = _MACHINES.get(name.lower())
     if build is None:

@@ -7,11 +7,9 @@ Tables are cached, so a decision on a known machine is a look-up.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 
 import numpy as np
 
@@ -20,13 +18,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds
 from slurm_gpu_aware.topology.general import best_mapping, is_exact, mapping_values
 from slurm_gpu_aware.topology.patterns import Pattern
-from slurm_gpu_aware.topology.rings import (
-    Rings,
-    best_ring,
-    ring_counts,
-    ring_values,
-    ring_with_counts,
-)
+from slurm_gpu_aware.topology.rings import RingCounts, Rings, pairs_in
 from slurm_gpu_aware.topology.subsets import (
     MAX_EXACT,
     mask_of,
@@ -34,88 +26,70 @@ from slurm_gpu_aware.topology.subsets import (
     members_of_size,
     rank_of_mask,
 )
-from slurm_gpu_aware.topology.trees import Trees, best_tree, tree_values
+from slurm_gpu_aware.topology.trees import Trees
 
 __all__ = ["Match", "agg_table", "eff_table", "exact_tables", "fitted_ring", "match"]
 
 _RING, _TREE = Pattern("ring"), Pattern("tree")
+_SEARCHES: dict[str, type[Rings | Trees]] = {"ring": Rings, "tree": Trees}
 _SMALL = 8  # GPUs of a machine up to which the search behind a table is cached: some kilobytes
+_MOST_TABLES = 512
+
+_edges_of = lru_cache(maxsize=512)(Pattern.edges_for)
+
+_Key = tuple[HardwareGraph, Pattern, int]
+_Tables = tuple[FloatArray, FloatArray]
+_tables: dict[_Key, _Tables] = {}
+"""Best sums and best bottlenecks, the last used ones at the end."""
 
 
 @lru_cache(maxsize=MAX_EXACT + 1)
 def _pairs(k: int) -> tuple[IntArray, IntArray]:
     """Positions (a, b) of all pairs a < b."""
-    first, second = np.array(list(combinations(range(k), 2)), dtype=np.int64).reshape(-1, 2).T
-    return first, second
+    return np.triu_indices(k, 1)
 
 
-def _frozen(*arrays: FloatArray) -> tuple[FloatArray, ...]:
-    for array in arrays:
-        array.setflags(write=False)
-    return arrays
-
-
-class _Tables:
-    """Cache of the last tables: best sum and best bottleneck."""
-
-    SIZE = 512
-
-    def __init__(self) -> None:
-        self._tables: OrderedDict[_Key, tuple[FloatArray, ...]] = OrderedDict()
-
-    def __contains__(self, key: _Key) -> bool:
-        return key in self._tables
-
-    def __call__(self, graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, ...]:
-        key = (graph, pattern, k)
-        tables = self._tables.get(key)
-        if tables is None:
-            tables = self._tables[key] = _build(graph, pattern, k)
-            if len(self._tables) > self.SIZE:
-                self._tables.popitem(last=False)
-        else:
-            self._tables.move_to_end(key)
-        return tables
-
-    def cache_clear(self) -> None:
-        """Remove all tables."""
-        self._tables.clear()
-
-
-_Key = tuple[HardwareGraph, Pattern, int]
-_link_tables = _Tables()
-
-
-@lru_cache(maxsize=_Tables.SIZE)
-def _search(graph: HardwareGraph, pattern: Pattern, k: int) -> Rings | Trees:
-    """The search for the rings or trees of a small machine."""
-    kind = Rings if pattern.name == "ring" else Trees
-    return kind(graph.gbps, k, np.add, np.minimum)
-
-
-def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> tuple[FloatArray, ...]:
+def _link_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> _Tables:
     """Best sum and best bottleneck of the pattern over every ``k``-set, in tie order."""
+    key = (graph, pattern, k)
+    tables = _tables.pop(key, None)
+    if tables is None:
+        tables = _build(graph, pattern, k)
+        for table in tables:
+            table.setflags(write=False)
+        if len(_tables) >= _MOST_TABLES:
+            del _tables[next(iter(_tables))]
+    _tables[key] = tables
+    return tables
+
+
+@lru_cache(maxsize=_MOST_TABLES)
+def _search(graph: HardwareGraph, name: str, k: int) -> Rings | Trees:
+    """The search for the rings or trees of a small machine."""
+    return _SEARCHES[name](graph.gbps, k, np.add, np.minimum)
+
+
+def _build(graph: HardwareGraph, pattern: Pattern, k: int) -> _Tables:
     sets = masks_of_size(graph.n, k).size
-    edges = pattern.edges_for(k)
+    edges = _edges_of(pattern, k)
     if not edges:
-        return _frozen(np.zeros(sets), np.zeros(sets))
+        return np.zeros(sets), np.zeros(sets)
     if graph.is_uniform:
         link = float(graph.gbps.max())
-        return _frozen(np.full(sets, link * len(edges)), np.full(sets, link))
-    if pattern.name in ("ring", "tree"):
-        if graph.n <= _SMALL:
-            return _frozen(*_search(graph, pattern, k).values())
-        values = ring_values if pattern.name == "ring" else tree_values
-        return _frozen(*values(graph.gbps, k))
+        return np.full(sets, link * len(edges)), np.full(sets, link)
+    if pattern.name in _SEARCHES:
+        search = _search if graph.n <= _SMALL else _search.__wrapped__
+        total, slowest = search(graph, pattern.name, k).values()
+        return total, slowest
     if pattern.name == "ring+tree":
         ring, tree = _link_tables(graph, _RING, k), _link_tables(graph, _TREE, k)
-        return _frozen(ring[0] + tree[0], np.minimum(ring[1], tree[1]))
+        return ring[0] + tree[0], np.minimum(ring[1], tree[1])
     if pattern.name == "all-to-all":
         members = members_of_size(graph.n, k)
         first, second = _pairs(k)
         links = graph.gbps[members[first], members[second]]
-        return _frozen(links.sum(axis=0), links.min(axis=0))
-    return _frozen(*mapping_values(graph.gbps, edges, k))
+        return links.sum(axis=0), links.min(axis=0)
+    return mapping_values(graph.gbps, edges, k)
 
 
 def agg_table(graph: HardwareGraph, pattern: Pattern, k: int) -> FloatArray:
@@ -134,8 +108,7 @@ _STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 def _fit_weights(graph: HardwareGraph) -> FloatArray:
     """(n, n) weights; a sum over a ring encodes bandwidth, double and single NVLinks."""
     kinds = link_kinds(graph)
-    weights = graph.gbps * (_STEPS * _COUNT**2) + np.where(kinds == 2, _COUNT, kinds)
-    return _frozen(np.asarray(weights, dtype=np.float64))[0]
+    return graph.gbps * (_STEPS * _COUNT**2) + np.where(kinds == 2, _COUNT, kinds)
 
 
 @lru_cache(maxsize=512)
@@ -150,7 +123,7 @@ def _fitted_counts(graph: HardwareGraph, k: int) -> tuple[IntArray, IntArray]:
     for least in np.unique(slowest).tolist():
         fast = np.where(graph.gbps >= least, _fit_weights(graph), -np.inf)
         here = slowest == least
-        sums[here] = ring_values(fast, k)[0][here]
+        sums[here] = Rings(fast, k, np.add).values()[0][here]
     singles, doubles = sums % _COUNT, sums // _COUNT % _COUNT
     return doubles.astype(np.int64), singles.astype(np.int64)
 
@@ -160,22 +133,21 @@ def _eq2_table(graph: HardwareGraph, k: int, model: EffBwModel) -> FloatArray:
     """Eq. 2 on every set: of the best ring (``paper``) or of the fitted ring (a refit)."""
     sets = masks_of_size(graph.n, k).size
     if k == 1:
-        return _frozen(np.full(sets, float(eq2(0, 0, 0, model))))[0]
-    best = np.full(sets, -np.inf)
-    if model.of_fitted_ring:
-        doubles, singles = _fitted_counts(graph, k)
-        for x, y in set(zip(doubles.tolist(), singles.tolist(), strict=True)):
+        best = np.full(sets, float(eq2(0, 0, 0, model)))
+    else:
+        if model.of_fitted_ring:
+            doubles, singles = _fitted_counts(graph, k)
+            reach = np.zeros((k + 1, sets), dtype=np.uint32)
+            reach[doubles, np.arange(sets)] = 1 << singles
+        else:
+            reach = RingCounts(link_kinds(graph), k).values()
+        best = np.full(sets, -np.inf)
+        for x, y in pairs_in(np.bitwise_or.reduce(reach, axis=1).tolist()):
             # One by one, so that equal rings have equal values.
-            best[(doubles == x) & (singles == y)] = float(eq2(x, y, k - x - y, model))
-        return _frozen(best)[0]
-    reach = ring_counts(link_kinds(graph), k)
-    for x in range(k + 1):
-        for y in range(k + 1 - x):
-            seen = (reach[x] >> np.uint32(y)) & np.uint32(1) == 1
-            if seen.any():
-                value = float(eq2(x, y, k - x - y, model))
-                best[seen] = np.maximum(best[seen], value)
-    return _frozen(best)[0]
+            value = float(eq2(x, y, k - x - y, model))
+            np.maximum(best, value, out=best, where=(reach[x] >> np.uint32(y) & 1) == 1)
+    best.setflags(write=False)
+    return best
 
 
 def fitted_ring(graph: HardwareGraph, gpus: Sequence[int]) -> tuple[int, int, int]:
@@ -207,7 +179,7 @@ def exact_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
     """
     if pattern.name != "edges" or graph.is_uniform:
         return True
-    return is_exact(pattern.edges_for(k), k, min(graph.n, MAX_EXACT))
+    return is_exact(_edges_of(pattern, k), k, min(graph.n, MAX_EXACT))
 
 
 @dataclass(frozen=True)
@@ -249,16 +221,16 @@ def match(
         eff = float(_eq2_table(graph.subgraph(gpus), k, model)[0])
     orders: list[tuple[int, ...]] = []
     links: list[float] = []
-    for piece in _pieces(pattern):
-        edges = piece.edges_for(k)
-        if piece.name == "ring" and by_eq2 and not model.of_fitted_ring:
-            kinds = link_kinds(graph)[np.ix_(gpus, gpus)]
-            ring = ring_with_counts(kinds, lambda x, y: float(eq2(x, y, k - x - y, model)))
-            order = tuple(gpus[i] for i in ring)
+    for piece in (_RING, _TREE) if pattern.name == "ring+tree" else (pattern,):
+        edges = _edges_of(piece, k)
+        ring_by_eq2 = by_eq2 and bool(edges) and piece.name == "ring"
+        if ring_by_eq2 and not model.of_fitted_ring:
+            ring = RingCounts(link_kinds(graph)[np.ix_(gpus, gpus)], k)
+            best = ring.best(lambda x, y: float(eq2(x, y, k - x - y, model)))
+            order = tuple(gpus[i] for i in best)
         else:
             slowest = 0.0 if by_sum else _values(graph, gpus, piece)[1]
-            of_fit = by_eq2 and piece.name == "ring"
-            order = _layout(graph, gpus, piece, slowest, of_fit)
+            order = _layout(graph, gpus, piece, slowest, ring_by_eq2)
         orders.append(order)
         links += [graph.gbps.item(order[a], order[b]) for a, b in edges]
     if links and not exact:
@@ -266,20 +238,14 @@ def match(
     return Match(gpus, tuple(orders), tuple(links), agg, eff, exact)
 
 
-def _pieces(pattern: Pattern) -> tuple[Pattern, ...]:
-    return (_RING, _TREE) if pattern.name == "ring+tree" else (pattern,)
-
-
 def _values(graph: HardwareGraph, gpus: tuple[int, ...], pattern: Pattern) -> tuple[float, float]:
     """AggBW and bottleneck of one set, from the machine's table if it has one."""
     k, at = len(gpus), 0
-    if not pattern.has_edges(k):
-        return 0.0, 0.0
-    if (graph, pattern, k) in _link_tables and exact_tables(graph, pattern, k):
+    if (graph, pattern, k) in _tables and exact_tables(graph, pattern, k):
         at = rank_of_mask(graph.n, k).item(mask_of(gpus))
-        total, slowest = _link_tables(graph, pattern, k)
     else:
-        total, slowest = _link_tables(graph.subgraph(gpus), pattern, k)
+        graph = graph.subgraph(gpus)
+    total, slowest = _link_tables(graph, pattern, k)
     return total.item(at), slowest.item(at)
 
 
@@ -290,7 +256,7 @@ def _layout(
 
     ``of_fit``: the largest sum of :func:`_fit_weights` instead.
     """
-    k, edges = len(gpus), piece.edges_for(len(gpus))
+    k, edges = len(gpus), _edges_of(piece, len(gpus))
     if not edges or piece.name == "all-to-all":
         return gpus
     index = np.ix_(gpus, gpus)
@@ -299,16 +265,13 @@ def _layout(
     links = weights[_pairs(k)]
     if links.min() == links.max():
         return gpus
+    kind = _SEARCHES.get(piece.name)
     # The result of the table's search is usually the answer; its slowest link decides.
-    if not of_fit and graph.n <= _SMALL and piece.name in ("ring", "tree"):
-        order = _search(graph, piece, k).best(mask_of(gpus))
+    if kind and not of_fit and graph.n <= _SMALL:
+        order = _search(graph, piece.name, k).best(mask_of(gpus))
         if min(graph.gbps.item(order[a], order[b]) for a, b in edges) >= slowest:
             return order
     allowed = np.where(gbps >= slowest, weights, -np.inf)
-    if piece.name == "tree":
-        order = best_tree(allowed)
-    elif piece.name == "ring":
-        order = best_ring(allowed)
-    else:
-        order = best_mapping(allowed, edges)
+    full = (1 << k) - 1
+    order = kind(allowed, k, np.add).best(full) if kind else best_mapping(allowed, edges)
     return tuple(gpus[i] for i in order)

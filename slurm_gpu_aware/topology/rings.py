@@ -4,38 +4,31 @@ A ring is a Hamiltonian cycle. Held and Karp (1962): the best path that starts a
 of a set, visits the set and ends at GPU v is the best such path of the set without v, extended
 by one link. The fixed start removes rotations: (k-1)(k-2) extensions per set replace (k-1)!/2
 rings. A few NumPy expressions process all sets of a size.
-
-The recursion computes both the sum of the links (AggBW) and their minimum (bottleneck).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.topology.extend import Rows, exact_type, extended
-from slurm_gpu_aware.topology.subsets import members_of_size, rank_of_mask, slots_of, without_each
+from slurm_gpu_aware.topology.subsets import (
+    Rows,
+    exact_type,
+    extended,
+    members_of_size,
+    rank_of_mask,
+    slots_of,
+    without_each,
+)
 
-__all__ = ["Rings", "best_ring", "ring_counts", "ring_values", "ring_with_counts"]
+__all__ = ["Kinds", "Reach", "RingCounts", "Rings", "pairs_in"]
 
 Kinds = npt.NDArray[np.int8]
 Reach = npt.NDArray[np.uint32]
-
-
-@lru_cache(maxsize=256)
-def _shorter(n: int, size: int) -> IntArray:
-    """(size-1, M) column of each set without each of its members except the start.
-
-    A path over the set in column r of ``members_of_size`` that ends at its p-th member is state
-    (p - 1, r); member 0 is the start.
-    """
-    columns: IntArray = without_each(n, size)[1:] // n
-    columns.setflags(write=False)
-    return columns
 
 
 @lru_cache(maxsize=256)
@@ -47,60 +40,35 @@ def _closing(n: int, size: int) -> IntArray:
     return closing
 
 
-def _path_layers(weights: FloatArray, k: int, *ways: np.ufunc) -> Iterator[Rows]:
-    """Best paths by each way to combine links for sizes 2..k, each (ways, size-1, M).
-
-    Every path is first extended to all GPUs, one row per set; then the ends inside each larger set
-    are selected. Single precision, if exact, halves the memory.
-    """
-    n = weights.shape[0]
-    gbps: Rows = np.ascontiguousarray(weights, dtype=exact_type(weights, k))
-    links = gbps.ravel().take(_closing(n, 2))
-    best: Rows = np.empty((len(ways), *links.shape), links.dtype)
-    best[:] = links
-    yield best
-    for size in range(3, k + 1):
-        longer = extended(gbps, members_of_size(n, size - 1)[1:], best, ways)
-        best = longer.reshape(len(ways), -1).take(without_each(n, size)[1:], axis=1)
-        yield best
-
-
-def ring_values(weights: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
-    """Largest sum and largest bottleneck of a ring over every set of ``k >= 2`` GPUs.
-
-    Parameters
-    ----------
-    weights : (n, n) GB/s, symmetric.
-
-    Returns
-    -------
-    (C(n, k),) sums and (C(n, k),) bottlenecks in tie order. A ring of two GPUs uses its link
-    twice. The two maxima can belong to different rings.
-
-    Notes
-    -----
-    Exact. O(2^n n^2) additions for k near n; C(n, k) sets times n k at the last size.
-    """
-    *_, last = _path_layers(weights, k, np.add, np.minimum)
-    return _closed(weights, k, last)
-
-
-def _closed(weights: FloatArray, k: int, last: Rows) -> tuple[FloatArray, FloatArray]:
-    best_sum, best_min = last
-    back = weights.ravel().take(_closing(weights.shape[0], k))
-    return (best_sum + back).max(axis=0), np.minimum(best_min, back).max(axis=0)
-
-
 class Rings:
-    """The best paths, and so the best rings, over all sets of up to ``k >= 2`` GPUs."""
+    """The best paths, and so the best rings, over all sets of up to ``k >= 2`` GPUs. Exact.
+
+    ``weights``: (n, n) GB/s, symmetric. ``ways``: how links combine, ``np.add`` (AggBW) or
+    ``np.minimum`` (bottleneck). O(2^n n^2) operations for k near n.
+    """
 
     def __init__(self, weights: FloatArray, k: int, *ways: np.ufunc) -> None:
-        self.weights, self.k = weights, k
-        self._layers = list(_path_layers(weights, k, *ways))
+        self.weights, self.k, self.ways = weights, k, ways
+        n = weights.shape[0]
+        # Single precision, if exact, halves the memory.
+        gbps: Rows = np.ascontiguousarray(weights, dtype=exact_type(weights, k))
+        best: Rows = np.stack([gbps.ravel().take(_closing(n, 2))] * len(ways))
+        self._layers = [best]
+        """(ways, size-1, M) best paths for sizes 2..k, by set and by position of the end."""
+        for size in range(3, k + 1):
+            # Every path is extended to all GPUs; then the ends inside each larger set are selected.
+            longer = extended(gbps, members_of_size(n, size - 1)[1:], best, ways)
+            best = longer.reshape(len(ways), -1).take(without_each(n, size)[1:], axis=1)
+            self._layers.append(best)
 
-    def values(self) -> tuple[FloatArray, FloatArray]:
-        """As :func:`ring_values`; the ways are ``np.add`` and ``np.minimum``."""
-        return _closed(self.weights, self.k, self._layers[-1])
+    def values(self) -> tuple[FloatArray, ...]:
+        """(C(n, k),) the largest value of a ring by each way, in tie order.
+
+        A ring of two GPUs uses its link twice. The maxima can belong to different rings.
+        """
+        back = self.weights.ravel().take(_closing(self.weights.shape[0], self.k))
+        pairs = zip(self.ways, self._layers[-1], strict=True)
+        return tuple(way(paths, back).max(axis=0) for way, paths in pairs)
 
     def best(self, mask: int) -> tuple[int, ...]:
         """Order of the ring with the largest sum over the GPUs of a mask, from the lowest GPU on.
@@ -129,86 +97,64 @@ class Rings:
         return (start, *reversed(order)) if order[-1] < order[0] else (start, *order)
 
 
-def best_ring(weights: FloatArray) -> tuple[int, ...]:
-    """Order of the ring with the largest sum over all ``n >= 1`` GPUs; see :meth:`Rings.best`."""
-    n = weights.shape[0]
-    return tuple(range(n)) if n <= 2 else Rings(weights, n, np.add).best((1 << n) - 1)
-
-
-def _reach_layers(kinds: Kinds, k: int) -> Iterator[Reach]:
-    """Reachable (x, y) pairs of paths for sizes 2..k, each (k+1, size-1, M)."""
-    n = kinds.shape[0]
-    flat = np.ascontiguousarray(kinds).ravel()
-    closing = _closing(n, 2)
-    start = np.zeros((k + 1, *closing.shape), dtype=np.uint32)
-    start[0] = 1
-    reach = _add_link(start, flat[closing])
-    yield reach
-    for size in range(3, k + 1):
-        shorter, members = _shorter(n, size), members_of_size(n, size)
-        longer = np.zeros((k + 1, *shorter.shape), dtype=np.uint32)
-        before = members_of_size(n, size - 1)[1:] * n
-        for previous in range(size - 2):
-            link = flat.take(before[previous].take(shorter) + members[1:])
-            longer |= _add_link(reach[:, previous].take(shorter, axis=1), link)
-        reach = longer
-        yield reach
-
-
-def ring_counts(kinds: Kinds, k: int) -> Reach:
-    """Possible numbers of double and single NVLinks of the rings over every ``k``-set.
+class RingCounts:
+    """Possible numbers of double and single NVLinks of the rings over sets of ``k >= 2`` GPUs.
 
     Equation 2 of MAPA is not monotone in these numbers, so no single ring represents a set; the
-    recursion stores all reachable pairs as bits.
-
-    Parameters
-    ----------
-    kinds : (n, n) 2 = double NVLink, 1 = single NVLink, 0 = neither.
-
-    Returns
-    -------
-    (k+1, C(n, k)) words in tie order; bit y of word x is set if some ring has x doubles, y singles
-    and k - x - y other links. ``k >= 2``.
+    recursion stores all reachable pairs as bits: bit y of word x is set if some path or ring has x
+    doubles and y singles. ``kinds``: (n, n) 2 = double NVLink, 1 = single NVLink, 0 = neither.
     """
-    *_, reach = _reach_layers(kinds, k)
-    closed = _add_link(reach, kinds.ravel()[_closing(kinds.shape[0], k)])
-    return np.asarray(np.bitwise_or.reduce(closed, axis=1))
+
+    def __init__(self, kinds: Kinds, k: int) -> None:
+        self.kinds, self.k = kinds, k
+        n = kinds.shape[0]
+        first = kinds.ravel()[_closing(n, 2)]
+        start = np.zeros((k + 1, *first.shape), dtype=np.uint32)
+        start[0] = 1
+        self._layers = [_add_link(start, first)]
+        for size in range(3, k + 1):
+            paths, members = self._layers[-1], members_of_size(n, size)[1:]
+            shorter = without_each(n, size)[1:] // n
+            longer = np.zeros((k + 1, *members.shape), dtype=np.uint32)
+            for place, end in enumerate(members_of_size(n, size - 1)[1:]):
+                link = kinds[end.take(shorter), members]
+                longer |= _add_link(paths[:, place].take(shorter, axis=1), link)
+            self._layers.append(longer)
+
+    def values(self) -> Reach:
+        """(k+1, C(n, k)) words of the rings over every set, in tie order."""
+        closing = _closing(self.kinds.shape[0], self.k)
+        closed = _add_link(self._layers[-1], self.kinds.ravel()[closing])
+        return np.asarray(np.bitwise_or.reduce(closed, axis=1))
+
+    def best(self, value: Callable[[int, int], float]) -> tuple[int, ...]:
+        """A ring over all ``n == k`` GPUs with the largest ``value(doubles, singles)``, from 0 on.
+
+        Deterministic.
+        """
+        n = self.k
+        x, y = max(pairs_in(self.values()[:, 0].tolist()), key=lambda pair: value(*pair))
+        order: list[int] = []
+        mask, following = (1 << n) - 1, 0
+        for size in range(n, 1, -1):
+            rank = rank_of_mask(n, size).item(mask)
+            for position, end in enumerate(members_of_size(n, size)[1:, rank].tolist()):
+                kind = self.kinds.item(end, following)
+                left_x, left_y = x - (kind == 2), y - (kind == 1)
+                if min(left_x, left_y) < 0:
+                    continue
+                if self._layers[size - 2].item(left_x, position, rank) >> left_y & 1:
+                    x, y, following = left_x, left_y, end
+                    order.append(end)
+                    mask ^= 1 << end
+                    break
+        ring = (0, *reversed(order))
+        return ring if ring[1] < ring[-1] else (0, *order)
 
 
-def ring_with_counts(kinds: Kinds, value: Callable[[int, int], float]) -> tuple[int, ...]:
-    """A ring over all ``n`` GPUs with the largest ``value(doubles, singles)``.
-
-    The order starts at GPU 0. Deterministic.
-    """
-    n = kinds.shape[0]
-    if n <= 2:
-        return tuple(range(n))
-    layers = list(_reach_layers(kinds, n))
-    last = _add_link(layers[-1][:, :, 0], kinds[1:, 0])
-    pairs = [
-        (x, y)
-        for x in range(n + 1)
-        for y in range(n + 1 - x)
-        if (last[x] >> np.uint32(y) & np.uint32(1)).any()
-    ]
-    x, y = max(pairs, key=lambda pair: value(*pair))
-    order: list[int] = []
-    mask, following = (1 << n) - 1, 0
-    for size in range(n, 1, -1):
-        rank = rank_of_mask(n, size).item(mask)
-        for position in range(size - 1):
-            end = int(members_of_size(n, size)[position + 1, rank])
-            kind = int(kinds[end, following])
-            left_x, left_y = x - (kind == 2), y - (kind == 1)
-            if min(left_x, left_y) < 0:
-                continue
-            if int(layers[size - 2][left_x, position, rank]) >> left_y & 1:
-                x, y, following = left_x, left_y, end
-                order.append(end)
-                mask ^= 1 << end
-                break
-    ring = (0, *reversed(order))
-    return ring if ring[1] < ring[-1] else (0, *order)
+def pairs_in(words: Iterable[int]) -> list[tuple[int, int]]:
+    """The pairs (x, y) whose bit y of word x is set, ascending."""
+    return [(x, y) for x, word in enumerate(words) for y in slots_of(word)]
 
 
 def _add_link(reach: Reach, kind: Kinds) -> Reach:

@@ -14,9 +14,10 @@ from small_clusters import all_sets, clusters, requests
 from small_machines import brute_agg, brute_bottleneck, brute_preserved, machines
 from small_oracle import assert_best, chosen_of, relabelled
 
+from slurm_gpu_aware.filter_rules import PATTERNS
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.selection.link_kinds import graph_of
-from slurm_gpu_aware.topology.patterns import NAMED_PATTERNS, parse_pattern
+from slurm_gpu_aware.topology.patterns import parse_pattern
 
 POLICIES = ("pal+mapa", "mapa-preserve", "mapa-greedy", "mapa-baseline", "mapa-topo-aware")
 MANY = settings(max_examples=300, deadline=None)
@@ -26,7 +27,7 @@ MANY = settings(max_examples=300, deadline=None)
 def patterns(draw):
     """A named pattern, or edges between up to five job GPUs as a user writes them."""
     if draw(st.booleans()):
-        return draw(st.sampled_from(NAMED_PATTERNS))
+        return draw(st.sampled_from(PATTERNS))
     pairs = list(permutations(range(5), 2))
     edges = draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=8))
     return ",".join(f"{a}-{b}" for a, b in edges)

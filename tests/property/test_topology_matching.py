@@ -28,7 +28,7 @@ from slurm_gpu_aware.topology.bandwidth import (
     eq2_model,
     preserved_bw,
 )
-from slurm_gpu_aware.topology.general import mapping_values
+from slurm_gpu_aware.topology.general import mapping_values, order_values
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import (
     agg_table,
@@ -36,11 +36,10 @@ from slurm_gpu_aware.topology.matching import (
     fitted_ring,
     match,
 )
-from slurm_gpu_aware.topology.orders import order_values
 from slurm_gpu_aware.topology.patterns import Pattern
-from slurm_gpu_aware.topology.rings import best_ring, ring_counts, ring_values
+from slurm_gpu_aware.topology.rings import RingCounts, Rings
 from slurm_gpu_aware.topology.subsets import mask_of, masks_of_size, rank_of_mask, slots_of
-from slurm_gpu_aware.topology.trees import best_tree
+from slurm_gpu_aware.topology.trees import Trees
 
 MANY = settings(max_examples=150, deadline=None)
 RING = Pattern("ring")
@@ -57,7 +56,7 @@ def test_sets_stand_in_the_order_of_their_lowest_members():
         for k in range(n + 1):
             sets = [slots_of(int(mask)) for mask in masks_of_size(n, k)]
             assert sets == list(combinations(range(n), k))
-            ranks = rank_of_mask(n)[[mask_of(s) for s in sets]]
+            ranks = rank_of_mask(n, k)[[mask_of(s) for s in sets]]
             assert ranks.tolist() == list(range(len(sets)))
 
 
@@ -111,10 +110,10 @@ def test_a_match_that_is_not_exact_has_the_values_of_its_embedding(monkeypatch):
     monkeypatch.setattr(general, "_way", lambda *_: "beam")
     monkeypatch.setattr(general, "_BEAM", 2000)
     match.cache_clear()
-    matching._link_tables.cache_clear()
+    matching._tables.clear()
     found = match(graph, gpus, torus, BOTTLENECK, by_sum=True)
     match.cache_clear()
-    matching._link_tables.cache_clear()
+    matching._tables.clear()
     assert not found.exact
     assert sorted(found.order[0]) == list(gpus)
     assert (sum(found.links_gbps), min(found.links_gbps)) == (found.agg_gbps, found.eff_gbps)
@@ -160,7 +159,7 @@ def test_preserved_bandwidth_agrees_with_the_sum_over_pairs(graph, data):
     k = data.draw(st.integers(1, len(free)))
     table = preserved_bw(graph, mask_of(free), masks_of_size(graph.n, k))
     for gpus in combinations(free, k):
-        value = table[rank_of_mask(graph.n)[mask_of(gpus)]]
+        value = table[rank_of_mask(graph.n, k)[mask_of(gpus)]]
         assert value == brute_preserved(graph, free, gpus)
 
 
@@ -211,7 +210,7 @@ def test_relabelling_gpus_moves_values_and_changes_none(case, data):
     other = graph.subgraph(new)
     for gpus in combinations(range(graph.n), k):
         there = mask_of([new[i] for i in gpus])
-        at, was = rank_of_mask(graph.n)[mask_of(gpus)], rank_of_mask(graph.n)[there]
+        at, was = rank_of_mask(graph.n, k)[mask_of(gpus)], rank_of_mask(graph.n, k)[there]
         for model in (BOTTLENECK, PAPER, eq2_model(PUBLISHED)):
             assert (
                 eff_table(other, pattern, k, model)[at] == eff_table(graph, pattern, k, model)[was]
@@ -236,7 +235,7 @@ def test_eight_gpus_against_random_embeddings(seed, name):
         for _ in range(100):
             order = rng.permutation(8)[:k]
             links = graph.gbps[order[edges[:, 0]], order[edges[:, 1]]]
-            at = rank_of_mask(8)[mask_of(order.tolist())]
+            at = rank_of_mask(8, k)[mask_of(order.tolist())]
             assert links.sum() <= best[at]
             assert links.min() <= slowest[at]
 
@@ -244,23 +243,24 @@ def test_eight_gpus_against_random_embeddings(seed, name):
 def test_sixteen_gpus_ring_of_the_torus():
     """A Hamiltonian ring of NVLinks exists for every even size that a torus' rows can close."""
     gbps = machine("mapa-torus-2d").gbps
-    total, slowest = ring_values(gbps, 16)
+    rings = Rings(gbps, 16, np.add, np.minimum)
+    total, slowest = rings.values()
     assert slowest.tolist() == [25.0]
-    order = best_ring(gbps)
+    order = rings.best((1 << 16) - 1)
     links = [gbps[a, b] for a, b in pairwise([*order, order[0]])]
     assert sorted(order) == list(range(16))
     assert sum(links) == total[0] == 13 * 50 + 3 * 25
     # A 4 x 4 torus is bipartite: odd rings of NVLinks do not exist, even ones from 4 on do.
     for k in range(3, 9):
-        assert ring_values(gbps, k)[1].max() == (12.0 if k % 2 else (50.0 if k == 8 else 25.0))
+        (slowest,) = Rings(gbps, k, np.minimum).values()
+        assert slowest.max() == (12.0 if k % 2 else (50.0 if k == 8 else 25.0))
 
 
 def test_ring_counts_are_the_bits_of_every_ring():
     """Two GPUs: the link counts twice."""
     kinds = np.array([[0, 2, 1], [2, 0, 0], [1, 0, 0]], dtype=np.int8)
-    assert [hex(int(word)) for word in ring_counts(kinds, 2)[:, 0]] == ["0x0", "0x0", "0x1"]
-    assert [int(word) for word in ring_counts(kinds, 2)[:, 1]] == [1 << 2, 0, 0]
-    assert [int(word) for word in ring_counts(kinds, 3)[:, 0]] == [0, 1 << 1, 0, 0]
+    assert RingCounts(kinds, 2).values()[:, :2].T.tolist() == [[0, 0, 1], [1 << 2, 0, 0]]
+    assert RingCounts(kinds, 3).values()[:, 0].tolist() == [0, 1 << 1, 0, 0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -270,12 +270,13 @@ def test_a_search_of_the_whole_machine_finds_what_one_of_the_set_alone_finds(gra
     k = data.draw(st.integers(min(3, graph.n), graph.n))
     gpus = tuple(sorted(data.draw(st.permutations(range(graph.n)))[:k]))
     inside = graph.gbps[np.ix_(gpus, gpus)]
-    best = best_ring if name == "ring" else best_tree
+    kind = Rings if name == "ring" else Trees
     for by_sum in (False, True):
         found = match(graph, gpus, Pattern(name), BOTTLENECK, by_sum=by_sum)
         least = 0.0 if by_sum else found.eff_gbps
         if len(set(inside[np.triu_indices(k, 1)].tolist())) > 1:  # else any order will do
-            alone = best(np.where(inside >= least, inside, -np.inf))
+            allowed = np.where(inside >= least, inside, -np.inf)
+            alone = kind(allowed, k, np.add).best((1 << k) - 1)
             assert found.order == (tuple(gpus[i] for i in alone),)
 
 

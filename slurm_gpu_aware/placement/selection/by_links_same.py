@@ -144,7 +144,7 @@ def _values_on(
         # Too large for tables: the sum of all links of the set.
         bits = ((sets[:, None] >> np.arange(graph.n)) & 1).astype(np.float64)
         return np.asarray(((bits @ graph.gbps) * bits).sum(axis=1) / 2.0)
-    rank = rank_of_mask(graph.n)[sets]
+    rank = rank_of_mask(graph.n, size)[sets]
     agg = agg_table(graph, goal.pattern, size)[rank]
     if goal.objective == "aggbw":
         return agg

@@ -7,8 +7,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.topology.extend import exact_type, extended
-from slurm_gpu_aware.topology.rings import ring_values
+from slurm_gpu_aware.topology.rings import Rings
+from slurm_gpu_aware.topology.subsets import exact_type, extended
 
 
 def weights_of(values):
@@ -32,7 +32,7 @@ def test_ring_sums_are_those_of_double_precision(factor):
     weights = weights_of(rng.integers(1, 60_000, 10) / 1024.0 * factor)
     rings = [(0, *rest) for rest in permutations(range(1, 5))]
     sums = [sum(weights[a, b] for a, b in zip(r, (*r[1:], 0), strict=True)) for r in rings]
-    total, slowest = ring_values(weights, 5)
+    total, slowest = Rings(weights, 5, np.add, np.minimum).values()
     assert total[0] == pytest.approx(max(sums), rel=1e-15)
     assert slowest[0] in weights
 
