@@ -25,7 +25,7 @@ MACHINES = ("mapa-dgx-v", "mapa-dgx-p", "mapa-summit", "mapa-torus-2d", "mapa-cu
 POLICIES = ("mapa-baseline", "mapa-topo-aware", "mapa-greedy", "mapa-preserve")
 COMPOSED = ("mapa-baseline", "pal+mapa")
 COMPOSED_SEEDS = 2
-"""Backfill looks at every job of a queue of hundreds at each end: minutes per machine."""
+"""Backfill looks at up to 100 jobs at each end: minutes per machine."""
 SENSITIVE = ("alexnet", "inception-v3", "vgg-16", "resnet-50")
 OTHERS = ("caffenet", "googlenet", "cusimann", "gmm", "jacobi")
 JOBS = 300
@@ -37,7 +37,7 @@ PAPER_TABLE = {
 """Speed-up at the minimum, the quartiles and the maximum, and throughput: Table 3, DGX-V."""
 FITTED = "mapa-dgx-v"
 """Eq. 2 was fitted on this machine, and Table 3 is of it."""
-SETTINGS = SimSettings(communication_share=MEASURED_SHARE, limit_factor=1.5)
+SETTINGS = SimSettings(backfill_depth=100, communication_share=MEASURED_SHARE, limit_factor=1.5)
 
 
 def jobs(seed: int) -> Trace:

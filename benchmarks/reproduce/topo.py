@@ -70,6 +70,7 @@ def settings(policy: str, profile: ProfileFile, *, backfill: bool) -> SimSetting
         policy=policy,
         policy_options=options,
         backfill=backfill,
+        backfill_depth=100,
         communication_share=0.0,
         interference=profile.profile,
     )

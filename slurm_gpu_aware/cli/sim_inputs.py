@@ -13,7 +13,6 @@ from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import make_policy, option_names
-from slurm_gpu_aware.planning import PlanSettings
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
 from slurm_gpu_aware.simulator.history import with_slots, without_unsupported
@@ -70,7 +69,6 @@ def gather(config: Config, given: Given) -> Inputs:
         order=given["order"] or ("priority" if given["what_if"] else "fifo"),
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
-        backfill_depth=PlanSettings().backfill_depth,
         migration_s=given["migration_s"],
         classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],

@@ -1,32 +1,41 @@
-"""Active job: a job between its arrival and its end, with its GPUs, progress and queue order."""
+"""Active jobs, from their arrival to their end, and the clock of their events.
+
+Times are seconds of the trace.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
+from operator import attrgetter
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.order import id_key
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["ActiveJob", "Key", "order_key"]
+__all__ = ["ActiveJob", "EventClock", "Gpus", "Key", "order_key", "same_gpus"]
 
 _SLACK_GPU_S = 1e-3
 """Tolerance of the threshold: attained service is a sum of many rounded steps."""
+Gpus = tuple[tuple[int, tuple[int, ...]], ...]
+"""(node, slots) pairs."""
 
 
 @dataclass(slots=True)
 class ActiveJob:
-    """A job that waits or runs. Times in seconds of the trace."""
+    """A job that waits or runs."""
 
     position: int
     """Index in the trace."""
     job: TraceJob
     request: Request
+    turn: tuple[tuple[int, ...], str]
+    """``order.id_key`` of the job: breaks ties in the queue as the planner does."""
     done_s: float = 0.0
     """Work done so far, in seconds at slowdown 1."""
     service_gpu_s: float = 0.0
@@ -45,34 +54,21 @@ class ActiveJob:
     end_s: float = math.nan
     preemptions: int = 0
     migrations: int = 0
-    placed_s: float = 0.0
-    """Time at which it got its current GPUs."""
+    placed_s: float = math.nan
+    """Time at which it got its current GPUs; NaN: it waits."""
     since_s: float = 0.0
     """Time up to which progress is credited."""
     resume_s: float = 0.0
     """Time from which it progresses (later than ``since_s`` after a migration)."""
     version: int = 0
-    """Version of its entry among the ends; older entries are void."""
+    """Changes with the time of its end."""
     holder: RunningJob | None = None
     """Cache of :meth:`as_holder`."""
-    turn: tuple[tuple[int, ...], str] = field(init=False)
-    """Breaks ties in the queue as the planner does."""
 
-    def __post_init__(self) -> None:
-        self.turn = id_key(self.job.job_id)
-
-    def where(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(node, slots) that it holds; empty while it waits."""
-        if self.placed is not None:
-            yield from zip(self.placed.nodes, self.placed.slots, strict=True)
-
-    def is_at(self, assignment: Assignment) -> bool:
-        """Whether it runs on exactly these GPUs."""
-        return self.placed is not None and _same(self.placed, assignment)
-
-    def was_at(self, assignment: Assignment) -> bool:
-        """Whether it ran on exactly these GPUs last."""
-        return self.last is not None and _same(self.last, assignment)
+    def gpus(self) -> Gpus:
+        """The GPUs that it holds; empty while it waits."""
+        placed = self.placed
+        return () if placed is None else tuple(zip(placed.nodes, placed.slots, strict=True))
 
     def credit(self, now: float) -> None:
         """Credit the progress made since the last credit."""
@@ -97,7 +93,7 @@ class ActiveJob:
         if self.holder is None:
             self.holder = RunningJob(
                 job_id=self.job.job_id,
-                gpus=tuple(self.where()),
+                gpus=self.gpus(),
                 end_s=self.placed_s + self.request.time_limit_s,
                 app_class=self.job.app_class,
                 application=self.job.model,
@@ -105,8 +101,9 @@ class ActiveJob:
         return self.holder
 
 
-def _same(one: Assignment, other: Assignment) -> bool:
-    return (one.nodes, one.slots) == (other.nodes, other.slots)
+def same_gpus(one: Assignment | None, other: Assignment) -> bool:
+    """Whether both are on exactly the same GPUs."""
+    return one is not None and (one.nodes, one.slots) == (other.nodes, other.slots)
 
 
 Key = Callable[[ActiveJob], tuple[float, ...]]
@@ -130,3 +127,49 @@ def order_key(settings: SimSettings) -> Key:
     if first is None:
         return lambda active: (active.job.submit_s,)
     return lambda active: (first(active), active.job.submit_s)
+
+
+class EventClock:
+    """The time of a run, and the coming events of its jobs."""
+
+    def __init__(self, round_s: float | None) -> None:
+        self.round_s = round_s
+        self.now = 0.0
+        self.planned_at = -math.inf
+        """Time of the last round."""
+        self.due_s: float | None = None
+        """Time at which the policy accepts a worse set for a job that the last round postponed."""
+        self.ends = _Events("version")
+        """Times at which the work of jobs is done at their present pace."""
+        self.crossings = _Events("placed_s")
+        """Times at which jobs, if they keep their GPUs, reach the LAS threshold."""
+
+    def next_round(self) -> float:
+        """First time, now or later, at which a round may run."""
+        if self.round_s is None:
+            return self.now
+        boundary = math.ceil(self.now / self.round_s) * self.round_s
+        return boundary if boundary > self.planned_at else self.planned_at + self.round_s
+
+
+class _Events:
+    """Events of one kind. An event is void once the field ``mark`` of its job has changed."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = attrgetter(mark)
+        self._heap: list[tuple[float, int, ActiveJob, float]] = []
+        self._sequence = count()
+
+    def add(self, time: float, active: ActiveJob) -> None:
+        heapq.heappush(self._heap, (time, next(self._sequence), active, self._mark(active)))
+
+    def next_time(self) -> float | None:
+        """Time of the next event; None: there is none."""
+        while self._heap and self._mark(self._heap[0][2]) != self._heap[0][3]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: float) -> Iterator[ActiveJob]:
+        """Remove the events up to ``now``; yield their jobs."""
+        while (time := self.next_time()) is not None and time <= now:
+            yield heapq.heappop(self._heap)[2]

@@ -1,21 +1,24 @@
-"""State of the simulated cluster: the jobs on its GPUs and their pace.
+"""State of the simulated cluster: the jobs on its GPUs and their pace; background jobs.
 
 The cost of an event is independent of the number of nodes and of waiting jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.clock import EventClock
+from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Gpus
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.trace import TraceJob
 
-__all__ = ["ClusterState"]
+__all__ = ["BackgroundJobs", "ClusterState"]
 
 
 class ClusterState:
@@ -52,13 +55,11 @@ class ClusterState:
     def enter(self, active: ActiveJob, assignment: Assignment, cost_s: float) -> None:
         """Put a job on GPUs; it makes progress after ``cost_s``."""
         now = self.clock.now
-        for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
-            self.cluster.take(node, slots)
-            self._free_changed(node, -len(slots))
-        self.running[active.position] = active
         active.placed, active.placed_s = assignment, now
         active.since_s, active.resume_s = now, now + cost_s
-        active.alone = self.physics.slowdown(active.job, assignment)
+        self._take(active.gpus())
+        self.running[active.position] = active
+        active.alone = self.physics.slowdown(active.job, assignment.nodes, assignment.slots)
         if self.interferes:
             self._neighbours_changed(active, gone=False)
         else:
@@ -66,35 +67,29 @@ class ClusterState:
         if self.settings.order == "las":
             left = self.settings.las_threshold_gpu_s - active.service_gpu_s
             if left > 0:
-                self.clock.expect_crossing(now + left / active.job.gpus, active)
+                self.clock.crossings.add(now + left / active.job.gpus, active)
 
     def leave(self, active: ActiveJob) -> None:
         """Take a job off its GPUs."""
         active.credit(self.clock.now)
-        for node, slots in active.where():
-            self.cluster.give_back(node, slots)
-            self._free_changed(node, len(slots))
+        self._give_back(active.gpus())
         active.version += 1
         del self.running[active.position]
         if self.interferes:
             self._neighbours_changed(active, gone=True)
         active.last, active.placed, active.holder = active.placed, None, None
+        active.placed_s = math.nan
 
     def hold(self, job: RunningJob) -> None:
         """Give a background job free GPUs in addition to those that it holds."""
-        for node, slots in job.gpus:
-            self.cluster.take(node, slots)
-            self._free_changed(node, -len(slots))
-            self.background_gpus += len(slots)
+        self.background_gpus += self._take(job.gpus)
         self.background.setdefault(job.job_id, []).append(job)
 
     def release(self, job_id: str) -> bool:
         """Free all GPUs of a background job; return whether it held any."""
         parts = self.background.pop(job_id, [])
-        for node, slots in (own for part in parts for own in part.gpus):
-            self.cluster.give_back(node, slots)
-            self._free_changed(node, len(slots))
-            self.background_gpus -= len(slots)
+        for part in parts:
+            self.background_gpus -= self._give_back(part.gpus)
         return bool(parts)
 
     def view(self, keep: set[int] | None, *, with_holders: bool) -> Cluster:
@@ -102,34 +97,41 @@ class ClusterState:
         background jobs hold their GPUs. ``with_holders``: list these jobs in ``running``."""
         held = [part for parts in self.background.values() for part in parts]
         if keep is None or len(keep) == len(self.running):
-            view, keep = self.cluster, None
+            view, shown = self.cluster, self.running.keys()
         else:
-            view = self.idle.copy()
-            for node, slots in (own for part in held for own in part.gpus):
-                view.take(node, slots)
-            for position in keep:
-                for node, slots in self.running[position].where():
+            view, shown = self.idle.copy(), keep
+            for gpus in (*(p.gpus for p in held), *(self.running[p].gpus() for p in keep)):
+                for node, slots in gpus:
                     view.take(node, slots)
         if not with_holders:
             return view
-        shown: Iterable[int] = self.running if keep is None else keep
-        holders = tuple(self.running[p].as_holder() for p in sorted(shown))
+        holders = tuple(self.running[position].as_holder() for position in sorted(shown))
         return replace(view, running=(*holders, *held))
+
+    def _take(self, gpus: Gpus) -> int:
+        """Mark GPUs as held; return their number."""
+        for node, slots in gpus:
+            self.cluster.take(node, slots)
+            self._free_changed(node, -len(slots))
+        return sum(len(slots) for _, slots in gpus)
+
+    def _give_back(self, gpus: Gpus) -> int:
+        for node, slots in gpus:
+            self.cluster.give_back(node, slots)
+            self._free_changed(node, len(slots))
+        return sum(len(slots) for _, slots in gpus)
 
     def _free_changed(self, node: int, by: int) -> None:
         """Update the counts of free GPUs."""
-        for sign in (-1, 1):
-            free = self._free_on[node]
-            if free < self._capacity[node]:
-                self.partly += sign * free
-            if sign < 0:
-                self._free_on[node] = free + by
+        capacity, before = self._capacity[node], self._free_on[node]
+        after = self._free_on[node] = before + by
+        self.partly += after * (after < capacity) - before * (before < capacity)
         self.free += by
 
     def _neighbours_changed(self, active: ActiveJob, *, gone: bool) -> None:
         """Set the pace of every job on the nodes of a job that enters or leaves."""
         affected: set[int] = set()
-        for node, _ in active.where():
+        for node, _ in active.gpus():
             there = self._on_node.setdefault(node, set())
             there.discard(active.position) if gone else there.add(active.position)
             affected |= there
@@ -140,10 +142,75 @@ class ClusterState:
         """Set slowdown and end of a running job."""
         pace = active.alone
         if self.interferes:
-            beside: set[int] = set()
-            for node, _ in active.where():
-                beside |= self._on_node.get(node, set())
-            beside.discard(active.position)
+            on_nodes = (self._on_node.get(node, set()) for node, _ in active.gpus())
+            beside = set().union(*on_nodes) - {active.position}
             others = [self.running[position].job for position in sorted(beside)]
             pace *= self.physics.interference(active.job, others)
-        self.clock.expect_end(active.end_at_pace(pace, self.clock.now), active)
+        self.clock.ends.add(active.end_at_pace(pace, self.clock.now), active)
+
+
+class BackgroundJobs:
+    """Jobs of a history that hold GPUs at their recorded times under every policy.
+
+    They started before the history begins, or still run when it ends. A job takes the recorded GPUs
+    if they are known and free, else free GPUs of the recorded nodes, else the lowest free GPUs of
+    the cluster. If too few are free, it takes the rest as soon as they are.
+    """
+
+    def __init__(self, jobs: Iterable[TraceJob], state: ClusterState) -> None:
+        self.state = state
+        self._row = {name: i for i, name in enumerate(state.idle.nodes)}
+        self._jobs = [job for job in jobs if (job.recorded_run_s or 0.0) > 0]
+        starts = [(job.recorded_start_s or 0.0, True, -i) for i, job in enumerate(self._jobs)]
+        ends = [(at + (self._jobs[-i].recorded_run_s or 0.0), False, i) for at, _, i in starts]
+        self._events = sorted([*starts, *ends], reverse=True)
+        """(time, whether the job starts, -position of the job); the next event is the last."""
+        self._lacking: dict[str, tuple[TraceJob, int]] = {}
+        """Job id -> job and the number of GPUs that it still has to take."""
+
+    def next_time(self) -> float | None:
+        """Time of the next start or end; None: there is none."""
+        return self._events[-1][0] if self._events else None
+
+    def advance(self, now: float) -> bool:
+        """Release and take the GPUs that are due by ``now``; return whether any became free."""
+        freed = False
+        while self._events and self._events[-1][0] <= now:
+            _, starts, position = self._events.pop()
+            job = self._jobs[-position]
+            if starts:
+                self._lacking[job.job_id] = (job, job.gpus)
+            else:
+                freed |= self.state.release(job.job_id)
+                self._lacking.pop(job.job_id, None)
+        for job, lacking in list(self._lacking.values()):
+            if not self.state.free:
+                break
+            self._take(job, lacking)
+        return freed
+
+    def _take(self, job: TraceJob, lacking: int) -> None:
+        chosen: dict[tuple[int, int], None] = {}  # in order, each once
+        for gpu in self._candidates(job):
+            if len(chosen) == lacking:
+                break
+            chosen[gpu] = None
+        by_node = groupby(sorted(chosen), itemgetter(0))
+        gpus = tuple((node, tuple(slot for _, slot in own)) for node, own in by_node)
+        end = (job.recorded_start_s or 0.0) + job.time_limit_s
+        self.state.hold(RunningJob(job.job_id, gpus, end, app_class=job.app_class))
+        self._lacking[job.job_id] = (job, lacking - len(chosen))
+        if len(chosen) == lacking:
+            del self._lacking[job.job_id]
+
+    def _candidates(self, job: TraceJob) -> Iterator[tuple[int, int]]:
+        """Free (node, slot) in order of preference; some occur twice."""
+        free = self.state.cluster.free
+        share = -(-job.gpus // max(1, len(job.recorded_nodes)))
+        for name in job.recorded_nodes:
+            if (node := self._row.get(name)) is not None:
+                there = free[node].nonzero()[0].tolist()
+                there.sort(key=lambda slot: slot not in job.recorded_slots)  # stable
+                yield from ((node, slot) for slot in there[:share])
+        for node, slot in zip(*free.nonzero(), strict=True):
+            yield int(node), int(slot)

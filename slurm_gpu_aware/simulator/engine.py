@@ -33,10 +33,9 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
-from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.background_jobs import BackgroundJobs
-from slurm_gpu_aware.simulator.clock import EventClock
-from slurm_gpu_aware.simulator.cluster_state import ClusterState
+from slurm_gpu_aware.planning.order import id_key
+from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
+from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Round, Rounds
@@ -44,8 +43,6 @@ from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 __all__ = ["Simulator", "simulate"]
-
-Timer = Callable[[], float]
 
 
 class Simulator:
@@ -67,7 +64,7 @@ class Simulator:
         settings: SimSettings,
         *,
         truth: Mapping[str, FloatArray] | None = None,
-        timer: Timer | None = None,
+        timer: Callable[[], float] | None = None,
         progress: Callable[[int], None] | None = None,
         keep_placements: bool = False,
     ) -> None:
@@ -79,8 +76,7 @@ class Simulator:
         self.policy = make_policy(settings.policy, settings.policy_options)
         self.known_options = option_names(settings.policy)
         self.profiled = settings.policy_options.get("interference") is not None
-        scores = dict(truth if truth is not None else cluster.scores)
-        physics = Physics(replace(cluster, scores=scores), settings)
+        physics = Physics(cluster if truth is None else replace(cluster, scores=truth), settings)
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
         self.rounds = Rounds(settings, self.state)
@@ -105,24 +101,23 @@ class Simulator:
             if self.background.advance(time):
                 self.changed, self.rounds.blocked = True, None
             self._admit()
-            self.changed |= self.clock.crossed()
-            self.changed |= self.clock.due()
+            self.changed |= bool(list(self.clock.crossings.due(time)))
+            if self.clock.due_s is not None and self.clock.due_s <= time:
+                self.changed, self.clock.due_s = True, None
             if self._wants_round() and self.clock.now == self.clock.next_round():
                 self._round()
         waiting = self.rounds.waiting.values()
         self.infeasible += [(w.job.job_id, "no round placed it") for w in waiting]
         return self._result()
 
-    # time
-
     def _next_time(self) -> float | None:
         """Time of the next event; None: nothing more can happen."""
         clock = self.clock
-        times = [clock.next_end(), clock.due_s]
+        times = [clock.ends.next_time(), clock.due_s]
         if len(self.jobs) < len(self.trace.jobs):
             times.append(self.trace.jobs[len(self.jobs)].submit_s)
         if self.rounds.waiting:
-            times.append(clock.next_crossing())
+            times.append(clock.crossings.next_time())
         if clock.round_s is not None and self._wants_round():
             times.append(clock.next_round())
         if self.rounds.waiting or any(time is not None for time in times):
@@ -137,13 +132,11 @@ class Simulator:
         # attained service and remaining time change while jobs run
         return self.settings.preemptive and bool(self.rounds.waiting) and bool(self.state.running)
 
-    # arrivals and ends
-
     def _admit(self) -> None:
         jobs, now = self.trace.jobs, self.clock.now
         while len(self.jobs) < len(jobs) and jobs[len(self.jobs)].submit_s <= now:
             job = jobs[len(self.jobs)]
-            active = ActiveJob(len(self.jobs), job, self._request(job))
+            active = ActiveJob(len(self.jobs), job, self._request(job), id_key(job.job_id))
             self.jobs.append(active)
             if self._fits(active.request):
                 self.rounds.wait(active)
@@ -175,16 +168,12 @@ class Simulator:
             time_limit_s=limit,
             submit_s=job.submit_s,
             application=job.model if self.profiled else None,
-            options=self._options(job),
+            options={k: v for k, v in job.options.items() if k in self.known_options},
         )
-
-    def _options(self, job: TraceJob) -> dict[str, object]:
-        """Options of the trace that the policy knows."""
-        return {k: v for k, v in job.options.items() if k in self.known_options}
 
     def _end_jobs(self) -> None:
         ended = 0
-        for active in self.clock.ended():
+        for active in self.clock.ends.due(self.clock.now):
             self.state.leave(active)
             active.end_s = self.clock.now
             active.last = active.holder = None  # a long trace has many accounts
@@ -193,8 +182,6 @@ class Simulator:
             self.changed, self.rounds.blocked = True, None
             if self.progress is not None:
                 self.progress(ended)
-
-    # rounds
 
     def _round(self) -> None:
         """Plan the round that is due and apply the plan."""
@@ -232,21 +219,16 @@ class Simulator:
 
     def _apply(self, due: Round) -> None:
         by_id = {a.job.job_id: a for a in due.queue}
-        keep = due.keep
-        stay = set(keep or ())
-        moves: list[tuple[ActiveJob, Assignment]] = []
-        for assignment in due.plan.assignments:
-            active = by_id[assignment.job_id]
-            if active.is_at(assignment):
-                stay.add(active.position)
-            else:
-                moves.append((active, assignment))
-        moving = {active.position for active, _ in moves}
-        for position in sorted(set(self.state.running) - stay) if keep is not None else ():
-            active = self.state.running[position]
-            self.state.leave(active)
-            self.rounds.wait(active)
-            active.preemptions += position not in moving
+        chosen = [(by_id[a.job_id], a) for a in due.plan.assignments]
+        moves = [(active, a) for active, a in chosen if not same_gpus(active.placed, a)]
+        if due.keep is not None:
+            moving = {active.position for active, _ in moves}
+            stay = due.keep | ({active.position for active, _ in chosen} - moving)
+            for position in sorted(self.state.running.keys() - stay):
+                active = self.state.running[position]
+                self.state.leave(active)
+                self.rounds.wait(active)
+                active.preemptions += position not in moving
         for active, assignment in moves:
             self._start(active, assignment)
 
@@ -254,7 +236,7 @@ class Simulator:
         cost = 0.0
         if active.last is not None:
             cost = self.settings.migration_s
-            active.migrations += not active.was_at(assignment)
+            active.migrations += not same_gpus(active.last, assignment)
         else:
             active.start_s = self.clock.now
         self.rounds.stop_waiting(active)
@@ -270,8 +252,6 @@ class Simulator:
                     "slowdown": active.slowdown,
                 }
             )
-
-    # bookkeeping
 
     def _account(self, until: float) -> None:
         """Integrate fragmentation up to ``until`` and record the GPUs in use."""

@@ -15,7 +15,6 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.evaluate import level_of, predicted_slowdown
@@ -41,12 +40,13 @@ class Physics:
         self._plain = replace(cluster, indexed=np.zeros(len(cluster.nodes), dtype=np.bool_))
         """The cluster without GPU indices."""
 
-    def slowdown(self, job: TraceJob, placed: Assignment) -> float:
-        """t_iter / t_orig >= 0 of ``job`` on the GPUs of ``placed``, without interference."""
-        return self.on(job, placed.nodes, placed.slots)
+    def slowdown(
+        self, job: TraceJob, nodes: Sequence[int], slots: Sequence[tuple[int, ...]]
+    ) -> float:
+        """t_iter / t_orig >= 0 of ``job``, without interference.
 
-    def on(self, job: TraceJob, nodes: Sequence[int], slots: Sequence[tuple[int, ...]]) -> float:
-        """:meth:`slowdown` for node indices and, parallel to them, the slots on each."""
+        ``nodes``, ``slots``: node indices and, parallel to them, the slots on each.
+        """
         score, _, both = predicted_slowdown(self.cluster, job.app_class, nodes, slots)
         ratios = [
             bandwidth_ratio(graph, own, job.pattern)

@@ -93,7 +93,7 @@ def _recorded_slowdown(
         return "unknown", loosest if several else 1.0
     slots, exists = job.recorded_slots, physics.cluster.exists
     if slots and max(slots) < exists.shape[1] and exists[np.ix_(nodes, slots)].all():
-        return "exact", physics.on(job, nodes, [slots] * len(nodes))
+        return "exact", physics.slowdown(job, nodes, [slots] * len(nodes))
     return "expected", physics.expected(job, nodes)
 
 

@@ -120,8 +120,9 @@ class Rounds:
             plan = self._plan(want, keep | {a.position for a in staying}, backfill=False)
             if _all_placed(plan, want):
                 break
-        taken = {gpu for a in plan.assignments for gpu in _gpus(zip(a.nodes, a.slots, strict=True))}
-        keep |= {a.position for a in tail if taken.isdisjoint(_gpus(a.where()))}
+        chosen = (zip(a.nodes, a.slots, strict=True) for a in plan.assignments)
+        taken = {gpu for gpus in chosen for gpu in _single(gpus)}
+        keep |= {a.position for a in tail if taken.isdisjoint(_single(a.gpus()))}
         if not self.settings.backfill:
             return Round(plan, keep, want)
         placed = {a.job_id for a in plan.assignments}
@@ -152,12 +153,12 @@ class Rounds:
         queue: list[ActiveJob],
         keep: set[int] | None,
         *,
-        backfill: bool | None = None,
+        backfill: bool = True,
         given: tuple[list[ActiveJob], Plan] | None = None,
     ) -> Plan:
         """Plan ``queue`` beside the jobs in ``keep`` (None: all running jobs).
 
-        ``given``: jobs and plan of an earlier part of this round. ``backfill``: None: as set.
+        ``given``: jobs and plan of an earlier part of this round. ``backfill``: if it is set.
         """
         holders = self.settings.backfill or self._profiled
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
@@ -172,7 +173,7 @@ class Rounds:
         return plan_round(
             self._ranked(queue),
             shown,
-            settings if backfill is None else replace(settings, backfill=backfill),
+            settings if backfill else replace(settings, backfill=False),
             now,
             policy_options={self.settings.policy: self.settings.policy_options},
         )
@@ -208,6 +209,6 @@ def _all_placed(plan: Plan, wanted: list[ActiveJob]) -> bool:
     return all(active.job.job_id in placed for active in wanted)
 
 
-def _gpus(where: Iterable[tuple[int, tuple[int, ...]]]) -> set[tuple[int, int]]:
+def _single(gpus: Iterable[tuple[int, tuple[int, ...]]]) -> set[tuple[int, int]]:
     """(node, slot) of every GPU."""
-    return {(node, slot) for node, slots in where for slot in slots}
+    return {(node, slot) for node, slots in gpus for slot in slots}

@@ -9,6 +9,7 @@ from typing import Any
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
+from slurm_gpu_aware.planning.plan import PlanSettings
 
 __all__ = ["MEASURED_SHARE", "ORDERS", "SimSettings", "parse_policy"]
 
@@ -41,7 +42,7 @@ class SimSettings:
     """A job keeps its GPUs until it ends or is preempted; False: every round places all jobs."""
     backfill: bool = False
     """EASY backfill; needs time limits (see ``limit_factor``)."""
-    backfill_depth: int = 100
+    backfill_depth: int = PlanSettings.backfill_depth
     migration_s: float = 60.0
     """Time without progress after a restart or a move of a job (checkpoint, restore)."""
     limit_factor: float = 1.5

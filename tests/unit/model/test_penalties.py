@@ -176,7 +176,7 @@ def test_simulated_jobs_run_at_the_penalty_of_their_class():
     physics = Physics(cluster_with(EXAMPLE), SimSettings())
     for app_class, level, slowdown in (("A", 1, 1.2), ("A", 2, 1.6), ("B", 1, 1.5), ("B", 2, 1.5)):
         job = TraceJob("1", 0.0, 2, 100.0, app_class)
-        assert physics.on(job, [0, level], [(0,), (0,)]) == pytest.approx(slowdown)
+        assert physics.slowdown(job, [0, level], [(0,), (0,)]) == pytest.approx(slowdown)
         assert physics.expected(job, [0, level]) == pytest.approx(slowdown)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.history import UNSUPPORTED, with_slots, without_unsupported
@@ -73,7 +72,7 @@ def test_the_links_of_unknown_gpus_count_on_average():
     physics = Physics(cluster, settings)
 
     def slowdown(slots):
-        return physics.slowdown(job, Assignment("1", (0,), (slots,), "p", 1.0, "node", 1.0))
+        return physics.slowdown(job, (0,), (slots,))
 
     mean = np.mean([slowdown(slots) for slots in combinations(range(8), 3)])
     assert mean > 1.01
