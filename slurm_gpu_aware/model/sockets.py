@@ -35,11 +35,6 @@ class Sockets:
         """The same sockets without any job."""
         return replace(self, free_cpus=self.cpus, quiet=np.ones_like(self.quiet))
 
-    def least(self, other: Sockets) -> Sockets:
-        """The CPUs that are free in both."""
-        free = np.minimum(self.free_cpus, other.free_cpus)
-        return replace(self, free_cpus=free, quiet=self.quiet & other.quiet)
-
     def share(
         self, node: int, slots: Sequence[int], cpus: int, *, all_free: bool = False
     ) -> tuple[int, ...]:

@@ -45,16 +45,11 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; without an assignment ``place`` is None and ``reason`` is set."""
-        assignment = self.assignment
+        assignment, plain = self.assignment, {"policy": self.policy, "place": None}
         if assignment is None:
-            return {
-                "policy": self.policy,
-                "place": None,
-                "postponed": self.postponed,
-                "reason": self.reason,
-            }
+            return {**plain, "postponed": self.postponed, "reason": self.reason}
         return {
-            "policy": self.policy,
+            **plain,
             "place": {n: list(s) for n, s in zip(self.nodes, assignment.slots, strict=True)},
             "exact": assignment.exact,
             "level": assignment.level,
@@ -74,14 +69,7 @@ def ask_policy(name: str, request: Request, cluster: Cluster, options: Mapping[s
     if assignment is None:
         postponed = policy.postpones(request, cluster)
         return Answer(name, None, policy.why_not(request, cluster).text, postponed)
-    nodes = tuple(cluster.nodes[i] for i in assignment.nodes)
-    return _with_links(Answer(name, assignment, nodes=nodes), assignment, request, cluster)
-
-
-def _with_links(
-    answer: Answer, assignment: Assignment, request: Request, cluster: Cluster
-) -> Answer:
-    """The answer with bandwidths; unchanged if links are not known."""
+    answer = Answer(name, assignment, nodes=tuple(cluster.nodes[i] for i in assignment.nodes))
     pattern = parse_pattern(request.pattern)
     agg, eff, preserved = 0.0, float("inf"), 0.0
     used: list[tuple[Pair, ...]] = []
@@ -92,7 +80,7 @@ def _with_links(
         best = match(graph, slots, pattern, BOTTLENECK)
         agg += best.agg_gbps
         eff = min(eff, best.eff_gbps)
-        free = mask_of([int(s) for s in np.flatnonzero(cluster.free[node])])
+        free = mask_of(np.flatnonzero(cluster.free[node]).tolist())
         preserved += float(preserved_bw(graph, free, mask_of(slots)))
         used.append(_pairs(best, request.pattern))
     return replace(answer, agg_gbps=agg, eff_gbps=eff, preserved_gbps=preserved, links=tuple(used))
@@ -100,8 +88,9 @@ def _with_links(
 
 def _pairs(best: Match, pattern: str) -> tuple[Pair, ...]:
     """Pairs of slots that communicate, each once."""
-    pairs: set[Pair] = set()
-    for order, name in zip(best.order, pattern.split("+"), strict=True):
-        for a, b in parse_pattern(name).edges_for(len(order)):
-            pairs.add((min(order[a], order[b]), max(order[a], order[b])))
+    pairs = {
+        (min(order[a], order[b]), max(order[a], order[b]))
+        for order, name in zip(best.order, pattern.split("+"), strict=True)
+        for a, b in parse_pattern(name).edges_for(len(order))
+    }
     return tuple(sorted(pairs))

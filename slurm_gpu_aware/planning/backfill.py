@@ -1,10 +1,9 @@
 """EASY backfill: a reservation for the head of the queue, and resources for jobs behind the head.
 
 The head is the first job that does not fit. It gets a *shadow reservation*: the earliest time at
-which enough GPUs, CPUs and memory are free by the running jobs' time limits, and the GPUs that its
-policy chooses for that time. A job behind the head may start now if it does not delay the head: it
-ends before the shadow start, or it uses nothing of the reservation (Lifka, "The ANL/IBM SP
-scheduling system", 1995, with GPUs instead of counts).
+which enough is free by the running jobs' time limits, and the GPUs that its policy chooses for that
+time. A job behind the head may start now if it ends before the shadow start or uses nothing of the
+reservation (Lifka, "The ANL/IBM SP scheduling system", 1995, with GPUs instead of counts).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, take
+from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, keep_least, take
 
 __all__ = ["BackfillRoom", "Shadow", "reserve"]
 
@@ -44,8 +43,7 @@ def reserve(
 ) -> Shadow | None:
     """Find the earliest end after which the head fits, and the GPUs that it then gets.
 
-    Bisects the distinct ends, which needs `Dispatcher.could_place`: more free GPUs never make a
-    fitting job unfit. None if the head does not fit even when all known jobs have ended.
+    Bisects the distinct ends. None if the head does not fit even when all known jobs have ended.
     """
 
     @cache
@@ -64,33 +62,20 @@ def reserve(
 
 
 class BackfillRoom:
-    """Free resources for jobs behind the head, updated with each assignment.
-
-    ``now``: all free resources. ``outside``: the resources that a job may use past the shadow
-    start.
-    """
+    """Free resources for jobs behind the head, updated with each assignment."""
 
     def __init__(self, cluster: Cluster, shadow: Shadow | None) -> None:
         self.now = cluster
+        """All free resources."""
         self.shadow = shadow
         self.outside = cluster
+        """Resources that a job may use past the shadow start."""
         if shadow is not None:
-            rest = shadow.rest
-            self.outside = replace(
-                cluster,
-                free=cluster.free & rest.free,
-                free_cpus=np.minimum(cluster.free_cpus, rest.free_cpus),
-                free_memory_mb=np.minimum(cluster.free_memory_mb, rest.free_memory_mb),
-            )
-            if cluster.sockets is not None and rest.sockets is not None:
-                both = cluster.sockets.least(rest.sockets)
-                self.outside = replace(self.outside, sockets=both)
+            self.outside = replace(cluster.copy(), asleep=cluster.asleep)
+            keep_least(self.outside, cluster, shadow.rest, slice(None))
 
     def ends_before(self, request: Request, now_s: float) -> bool:
-        """Say whether the job ends, by its time limit, before the head starts.
-
-        False for a job without a limit, even if the head waits for a job without a limit.
-        """
+        """Say whether the job has a time limit and ends by it before the head starts."""
         if self.shadow is None:
             return True
         limit = request.time_limit_s
@@ -98,11 +83,11 @@ class BackfillRoom:
 
     def view(self, request: Request, now_s: float) -> Cluster:
         """Return the cluster that the job may choose from."""
-        if self.ends_before(request, now_s):
+        if self.shadow is None or self.ends_before(request, now_s):
             return self.now
-        if self.shadow is not None and self.shadow.bound and not request.bound:
+        if self.shadow.bound and not request.bound:
             return _keeping_cores(self.outside, request, self.shadow.assignment)
-        if self.shadow is not None and request.bound and request.fills_sockets:
+        if request.bound and request.fills_sockets:
             return _unreserved_sockets(self.outside, request, self.now)
         return self.outside
 
@@ -111,24 +96,13 @@ class BackfillRoom:
     ) -> Mapping[int, NodeShare]:
         """Mark an assignment as held, in place; return its shares by node."""
         held = take(self.now, request, assignment)
-        if self.shadow is None:
-            return held
-        past = not self.ends_before(request, now_s)
-        rest = self.shadow.rest
-        for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
-            share = held[node]
-            if past:
-                rest.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
-            self.outside.free[node, [*slots, *share.unsure]] = False
-            self.outside.free_cpus[node] = min(self.now.free_cpus[node], rest.free_cpus[node])
-            self.outside.free_memory_mb[node] = min(
-                self.now.free_memory_mb[node], rest.free_memory_mb[node]
-            )
-            if self.outside.sockets and self.now.sockets and rest.sockets:
-                self.outside.sockets.free_cpus[node] = np.minimum(
-                    self.now.sockets.free_cpus[node], rest.sockets.free_cpus[node]
-                )
-                self.outside.sockets.quiet[node] = False
+        if self.shadow is not None:
+            if not self.ends_before(request, now_s):
+                for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
+                    share = held[node]
+                    rest = self.shadow.rest
+                    rest.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
+            keep_least(self.outside, self.now, self.shadow.rest, list(assignment.nodes))
         return held
 
 

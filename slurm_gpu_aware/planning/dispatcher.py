@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
@@ -20,6 +21,12 @@ from slurm_gpu_aware.planning.plan import PlanSettings
 __all__ = ["Dispatcher", "PlacementFailedError", "shape_of"]
 
 log = logging.getLogger(__name__)
+_SHAPE = attrgetter(
+    *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "required", "node_groups", "whole_node"),
+    *("app_class", "bandwidth_sensitive", "pattern", "policy", "gpu_model"),
+    *("bound", "several_sockets", "fills_sockets", "cpus", "cpus_per_gpu"),
+    *("memory_mb_per_node", "memory_mb_per_cpu", "memory_mb_per_gpu"),
+)
 
 
 class PlacementFailedError(Exception):
@@ -64,8 +71,7 @@ class Dispatcher:
     def could_place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Place the job on any set that fits: for questions of capacity.
 
-        More free GPUs never turn the answer into None. With :meth:`place` they may, if the policy
-        lets the job wait for a better set.
+        More free GPUs never turn the answer into None; with :meth:`place` they may.
         """
         try:
             return self.try_place(self._policy(request).relaxed(request), cluster)
@@ -76,9 +82,9 @@ class Dispatcher:
         """Say whether a job without a place only waits for a better one."""
         try:
             may_postpone = self._policy(request).may_postpone
+            return may_postpone and self.could_place(request, cluster) is not None
         except PolicyError:
             return False
-        return may_postpone and self.could_place(request, cluster) is not None
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
         """Return the reason why the job's policy gives the job no place."""
@@ -105,28 +111,5 @@ class Dispatcher:
 
 
 def shape_of(request: Request) -> object:
-    """Key of all fields that decide whether a request fits."""
-    return (
-        request.gpus,
-        request.min_nodes,
-        request.max_nodes,
-        request.gpus_per_node,
-        request.app_class,
-        request.bandwidth_sensitive,
-        request.pattern,
-        request.policy,
-        request.gpu_model,
-        None if request.eligible is None else id(request.eligible),
-        request.required,
-        None if request.node_groups is None else id(request.node_groups),
-        request.whole_node,
-        request.bound,
-        request.several_sockets,
-        request.fills_sockets,
-        request.cpus,
-        request.cpus_per_gpu,
-        request.memory_mb_per_node,
-        request.memory_mb_per_cpu,
-        request.memory_mb_per_gpu,
-        repr(sorted(request.options.items())),
-    )
+    """Key of all fields that decide whether a request fits; arrays by identity."""
+    return *_SHAPE(request), id(request.eligible), repr(sorted(request.options.items()))

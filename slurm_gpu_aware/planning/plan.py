@@ -32,17 +32,14 @@ class PlanSettings:
     def clock_mhz(self, request: Request) -> int | None:
         """Return the SM clock to lock for a request, MHz; None: the default clock.
 
-        A number is the clock itself, ``max`` the site's largest clock, ``auto`` or None the clock
-        of the job's class. Any other word means the default clock.
+        ``auto`` or None: the clock of the job's class; an unknown word: the default clock.
         """
         clock = request.clock
         if clock is None or clock == "auto":
             return self.class_clock_mhz.get(request.app_class)
         if clock == "max":
             return self.max_clock_mhz
-        if isinstance(clock, int):
-            return clock
-        return int(clock) if clock.isascii() and clock.isdigit() else None
+        return int(clock) if str(clock).isascii() and str(clock).isdigit() else None
 
 
 @dataclass(frozen=True)

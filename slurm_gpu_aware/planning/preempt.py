@@ -1,7 +1,6 @@
 """Preemption: the running jobs that a job preempts, and the GPUs that it takes.
 
-A round plans preemption only if no free GPUs fit. The chosen GPUs determine the jobs that Slurm
-preempts, so the plan names both.
+The chosen GPUs determine the jobs that Slurm preempts, so the plan names both.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -26,7 +24,6 @@ from slurm_gpu_aware.planning.victims import Shortage, VictimQueue, tier
 __all__ = ["Preemption", "can_preempt", "plan_preemption"]
 
 _MOST_NODES = 16  # cheapest nodes that are tried before victims over several nodes
-Cost = tuple[float, float, float, str]
 Price = tuple[int, list[int]]
 """Number of jobs, and their ranks by cost, ascending."""
 
@@ -43,17 +40,16 @@ class Preemption:
     def open_to(self, request: Request, running: Sequence[RunningJob]) -> tuple[RunningJob, ...]:
         """All jobs that Slurm may preempt for the assignment.
 
-        If the GPUs are named, these are the victims. On plain nodes Slurm may preempt any job there
-        that the request may preempt.
+        If the GPUs are named, these are the victims; else any job there that the request may
+        preempt.
         """
         if self.assignment.exact:
             return self.victims
-        nodes = set(self.assignment.nodes)
-        there = [job for job in running if nodes & job.on_nodes]
         return tuple(
             job
-            for job in there
-            if job in self.victims or (_may_preempt(request, job) and not job.keeps_gpus)
+            for job in running
+            if not job.on_nodes.isdisjoint(self.assignment.nodes)
+            and (job in self.victims or (_may_preempt(request, job) and not job.keeps_gpus))
         )
 
 
@@ -96,15 +92,13 @@ def _may_preempt(request: Request, job: RunningJob) -> bool:
     return own is not None and job.preemptable_by is not None and job.preemptable_by < own
 
 
-def _cost(job: RunningJob, order: PreemptionOrder) -> Cost:
-    """Cheapest first: lowest tier, then the newest, then the latest end."""
-    own_tier = 0.0 if order.youngest_first else tier(job)
-    return (own_tier, -job.start_s, -job.end_s, job.job_id)
-
-
 def _by_cost(queue: VictimQueue) -> list[RunningJob]:
-    """The cheapest first."""
-    return sorted(queue.jobs, key=partial(_cost, order=queue.order))
+    """The cheapest first: lowest tier, then the newest, then the latest end."""
+    by_tier = not queue.order.youngest_first
+    return sorted(
+        queue.jobs,
+        key=lambda job: (tier(job) if by_tier else 0.0, -job.start_s, -job.end_s, job.job_id),
+    )
 
 
 def _price(ranks: Iterable[int]) -> Price:
@@ -124,14 +118,11 @@ def _on_one_node(
 ) -> Preemption | None:
     """Try nodes by ascending least cost, each with the jobs that Slurm preempts there."""
     ranks = {job.job_id: rank for rank, job in enumerate(_by_cost(queue))}
-    options = _options(request, cluster, queue, ranks)
     best: tuple[Price, Assignment, list[RunningJob]] | None = None
-    for option in options[:_MOST_NODES]:
+    for option in _options(request, cluster, queue, ranks)[:_MOST_NODES]:
         if best is not None and best[0] <= option.price:
             break
-        only = np.zeros(cluster.shape[0], dtype=np.bool_)
-        only[option.node] = True
-        narrowed = replace(request, eligible=only)
+        narrowed = replace(request, eligible=np.arange(cluster.shape[0]) == option.node)
         for chosen in option.sets(queue.order):
             assignment = dispatcher.could_place(narrowed, _without(cluster, chosen))
             if assignment is None:
@@ -142,10 +133,7 @@ def _on_one_node(
                 best = (price, assignment, gone)
             if len(gone) <= len(chosen):
                 break
-    if best is None:
-        return None
-    _, assignment, gone = best
-    return Preemption(assignment, tuple(gone), _without(cluster, gone))
+    return None if best is None else Preemption(best[1], tuple(best[2]), _without(cluster, best[2]))
 
 
 class _Holder(NamedTuple):
@@ -171,7 +159,7 @@ class _Option(NamedTuple):
         """Sets that free enough: the cheapest one, then one without further victims."""
         yield [holder.job for holder in self.cheapest]
         alone = _alone(self.holders, self.missing, order.reorder_count + 1)
-        if {holder.rank for holder in alone} != {holder.rank for holder in self.cheapest}:
+        if _price(holder.rank for holder in alone) != self.price:
             yield [holder.job for holder in alone]
 
 
@@ -196,8 +184,7 @@ def _options(
         cheapest = holders if request.whole_node else _cheapest(holders, missing)
         price = _price(holder.rank for holder in cheapest)
         options.append(_Option(node, price, cheapest, holders, missing))
-    options.sort(key=lambda option: (option.price, option.node))
-    return options
+    return sorted(options, key=lambda option: (option.price, option.node))
 
 
 def _gone(
@@ -208,8 +195,7 @@ def _gone(
     needed: Sequence[RunningJob],
 ) -> list[RunningJob]:
     """Jobs that Slurm preempts for an assignment that fits with ``needed`` gone."""
-    shortage = Shortage.of(request, assignment, cluster, needed)
-    gone = queue.preempted(assignment.nodes, shortage)
+    gone = queue.preempted(assignment.nodes, Shortage.of(request, assignment, cluster, needed))
     return list(needed) if gone is None else gone
 
 
@@ -268,9 +254,9 @@ def _over_nodes(
         range(high), True, lo=low + 1, key=lambda count: placed(victims[:count]) is not None
     )
     needed = victims[:enough]
-    assignment = placed(needed)
-    if assignment is not None:  # first keep only jobs on the chosen nodes, if that is enough
-        touched = [job for job in needed if job.on_nodes.intersection(assignment.nodes)]
+    if (assignment := placed(needed)) is not None:
+        # first keep only jobs on the chosen nodes, if that is enough
+        touched = [job for job in needed if not job.on_nodes.isdisjoint(assignment.nodes)]
         if placed(touched) is not None:
             needed = touched
     for job in reversed(list(needed)):

@@ -6,13 +6,12 @@ must be plain values. An interference profile in a policy's options is written a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
@@ -25,6 +24,11 @@ __all__ = ["RecordedRound", "read_round", "record_round"]
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
+_DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
+_ARRAYS = ("exists", "free", "indexed", "asleep", "free_cpus", "free_memory_mb", "cpus")
+"""Arrays of a cluster."""
+_TRUTHS = ("exists", "free", "indexed", "asleep", "quiet")
+"""Arrays of truth values, written as 0 and 1; the other arrays have whole numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,43 +59,92 @@ def record_round(
     given = (policy_options or {}).items()
     masks: dict[bytes, int] = {}
     groups: dict[NodeGroups, int] = {}
-    rows = [_request(request, masks, groups) for request in queue]
     return {
         "now": now,
         "settings": asdict(settings),
         "policy_options": {name: _options(options) for name, options in given if name in used},
-        "queue": rows,
+        "queue": [_request(request, masks, groups) for request in queue],
         "eligible": [np.flatnonzero(np.frombuffer(m, dtype=np.bool_)).tolist() for m in masks],
         "node_groups": [[one.name, one.of.tolist()] for one in groups],
         "cluster": _cluster(cluster),
         "placed": {
-            a.job_id: [[cluster.nodes[n] for n in a.nodes], [list(s) for s in a.slots]]
+            a.job_id: [[cluster.nodes[n] for n in a.nodes], _plain(a.slots)]
             for a in plan.assignments
         },
     }
 
 
+def _plain(value: Any) -> Any:
+    """Plain values: a set of names sorted, a mapping of numbers as pairs."""
+    if isinstance(value, np.ndarray):
+        return (value.astype(np.int64) if value.dtype == np.bool_ else value).tolist()
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: _plain(one) for key, one in value.items()}
+        value = tuple(value.items())
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain options of a policy; an interference profile as its two tables."""
+    profile = options.get("interference")
+    if not isinstance(profile, InterferenceProfile):
+        return dict(options)
+    solo = [[*job, seconds] for job, seconds in profile.solo.items()]
+    together = [[*job, *other, s] for (job, other), s in profile.together.items()]
+    return {**options, "interference": {"solo": solo, "together": together}}
+
+
+def _request(
+    request: Request, masks: dict[bytes, int], groups: dict[NodeGroups, int]
+) -> dict[str, Any]:
+    """Fields that differ from their default; eligible nodes and groups by number."""
+    values = {name: getattr(request, name) for name in _DEFAULT}
+    if (mask := values.pop("eligible")) is not None:
+        mask = masks.setdefault(mask.astype(np.bool_).tobytes(), len(masks))
+    if (group := values.pop("node_groups")) is not None:
+        group = groups.setdefault(group, len(groups))
+    values |= {"eligible": mask, "node_groups": group}
+    given = {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
+    return {name: _plain(value) for name, value in given.items()}
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    kinds = list(dict.fromkeys(g for g in cluster.graphs if g is not None))
+    number = {graph: i for i, graph in enumerate(kinds)}
+    values = {f.name: getattr(cluster, f.name) for f in fields(cluster)}
+    values |= {
+        "levels": tuple(tuple(getattr(one, f.name) for f in fields(one)) for one in cluster.levels),
+        "kinds": tuple((graph.gbps, graph.classes, graph.groups) for graph in kinds),
+        "graphs": tuple(None if graph is None else number[graph] for graph in cluster.graphs),
+    }
+    plain: dict[str, Any] = _plain(values)
+    return plain
+
+
 def read_round(content: Mapping[str, Any]) -> RecordedRound:
     """Build the round again. Raises ValueError if a value is missing or wrong."""
     try:
-        settings = dict(content["settings"])
-        settings["classes"] = tuple(settings["classes"])
         cluster = _read_cluster(content["cluster"])
-        masks = [_mask(nodes, cluster.nodes) for nodes in content["eligible"]]
+        masks = [np.isin(np.arange(len(cluster.nodes)), nodes) for nodes in content["eligible"]]
         groups = [
             NodeGroups(np.array(of, dtype=np.int64), str(name))
             for name, of in content["node_groups"]
         ]
+        options = content["policy_options"]
+        settings = content["settings"]
         return RecordedRound(
             queue=tuple(_read_request(row, masks, groups) for row in content["queue"]),
             cluster=cluster,
-            settings=PlanSettings(**settings),
+            settings=PlanSettings(**{**settings, "classes": tuple(settings["classes"])}),
             now=float(content["now"]),
-            policy_options={
-                name: _read_options(options) for name, options in content["policy_options"].items()
-            },
+            policy_options={name: _read_options(row) for name, row in options.items()},
             placed={
-                job: (tuple(nodes), tuple(tuple(s) for s in slots))
+                job: (tuple(nodes), _tuples(slots))
                 for job, (nodes, slots) in content["placed"].items()
             },
         )
@@ -99,99 +152,38 @@ def read_round(content: Mapping[str, Any]) -> RecordedRound:
         raise ValueError(f"not a recorded round: {exc!r}") from exc
 
 
-def _options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain options of a policy; an interference profile as its two tables."""
-    plain = dict(options)
-    profile = plain.get("interference")
-    if isinstance(profile, InterferenceProfile):
-        solo = [[*job, seconds] for job, seconds in profile.solo.items()]
-        together = [[*job, *other, s] for (job, other), s in profile.together.items()]
-        plain["interference"] = {"solo": solo, "together": together}
-    return plain
+def _tuples(rows: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(tuple(row) for row in rows)
 
 
 def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
-    values = dict(row)
-    if values.get("interference") is not None:
-        tables = values["interference"]
-        values["interference"] = InterferenceProfile(
-            {(name, int(gpus)): float(s) for name, gpus, s in tables["solo"]},
-            {((a, int(n)), (b, int(m))): float(s) for a, n, b, m, s in tables["together"]},
-        )
-    return values
-
-
-def _request(
-    request: Request, masks: dict[bytes, int], groups: dict[NodeGroups, int]
-) -> dict[str, Any]:
-    """Fields that differ from their default; eligible nodes and groups by number."""
-    plain = {f.name: getattr(request, f.name) for f in fields(request)}
-    plain = {
-        name: value
-        for name, value in plain.items()
-        if name in ("job_id", "gpus", "eligible") or value != _DEFAULT[name]
-    }
-    for name in _NAMES & plain.keys():
-        plain[name] = sorted(plain[name])
-    if (mask := plain.pop("eligible")) is not None:
-        plain["eligible"] = masks.setdefault(mask.astype(np.bool_).tobytes(), len(masks))
-    if request.node_groups is not None:
-        plain["node_groups"] = groups.setdefault(request.node_groups, len(groups))
-    return plain
-
-
-_DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
-_NAMES = {"preempts", "preempts_lower"}
-"""Fields that are sets of names."""
-_TRUTHS = ("exists", "free", "indexed", "asleep")
-_NUMBERS = ("free_cpus", "free_memory_mb", "cpus")
-"""Arrays of a cluster."""
-
-
-def _mask(nodes: Sequence[int], names: Sequence[str]) -> BoolArray:
-    mask = np.zeros(len(names), dtype=np.bool_)
-    mask[list(nodes)] = True
-    return mask
+    tables = row.get("interference")
+    if tables is None:
+        return dict(row)
+    profile = InterferenceProfile(
+        {(name, int(gpus)): float(s) for name, gpus, s in tables["solo"]},
+        {((a, int(n)), (b, int(m))): float(s) for a, n, b, m, s in tables["together"]},
+    )
+    return {**row, "interference": profile}
 
 
 def _read_request(
-    row: Mapping[str, Any], masks: Sequence[BoolArray], groups: Sequence[NodeGroups]
+    row: Mapping[str, Any], masks: Sequence[Any], groups: Sequence[NodeGroups]
 ) -> Request:
-    values = dict(row)
-    if "eligible" in values:
-        values["eligible"] = masks[values["eligible"]]
-    if "node_groups" in values:
-        values["node_groups"] = groups[values["node_groups"]]
-    if "required" in values:
-        values["required"] = tuple(values["required"])
-    for name in _NAMES & values.keys():
-        values[name] = frozenset(values[name])
-    return Request(**values)
-
-
-def _cluster(cluster: Cluster) -> dict[str, Any]:
-    kinds = list(dict.fromkeys(g for g in cluster.graphs if g is not None))
-    number = {graph: i for i, graph in enumerate(kinds)}
-    arrays = {name: getattr(cluster, name) for name in (*_TRUTHS, *_NUMBERS)}
-    return {
-        **{n: None if a is None else a.astype(np.int64).tolist() for n, a in arrays.items()},
-        "nodes": list(cluster.nodes),
-        "scores": {name: values.tolist() for name, values in cluster.scores.items()},
-        "levels": [_level(level) for level in cluster.levels],
-        "model": list(cluster.model),
-        "kinds": [[g.gbps.tolist(), [list(r) for r in g.classes], list(g.groups)] for g in kinds],
-        "graphs": [None if g is None else number[g] for g in cluster.graphs],
-        "running": [_running(job) for job in cluster.running],
-        "same_indices": cluster.same_indices,
-        "sockets": None if cluster.sockets is None else _sockets(cluster.sockets),
-        "preemption": asdict(cluster.preemption),
+    read: dict[str, Any] = {
+        "eligible": masks.__getitem__,
+        "node_groups": groups.__getitem__,
+        "required": tuple,
+        "preempts": frozenset,
+        "preempts_lower": frozenset,
     }
+    return Request(**{n: read[n](value) if n in read else value for n, value in row.items()})
 
 
 def _read_cluster(row: Mapping[str, Any]) -> Cluster:
     kinds = [HardwareGraph.build(gbps, classes, groups) for gbps, classes, groups in row["kinds"]]
-    types = {**dict.fromkeys(_TRUTHS, np.bool_), **dict.fromkeys(_NUMBERS, np.int64)}
-    arrays = {name: _array(row[name], kind) for name, kind in types.items()}
+    arrays = _arrays(row, _ARRAYS)
+    names = [f.name for f in fields(Sockets)]
     return Cluster.build(
         row["nodes"],
         arrays.pop("exists"),
@@ -202,50 +194,26 @@ def _read_cluster(row: Mapping[str, Any]) -> Cluster:
         graphs=tuple(None if i is None else kinds[i] for i in row["graphs"]),
         running=tuple(_read_running(job) for job in row["running"]),
         same_indices=bool(row["same_indices"]),
-        sockets=row["sockets"]
-        and Sockets(
-            **{name: _array(values, np.int64) for name, values in row["sockets"].items()}
-            | {"quiet": _array(row["sockets"]["quiet"], np.bool_)}
-        ),
+        sockets=row["sockets"] and Sockets(**_arrays(row["sockets"], names)),
         preemption=PreemptionOrder(**row["preemption"]),
     )
 
 
-def _array(values: Sequence[Any] | None, kind: type[np.generic]) -> Any:
-    return None if values is None else np.array(values, dtype=kind)
-
-
-def _running(job: RunningJob) -> dict[str, Any]:
-    row = asdict(job)
-    for name in ("cpus", "memory_mb", "socket_cpus"):
-        row[name] = [[node, amount] for node, amount in row[name].items()]
-    return row
+def _arrays(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Name -> array, or None where the record has none."""
+    types = {name: np.bool_ if name in _TRUTHS else np.int64 for name in names}
+    return {n: None if row[n] is None else np.array(row[n], dtype=t) for n, t in types.items()}
 
 
 def _read_running(row: Mapping[str, Any]) -> RunningJob:
-    values = dict(row)
-    values["gpus"] = tuple((node, tuple(slots)) for node, slots in values["gpus"])
-    for name in ("cpus", "memory_mb"):
-        values[name] = {int(node): int(amount) for node, amount in values[name]}
-    values["socket_cpus"] = {node: tuple(cpus) for node, cpus in values["socket_cpus"]}
+    values = {**row, "gpus": tuple((node, tuple(slots)) for node, slots in row["gpus"])}
+    values |= {name: dict(row[name]) for name in ("cpus", "memory_mb")}
+    values["socket_cpus"] = {node: tuple(cpus) for node, cpus in row["socket_cpus"]}
     return RunningJob(**values)
 
 
-def _sockets(sockets: Sockets) -> dict[str, Any]:
-    return {f.name: getattr(sockets, f.name).astype(int).tolist() for f in fields(Sockets)}
-
-
-def _level(level: LocalityLevel) -> list[Any]:
-    own = {name: [*penalty] for name, penalty in level.by_class.items()}
-    return [level.name, level.penalty, level.group.tolist(), level.source, own]
-
-
 def _read_level(
-    name: str,
-    penalty: float,
-    group: Sequence[Any],
-    source: str,
-    by_class: Mapping[str, Sequence[Any]],
+    name: str, penalty: float, group: Sequence[Any], source: str, by_class: Mapping[str, Any]
 ) -> LocalityLevel:
     own = {c: Penalty(float(value), str(word)) for c, (value, word) in by_class.items()}
     return LocalityLevel(name, float(penalty), np.array(group, dtype=np.int64), source, own)

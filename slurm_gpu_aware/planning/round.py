@@ -6,11 +6,10 @@
    otherwise it gets a shadow reservation.
 4. Behind the head only jobs that do not delay the head start (EASY backfill).
 
-The sum of demands bounds the prefix; packing, eligibility and CPUs can shorten it. The jobs within
-the sum are placed by class. If one of them finds no place, jobs are placed in Slurm's order to find
-the prefix, and the prefix is placed again by class. If a job then has no place, it chooses first in
-a second attempt; if that fails, the placements in Slurm's order are used. So no job of the prefix
-loses its turn to placement priority.
+The jobs within the sum of demands are placed by class. If one of them finds no place, jobs are
+placed in Slurm's order to find the prefix, and the prefix is placed again by class. If a job then
+has no place, it chooses first in a second attempt; if that fails, the placements in Slurm's order
+are used. So no job of the prefix loses its turn to placement priority.
 
 An infeasible job, which could not start even on the idle cluster, blocks no other job.
 
@@ -24,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,28 @@ from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.policy import Reason
 from slurm_gpu_aware.planning.backfill import BackfillRoom, reserve
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
-from slurm_gpu_aware.planning.order import by_class, guaranteed_prefix, in_slurm_order
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
-from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, as_running, take, unsure
-from slurm_gpu_aware.planning.trial import PlacementTree, Trial
+from slurm_gpu_aware.planning.prefix import (
+    Trial,
+    TrialResults,
+    by_class,
+    guaranteed_prefix,
+    in_slurm_order,
+)
+from slurm_gpu_aware.planning.timeline import (
+    NodeShare,
+    Timeline,
+    as_running,
+    keep_least,
+    take,
+    unsure,
+)
 
 __all__ = ["plan_round"]
 
 _MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
+_Placed = list[tuple[Request, Assignment]]
 
 
 def plan_round(
@@ -90,20 +103,15 @@ class _Round:
         self.snapshot = cluster
         self.running: list[RunningJob] = list(cluster.running)
         self.assignments: list[Assignment] = []
-        self.waiting: list[Waiting] = []
-        self._settled: set[str] = set()
-        """Jobs that already have a reason to wait."""
-        self._tree = PlacementTree()
-        """Results of the trials of the prefix."""
-        self._idle: Cluster | None = None
+        self.waiting: dict[str, Waiting] = {}
+        self._results = TrialResults()
         self._infeasible: dict[object, Reason | None] = {}
 
     def plan(self, ordered: list[Request]) -> Plan:
-        behind = self._prefix(ordered)
-        behind = self._continue(behind)
+        behind = self._continue(self._prefix(ordered))
         if behind:
             self._behind_head(behind[0], behind[1:])
-        return Plan(tuple(self.assignments), tuple(self.waiting))
+        return Plan(tuple(self.assignments), tuple(self.waiting.values()))
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
         """Start the guaranteed prefix; return the rest of the queue, the head first.
@@ -115,24 +123,22 @@ class _Round:
         behind = ordered[cut:]
         prefix, misfit = self._in_turn(by_class(ordered[:cut], self.settings.classes))
         if misfit is not None:
-            placed, misfit = self._in_turn(ordered)
-            behind = [] if misfit is None else ordered[misfit:]
-            prefix = self._class_first(placed)
+            prefix, misfit = self._in_turn(ordered)
+            behind = [] if misfit is None else ordered[ordered.index(misfit) :]
+            prefix = self._class_first(prefix)
         for request, assignment in prefix:
             self._assign(request, assignment)
-        return [request for request in behind if request.job_id not in self._settled]
+        return [request for request in behind if request.job_id not in self.waiting]
 
-    def _in_turn(
-        self, requests: list[Request]
-    ) -> tuple[list[tuple[Request, Assignment]], int | None]:
-        """Place requests on a copy until one has no place; return also its position.
+    def _in_turn(self, requests: list[Request]) -> tuple[_Placed, Request | None]:
+        """Place requests on a copy until one has no place; return also that one.
 
         Infeasible jobs and jobs with a failing policy are skipped.
         """
-        trial = Trial(self.cluster, self.dispatcher, self._tree)
-        placed: list[tuple[Request, Assignment]] = []
-        for position, request in enumerate(requests):
-            if request.job_id in self._settled:
+        trial = Trial(self.cluster, self.dispatcher, self._results)
+        placed: _Placed = []
+        for request in requests:
+            if request.job_id in self.waiting:
                 continue
             try:
                 assignment = trial.place(request)
@@ -142,38 +148,19 @@ class _Round:
             if assignment is not None:
                 placed.append((request, assignment))
             elif not self._is_infeasible(request):
-                return placed, position
+                return placed, request
         return placed, None
 
-    def _class_first(
-        self, prefix: list[tuple[Request, Assignment]]
-    ) -> list[tuple[Request, Assignment]]:
+    def _class_first(self, prefix: _Placed) -> _Placed:
         """Place the prefix again, most sensitive class first; unchanged if that fails."""
-        wanted = by_class([request for request, _ in prefix], self.settings.classes)
-        if wanted == [request for request, _ in prefix]:
-            return prefix
-        for _ in range(2):
-            again, failed = self._place_all(wanted)
+        in_order = [request for request, _ in prefix]
+        wanted = by_class(in_order, self.settings.classes)
+        for _ in range(2 if wanted != in_order else 0):
+            again, failed = self._in_turn(wanted)
             if failed is None:
                 return again
             wanted = [failed, *(request for request in wanted if request is not failed)]
-        return prefix
-
-    def _place_all(
-        self, requests: list[Request]
-    ) -> tuple[list[tuple[Request, Assignment]], Request | None]:
-        """Place requests on a copy; return also the first one without a place."""
-        trial = Trial(self.cluster, self.dispatcher, self._tree)
-        placed: list[tuple[Request, Assignment]] = []
-        for request in requests:
-            try:
-                assignment = trial.place(request)
-            except PlacementFailedError:
-                return placed, request
-            if assignment is None:
-                return placed, request
-            placed.append((request, assignment))
-        return placed, None
+        return [(request, a) for request, a in prefix if request.job_id not in self.waiting]
 
     def _continue(self, behind: list[Request]) -> list[Request]:
         """Continue in Slurm's order while jobs fit or may preempt; return the rest, head first.
@@ -213,12 +200,7 @@ class _Round:
         after = preemption.after
         held = take(after, request, chosen)
         # No other job gets the resources of the victims before they end.
-        cluster = self.cluster
-        np.logical_and(cluster.free, after.free, out=cluster.free)
-        np.minimum(cluster.free_cpus, after.free_cpus, out=cluster.free_cpus)
-        np.minimum(cluster.free_memory_mb, after.free_memory_mb, out=cluster.free_memory_mb)
-        if cluster.sockets is not None and after.sockets is not None:
-            cluster = self.cluster = replace(cluster, sockets=cluster.sockets.least(after.sockets))
+        keep_least(self.cluster, self.cluster, after, slice(None))
         self.running = [job for job in self.running if job not in preemption.victims]
         self.running.append(self._left_by_victims(after))
         self._record(request, chosen, held)
@@ -257,30 +239,32 @@ class _Round:
         infeasible: bool = False,
         by_policy: bool = False,
     ) -> None:
-        self._settled.add(request.job_id)
-        self.waiting.append(Waiting(request.job_id, reason, shadow_start_s, infeasible, by_policy))
+        self.waiting[request.job_id] = Waiting(
+            request.job_id, reason, shadow_start_s, infeasible, by_policy
+        )
 
     def _is_infeasible(self, request: Request) -> bool:
-        """Say whether the job does not fit even on the idle cluster; if so, it waits.
-
-        On the idle cluster every GPU that exists is free, also those of unknown jobs. Only known
-        jobs return CPUs and memory, because totals are not known here.
-        """
+        """Say whether the job does not fit even on the idle cluster; if so, it waits."""
         key = shape_of(request)
         if key not in self._infeasible:
-            if self._idle is None:
-                ended = Timeline(self.snapshot.running, self.now).at(self.snapshot, math.inf)
-                idle = None if ended.sockets is None else ended.sockets.idle()
-                self._idle = replace(ended, free=ended.exists.copy(), sockets=idle)
-            assignment = self.dispatcher.could_place(request, self._idle)
-            reason = self.dispatcher.why_not(request, self._idle) if assignment is None else None
-            self._infeasible[key] = reason
+            fits = self.dispatcher.could_place(request, self._idle) is not None
+            self._infeasible[key] = None if fits else self.dispatcher.why_not(request, self._idle)
         reason = self._infeasible[key]
         if reason is None:
             return False
         text = f"cannot start even on an idle cluster: {reason.text}"
         self._wait(request, text, infeasible=True, by_policy=reason.own)
         return True
+
+    @cached_property
+    def _idle(self) -> Cluster:
+        """The idle cluster: every GPU that exists is free, also those of unknown jobs.
+
+        Only known jobs return CPUs and memory, because totals are not known here.
+        """
+        ended = Timeline(self.snapshot.running, self.now).at(self.snapshot, math.inf)
+        idle = None if ended.sockets is None else ended.sockets.idle()
+        return replace(ended, free=ended.exists.copy(), sockets=idle)
 
     def _behind_head(self, head: Request, behind: list[Request]) -> None:
         timeline = Timeline(self.running, self.now)
@@ -303,15 +287,16 @@ class _Round:
             for request in behind:
                 self._wait(request, f"waits for its turn behind job {head.job_id}")
             return
-        room = BackfillRoom(self.cluster, shadow)
         depth = self.settings.backfill_depth
-        self._backfill(head, room, behind[:depth])
+        self._backfill(head, BackfillRoom(self.cluster, shadow), behind[:depth])
         for request in behind[depth:]:
             self._wait(request, f"waits behind job {head.job_id}, beyond the depth of backfill")
 
     def _backfill(self, head: Request, room: BackfillRoom, behind: list[Request]) -> None:
-        """Start jobs that do not delay the head. Free GPUs only decrease here, so equal requests
-        are tried until the first failure."""
+        """Start jobs that do not delay the head.
+
+        Free GPUs only decrease here, so equal requests are tried until the first failure.
+        """
         failed: dict[tuple[object, bool], str] = {}
         for request in behind:
             short = room.ends_before(request, self.now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 
-__all__ = ["NodeShare", "Timeline", "as_running", "take", "unsure"]
+__all__ = ["NodeShare", "Timeline", "as_running", "keep_least", "take", "unsure"]
 
 
 class NodeShare(NamedTuple):
@@ -33,29 +33,20 @@ def take(cluster: Cluster, request: Request, assignment: Assignment) -> Mapping[
 
     Raises ValueError if a GPU is not free.
     """
-    held = _beside(cluster, request, assignment)
+    held = {}
     for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
-        share = held[node]
-        cluster.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
-        cluster.free[node, list(share.unsure)] = False
-    return held
-
-
-def _beside(cluster: Cluster, request: Request, assignment: Assignment) -> dict[int, NodeShare]:
-    """Shares of an assignment by node, before anything is marked as held."""
-    count = len(assignment.nodes)
-    found = {}
-    for node, slots in zip(assignment.nodes, assignment.slots, strict=True):
-        held = NodeShare(*node_demand(request, count, len(slots)))
+        share = NodeShare(*node_demand(request, len(assignment.nodes), len(slots)))
         if cluster.sockets is not None:
-            chosen = set(slots)
+            possible = slots
             if not assignment.exact and cluster.indexed[node]:
                 # Until the job starts, Slurm may take any free GPU of the node.
-                slots = tuple(np.flatnonzero(cluster.free[node]).tolist())
-                held = held._replace(unsure=tuple(s for s in slots if s not in chosen))
-            held = _on_sockets(cluster, request, held, node, slots)
-        found[node] = held
-    return found
+                possible = tuple(np.flatnonzero(cluster.free[node]).tolist())
+                share = share._replace(unsure=tuple(s for s in possible if s not in slots))
+            share = _on_sockets(cluster, request, share, node, possible)
+        cluster.take(node, slots, share.cpus, share.memory_mb, share.socket_cpus)
+        cluster.free[node, list(share.unsure)] = False
+        held[node] = share
+    return held
 
 
 def _on_sockets(
@@ -80,31 +71,31 @@ def unsure(held: Mapping[int, NodeShare], now: float) -> list[RunningJob]:
 
 
 def as_running(
-    request: Request,
-    assignment: Assignment,
-    now: float,
-    held: Mapping[int, NodeShare] | None = None,
+    request: Request, assignment: Assignment, now: float, held: Mapping[int, NodeShare]
 ) -> RunningJob:
-    """Return the running job of an assignment made now.
-
-    ``held``: the shares that `take` returned; None: the demand of the request.
-    """
-    count = len(assignment.nodes)
-    gpus = tuple(zip(assignment.nodes, assignment.slots, strict=True))
-    if held is None:
-        held = {node: NodeShare(*node_demand(request, count, len(slots))) for node, slots in gpus}
+    """Return the running job of an assignment made now; ``held``: the result of :func:`take`."""
     return RunningJob(
         job_id=request.job_id,
-        gpus=gpus,
+        gpus=tuple(zip(assignment.nodes, assignment.slots, strict=True)),
         end_s=now + request.time_limit_s,
         start_s=now,
-        node_count=count,
+        node_count=len(assignment.nodes),
         cpus={node: share.cpus for node, share in held.items()},
         memory_mb={node: share.memory_mb for node, share in held.items()},
         socket_cpus={n: share.socket_cpus for n, share in held.items() if share.socket_cpus},
         app_class=request.app_class,
         application=request.application,
     )
+
+
+def keep_least(target: Cluster, one: Cluster, other: Cluster, rows: list[int] | slice) -> None:
+    """Set the free resources of nodes of ``target`` to those that are free in both, in place."""
+    target.free[rows] = one.free[rows] & other.free[rows]
+    target.free_cpus[rows] = np.minimum(one.free_cpus[rows], other.free_cpus[rows])
+    target.free_memory_mb[rows] = np.minimum(one.free_memory_mb[rows], other.free_memory_mb[rows])
+    if (own := target.sockets) and (first := one.sockets) and (second := other.sockets):
+        own.free_cpus[rows] = np.minimum(first.free_cpus[rows], second.free_cpus[rows])
+        own.quiet[rows] = first.quiet[rows] & second.quiet[rows]
 
 
 class Timeline:
@@ -114,35 +105,23 @@ class Timeline:
     """
 
     def __init__(self, jobs: Sequence[RunningJob], now: float) -> None:
-        self._gpus = _Ends(
-            [
-                (node, slot, 1, job.end_s)
-                for job in jobs
-                for node, slots in job.gpus
-                for slot in slots
-            ],
-            now,
+        gpus = ((n, slot, 1, job.end_s) for job in jobs for n, own in job.gpus for slot in own)
+        shares = (
+            (node, job.cpus.get(node, 0), job.memory_mb.get(node, 0), job.end_s)
+            for job in jobs
+            for node in {*job.cpus, *job.memory_mb}
         )
-        self._shares = _Ends(
-            [
-                (node, job.cpus.get(node, 0), job.memory_mb.get(node, 0), job.end_s)
-                for job in jobs
-                for node in {*job.cpus, *job.memory_mb}
-            ],
-            now,
+        sockets = (
+            (node, socket, count, job.end_s)
+            for job in jobs
+            for node, cpus in job.socket_cpus.items()
+            for socket, count in enumerate(cpus)
+            if count
         )
-        self._sockets = _Ends(
-            [
-                (node, socket, count, job.end_s)
-                for job in jobs
-                for node, cpus in job.socket_cpus.items()
-                for socket, count in enumerate(cpus)
-                if count
-            ],
-            now,
+        self._gpus, self._shares, self._sockets = (
+            _Ends(rows, now) for rows in (gpus, shares, sockets)
         )
-        ends = {max(job.end_s, now) for job in jobs}
-        self.ends: list[float] = sorted(ends)
+        self.ends: list[float] = sorted({max(job.end_s, now) for job in jobs})
         """Distinct ends, ascending; inf last if a job has no limit."""
 
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
@@ -166,9 +145,9 @@ class Timeline:
 class _Ends:
     """Rows of three whole numbers, each with its end."""
 
-    def __init__(self, rows: Sequence[tuple[int, int, int, float]], now: float) -> None:
+    def __init__(self, rows: Iterable[tuple[int, int, int, float]], now: float) -> None:
         flat = itertools.chain.from_iterable(rows)
-        table = np.fromiter(flat, dtype=np.float64, count=4 * len(rows)).reshape(-1, 4)
+        table = np.fromiter(flat, dtype=np.float64).reshape(-1, 4)
         self._numbers: IntArray = table[:, :3].astype(np.int64)
         self._end = np.maximum(table[:, 3], now)
 

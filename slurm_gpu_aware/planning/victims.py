@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -65,13 +65,7 @@ class Shortage:
 
     def copy(self) -> Shortage:
         """The same shortage with its own sets."""
-        return replace(
-            self,
-            slots=set(self.slots),
-            cpus=dict(self.cpus),
-            memory_mb=dict(self.memory_mb),
-            jobs=set(self.jobs),
-        )
+        return Shortage(set(self.slots), dict(self.cpus), dict(self.memory_mb), set(self.jobs))
 
     def take_away(self, job: RunningJob) -> None:
         """Remove the resources of a job from the shortage, in place."""

@@ -96,10 +96,9 @@ class ClusterState:
         """The cluster as the planner sees it: the running jobs in ``keep`` (None: all) and the
         background jobs hold their GPUs. ``with_holders``: list these jobs in ``running``."""
         held = [part for parts in self.background.values() for part in parts]
-        if keep is None or len(keep) == len(self.running):
-            view, shown = self.cluster, self.running.keys()
-        else:
-            view, shown = self.idle.copy(), keep
+        view, shown = self.cluster, set(self.running) if keep is None else keep
+        if len(shown) < len(self.running):
+            view = self.idle.copy()
             for gpus in (*(p.gpus for p in held), *(self.running[p].gpus() for p in keep)):
                 for node, slots in gpus:
                     view.take(node, slots)

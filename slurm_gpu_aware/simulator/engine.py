@@ -33,7 +33,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
-from slurm_gpu_aware.planning.order import id_key
+from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.physics import Physics

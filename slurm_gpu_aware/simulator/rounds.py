@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import policy_class
 from slurm_gpu_aware.planning import Plan, PlanSettings
-from slurm_gpu_aware.planning.order import guaranteed_prefix
+from slurm_gpu_aware.planning.prefix import guaranteed_prefix
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
@@ -164,11 +164,12 @@ class Rounds:
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
-            new = [(requests[a.job_id], a) for a in given[1].assignments]
             shown = shown.copy()
-            for request, assignment in new:
-                take(shown, request, assignment)
-            shown = replace(shown, running=(*shown.running, *(as_running(*n, now) for n in new)))
+            new = [
+                as_running(requests[a.job_id], a, now, take(shown, requests[a.job_id], a))
+                for a in given[1].assignments
+            ]
+            shown = replace(shown, running=(*shown.running, *new))
         settings = self._plan_settings
         return plan_round(
             self._ranked(queue),

@@ -106,7 +106,7 @@ def test_a_recorded_round_is_planned_again_with_its_options():
     running = plan_round(queue[:1], cluster, settings, 5.0, policy_options=given).assignments[0]
     busy = cluster.copy()
     busy.take(running.nodes[0], running.slots[0])
-    busy = replace(busy, running=(as_running(queue[0], running, 5.0),))
+    busy = replace(busy, running=(as_running(queue[0], running, 5.0, {}),))
     plan = plan_round(queue[1:], busy, settings, 5.0, policy_options=given)
     assert plan.assignments[0].nodes != running.nodes, "it keeps away from its like"
     without = plan_round(queue[1:], busy, settings, 5.0)

@@ -11,21 +11,13 @@ from slurm_gpu_aware.placement.policies.pal import Pal
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.trial import PlacementTree
+from slurm_gpu_aware.planning.prefix import TrialResults
 
 
-class Forgetful(PlacementTree):
+class Forgetful(TrialResults):
     """A tree that stores nothing."""
 
-    def __init__(self) -> None:
-        pass
-
-    @property
-    def results(self):  # type: ignore[no-untyped-def]
-        return {}
-
-    @results.setter
-    def results(self, value: object) -> None:
+    def __setitem__(self, key: int, value: object) -> None:
         pass
 
 
@@ -65,7 +57,7 @@ def test_shared_results_of_trials_do_not_change_the_plan(
 ) -> None:
     settings = PlanSettings(policy=policy)
     known = plan_round(queue(seed), cluster(seed), settings, 0.0)
-    monkeypatch.setattr(planning, "PlacementTree", Forgetful)
+    monkeypatch.setattr(planning, "TrialResults", Forgetful)
     anew = plan_round(queue(seed), cluster(seed), settings, 0.0)
     assert known.assignments
     assert content(known) == content(anew)

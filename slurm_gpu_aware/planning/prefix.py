@@ -1,0 +1,87 @@
+"""Guaranteed prefix: order of the queue, PAL's placement priority, trials of placements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.timeline import take
+
+__all__ = ["Trial", "TrialResults", "by_class", "guaranteed_prefix", "id_key", "in_slurm_order"]
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+def in_slurm_order(queue: Iterable[Request]) -> list[Request]:
+    """Return the queue by priority (larger first), submit time, :func:`id_key`."""
+    return sorted(queue, key=lambda r: (-r.priority, r.submit_s, *id_key(r.job_id)))
+
+
+def id_key(job_id: str) -> tuple[tuple[int, ...], str]:
+    """Sort key of job ids: ``98_3`` comes after ``98_2`` and before ``98_10``."""
+    return tuple(int(n) for n in _NUMBER.findall(job_id)), job_id
+
+
+def by_class(prefix: Iterable[Request], classes: Sequence[str]) -> list[Request]:
+    """Return the prefix with the most sensitive class first, stable; unknown classes last.
+
+    This is placement priority, not scheduling priority (PAL, section III-B): all jobs of the
+    prefix start now.
+    """
+    rank = {name: position for position, name in enumerate(classes)}
+    return sorted(prefix, key=lambda request: rank.get(request.app_class, len(rank)))
+
+
+def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
+    """Return the length of the longest prefix with a demand of at most ``total`` GPUs.
+
+    PAL's truncation by demand alone (section III-B). Packing, eligibility and CPUs can shorten the
+    prefix further, so a round also places the jobs.
+
+    Examples
+    --------
+    >>> guaranteed_prefix([2, 4, 3, 1], 7)
+    2
+    """
+    left = total
+    for length, wanted in enumerate(gpus):
+        left -= wanted
+        if left < 0:
+            return length
+    return len(gpus)
+
+
+class TrialResults(dict[int, tuple[Assignment | None, "TrialResults"]]):
+    """A tree of results after some placements; the root is the cluster at the start.
+
+    Identity of a request -> its assignment and the tree after it, which is the same one for a
+    request without a place.
+    """
+
+
+class Trial:
+    """Placement of a sequence of jobs on a copy of the cluster ``start``.
+
+    The place of a job depends on the placements before it. Trials of one round share ``results``,
+    so none repeats the search for a beginning that it has in common with an earlier one.
+    """
+
+    def __init__(self, start: Cluster, dispatcher: Dispatcher, results: TrialResults) -> None:
+        self._cluster = start.copy()
+        self._dispatcher = dispatcher
+        self._results = results
+
+    def place(self, request: Request) -> Assignment | None:
+        """Place the next job; None if it has no place. Raises PlacementFailedError."""
+        if (known := self._results.get(id(request))) is None:
+            assignment = self._dispatcher.place(request, self._cluster)
+            known = (assignment, self._results if assignment is None else TrialResults())
+            self._results[id(request)] = known
+        assignment, self._results = known
+        if assignment is not None:
+            take(self._cluster, request, assignment)
+        return assignment
