@@ -99,7 +99,7 @@ class ClusterState:
         view, shown = self.cluster, set(self.running) if keep is None else keep
         if len(shown) < len(self.running):
             view = self.idle.copy()
-            for gpus in (*(p.gpus for p in held), *(self.running[p].gpus() for p in keep)):
+            for gpus in (*(p.gpus for p in held), *(self.running[p].gpus() for p in shown)):
                 for node, slots in gpus:
                     view.take(node, slots)
         if not with_holders:
