@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import click
 
 from slurm_gpu_aware.cli.output import json_option, print_json, table
+from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import Row, name_of, read_table, read_text
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.variability.classes import Classifier, Utilisation
+from slurm_gpu_aware.variability import classes
+from slurm_gpu_aware.variability.classes import Centres, Utilisation
+from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
 
 __all__ = ["classify"]
 
@@ -76,27 +77,29 @@ def classify(
         raise click.UsageError("give one of --applications and --centres")
     if centres is not None and not files:
         raise click.UsageError("name a FILE with the counters of an application")
+    known: dict[str, Utilisation] = {}
     if applications is not None:
         known = _points(applications, "application")
-        classifier = _fitted(known, applications, config_path)
+        try:
+            found = classes.fit_classes(known, load_config(config_path).site.classes)
+        except ValueError as exc:
+            raise SourceError(name_of(applications)) from exc
     else:
         assert centres is not None  # noqa: S101 - checked above
-        known, classifier = {}, _read_centres(centres)
+        found = _points(centres, "class")
     uses = [*known.items(), *((Path(name_of(f)).stem, _counters(f)) for f in files)]
     if save is not None:
         save.write("class,dram,peak_fu\n")
-        for name, centre in zip(classifier.names, classifier.centroids.tolist(), strict=True):
-            save.write(f"{name},{centre[0]:.4f},{centre[1]:.4f}\n")
+        for name, centre in found.items():
+            save.write(f"{name},{centre.dram:.4f},{centre.peak_fu:.4f}\n")
     if as_json:
-        print_json(_classes_record(classifier, uses))
+        print_json(_classes_record(found, uses))
     else:
-        click.echo(_classes_table(classifier, uses))
+        click.echo(_classes_table(found, uses))
 
 
 def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
     """Named points of a CSV with the columns ``kind``,dram,peak_fu; each name once."""
-    from slurm_gpu_aware.variability.classes import Utilisation
-
     points = read_table(file)
     points.require(kind, "dram", "peak_fu")
     names: set[str] = set()
@@ -111,32 +114,8 @@ def _points(file: BinaryIO, kind: str) -> dict[str, Utilisation]:
     return dict(points.parse_all(point))
 
 
-def _fitted(
-    known: Mapping[str, Utilisation], file: BinaryIO, config_path: str | None
-) -> Classifier:
-    from slurm_gpu_aware.config.load import load_config
-    from slurm_gpu_aware.variability.classes import fit_classes
-
-    try:
-        return fit_classes(known, load_config(config_path).site.classes)[0]
-    except ValueError as exc:
-        raise SourceError(name_of(file)) from exc
-
-
-def _read_centres(file: BinaryIO) -> Classifier:
-    import numpy as np
-
-    from slurm_gpu_aware.variability.classes import Classifier
-
-    points = _points(file, "class")
-    where = np.array([[centre.dram, centre.peak_fu] for centre in points.values()])
-    return Classifier(tuple(points), where)
-
-
 def _counters(file: BinaryIO) -> Utilisation:
     """Utilisation of an application from a file of Nsight Compute or DCGM."""
-    from slurm_gpu_aware.variability.counters import is_dcgm, read_dcgm, read_ncu
-
     lines = read_text(file, errors="replace").splitlines()
     try:
         return read_dcgm(lines) if is_dcgm(lines) else read_ncu(lines)
@@ -144,46 +123,33 @@ def _counters(file: BinaryIO) -> Utilisation:
         raise SourceError(name_of(file)) from exc
 
 
-def _classes_record(
-    classifier: Classifier, uses: Sequence[tuple[str, Utilisation]]
-) -> dict[str, Any]:
+def _classes_record(centres: Centres, uses: Sequence[tuple[str, Utilisation]]) -> dict[str, Any]:
     return {
-        "centres": [
-            {"class": name, "dram": round(dram, 4), "peak_fu": round(peak_fu, 4)}
-            for name, (dram, peak_fu) in zip(
-                classifier.names, classifier.centroids.tolist(), strict=True
-            )
-        ],
+        "centres": [{"class": name, **_rounded(vars(c))} for name, c in centres.items()],
         "applications": [
             {
                 "application": name,
-                "dram": round(use.dram, 4),
-                "peak_fu": round(use.peak_fu, 4),
-                "class": classifier.classify(use),
-                "distance": {k: round(d, 4) for k, d in classifier.distances(use).items()},
+                **_rounded(vars(use)),
+                "class": classes.classify(centres, use),
+                "distance": _rounded(classes.distances(centres, use)),
             }
             for name, use in uses
         ],
     }
 
 
-def _classes_table(classifier: Classifier, uses: Sequence[tuple[str, Utilisation]]) -> str:
-    distances = [f"to {name}" for name in classifier.names]
-    headers = ["application", "DRAM %", "unit %", *distances, "class"]
-    centres = [
-        [f"(centre of {name})", f"{dram:.1f}", f"{peak_fu:.1f}", *([""] * len(distances)), name]
-        for name, (dram, peak_fu) in zip(
-            classifier.names, classifier.centroids.tolist(), strict=True
-        )
-    ]
-    rows = [
-        [
-            name,
-            f"{use.dram:.1f}",
-            f"{use.peak_fu:.1f}",
-            *(f"{d:.1f}" for d in classifier.distances(use).values()),
-            classifier.classify(use),
-        ]
-        for name, use in uses
-    ]
-    return table(headers, [*rows, *centres], right=headers[1:-1])
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def _classes_table(centres: Centres, uses: Sequence[tuple[str, Utilisation]]) -> str:
+    headers = ["application", "DRAM %", "unit %", *(f"to {name}" for name in centres), "class"]
+    rows = []
+    for name, use in uses:
+        far = classes.distances(centres, use).values()
+        numbers = [f"{value:.1f}" for value in (use.dram, use.peak_fu, *far)]
+        rows.append([name, *numbers, classes.classify(centres, use)])
+    for name, centre in centres.items():
+        numbers = [f"{centre.dram:.1f}", f"{centre.peak_fu:.1f}"]
+        rows.append([f"(centre of {name})", *numbers, *[""] * len(centres), name])
+    return table(headers, rows, right=headers[1:-1])

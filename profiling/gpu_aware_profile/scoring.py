@@ -9,8 +9,8 @@ from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.inventory import unseen_gpus
 from slurm_gpu_aware.store.profiles import put_scores, score_reference
 from slurm_gpu_aware.store.times import newest_runs
-from slurm_gpu_aware.variability.gpu_scores import REFERENCES, median_runs, scores_of_gpus
 from slurm_gpu_aware.variability.outliers import Outlier, outliers
+from slurm_gpu_aware.variability.scores import REFERENCES, median_runs, scores_of_gpus
 
 __all__ = ["newest_timings", "recompute_scores", "stored_outliers"]
 
@@ -29,11 +29,9 @@ def recompute_scores(
     ----------
     classes : the site's classes; scores of other classes are deleted. None: all classes with
         timings.
-    reference : ``model`` (the default) or ``cluster``, see ``variability.gpu_scores``. The store
-        keeps it; None: the stored one. Raises ValueError for another word.
+    reference : ``model`` (the default) or ``cluster``, see ``variability.scores``. The store
+        keeps it; None: the stored one.
     """
-    if reference is not None and reference not in REFERENCES:
-        raise ValueError(f"unknown reference {reference!r}; known: {', '.join(REFERENCES)}")
     timings = newest_timings(store)
     chosen = reference or score_reference(store) or REFERENCES[0]
     unseen = unseen_gpus(store, (timing[:2] for timing in timings))

@@ -13,7 +13,7 @@ from slurm_gpu_aware.bounds import check_time_ms
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
-from slurm_gpu_aware.variability.scores import combine_runs, pm_scores
+from slurm_gpu_aware.variability.scores import pm_scores, run_medians
 
 __all__ = ["DRAWS", "Draw", "Timings", "draw_scores", "read_timings"]
 
@@ -39,11 +39,13 @@ class Timings:
 
     def medians(self) -> tuple[tuple[str, ...], tuple[str, ...], FloatArray]:
         """GPUs in the order of the file, their nodes, and the medians of their runs, ms."""
-        first = {gpu: row for row, gpu in reversed(list(enumerate(self.gpu)))}
-        names = tuple(sorted(first, key=first.__getitem__))
-        number = {gpu: i for i, gpu in enumerate(names)}
-        _, values = combine_runs([number[g] for g in self.gpu], self.value_ms)
-        return names, tuple(self.node[first[g]] for g in names), values
+        medians = run_medians(self.gpu, self.value_ms)
+        node_of = dict(zip(reversed(self.gpu), reversed(self.node), strict=True))
+        return (
+            tuple(medians),
+            tuple(map(node_of.__getitem__, medians)),
+            np.array([*medians.values()]),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.variability.ckmeans import (
-    Intervals,
     Weighted,
     best_intervals,
+    centroids,
     silhouettes,
     weighted,
 )
@@ -39,12 +39,8 @@ class Binning:
     """(n,) centroid of each GPU's bin, or its own score."""
     labels: IntArray
     """(n,) bin number; 0 is the best bin."""
-    centroids: FloatArray
-    """(bins,) ascending."""
     outlier: IntArray
     """(n,) 0: no outlier, 1: binned among outliers, 2: keeps its own score."""
-    silhouette: FloatArray
-    """Mean silhouette of each bin without outliers; empty for a single bin."""
 
 
 def bin_scores(raw: npt.ArrayLike) -> Binning:
@@ -80,8 +76,8 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
 
     Examples
     --------
-    >>> bin_scores([0.88, 0.90, 0.94, 1.05, 1.06, 1.07, 0.94]).centroids.round(3).tolist()
-    [0.915, 1.06]
+    >>> bin_scores([0.88, 0.90, 0.94, 1.05, 1.06, 1.07, 0.94]).scores.round(3).tolist()
+    [0.915, 0.915, 0.915, 1.06, 1.06, 1.06, 0.915]
     """
     scores = np.asarray(raw, dtype=np.float64)
     if scores.ndim != 1:
@@ -90,24 +86,22 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
         raise ValueError("PM scores must be finite and more than 0")
     outlier = _outliers(scores)
     binned = scores.copy()
-    inside = outlier == 0
-    silhouette = np.empty(0)
-    if inside.any():
-        binned[inside], silhouette = _cluster(scores[inside])
-    middle = float(scores.mean()) if scores.size else 0.0
-    for side in ((outlier == 1) & (scores > middle), (outlier == 1) & (scores < middle)):
-        if side.any():
-            binned[side], _ = _cluster(scores[side])
-    centroids, labels = np.unique(binned, return_inverse=True)
-    return Binning(binned, labels.astype(np.int64), centroids, outlier, silhouette)
+    above = scores > (scores.mean() if scores.size else 0.0)
+    for group in (outlier == 0, (outlier == 1) & above, (outlier == 1) & ~above):
+        if group.any():
+            points = weighted(scores[group])
+            start = choose_bins(points)
+            members = np.diff(np.append(start, points.values.size))
+            binned[group] = np.repeat(centroids(points, start), members)[points.index]
+    _, labels = np.unique(binned, return_inverse=True)
+    return Binning(binned, labels.astype(np.int64), outlier)
 
 
-def choose_bins(points: Weighted) -> tuple[Intervals, FloatArray]:
-    """The clustering with K from 2 to 11 and silhouettes closest to +1 for all bins, and its mean
-    silhouette per bin.
+def choose_bins(points: Weighted) -> IntArray:
+    """The clustering with K from 2 to 11 and silhouettes closest to +1 for all bins.
 
     The K with the best worst bin wins, then the better mean over all GPUs, then the smaller K. One
-    distinct value gives one cluster without silhouettes.
+    distinct value gives one cluster. Returns the first position of each bin in ``points``.
 
     Unlike the paper, a K that puts a GPU more than 10% away from its bin's score is used only if
     every K does; then the K with the least error wins. A bin of one GPU has silhouette 0, so with
@@ -115,37 +109,27 @@ def choose_bins(points: Weighted) -> tuple[Intervals, FloatArray]:
     of eight measured sets (136 to 392 GPUs of Longhorn, Frontera and Lonestar6).
     """
     clusterings = best_intervals(points, MAX_BINS)
-    if len(clusterings) < MIN_BINS:
-        return clusterings[0], np.empty(0)
-    candidates = clusterings[MIN_BINS - 1 :]
-    errors = [_worst_error(points, clusters) for clusters in candidates]
+    candidates = clusterings[MIN_BINS - 1 :] or clusterings
+    if len(candidates) == 1:
+        return candidates[0]
+    errors = [_worst_error(points, start) for start in candidates]
     allowed = max(MAX_ERROR, min(errors))
-    best: tuple[tuple[float, float], Intervals, FloatArray] | None = None
-    for clusters, error in zip(candidates, errors, strict=True):
-        if error > allowed:
-            continue
-        per_bin, overall = silhouettes(points, clusters)
+    fit = [start for start, error in zip(candidates, errors, strict=True) if error <= allowed]
+
+    def merit(start: IntArray) -> tuple[float, float]:
+        per_bin, overall = silhouettes(points, start)
         # Rounded, so that errors in the last bit do not decide between equals.
-        merit = (round(float(per_bin.min()), 9), round(overall, 9))
-        if best is None or merit > best[0]:
-            best = (merit, clusters, per_bin)
-    assert best is not None  # noqa: S101 - the candidate with the least error is allowed
-    return best[1], best[2]
+        return round(float(per_bin.min()), 9), round(overall, 9)
+
+    return max(fit, key=merit)
 
 
-def _worst_error(points: Weighted, clusters: Intervals) -> float:
+def _worst_error(points: Weighted, start: IntArray) -> float:
     """Largest distance of a GPU from the score of its bin, relative to that score."""
-    centre = _centroids(points, clusters)
-    last = np.append(clusters.start[1:], points.values.size) - 1
-    below = centre - points.values[clusters.start]
-    above = points.values[last] - centre
+    centre = centroids(points, start)
+    last = np.append(start[1:], points.values.size) - 1
+    below, above = centre - points.values[start], points.values[last] - centre
     return float((np.maximum(below, above) / centre).max())
-
-
-def _centroids(points: Weighted, clusters: Intervals) -> FloatArray:
-    size = np.add.reduceat(points.counts, clusters.start)
-    total: FloatArray = np.add.reduceat(points.counts * points.values, clusters.start)
-    return total / size
 
 
 def _outliers(scores: FloatArray) -> IntArray:
@@ -160,12 +144,3 @@ def _outliers(scores: FloatArray) -> IntArray:
     order = np.argsort(-distance, kind="stable")[:MAX_OWN]
     outlier[order[extreme[order]]] = 2
     return outlier
-
-
-def _cluster(scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Centroid per score, and the silhouettes of the bins."""
-    points = weighted(scores)
-    clusters, per_bin = choose_bins(points)
-    centre = _centroids(points, clusters)
-    own = np.repeat(centre, np.diff(np.append(clusters.start, points.values.size)))
-    return own[points.index], per_bin

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-__all__ = ["Intervals", "Weighted", "best_intervals", "silhouettes", "weighted"]
+__all__ = ["Weighted", "best_intervals", "centroids", "silhouettes", "weighted"]
 
 MAX_DISTINCT = 32_768
 """Above this many distinct values :func:`weighted` merges neighbours."""
@@ -27,16 +27,6 @@ class Weighted:
     counts: FloatArray
     index: IntArray
     """Position in ``values`` of each original value."""
-
-
-@dataclass(frozen=True, eq=False)
-class Intervals:
-    """An optimal clustering into K intervals."""
-
-    start: IntArray
-    """(K,) first position of each cluster, ascending; the first is 0."""
-    cost: float
-    """Sum of squared distances to the centroids."""
 
 
 def weighted(values: npt.ArrayLike, limit: int = MAX_DISTINCT) -> Weighted:
@@ -56,7 +46,7 @@ def weighted(values: npt.ArrayLike, limit: int = MAX_DISTINCT) -> Weighted:
     return Weighted(distinct, counts.astype(np.float64), index.astype(np.int64))
 
 
-def best_intervals(points: Weighted, most: int) -> list[Intervals]:
+def best_intervals(points: Weighted, most: int) -> list[IntArray]:
     """Optimal clusterings into 1, 2, ..., ``most`` intervals (fewer if there are fewer values).
 
     Parameters
@@ -66,7 +56,8 @@ def best_intervals(points: Weighted, most: int) -> list[Intervals]:
 
     Returns
     -------
-    List with K clusters in entry K-1. Ties are broken deterministically.
+    For each K the first position of each cluster, (K,) ascending from 0. Ties are broken
+    deterministically.
 
     Notes
     -----
@@ -78,19 +69,20 @@ def best_intervals(points: Weighted, most: int) -> list[Intervals]:
     n = points.values.size
     sums = _Prefix(points)
     layer = sums.cost(np.zeros(n, dtype=np.int64), np.arange(n, dtype=np.int64))
-    layers = [layer]
     starts: list[IntArray] = [np.zeros(n, dtype=np.int64)]
     for k in range(1, min(most, n)):
         layer, start = _next_layer(layer, sums, k)
-        layers.append(layer)
         starts.append(start)
-    scale = sums.scale**2
-    return [
-        Intervals(_trace(starts, k), float(layers[k][n - 1]) * scale) for k in range(len(layers))
-    ]
+    return [_trace(starts, k) for k in range(len(starts))]
 
 
-def silhouettes(points: Weighted, clusters: Intervals) -> tuple[FloatArray, float]:
+def centroids(points: Weighted, start: IntArray) -> FloatArray:
+    """(K,) mean of the members of each cluster."""
+    total: FloatArray = np.add.reduceat(points.counts * points.values, start)
+    return total / np.add.reduceat(points.counts, start)
+
+
+def silhouettes(points: Weighted, start: IntArray) -> tuple[FloatArray, float]:
     """Mean silhouette of each cluster (K,) and over all members; K >= 2.
 
     A member's silhouette is (b - a) / max(a, b): a = mean distance to the other members of its
@@ -99,34 +91,32 @@ def silhouettes(points: Weighted, clusters: Intervals) -> tuple[FloatArray, floa
     centroid, so the whole takes O(n).
     """
     x, w = points.values, points.counts
-    size = np.add.reduceat(w, clusters.start)
-    total = np.add.reduceat(w * x, clusters.start)
-    centre = total / size
-    length = np.diff(np.append(clusters.start, x.size))
+    size = np.add.reduceat(w, start)
+    total = np.add.reduceat(w * x, start)
+    length = np.diff(np.append(start, x.size))
     own = np.repeat(np.arange(size.size), length)
     count_before = np.cumsum(w) - w
     sum_before = np.cumsum(w * x) - w * x
-    left = count_before - np.repeat(count_before[clusters.start], length)
-    left_sum = sum_before - np.repeat(sum_before[clusters.start], length)
+    left = count_before - np.repeat(count_before[start], length)
+    left_sum = sum_before - np.repeat(sum_before[start], length)
     right = size[own] - left - w
     right_sum = total[own] - left_sum - w * x
     a = np.maximum(x * left - left_sum + right_sum - x * right, 0.0)
     a /= np.maximum(size[own] - 1.0, 1.0)
-    padded = np.concatenate(([-np.inf], centre, [np.inf]))
+    padded = np.concatenate(([-np.inf], centroids(points, start), [np.inf]))
     b = np.minimum(x - padded[own], padded[own + 2] - x)
     s = np.where(size[own] > 1.0, (b - a) / np.maximum(a, b), 0.0)
-    return np.add.reduceat(w * s, clusters.start) / size, float(np.dot(w, s) / w.sum())
+    return np.add.reduceat(w * s, start) / size, float(np.dot(w, s) / w.sum())
 
 
 class _Prefix:
-    """Squared distances of any interval to its centroid, from prefix sums."""
+    """Squared distances of any interval to its centroid, up to a factor, from prefix sums."""
 
     def __init__(self, points: Weighted) -> None:
         w = points.counts
         mean = float(np.dot(points.values, w) / w.sum())
         centred = points.values - mean  # reduces rounding
-        self.scale = float(np.abs(centred).max()) or 1.0
-        x = centred / self.scale
+        x = centred / (float(np.abs(centred).max()) or 1.0)
         self._w = np.concatenate(([0.0], np.cumsum(w)))
         self._wx = np.concatenate(([0.0], np.cumsum(w * x)))
         self._wxx = np.concatenate(([0.0], np.cumsum(w * x * x)))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from slurm_gpu_aware.errors import SourceError, not_installed
-from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = ["Classifier", "Utilisation", "fit_classes"]
+__all__ = ["Centres", "Utilisation", "classify", "distances", "fit_classes"]
 
 STARTS = 50
 """Starts of K-means; the best result wins."""
@@ -31,50 +29,44 @@ class Utilisation:
                 raise ValueError(f"utilisation must be 0..100 percent, not {value!r}")
 
 
-@dataclass(frozen=True, eq=False)
-class Classifier:
-    """Centroids of the classes, most compute bound first."""
+Centres = Mapping[str, Utilisation]
+"""Class -> its centre, most compute bound first."""
 
-    names: tuple[str, ...]
-    centroids: FloatArray
-    """(K, 2): DRAM and peak functional unit utilisation, percent."""
 
-    def distances(self, utilisation: Utilisation) -> dict[str, float]:
-        """Euclidean distance to the centroid of each class. Units: percentage points."""
-        gap = self.centroids - np.array([utilisation.dram, utilisation.peak_fu])
-        far: list[float] = np.hypot(gap[:, 0], gap[:, 1]).tolist()
-        return dict(zip(self.names, far, strict=True))
+def distances(centres: Centres, use: Utilisation) -> dict[str, float]:
+    """Euclidean distance to the centre of each class. Units: percentage points."""
+    return {
+        name: math.hypot(use.dram - centre.dram, use.peak_fu - centre.peak_fu)
+        for name, centre in centres.items()
+    }
 
-    def classify(self, utilisation: Utilisation) -> str:
-        """Class of the nearest centroid (Euclidean); the first of equally near ones."""
-        far = self.distances(utilisation)
-        return min(self.names, key=far.__getitem__)
+
+def classify(centres: Centres, use: Utilisation) -> str:
+    """Class of the nearest centre (Euclidean); the first of equally near ones."""
+    far = distances(centres, use)
+    return min(far, key=far.__getitem__)
 
 
 def fit_classes(
     applications: Mapping[str, Utilisation], names: Sequence[str] = ("A", "B", "C")
-) -> tuple[Classifier, dict[str, str]]:
+) -> dict[str, Utilisation]:
     """Group measured applications into ``len(names)`` classes by K-means [1]_.
 
     Parameters
     ----------
     applications : name -> utilisation; at least as many distinct points as classes.
-    names : class names, most compute bound first.
-
-    Returns
-    -------
-    The classifier, and application -> class for ``applications``.
+    names : class names, all different, most compute bound first.
 
     Raises
     ------
     ValueError
-        There are fewer distinct points than classes, or a name occurs twice.
+        There are fewer distinct points than classes.
     SourceError
         scikit-learn is not installed.
 
     Notes
     -----
-    Classes are ordered by (functional unit - DRAM) utilisation of the centroid, largest first: a
+    Classes are ordered by (functional unit - DRAM) utilisation of the centre, largest first: a
     slow clock affects compute-bound applications most. The order of ``applications`` does not
     matter, and the result is deterministic. K-means finds a local optimum; for the dozen
     applications of a site it is usually the global one.
@@ -84,23 +76,15 @@ def fit_classes(
     .. [1] Jain et al., "PAL: A Variability-Aware Policy for Scheduling ML Workloads in GPU
        Clusters", SC 2024, section III-A.
     """
-    if len(set(names)) != len(names) or not names:
-        raise ValueError("class names must differ, and at least one is needed")
-    ordered = sorted(applications)
-    points = np.array([[applications[a].dram, applications[a].peak_fu] for a in ordered])
-    distinct = np.unique(points, axis=0) if ordered else points
-    if len(distinct) < len(names):
+    points = sorted((use.dram, use.peak_fu) for use in applications.values())
+    if len(set(points)) < len(names):
         raise ValueError(
-            f"{len(names)} classes need as many different applications, got {len(distinct)}"
+            f"{len(names)} classes need as many different applications, got {len(set(points))}"
         )
     try:
         from sklearn.cluster import KMeans
     except ImportError:
         raise SourceError(not_installed("scikit-learn", "classify")) from None
-    found = KMeans(len(names), n_init=STARTS, random_state=0).fit(points)
-    centroids: FloatArray = found.cluster_centers_
-    rank = np.lexsort((-centroids[:, 1], centroids[:, 0] - centroids[:, 1]))
-    position = np.empty(len(names), dtype=np.int64)
-    position[rank] = np.arange(len(names))
-    members = {a: names[int(position[k])] for a, k in zip(ordered, found.labels_, strict=True)}
-    return Classifier(tuple(names), centroids[rank]), members
+    found = KMeans(len(names), n_init=STARTS, random_state=0).fit(points).cluster_centers_
+    ordered = sorted(found.clip(0.0, 100.0).tolist(), key=lambda c: (c[0] - c[1], -c[1]))
+    return {name: Utilisation(*centre) for name, centre in zip(names, ordered, strict=True)}

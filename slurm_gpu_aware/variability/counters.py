@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import csv_records
@@ -61,8 +62,12 @@ def read_ncu(lines: Iterable[str]) -> Utilisation:
         raise SourceError("no Nsight Compute table: expected the output of 'ncu --csv --metrics'")
     kernels: list[Kernel] = []
     for header, own in tables:
-        found = _long(header, own) if set(header) >= _LONG else _wide(header, own)
-        kernels += _with_zeros(found)
+        # The application's own output lies between the rows.
+        rows = [row for row in own if len(row) == len(header)]
+        found: dict[object, Kernel] = {}
+        for which, name, unit, value in (_long if set(header) >= _LONG else _wide)(header, rows):
+            _take(found.setdefault(which, {}), name, value, unit)
+        kernels += _with_zeros(list(found.values()))
     return _average(kernels)
 
 
@@ -99,54 +104,48 @@ def read_dcgm(lines: Iterable[str]) -> Utilisation:
             values = words[-len(columns) :]
             if len(words) < len(columns) + 2:
                 raise SourceError(f"line {number}: expected {len(columns)} values: {line.strip()}")
-            sample = {c: _number(v, number) for c, v in zip(columns, values, strict=True)}
+            sample = {
+                column: _float(f"line {number}", value)
+                for column, value in zip(columns, values, strict=True)
+                if value not in ("N/A", "-")
+            }
             if sample.get("SMACT") == 0.0:
                 continue
             for name, value in sample.items():
-                if value is not None:
+                if value < 2.0**47:  # DCGM's blank values are 2^47 and slightly above
                     sums.setdefault(name, []).append(value)
     if not columns:
         raise SourceError("no DCGM table: expected the output of 'dcgmi dmon -e 1002,1004,...'")
     if "DRAMA" not in sums:
         raise SourceError("no DRAM activity: collect field 1005 (DRAMA)")
-    units = [_mean(sums[name]) for name in sums if name in _DCGM_UNITS]
+    units = [fmean(sums[name]) for name in sums if name in _DCGM_UNITS]
     if not units:
         raise SourceError("no functional unit: collect fields 1004, 1006, 1007, 1008")
-    return _utilisation(100.0 * _mean(sums["DRAMA"]), 100.0 * max(units))
+    return _utilisation(100.0 * fmean(sums["DRAMA"]), 100.0 * max(units))
 
 
 Kernel = dict[str, float | None]
 """Our name of a metric -> value in percent or ns; None: ncu could not measure it (n/a)."""
 
 
-def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Kernel]:
-    name_at, value_at = header.index("Metric Name"), header.index("Metric Value")
-    unit_at = header.index("Metric Unit") if "Metric Unit" in header else None
-    id_at = [header.index(name) for name in ("Process ID", "ID") if name in header]
-    kernels: dict[tuple[str, ...], Kernel] = {}
-    for row in rows:
-        if len(row) != len(header):
-            continue  # the application's own output
-        unit = row[unit_at] if unit_at is not None else ""
-        kernel = kernels.setdefault(tuple(row[at] for at in id_at), {})
-        _take(kernel, row[name_at], row[value_at], unit)
-    return list(kernels.values())
+_Metric = tuple[object, str, str, str]
+"""Kernel, name, unit, value."""
 
 
-def _wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Kernel]:
-    units: Sequence[str] = [""] * len(header)
-    kernels: list[Kernel] = []
-    for row in rows:
-        if len(row) != len(header):
-            continue
+def _long(header: list[str], rows: list[list[str]]) -> Iterator[_Metric]:
+    for row in (dict(zip(header, row, strict=True)) for row in rows):
+        kernel = row.get("Process ID"), row.get("ID")
+        yield kernel, row["Metric Name"], row.get("Metric Unit", ""), row["Metric Value"]
+
+
+def _wide(header: list[str], rows: list[list[str]]) -> Iterator[_Metric]:
+    units = [""] * len(header)
+    for number, row in enumerate(rows):
         if "ID" in header and not row[header.index("ID")].strip():
             units = row
             continue
-        kernel: Kernel = {}
-        for name, value, unit in zip(header, row, units, strict=True):
-            _take(kernel, name, value, unit)
-        kernels.append(kernel)
-    return kernels
+        for name, unit, value in zip(header, units, row, strict=True):
+            yield number, name, unit, value
 
 
 def _take(kernel: Kernel, name: str, value: str, unit: str) -> None:
@@ -182,18 +181,13 @@ def _average(kernels: Sequence[Kernel]) -> Utilisation:
             "no functional unit in the table: collect"
             " regex:sm__inst_executed_pipe_.*.avg.pct_of_peak_sustained_active"
         )
-    times = [k.get(_TIME) for k in kernels]
-    weights = [time for time in times if time is not None]
-    if len(weights) < len(kernels) or math.fsum(weights) <= 0.0:
-        weights = [1.0] * len(kernels)
+    timed = all(k.get(_TIME) is not None for k in kernels)
 
     def mean(name: str) -> float:
-        known = [(k[name], w) for k, w in zip(kernels, weights, strict=True) if name in k]
-        parts = [(value, w) for value, w in known if value is not None]
-        total = math.fsum(w for _, w in parts)
-        if total <= 0.0:
-            return math.fsum(value for value, _ in parts) / len(parts)
-        return math.fsum(w * value for value, w in parts) / total
+        known = [k for k in kernels if k.get(name) is not None]
+        weights = [k[_TIME] or 0.0 if timed else 1.0 for k in known]
+        values = [k[name] or 0.0 for k in known]
+        return fmean(values, weights if math.fsum(weights) > 0.0 else None)
 
     return _utilisation(mean("dram"), max(mean(name) for name in names - {"dram"}))
 
@@ -215,25 +209,14 @@ def _ncu_number(name: str, text: str) -> float | None:
         head, _, tail = plain.rpartition(",")
         decimal_comma = "." not in plain and "," not in head and len(tail) != 3
         plain = f"{head}.{tail}" if decimal_comma else plain.replace(",", "")
-    try:
-        value = float(plain)
-    except ValueError:
-        raise SourceError(f"{name}: {text!r} is not a number") from None
+    value = _float(name, plain)
     if not math.isfinite(value):
         raise SourceError(f"{name}: {text!r} is not a number")
     return value
 
 
-def _number(text: str, line: int) -> float | None:
-    if text in ("N/A", "-"):
-        return None
+def _float(where: str, text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        raise SourceError(f"line {line}: {text!r} is not a number") from None
-    # DCGM's blank values are 2^47 and slightly above.
-    return value if math.isfinite(value) and value < 2.0**47 else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+        raise SourceError(f"{where}: {text!r} is not a number") from None

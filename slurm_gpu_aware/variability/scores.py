@@ -1,15 +1,24 @@
-"""PM scores: times of GPUs for a class relative to the median GPU (PAL, section III)."""
+"""PM scores: times of GPUs for a class relative to the median GPU (PAL, section III), and bins."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence, Set
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.profile import Gpu, GpuScore, GpuTiming
+from slurm_gpu_aware.variability.bins import bin_scores
 
-__all__ = ["combine_runs", "pm_scores"]
+__all__ = ["REFERENCES", "median_runs", "pm_scores", "run_medians", "scores_of_gpus"]
+
+REFERENCES = ("model", "cluster")
+"""``model``: scores are relative to the median GPU of the model. ``cluster``: to the median over
+all models, so that scores also rank the models."""
+
+K = TypeVar("K", bound=Hashable)
 
 
 def pm_scores(
@@ -21,18 +30,13 @@ def pm_scores(
 
     Parameters
     ----------
-    times_ms : (n,) one time per GPU for one class, > 0; :func:`combine_runs` combines repeats.
+    times_ms : (n,) one time per GPU for one class, finite, > 0 (:func:`run_medians`).
     groups : n labels; the median is taken over GPUs with the same label. None: one group.
     counted : (n,) whether a GPU counts for the median. None, or none in a group: all GPUs count.
 
     Returns
     -------
     (n,) scores, lower is better, 1.0 = the median GPU, 1.5 = 50% slower.
-
-    Raises
-    ------
-    ValueError
-        A time is NaN, infinite or not positive, or the lengths differ.
 
     Notes
     -----
@@ -52,14 +56,9 @@ def pm_scores(
     >>> pm_scores([100.0, 110.0, 50.0, 50.0], ["v100", "v100", "a100", "a100"]).round(3).tolist()
     [0.952, 1.048, 1.0, 1.0]
     """
-    times = _checked(times_ms)
+    times = np.asarray(times_ms, dtype=np.float64)
     labels = [""] * times.size if groups is None else groups
-    counts = np.ones(times.size, dtype=np.bool_)
-    if counted is not None:
-        counts = np.asarray(counted, dtype=np.bool_)
-    for what, given in (("group labels", len(labels)), ("GPUs counted or not", counts.size)):
-        if given != times.size:
-            raise ValueError(f"{times.size} times but {given} {what}")
+    counts = np.full(times.size, fill_value=True) if counted is None else np.asarray(counted)
     _, label = np.unique(np.asarray(labels, dtype=np.str_), return_inverse=True)
     scores = np.empty_like(times)
     for group in range(int(label.max()) + 1 if times.size else 0):
@@ -69,38 +68,78 @@ def pm_scores(
     return scores
 
 
-def combine_runs(
-    gpu: npt.ArrayLike, times_ms: npt.ArrayLike
-) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """One time per GPU from repeated runs: the median of its runs.
+def run_medians(gpus: Sequence[K], times_ms: npt.ArrayLike) -> dict[K, float]:
+    """GPU -> median time of its runs, in the order of their first runs.
 
     The median removes transients of a node: on Longhorn one run is 3.6x the median on a GPU with a
     median of 0.98.
 
     Parameters
     ----------
-    gpu : (m,) GPU number of each run.
+    gpus : GPU of each of the m runs.
     times_ms : (m,) times > 0.
-
-    Returns
-    -------
-    (n,) distinct GPU numbers, ascending, and (n,) medians.
     """
-    times = _checked(times_ms)
-    which = np.asarray(gpu, dtype=np.int64)
-    if which.shape != times.shape:
-        raise ValueError(f"{times.size} times but {which.size} GPU numbers")
-    order = np.lexsort((times, which))
-    ids, start, count = np.unique(which[order], return_index=True, return_counts=True)
-    ordered = times[order]
-    middle = (ordered[start + (count - 1) // 2] + ordered[start + count // 2]) / 2.0
-    return ids, middle
-
-
-def _checked(times_ms: npt.ArrayLike) -> FloatArray:
+    number: dict[K, int] = {}
+    which = np.array([number.setdefault(gpu, len(number)) for gpu in gpus], dtype=np.int64)
     times = np.asarray(times_ms, dtype=np.float64)
-    if times.ndim != 1:
-        raise ValueError(f"expected a flat list of times, not shape {times.shape}")
-    if not bool(np.all(np.isfinite(times) & (times > 0.0))):
-        raise ValueError("times must be finite and more than 0")
-    return times
+    ordered = times[np.lexsort((times, which))]
+    count = np.bincount(which)
+    start = np.cumsum(count) - count
+    middle = (ordered[start + (count - 1) // 2] + ordered[start + count // 2]) / 2.0
+    return dict(zip(number, middle.tolist(), strict=True))
+
+
+def median_runs(runs: Sequence[GpuTiming]) -> list[GpuTiming]:
+    """The median of the runs of each GPU and class, in the order of their first runs."""
+    medians = run_medians([run[:3] for run in runs], [run.value_ms for run in runs])
+    first = {run[:3]: run for run in reversed(runs)}
+    return [first[key]._replace(value_ms=value) for key, value in medians.items()]
+
+
+def scores_of_gpus(
+    timings: Sequence[GpuTiming],
+    classes: Iterable[str] | None = None,
+    *,
+    unseen: Set[Gpu] = frozenset(),
+    reference: str = "model",
+) -> list[GpuScore]:
+    """PM scores and bins of each GPU and class.
+
+    Parameters
+    ----------
+    timings : one per GPU and class.
+    classes : the classes to score; None: all with timings.
+    unseen : GPUs that no probe has seen. They do not count for the median and have separate bins,
+        so they change no score of another GPU.
+    reference : one of ``REFERENCES``.
+    """
+    of_class: dict[str, list[GpuTiming]] = {}
+    for timing in timings:
+        of_class.setdefault(timing.app_class, []).append(timing)
+    wanted = sorted(of_class if classes is None else set(classes) & of_class.keys())
+    return [score for name in wanted for score in _scored(of_class[name], unseen, reference)]
+
+
+def _scored(rows: Sequence[GpuTiming], unseen: Set[Gpu], reference: str) -> list[GpuScore]:
+    """Scores of one class."""
+    seen = [row[:2] not in unseen for row in rows]
+    groups = [row.model for row in rows] if reference == "model" else None
+    raw = pm_scores([row.value_ms for row in rows], groups, seen)
+    kinds = [(row.model, known) for row, known in zip(rows, seen, strict=True)]
+    scores: list[GpuScore] = []
+    for kind in sorted(set(kinds)):
+        members = [i for i, other in enumerate(kinds) if other == kind]
+        binning = bin_scores(raw[members])
+        scores += [
+            GpuScore(
+                *rows[i][:4],
+                raw=float(raw[i]),
+                binned=float(binning.scores[at]),
+                bin=int(binning.labels[at]),
+                outlier=int(binning.outlier[at]),
+                taken_at=rows[i].taken_at,
+                model=rows[i].model or None,
+            )
+            for at, i in enumerate(members)
+        ]
+    return scores

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.variability.classes import Classifier, Utilisation, fit_classes
+from slurm_gpu_aware.variability.classes import Centres, Utilisation, classify, fit_classes
 
 APPS = {
     "resnet50": Utilisation(35.0, 78.0),
@@ -21,9 +21,13 @@ APPS = {
 }
 
 
+def members_of(centres: Centres, apps: dict[str, Utilisation]) -> dict[str, str]:
+    return {app: classify(centres, use) for app, use in apps.items()}
+
+
 def test_classes_run_from_compute_bound_to_memory_bound() -> None:
-    classifier, members = fit_classes(APPS)
-    assert members == {
+    centres = fit_classes(APPS)
+    assert members_of(centres, APPS) == {
         "resnet50": "A",
         "vgg19": "A",
         "dcgan": "A",
@@ -32,41 +36,38 @@ def test_classes_run_from_compute_bound_to_memory_bound() -> None:
         "pagerank": "C",
         "pointnet": "C",
     }
-    assert classifier.names == ("A", "B", "C")
-    balance = classifier.centroids[:, 1] - classifier.centroids[:, 0]
-    assert (np.diff(balance) < 0).all()
+    assert list(centres) == ["A", "B", "C"]
+    assert (np.diff([centre.peak_fu - centre.dram for centre in centres.values()]) < 0).all()
 
 
 def test_a_new_application_goes_to_the_nearest_centroid() -> None:
-    classifier, members = fit_classes(APPS)
-    assert classifier.classify(Utilisation(20.0, 95.0)) == "A"
-    assert classifier.classify(Utilisation(80.0, 0.0)) == "C"
-    assert {app: classifier.classify(u) for app, u in APPS.items()} == members
+    centres = fit_classes(APPS)
+    assert classify(centres, Utilisation(20.0, 95.0)) == "A"
+    assert classify(centres, Utilisation(80.0, 0.0)) == "C"
 
 
 def test_equally_near_goes_to_the_first() -> None:
-    classifier = Classifier(("X", "Y"), np.array([[10.0, 10.0], [30.0, 10.0]]))
-    assert classifier.classify(Utilisation(20.0, 10.0)) == "X"
+    centres = {"X": Utilisation(10.0, 10.0), "Y": Utilisation(30.0, 10.0)}
+    assert classify(centres, Utilisation(20.0, 10.0)) == "X"
 
 
 def test_the_order_of_applications_does_not_matter() -> None:
     backwards = dict(reversed(APPS.items()))
     first, second = fit_classes(APPS), fit_classes(backwards)
-    assert first[1] == second[1]
-    assert np.array_equal(first[0].centroids, second[0].centroids)
+    assert first == second
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_centroids_are_the_means_of_their_members(seed: int) -> None:
     rng = np.random.default_rng(seed)
     points = rng.uniform(0, 100, (14, 2))
-    classifier, members = fit_classes(
-        {f"app{i:02d}": Utilisation(*map(float, p)) for i, p in enumerate(points)},
-        ("A", "B", "C", "D"),
-    )
+    apps = {f"app{i:02d}": Utilisation(*map(float, p)) for i, p in enumerate(points)}
+    centres = fit_classes(apps, ("A", "B", "C", "D"))
+    members = members_of(centres, apps)
     labels = np.array(["ABCD".index(members[f"app{i:02d}"]) for i in range(14)])
-    for k in range(4):
-        assert classifier.centroids[k] == pytest.approx(points[labels == k].mean(axis=0))
+    for k, centre in enumerate(centres.values()):
+        mean = points[labels == k].mean(axis=0)
+        assert (centre.dram, centre.peak_fu) == pytest.approx(tuple(mean))
 
 
 def test_without_the_library_a_sentence_says_what_to_install(monkeypatch) -> None:
@@ -76,8 +77,8 @@ def test_without_the_library_a_sentence_says_what_to_install(monkeypatch) -> Non
 
 
 def test_as_many_applications_as_classes() -> None:
-    _, members = fit_classes({"x": APPS["bert"], "y": APPS["vgg19"]}, ("hot", "cold"))
-    assert members == {"x": "cold", "y": "hot"}
+    apps = {"x": APPS["bert"], "y": APPS["vgg19"]}
+    assert members_of(fit_classes(apps, ("hot", "cold")), apps) == {"x": "cold", "y": "hot"}
 
 
 def test_too_few_different_applications_are_refused() -> None:
