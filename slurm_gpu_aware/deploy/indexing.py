@@ -10,8 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from slurm_gpu_aware.deploy.render import NodeGpus, feature_of, gres_lines, usable_model
+from slurm_gpu_aware.deploy.render import (
+    NodeGpus,
+    feature_of,
+    gres_lines,
+    index_gres,
+    usable_model,
+)
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conffile import (
@@ -28,6 +35,9 @@ from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
 __all__ = ["NodeForm", "SiteFiles", "read_site"]
 
+Values = dict[str, str]
+"""Key in lower case -> value without quotes."""
+
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
 _PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
 """Parameters of a NodeName line that hold one value per node."""
@@ -37,7 +47,6 @@ _PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
 class NodeForm:
     """Form of a node's GPUs in the files."""
 
-    name: str
     count: int
     """GPUs in slurm.conf."""
     indices: tuple[int, ...] = ()
@@ -53,13 +62,25 @@ class NodeForm:
 
 
 @dataclass
-class _NodeLinesRead:
+class _NodeLines:
     """Lines of one node, collected while the files are read."""
 
     gres: str = ""
+    """Its GRES by the site's line."""
+    now: str = ""
+    """Its GRES by a line of ours."""
     files: list[int] = field(default_factory=list)
     types: set[str] = field(default_factory=set)
     problem: str | None = None
+
+
+class _Record(NamedTuple):
+    """A NodeName line of the site."""
+
+    names: list[str]
+    pairs: Pairs
+    values: Values
+    """Without NodeName, with the ``NodeName=DEFAULT`` lines before it."""
 
 
 @dataclass(frozen=True)
@@ -88,34 +109,55 @@ class SiteFiles:
         Raises SourceError if a record cannot be split.
         """
         chosen = frozenset(indexed)
-        out = self._gres_texts(chosen)
-        texts = self.slurm.rewrite(_NodeLines(self.nodes, chosen, features).ours)
-        main = texts.pop(self.slurm.path)
-        out |= texts
-        out[self.slurm.path] = main
+        out = self._gres_texts(chosen) | self._slurm_texts(chosen, features)
+        out[self.slurm.path] = out.pop(self.slurm.path)
         old = self.gres.texts | self.slurm.texts
         return {path: text for path, text in out.items() if old.get(path) != text}
 
+    def _slurm_texts(self, chosen: frozenset[str], features: bool) -> dict[Path, str]:
+        defaults: Values = {}
+
+        def wanted(name: str) -> tuple[tuple[int, ...], str | None]:
+            """(indices of its types; empty: plain, model for its feature)."""
+            node = self.nodes.get(name)
+            indices = node.indices if node and name in chosen else ()
+            return indices, node.model if node and (features or name in chosen) else None
+
+        def ours(entry: Entry) -> list[str] | None:
+            record = _node_record(entry, defaults)
+            if record is None:
+                return None
+            groups: dict[tuple[tuple[int, ...], str | None], list[str]] = {}
+            for name in record.names:
+                groups.setdefault(wanted(name), []).append(name)
+            lines = [
+                _node_line(record, group, indices, model)
+                for (indices, model), group in sorted(groups.items(), key=lambda g: len(g[0][0]))
+            ]
+            unchanged = len(groups) == 1 and pairs_of(lines[0])[1:] == record.pairs[1:]
+            return None if unchanged else lines
+
+        return self.slurm.rewrite(ours)
+
     def _gres_texts(self, chosen: frozenset[str]) -> dict[Path, str]:
         described: set[str] = set()
-        all_names = list(self.nodes)
 
         def ours(entry: Entry) -> list[str] | None:
             pairs = pairs_of(entry.text)
-            keys = {k.lower(): v for k, v in pairs}
-            names = _names(keys["nodename"]) if "nodename" in keys else all_names
+            keys = fields_of(entry.text)
+            names = _names(keys["nodename"]) if "nodename" in keys else list(self.nodes)
             here = [n for n in names if n in chosen]
+            rest = [n for n in names if n not in chosen]
+            if not here:
+                return None
             if "autodetect" in keys:
-                if not here or keys["autodetect"].lower() == "off":
+                if keys["autodetect"].lower() == "off":
                     return None
                 off = f"NodeName={hostlist(here)} AutoDetect=off"
-                if "nodename" not in keys:
-                    return [entry.text, off]
-                return [*_rest(pairs, [n for n in names if n not in chosen]), off]
-            if not here or keys.get("name", "").lower() != "gpu" or "file" not in keys:
+                return [*(_rest(pairs, rest) if "nodename" in keys else [entry.text]), off]
+            if keys.get("name", "").lower() != "gpu" or "file" not in keys:
                 return None
             described.update(here)
-            rest = [n for n in names if n not in chosen]
             return [*_rest(pairs, rest), *_device_lines(pairs, keys["file"], here)]
 
         texts = self.gres.rewrite(ours)
@@ -125,9 +167,8 @@ class SiteFiles:
         ]
         if alone:
             text = texts[self.gres.path]
-            if text and not text.endswith("\n"):
-                text += "\n"
-            texts[self.gres.path] = text + block_alone(gres_lines(alone))
+            end = "" if not text or text.endswith("\n") else "\n"
+            texts[self.gres.path] = text + end + block_alone(gres_lines(alone))
         return texts
 
 
@@ -142,47 +183,45 @@ def read_site(
     """
     slurm = ConfFiles(slurm_conf)
     gres = ConfFiles(gres_conf, missing_ok=True)
-    read: dict[str, _NodeLinesRead] = {}
-    now: dict[str, str] = {}
-    for names, values, entry in _node_records(slurm):
-        for name in names:
-            read.setdefault(name, _NodeLinesRead()).gres = values.get("gres", "").strip('"')
-        for line in entry.ours or ():
-            pairs = fields_of(line)
-            now.update(dict.fromkeys(_names(pairs["nodename"]), pairs.get("gres", "")))
-    _read_devices(gres, read)
-    nodes: dict[str, NodeForm] = {}
-    for name, lines in read.items():
-        form = _form(name, lines, now.get(name), (profile or {}).get(name))
-        if form is not None:
-            nodes[name] = form
-    return SiteFiles(slurm, gres, nodes, profile or {})
-
-
-def _node_records(conf: ConfFiles) -> Iterable[tuple[list[str], dict[str, str], Entry]]:
-    """(names, the site's parameters with defaults, record) of each NodeName line."""
-    defaults: dict[str, str] = {}
-    for entry in conf.records():
-        pairs = pairs_of(entry.text)
-        if not pairs or pairs[0][0].lower() != "nodename":
+    read: dict[str, _NodeLines] = {}
+    defaults: Values = {}
+    for entry in slurm.records():
+        record = _node_record(entry, defaults)
+        if record is None:
             continue
-        values = {k.lower(): v for k, v in pairs}
-        if values["nodename"].upper() == "DEFAULT":
-            defaults.update({k: v for k, v in values.items() if k != "nodename"})
-        else:
-            yield _names(values["nodename"]), {**defaults, **values}, entry
+        for name in record.names:
+            read.setdefault(name, _NodeLines()).gres = record.values.get("gres", "")
+        for line in entry.ours or ():
+            values = fields_of(line)
+            for name in _names(values["nodename"]):
+                read.setdefault(name, _NodeLines()).now = values.get("gres", "")
+    _read_devices(gres, read)
+    known = profile or {}
+    forms = {name: _form(lines, known.get(name)) for name, lines in read.items()}
+    nodes = {name: form for name, form in forms.items() if form is not None}
+    return SiteFiles(slurm, gres, nodes, known)
 
 
-def _read_devices(gres: ConfFiles, read: dict[str, _NodeLinesRead]) -> None:
+def _node_record(entry: Entry, defaults: Values) -> _Record | None:
+    """The NodeName line of the site; None: another line, or one that changes ``defaults``."""
+    pairs = pairs_of(entry.text)
+    if not pairs or pairs[0][0].lower() != "nodename":
+        return None
+    values = fields_of(entry.text)
+    name = values.pop("nodename")
+    if name.upper() == "DEFAULT":
+        defaults |= values
+        return None
+    return _Record(_names(name), pairs, {**defaults, **values})
+
+
+def _read_devices(gres: ConfFiles, read: dict[str, _NodeLines]) -> None:
     for entry in gres.records():
         keys = fields_of(entry.text)
         if "name" not in keys:
             continue
         here = _names(keys["nodename"]) if "nodename" in keys else list(read)
-        for name in here:
-            if name not in read:
-                continue
-            node = read[name]
+        for node in (read[name] for name in here if name in read):
             if keys["name"].lower() in ("mps", "shard") or "multiplefiles" in keys:
                 node.problem = "its GPUs are shared or partitioned (MPS, shards, MIG)"
             elif keys["name"].lower() == "gpu" and "file" in keys:
@@ -193,46 +232,35 @@ def _read_devices(gres: ConfFiles, read: dict[str, _NodeLinesRead]) -> None:
                     node.problem = str(exc)
 
 
-def _form(
-    name: str, read: _NodeLinesRead, now: str | None, known: NodeGpus | None
-) -> NodeForm | None:
+def _form(read: _NodeLines, known: NodeGpus | None) -> NodeForm | None:
     types, count, shared = _gpus_of(read.gres)
     if not count:
         return None
     if types and all(slot_of(t) is not None for t in types):
-        return NodeForm(name, count, indexed=True, problem="it has one type per GPU already")
-    kept = [slot for t in _gpus_of(now or "")[0] if (slot := slot_of(t)) is not None]
-    ours = bool(kept)
+        return NodeForm(count, indexed=True, problem="it has one type per GPU already")
+    kept = tuple(slot for t in _gpus_of(read.now)[0] if (slot := slot_of(t)) is not None)
     models = {t.lower() for t in [*types, *read.types] if t} or {(known and known.model) or ""}
     model = usable_model(next(iter(models))) if len(models) == 1 else None
     indices = tuple(sorted(read.files)) or (known.indices if known else ())
-    if shared:
-        problem: str | None = "its GPUs are shared (MPS, shards)"
-    elif read.problem:
-        problem = read.problem
-    elif any(map(is_mig, models)):
-        problem = "its GPUs are partitioned (MIG)"
-    elif len(models) > 1:
-        problem = f"it has several GPU types: {', '.join(sorted(models))}"
-    elif not indices:
-        problem = (
+    listed = ", ".join(map(str, indices))
+    problems = (
+        (shared, "its GPUs are shared (MPS, shards)"),
+        (read.problem, read.problem),
+        (any(map(is_mig, models)), "its GPUs are partitioned (MIG)"),
+        (len(models) > 1, f"it has several GPU types: {', '.join(sorted(models))}"),
+        (
+            not indices,
             "gres.conf has no File= for its GPUs, and the store has no profile of it; run"
-            " 'gpu-aware-profile sweep'"
-        )
-    elif indices != tuple(range(count)):
-        listed = ", ".join(str(i) for i in indices)
-        problem = f"slurm.conf has {count} GPUs, but their devices are /dev/nvidia {listed}"
-    else:
-        problem = None
-    return NodeForm(
-        name=name,
-        count=count,
-        indices=tuple(kept) if ours else () if problem else indices,
-        model=model,
-        indexed=ours,
-        ours=ours,
-        problem=problem,
+            " 'gpu-aware-profile sweep'",
+        ),
+        (
+            indices != tuple(range(count)),
+            f"slurm.conf has {count} GPUs, but their devices are /dev/nvidia {listed}",
+        ),
     )
+    problem = next((text for wrong, text in problems if wrong), None)
+    usable = kept or (() if problem else indices)
+    return NodeForm(count, usable, model, bool(kept), bool(kept), problem)
 
 
 def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:
@@ -242,74 +270,22 @@ def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:
     return [item.kind for item in gpus], sum(item.count for item in gpus), len(gpus) < len(items)
 
 
-class _NodeLines:
-    """Lines in place of a NodeName record; considers ``NodeName=DEFAULT``."""
-
-    def __init__(
-        self, nodes: Mapping[str, NodeForm], chosen: frozenset[str], features: bool
-    ) -> None:
-        self._nodes = nodes
-        self._chosen = chosen
-        self._features = features
-        self._defaults: dict[str, str] = {}
-
-    def ours(self, entry: Entry) -> list[str] | None:
-        pairs = pairs_of(entry.text)
-        if not pairs or pairs[0][0].lower() != "nodename":
-            return None
-        if pairs[0][1].upper() == "DEFAULT":
-            self._defaults.update({k.lower(): v for k, v in pairs[1:]})
-            return None
-        names = _names(pairs[0][1])
-        groups: dict[tuple[tuple[int, ...], str | None], list[str]] = {}
-        for name in names:
-            groups.setdefault(self._wanted(name), []).append(name)
-        lines = [
-            self._line(pairs, names, group, indices, model)
-            for (indices, model), group in sorted(groups.items(), key=lambda g: len(g[0][0]))
-        ]
-        if len(groups) == 1 and pairs_of(lines[0])[1:] == pairs[1:]:
-            return None
-        return lines
-
-    def _wanted(self, name: str) -> tuple[tuple[int, ...], str | None]:
-        """(indices of its types; empty: plain, model for its feature)."""
-        node = self._nodes.get(name)
-        if node is None:
-            return (), None
-        if name in self._chosen:
-            return node.indices, node.model
-        return (), node.model if self._features else None
-
-    def _line(
-        self,
-        pairs: Pairs,
-        names: Sequence[str],
-        group: Sequence[str],
-        indices: tuple[int, ...],
-        model: str | None,
-    ) -> str:
-        out = [("NodeName", _short(group) if len(group) < len(names) else pairs[0][1])]
-        out += _part(pairs[1:], names, group)
-        if indices:
-            others = [i for i in self._value(out, "gres").split(",") if not _is_gpu(i)]
-            types = [f"gpu:{index_type(i)}:1" for i in indices]
-            _set(out, ("gres",), "Gres", ",".join([*types, *filter(None, others)]))
-        if model is not None:
-            have = self._value(out, "features") or self._value(out, "feature")
-            words = [w for w in have.split(",") if w]
-            if feature_of(model) not in words:
-                words.append(feature_of(model))
-                _set(out, ("feature", "features"), "Features", ",".join(words))
-        return render_pairs(out)
-
-    def _value(self, pairs: Pairs, key: str) -> str:
-        own = {k.lower(): v for k, v in pairs}
-        return own.get(key, self._defaults.get(key, "")).strip('"')
-
-
-def _is_gpu(item: str) -> bool:
-    return item.split(":", 1)[0].lower() == "gpu"
+def _node_line(
+    record: _Record, group: Sequence[str], indices: tuple[int, ...], model: str | None
+) -> str:
+    """The line for some nodes of a record, with their index types and feature."""
+    out = _part(record, group)
+    if indices:
+        entries = record.values.get("gres", "").split(",")
+        others = [item for item in entries if item and item.split(":")[0].lower() != "gpu"]
+        _set(out, ("gres",), "Gres", ",".join([*index_gres(indices), *others]))
+    if model is not None:
+        have = record.values.get("features") or record.values.get("feature") or ""
+        words = [w for w in have.split(",") if w]
+        if feature_of(model) not in words:
+            value = ",".join([*words, feature_of(model)])
+            _set(out, ("feature", "features"), "Features", value)
+    return render_pairs(out)
 
 
 def _set(pairs: Pairs, keys: tuple[str, ...], new_key: str, value: str) -> None:
@@ -320,12 +296,14 @@ def _set(pairs: Pairs, keys: tuple[str, ...], new_key: str, value: str) -> None:
     pairs.append((new_key, value))
 
 
-def _part(pairs: Pairs, names: Sequence[str], group: Sequence[str]) -> Pairs:
+def _part(record: _Record, group: Sequence[str]) -> Pairs:
     """The parameters for some nodes of a record; lists with one value per node are cut."""
+    names = record.names
     if len(group) == len(names):
-        return list(pairs)
-    out: Pairs = []
-    for key, value in pairs:
+        return [("NodeName", record.pairs[0][1]), *record.pairs[1:]]
+    out = [("NodeName", _short(group))]
+    for key, value in record.pairs[1:]:
+        part = value
         if key.lower() in _PARALLEL and ("[" in value or "," in value):
             values = _names(value)
             if len(values) != len(names):
@@ -333,9 +311,8 @@ def _part(pairs: Pairs, names: Sequence[str], group: Sequence[str]) -> Pairs:
                     f"slurm.conf: NodeName={hostlist(names)}: {key}={value} has {len(values)}"
                     f" values for {len(names)} nodes; write one line per node"
                 )
-            out.append((key, _short([values[names.index(n)] for n in group])))
-        else:
-            out.append((key, value))
+            part = _short([values[names.index(n)] for n in group])
+        out.append((key, part))
     return out
 
 
@@ -373,16 +350,12 @@ def _rest(pairs: Pairs, names: Sequence[str]) -> list[str]:
 def _device_lines(pairs: Pairs, files: str, names: Sequence[str]) -> list[str]:
     """One line with its own type per device."""
     devices = _devices(files)
-    single = len(devices) == 1
-    out = []
-    for device, minor in devices.items():
-        line = [("NodeName", _short(names)), ("Name", "gpu"), ("Type", index_type(minor))]
-        line.append(("File", device))
-        for key, value in pairs:
-            lower = key.lower()
-            if lower in ("nodename", "name", "type", "file", "count"):
-                continue
-            if lower != "links" or single:  # a list of links applies to one device
-                line.append((key, value))
-        out.append(render_pairs(line))
-    return out
+    dropped = {"nodename", "name", "type", "file", "count"}
+    if len(devices) > 1:  # a list of links applies to one device
+        dropped.add("links")
+    others = [(key, value) for key, value in pairs if key.lower() not in dropped]
+    head = [("NodeName", _short(names)), ("Name", "gpu")]
+    return [
+        render_pairs([*head, ("Type", index_type(minor)), ("File", device), *others])
+        for device, minor in devices.items()
+    ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -50,8 +51,6 @@ class Reconfiguration:
     client : Slurm.
     say : takes a line of progress.
     stopping : asked while slurmctld does not answer; True gives up.
-    tell : runs ``scontrol reconfigure``. Raises SourceError.
-    clock, now, pause : Unix time; seconds of a monotonic clock; wait for seconds.
     """
 
     HOLD = "gpuaware_rollout"
@@ -76,22 +75,11 @@ class Reconfiguration:
     POLL_S = 0.25
 
     def __init__(
-        self,
-        client: SlurmClient,
-        say: Callable[[str], None],
-        stopping: Callable[[], bool],
-        tell: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.time,
-        now: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
+        self, client: SlurmClient, say: Callable[[str], None], stopping: Callable[[], bool]
     ) -> None:
         self._client = client
-        self._reconfigure = tell or self._scontrol
         self._say = say
         self._stopping = stopping
-        self._clock = clock
-        self._now = now
-        self._pause = pause
         self._silent = False
         """slurmctld did not answer the last call."""
 
@@ -114,12 +102,12 @@ class Reconfiguration:
                 self._await_launched()
                 before = self._known_starts() if before is None else before
                 if held:
-                    self._hold_longer()
-                asked = self._now()
+                    self._warned(self._hold_longer)
+                asked = time.monotonic()
                 lost = self._tell()
-                silent, anew = self._await_slurmds(before or {}, asked if lost else self._now())
-            known = before or {}
-            told = before == {} or (node in anew if node in known else bool(anew))
+                since = asked if lost else time.monotonic()
+                silent, anew = self._await_slurmds(before or {}, since)
+            told = before == {} or (node in anew if node in (before or {}) else bool(anew))
             if told or not (lost or silent):
                 return
             self._say("slurmctld answers again, but the slurmds have not read their files")
@@ -132,7 +120,7 @@ class Reconfiguration:
         """Reconfigure; return the error if the answer is lost. Raises SourceError on a refusal."""
         self._silent = True
         try:
-            self._reconfigure()
+            run_command(["scontrol", "reconfigure"], self.COMMAND_S)
         except SourceError as exc:
             if _LOST.search(str(exc)):
                 return exc
@@ -140,9 +128,6 @@ class Reconfiguration:
             raise
         self._silent = False
         return None
-
-    def _scontrol(self) -> None:
-        run_command(["scontrol", "reconfigure"], self.COMMAND_S)
 
     def _await_slurmds(
         self, before: Mapping[str, float], silent_since: float
@@ -154,29 +139,27 @@ class Reconfiguration:
         silent = False
         answered_s = 0.0
         began = silent_since
-        told: float | None = None
+        told = -math.inf
         while True:
-            asked = self._now()
+            asked = time.monotonic()
             try:
                 starts = self._starts()
             except SourceError as exc:
                 self._silent = silent = True
-                now = self._now()
-                if now - silent_since >= self.ANSWER_S and (
-                    told is None or now - told >= self.REPEAT_S
-                ):
+                now = time.monotonic()
+                if now - silent_since >= self.ANSWER_S and now - told >= self.REPEAT_S:
                     self._say(_HANGS.format(silent=now - silent_since, error=exc))
                     told = now
                 if now - began >= self.ANSWER_S and self._stopping():
                     raise StoppedError("slurmctld does not answer") from exc
             else:
                 self._silent = False
-                silent_since = self._now()
+                silent_since = time.monotonic()
                 answered_s += silent_since - asked + self.POLL_S
                 anew = frozenset(n for n, start in before.items() if starts.get(n, start) != start)
                 if len(anew) == len(before) or answered_s >= self.SLURMDS_S:
                     return silent, anew
-            self._pause(self.POLL_S)
+            time.sleep(self.POLL_S)
 
     def _starts(self) -> dict[str, float]:
         """Node that has registered and answers -> start of its slurmd."""
@@ -197,60 +180,56 @@ class Reconfiguration:
 
     @contextlib.contextmanager
     def _no_starts(self) -> Iterator[bool]:
-        held = self._hold_starts()
+        held = self._warned(self._hold_starts)
         try:
             yield held
         finally:
             if held and not self._silent:
                 self._let_start(self.RELEASE_S)
 
-    def _hold_starts(self) -> bool:
-        wanted = NewReservation(
-            self.HOLD,
-            self._clock() + self.HOLD_S,
-            nodes="ALL",
-            flags=frozenset({"IGNORE_JOBS", "OVERLAP"}),
-        )
-        for last in (False, True):
-            try:
-                self._client.create_reservation(wanted)
-                return True
-            except SourceError as exc:
-                if last:
-                    log.warning("jobs may start while Slurm is reconfigured: %s", exc)
-                    return False
-                self._let_start(0.0)  # the reservation of a killed run
-        return False
+    def _warned(self, change: Callable[[], None]) -> bool:
+        try:
+            change()
+        except SourceError as exc:
+            log.warning("jobs may start while Slurm is reconfigured: %s", exc)
+            return False
+        return True
+
+    def _hold_starts(self) -> None:
+        flags = frozenset({"IGNORE_JOBS", "OVERLAP"})
+        wanted = NewReservation(self.HOLD, time.time() + self.HOLD_S, nodes="ALL", flags=flags)
+        try:
+            self._client.create_reservation(wanted)
+        except SourceError:
+            self._let_start(0.0)  # the reservation of a killed run
+            self._client.create_reservation(wanted)
 
     def _hold_longer(self) -> None:
         """Extend the reservation: a large slurmctld reads its files for up to a minute."""
-        try:
-            self._client.move_reservation(self.HOLD, self._clock() + self.LONGER_S)
-        except SourceError as exc:
-            log.warning("jobs may start while Slurm is reconfigured: %s", exc)
+        self._client.move_reservation(self.HOLD, time.time() + self.LONGER_S)
 
     def _let_start(self, within_s: float) -> None:
         """Delete the reservation; slurmctld may not answer for a moment."""
-        end = self._now() + within_s
+        end = time.monotonic() + within_s
         while True:
             try:
                 self._client.delete_reservation(self.HOLD)
                 return
             except SourceError as exc:
                 log.debug("reservation %s: %s", self.HOLD, exc)
-            if self._now() >= end:
+            if time.monotonic() >= end:
                 log.warning("reservation %s is left; it ends within two minutes", self.HOLD)
                 return
-            self._pause(self.POLL_S)
+            time.sleep(self.POLL_S)
 
     def _await_launched(self) -> None:
         """Wait until no job has been launching for a second; at most ``LAUNCH_S``."""
-        end = self._now() + self.LAUNCH_S
-        quiet = self._now()
-        while self._now() - quiet < 1.0 and self._now() < end:
+        quiet = time.monotonic()
+        end = quiet + self.LAUNCH_S
+        while time.monotonic() - quiet < 1.0 and time.monotonic() < end:
             if any(
                 job.state == "CONFIGURING" or (job.state == "RUNNING" and job.reason == "Prolog")
                 for job in self._client.jobs()
             ):
-                quiet = self._now()
-            self._pause(self.POLL_S)
+                quiet = time.monotonic()
+            time.sleep(self.POLL_S)

@@ -153,9 +153,9 @@ class Rollout:
         # A killed run may have written the features without a reconfigure.
         unknown = any(
             node.model is not None
-            and node.name in views
-            and feature_of(node.model) not in views[node.name].features
-            for node in files.nodes.values()
+            and name in views
+            and feature_of(node.model) not in views[name].features
+            for name, node in files.nodes.items()
         )
         if changes or unknown:
             self._say("adding the features of GPU models to slurm.conf")

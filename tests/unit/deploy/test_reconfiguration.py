@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
+from unittest import mock
 
 import pytest
 from sample_jobs import slurm_job
 
+from slurm_gpu_aware.deploy import reconfiguration
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -99,7 +102,8 @@ class Slurm:
 
     # What `scontrol reconfigure` does
 
-    def reconfigure(self) -> None:
+    def reconfigure(self, argv: list[str], timeout_s: float) -> None:
+        assert argv == ["scontrol", "reconfigure"]
         self.asked("reconfigure")
         assert self.held_until > self.clock + 100
         assert self.clock >= self.starting_until + 0.7
@@ -149,15 +153,12 @@ class Slurm:
         node: str | None = "n1",
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        Reconfiguration(
-            cast("SlurmClient", self),
-            self.said.append,
-            stopping,
-            self.reconfigure,
-            clock=lambda: self.clock,
-            now=lambda: self.clock,
-            pause=self.pause,
-        ).run(ready, node)
+        time = SimpleNamespace(
+            time=lambda: self.clock, monotonic=lambda: self.clock, sleep=self.pause
+        )
+        with mock.patch.multiple(reconfiguration, time=time, run_command=self.reconfigure):
+            client = cast("SlurmClient", self)
+            Reconfiguration(client, self.said.append, stopping).run(ready, node)
         assert self.held_until <= self.clock
         assert not self.started_while_reading
 
