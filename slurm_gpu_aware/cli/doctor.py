@@ -10,7 +10,7 @@ from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, print_json, table
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.deploy.doctor_context import Check
+    from slurm_gpu_aware.deploy.doctor import Check
 
 __all__ = ["SOMETHING_WRONG", "command"]
 
@@ -33,9 +33,11 @@ def command(context: Context, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
+    from slurm_gpu_aware.deploy import checks_ours, checks_slurm
     from slurm_gpu_aware.deploy.doctor import run_checks
 
-    checks = run_checks(context.config(check_policies=True))
+    config = context.config(check_policies=True)
+    checks = run_checks(config, (*checks_slurm.CHECKS, *checks_ours.CHECKS))
     wrong = any(check.status == "failed" for check in checks)
     if as_json:
         print_json({"checks": [asdict(c) for c in checks], "ok": not wrong})

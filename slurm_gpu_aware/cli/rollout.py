@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import FrameType
 
 import click
@@ -130,7 +131,7 @@ def _signals() -> Iterator[Callable[[], bool]]:
 
 def _report(summary: Summary, as_json: bool) -> None:
     if as_json:
-        print_json(summary.as_json() | {"exit_code": _exit_code(summary)})
+        print_json(asdict(summary) | {"exit_code": _exit_code(summary)})
     else:
         rows = [(o.node, o.result, f"{o.waited_s:.0f}", o.why) for o in summary.nodes]
         click.echo(table(["NODE", "RESULT", "WAITED_S", "WHY"], rows, right=["WAITED_S"]))

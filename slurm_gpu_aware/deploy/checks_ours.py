@@ -13,7 +13,7 @@ from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.doctor_context import Check, DoctorContext, failed, ok, warning
+from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.errors import AwareError, StoreError
@@ -24,20 +24,12 @@ from slurm_gpu_aware.store.database import check_integrity, open_store, publishe
 from slurm_gpu_aware.store.ownership import of_selector
 from slurm_gpu_aware.time_text import age
 
-__all__ = [
-    "check_coverage",
-    "check_events",
-    "check_permissions",
-    "check_profile",
-    "check_scripts",
-    "check_selector",
-    "check_store",
-]
+__all__ = ["CHECKS"]
 
 PROFILE_OLD_S = 90 * 86_400.0
 
 
-def check_selector(g: DoctorContext) -> Iterator[Check]:
+def _selector(g: DoctorContext) -> Iterator[Check]:
     """The selector runs on this host: the instance lock names its process."""
     lock = g.config.store.path.parent / SELECTOR_LOCK
     # Taking the lock could prevent the start of a selector.
@@ -55,7 +47,7 @@ def check_selector(g: DoctorContext) -> Iterator[Check]:
         yield failed("selector", "no selector runs on this host", cure)
 
 
-def check_store(g: DoctorContext) -> Iterator[Check]:
+def _store(g: DoctorContext) -> Iterator[Check]:
     """The store is sound, and users can read the published copy."""
     path = g.config.store.path
     try:
@@ -96,7 +88,7 @@ def _passable(folder: Path) -> bool:
     return all(p.stat().st_mode & stat.S_IXOTH for p in (folder, *folder.parents))
 
 
-def check_profile(g: DoctorContext) -> Iterator[Check]:
+def _profile(g: DoctorContext) -> Iterator[Check]:
     """GPUs are measured, and the measurements are recent."""
     times = "measure, then 'gpu-aware-profile import FILE' (a sweep takes no times of real GPUs)"
     profile = g.profile
@@ -116,7 +108,7 @@ def check_profile(g: DoctorContext) -> Iterator[Check]:
         yield warning("faults", f"probes failed on {names}", "look at 'gpu-aware-profile show'")
 
 
-def check_coverage(g: DoctorContext) -> Iterator[Check]:
+def _coverage(g: DoctorContext) -> Iterator[Check]:
     """The GPUs of Slurm and of the profile agree."""
     sweep = "run 'gpu-aware-profile sweep'"
     profiled: dict[str, int] = {}
@@ -144,7 +136,7 @@ def check_coverage(g: DoctorContext) -> Iterator[Check]:
     yield ok("coverage", "every GPU node of Slurm is in the profile")
 
 
-def check_scripts(g: DoctorContext) -> Iterator[Check]:
+def _scripts(g: DoctorContext) -> Iterator[Check]:
     """Slurm runs our Prolog, Epilog (clocks) and ResvProlog (empties the holding pool)."""
     for kind, key in SCRIPT_KEYS.items():
         # A setting that occurs several times is ``Prolog[0]``, ``Prolog[1]``, ...
@@ -177,7 +169,7 @@ def _unseen_scontrol(script: Path) -> str | None:
     return shutil.which("scontrol")
 
 
-def check_events(g: DoctorContext) -> Iterator[Check]:
+def _events(g: DoctorContext) -> Iterator[Check]:
     """Submissions and ends of jobs trigger a round at once."""
     events, user = g.config.events, g.slurm_user
     folder = events.submit_file.parent
@@ -200,7 +192,7 @@ def check_events(g: DoctorContext) -> Iterator[Check]:
         )
 
 
-def check_permissions(g: DoctorContext) -> Iterator[Check]:
+def _permissions(g: DoctorContext) -> Iterator[Check]:
     """SlurmUser can write the store."""
     path, user = g.config.store.path, g.slurm_user
     if not path.parent.is_dir():
@@ -228,3 +220,15 @@ def _writable(path: Path, user: str) -> bool:
     if status.st_gid in os.getgrouplist(user, entry.pw_gid):
         return bool(status.st_mode & stat.S_IWGRP)
     return bool(status.st_mode & stat.S_IWOTH)
+
+
+CHECKS = (
+    ("selector", False, _selector),
+    ("store", False, _store),
+    ("permissions", True, _permissions),
+    ("profile", False, _profile),
+    ("coverage", True, _coverage),
+    ("prolog, epilog", True, _scripts),
+    ("events", True, _events),
+)
+"""See `doctor.Checks`."""

@@ -8,14 +8,7 @@ from pathlib import Path
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.doctor_context import (
-    Check,
-    DoctorContext,
-    failed,
-    ok,
-    skipped,
-    warning,
-)
+from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.files import LUA_CONF, OWN_FILTER
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.lua_files import filter_table, lua_value
@@ -26,14 +19,7 @@ from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.time_text import age
 
-__all__ = [
-    "check_filter",
-    "check_gate",
-    "check_licence",
-    "check_release",
-    "check_settings",
-    "check_types",
-]
+__all__ = ["CHECKS"]
 
 OLDEST, NEWEST = (24, 11), (26, 5)
 _ROOT = "0"
@@ -47,7 +33,7 @@ _MIRRORED = {
 """Key that the filter's configuration takes from config.toml -> default of the filter."""
 
 
-def check_release(g: DoctorContext) -> Iterator[Check]:
+def _release(g: DoctorContext) -> Iterator[Check]:
     """Slurm's release is a supported one."""
     text = g.slurm.get("SLURM_VERSION", "")
     match = re.match(r"(\d+)\.(\d+)", text)
@@ -57,7 +43,7 @@ def check_release(g: DoctorContext) -> Iterator[Check]:
     yield ok("release", f"Slurm {text}")
 
 
-def check_settings(g: DoctorContext) -> Iterator[Check]:
+def _settings(g: DoctorContext) -> Iterator[Check]:
     """slurm.conf has the required settings."""
     if "cons_tres" not in g.slurm.get("SelectType", ""):
         yield failed("settings", f"SelectType={g.slurm.get('SelectType')}", "use select/cons_tres")
@@ -76,7 +62,7 @@ def check_settings(g: DoctorContext) -> Iterator[Check]:
     yield ok("scheduler", "no setting that makes jobs wait for each other")
 
 
-def check_licence(g: DoctorContext) -> Iterator[Check]:
+def _licence(g: DoctorContext) -> Iterator[Check]:
     """The licences of the gate and of the holding pool are configured."""
     counts: dict[str, int] = {}
     for word in g.words("Licenses"):
@@ -106,7 +92,7 @@ def check_licence(g: DoctorContext) -> Iterator[Check]:
     yield ok("licence", f"{name}: {wanted}")
 
 
-def check_gate(g: DoctorContext) -> Iterator[Check]:
+def _gate(g: DoctorContext) -> Iterator[Check]:
     """The gate's reservation exists, holds the licence, and is being renewed."""
     gate = g.config.gate
     start = "start the selector: systemctl start gpu-aware-selectd"
@@ -131,7 +117,7 @@ def check_gate(g: DoctorContext) -> Iterator[Check]:
     yield ok("heartbeat", f"the gate holds for {age(left)} more")
 
 
-def check_filter(g: DoctorContext) -> Iterator[Check]:
+def _filter(g: DoctorContext) -> Iterator[Check]:
     """slurmctld runs the filter of this release with this configuration."""
     install = "run 'gpu-aware setup --install', then restart slurmctld"
     if "lua" not in g.words("JobSubmitPlugins"):
@@ -206,7 +192,7 @@ def _check_filter_answers(g: DoctorContext) -> Check:
     return failed("filter answers", f"a wrong comment is not refused: {line}", cure)
 
 
-def check_types(g: DoctorContext) -> Iterator[Check]:
+def _types(g: DoctorContext) -> Iterator[Check]:
     """Every GPU has its own GRES type."""
     with_gpus = [n for n in g.nodes if n.gpus]
     if not with_gpus:
@@ -223,3 +209,14 @@ def check_types(g: DoctorContext) -> Iterator[Check]:
         found = f"{hostlist(plain)}: only the node is chosen, not the GPU{note}"
         yield warning("gres types", found, lines)
     yield ok("gres types", f"{len(whole)} nodes with one GRES type per GPU{note}")
+
+
+CHECKS = (
+    ("release", True, _release),
+    ("settings", True, _settings),
+    ("licence", True, _licence),
+    ("gate", True, _gate),
+    ("filter", True, _filter),
+    ("gres types", True, _types),
+)
+"""See `doctor.Checks`."""

@@ -1,42 +1,102 @@
-"""Doctor: runs the checks of a live cluster."""
+"""Doctor: runs checks of a live cluster; their outcome and context."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.deploy import checks_ours as ours
-from slurm_gpu_aware.deploy import checks_slurm as slurm
-from slurm_gpu_aware.deploy.doctor_context import Check, DoctorContext, failed, skipped
 from slurm_gpu_aware.errors import AwareError, StoreError
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.records import SlurmNode
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.profiles import load_profile
 
-__all__ = ["run_checks"]
+__all__ = ["Check", "Checks", "DoctorContext", "failed", "ok", "run_checks", "skipped", "warning"]
 
-_CHECKS = (
-    ("release", True, slurm.check_release),
-    ("settings", True, slurm.check_settings),
-    ("licence", True, slurm.check_licence),
-    ("gate", True, slurm.check_gate),
-    ("selector", False, ours.check_selector),
-    ("filter", True, slurm.check_filter),
-    ("gres types", True, slurm.check_types),
-    ("store", False, ours.check_store),
-    ("permissions", True, ours.check_permissions),
-    ("profile", False, ours.check_profile),
-    ("coverage", True, ours.check_coverage),
-    ("prolog, epilog", True, ours.check_scripts),
-    ("events", True, ours.check_events),
-)
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome of one check."""
+
+    name: str
+    found: str
+    cure: str = ""
+    """Remedy; empty for ``ok``."""
+    status: str = "ok"
+    """``ok``, ``warning`` (works, but not as well as it could), ``failed``, ``skipped``."""
+
+
+ok = Check
+warning = partial(Check, status="warning")
+failed = partial(Check, status="failed")
+skipped = partial(Check, status="skipped")
+
+
+@dataclass
+class DoctorContext:
+    """Configuration, Slurm and store for the checks; each property is read once, on first use.
+
+    Properties raise AwareError if they cannot be read.
+    """
+
+    config: Config
+    now: float = field(default_factory=time.time)
+
+    @cached_property
+    def client(self) -> SlurmClient:
+        """Slurm's client."""
+        return open_client(self.config.selector.command_timeout_s)
+
+    @cached_property
+    def slurm(self) -> Mapping[str, str]:
+        """Slurm's configuration: key -> value in Slurm's spelling."""
+        return self.client.settings()
+
+    @cached_property
+    def nodes(self) -> Sequence[SlurmNode]:
+        """Slurm's nodes."""
+        return self.client.nodes()
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder of slurm.conf on the controller."""
+        return Path(self.slurm.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
+
+    @cached_property
+    def slurm_user(self) -> str:
+        """SlurmUser's name."""
+        return self.slurm.get("SlurmUser", "root").split("(")[0]
+
+    @cached_property
+    def profile(self) -> Profile:
+        """Newest profile in the store."""
+        with open_store(self.config.store.path, readonly=True) as store:
+            return load_profile(store)
+
+    def words(self, key: str) -> list[str]:
+        """Entries of a comma-separated setting of Slurm."""
+        return [w for w in self.slurm.get(key, "").split(",") if w and w != "(null)"]
+
+
+Checks = Sequence[tuple[str, bool, Callable[[DoctorContext], Iterable[Check]]]]
 """(name, whether it needs Slurm, check) in the order of the output."""
 
 
-def run_checks(config: Config) -> list[Check]:
-    """Run all checks; a check that raises counts as failed or skipped.
+def run_checks(config: Config, checks: Checks) -> list[Check]:
+    """Run checks; one that raises counts as failed or skipped.
 
-    An ``ok`` counts only if the check has found nothing else under its name.
+    The first one finds out whether Slurm answers. An ``ok`` counts only if the check has found
+    nothing else under its name.
     """
     context = DoctorContext(config)
     results: list[Check] = []
     answering = True
-    for name, needs_slurm, check in _CHECKS:
+    for name, needs_slurm, check in checks:
         if needs_slurm and not answering:
             results.append(skipped(name, "Slurm does not answer"))
             continue
@@ -47,7 +107,7 @@ def run_checks(config: Config) -> list[Check]:
             found.append(skipped(name, str(exc), "see the store check"))
         except AwareError as exc:
             cure = "repair this, then run doctor again"
-            if name == "release":
+            if not results:
                 answering = False
                 cure = "start slurmctld, and run this on a host with Slurm's commands on PATH"
             found.append(failed(name, str(exc), cure))

@@ -27,7 +27,6 @@ __all__ = [
     "make_folders",
     "pending",
     "reload_filter",
-    "replace",
     "shipped",
     "write",
 ]
@@ -50,18 +49,14 @@ class Change:
 
 def shipped(kind: str) -> list[Path]:
     """Files of ``etc/KIND`` of the installation, sorted. Raises SourceError."""
-    roots = (
-        Path(slurm_gpu_aware.__file__).resolve().parent.parent / "etc",
-        Path(sys.prefix) / "share" / "slurm-gpu-aware",
-        Path(sys.prefix) / "share",
-    )
-    for root in roots:
-        folder = root / kind
+    checkout = Path(slurm_gpu_aware.__file__).resolve().parent.parent / "etc" / kind
+    installed = Path(sys.prefix) / "share" / "slurm-gpu-aware" / kind
+    for folder in (checkout, installed):
         if folder.is_dir():
             return sorted(p for p in folder.iterdir() if p.is_file())
     raise SourceError(
-        f"the installation lacks its {kind} files; looked in"
-        f" {' and '.join(str(r / kind) for r in roots)}: install slurm-gpu-aware again"
+        f"the installation lacks its {kind} files; looked in {checkout} and {installed}: install"
+        " slurm-gpu-aware again"
     )
 
 
@@ -97,12 +92,10 @@ def check_lua(changes: Iterable[Change]) -> bool:
 
     Raises AwareError for a syntax error: slurmctld does not start with one.
     """
-    compiler = next((found for name in _LUAC if (found := shutil.which(name))), None)
+    compiler = next(filter(None, map(shutil.which, _LUAC)), None)
     if compiler is None:
         return False
-    for change in changes:
-        if change.path.suffix != ".lua":
-            continue
+    for change in (c for c in changes if c.path.suffix == ".lua"):
         done = subprocess.run(
             [compiler, "-p", "-"],
             input=change.text,
@@ -118,36 +111,28 @@ def check_lua(changes: Iterable[Change]) -> bool:
     return True
 
 
-def write(change: Change) -> Path | None:
+def write(change: Change, *, backup: bool = True) -> Path | None:
     """Replace a file atomically; return the path of a new backup, if any.
 
-    Owner and mode of an existing file stay. The original file is kept beside it as
+    Owner and mode of an existing file stay. With ``backup`` the original file is kept beside it as
     ``NAME.before-gpu-aware``. Raises SourceError.
     """
     path = change.path.resolve()
-    backup = path.with_name(path.name + ".before-gpu-aware")
-    made = path.exists() and not backup.exists()
-    try:
-        if made:
-            shutil.copy2(path, backup)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
-    replace(path, change.text, change.mode)
-    return backup if made else None
-
-
-def replace(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file atomically; owner and mode of an existing file stay. Raises SourceError."""
+    original = path.with_name(path.name + ".before-gpu-aware")
+    made: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         status = path.stat() if path.exists() else None
+        if backup and status is not None and not original.exists():
+            shutil.copy2(path, original)
+            made = original
         handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
-                stream.write(text)
+                stream.write(change.text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.chmod(fresh, mode if status is None else status.st_mode & 0o7777)
+            os.chmod(fresh, change.mode if status is None else status.st_mode & 0o7777)
             if status is not None and os.geteuid() == 0:
                 os.chown(fresh, status.st_uid, status.st_gid)
             os.replace(fresh, path)
@@ -156,6 +141,7 @@ def replace(path: Path, text: str, mode: int = 0o644) -> None:
             raise
     except OSError as exc:
         raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    return made
 
 
 def reload_filter(slurm_dir: Path, written: Iterable[Path]) -> bool:

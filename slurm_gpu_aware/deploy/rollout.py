@@ -12,7 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.render import feature_of
-from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes, has_index_types, unusable
+from slurm_gpu_aware.deploy.rollout_nodes import (
+    REASON,
+    RolloutNodes,
+    has_index_types,
+    unusable,
+)
 from slurm_gpu_aware.deploy.rollout_site import LocalSite
 from slurm_gpu_aware.deploy.rollout_state import Outcome, RolloutState, StateFile, Summary
 from slurm_gpu_aware.deploy.typed_jobs import jobs_with_feature, untype_pending
@@ -161,7 +166,6 @@ class Rollout:
             self._say("adding the features of GPU models to slurm.conf")
             self._site.apply(changes)
             self._nodes.reconfigure()
-            self._nodes.await_answer()
         self._site.filter_models(files.models())
         self._untype(files.models())
 
@@ -195,7 +199,6 @@ class Rollout:
         self._say("removing the features from slurm.conf")
         self._site.apply(changes)
         self._nodes.reconfigure()
-        self._nodes.await_answer()
 
     # -- one node ------------------------------------------------------------------------------
 
@@ -231,7 +234,7 @@ class Rollout:
         self._save(scope, name)
         self._nodes.in_hand.add(name)
         if not ours:
-            self._nodes.drain(name)
+            self._nodes.client.drain_node(name, REASON)
         why, self._waited_s = self._nodes.await_empty(name)
         return self._change(name) if why is None else self._abandon(name, why)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.typed_jobs import all_jobs
@@ -14,6 +15,8 @@ from slurm_gpu_aware.slurm.gres_line import is_mig
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmNode
 
 __all__ = ["DRAINED", "REASON", "RolloutNodes", "has_index_types", "unusable"]
+
+T = TypeVar("T")
 
 REASON = "gpu-aware setup --roll"
 """Reason of nodes that a rollout drains."""
@@ -52,7 +55,7 @@ class RolloutNodes:
         client: SlurmClient,
         say: Callable[[str], None],
         stopping: Callable[[], bool],
-        register_s: float = 120.0,
+        register_s: float,
     ) -> None:
         self.client = client
         self.say = say
@@ -81,10 +84,6 @@ class RolloutNodes:
         replaced = view.name in self.in_hand and "gres/" in view.reason
         return view.reason.startswith(REASON) or replaced
 
-    def drain(self, name: str) -> None:
-        """Drain a node: it takes no new jobs, and running ones continue."""
-        self.client.drain_node(name, REASON)
-
     def give_back(self, name: str) -> None:
         """Resume a node, unless it is drained for another reason."""
         view = self.all()[name]
@@ -107,7 +106,7 @@ class RolloutNodes:
         told_at = started = time.monotonic()
         while True:
             view = self._look(name)
-            jobs = self._silent_jobs_on(name)
+            jobs = _unless_silent(lambda: self.jobs_on(name))
             now = time.monotonic()
             given_up = self._given_up(view)
             responds = view is not None and "NOT_RESPONDING" not in view.states
@@ -153,16 +152,6 @@ class RolloutNodes:
                     f"not registered as configured within {self._register_s:g} s: {wrong}"
                 )
 
-    def await_answer(self) -> None:
-        """Wait until slurmctld answers. Raises SourceError on a timeout."""
-        for last in _polls(self._register_s, POLL_S):
-            try:
-                self.all()
-                return
-            except SourceError:
-                if last:
-                    raise
-
     def await_settled(self, name: str) -> SlurmNode | None:
         """Wait until the node answers and return it: after a reconfigure all nodes register."""
         view = None
@@ -174,17 +163,16 @@ class RolloutNodes:
         return view
 
     def _look(self, name: str) -> SlurmNode | None:
-        """The node; None: slurmctld does not answer, because a reconfigure restarts it."""
-        try:
-            return self.all().get(name)
-        except SourceError:
-            return None
+        nodes = _unless_silent(self.all)
+        return nodes.get(name) if nodes else None
 
-    def _silent_jobs_on(self, name: str) -> tuple[str, ...] | None:
-        try:
-            return self.jobs_on(name)
-        except SourceError:
-            return None
+
+def _unless_silent(read: Callable[[], T]) -> T | None:
+    """What Slurm answers; None: it does not answer, because a reconfigure restarts slurmctld."""
+    try:
+        return read()
+    except SourceError:
+        return None
 
 
 def _polls(within_s: float, every_s: float) -> Iterator[bool]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from slurm_gpu_aware.deploy.files import replace
+from slurm_gpu_aware.deploy.files import Change, write
 from slurm_gpu_aware.names import is_node_name
 
 __all__ = ["Outcome", "RolloutState", "StateFile", "Summary"]
@@ -42,10 +41,6 @@ class Summary:
         """Nodes with this result."""
         return sum(o.result == result for o in self.nodes)
 
-    def as_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class RolloutState:
@@ -78,7 +73,7 @@ class StateFile:
 
     def save(self, state: RolloutState) -> None:
         """Replace the file. Raises SourceError."""
-        replace(self.path, json.dumps(asdict(state)))
+        write(Change(self.path, json.dumps(asdict(state))), backup=False)
 
     def clear(self) -> None:
         """Delete the file at the end of a run."""

@@ -215,7 +215,7 @@ def run(
     time = SimpleNamespace(monotonic=lambda: world.clock, sleep=world.pause)
     client: Any = world
     with mock.patch.multiple(rollout_nodes, time=time, Reconfiguration=reconfiguration):
-        nodes = RolloutNodes(client, (said if said is not None else []).append, stopping)
+        nodes = RolloutNodes(client, (said if said is not None else []).append, stopping, 120.0)
         state = StateFile(world.folder / "rollout.json")
         return Rollout(nodes, client, state, undo=undo).run(NODES if scope is None else scope)
 
