@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "profiling")))
 CONFIG = ROOT / "etc" / "config.toml"
 NODES = [
-    render.NodeGpus(f"n{i}", (0, 1, 2, 3), "a100", (0, 0, 1, 1), sockets=2, cores_per_socket=16)
+    render.NodeGpus(f"n{i}", (0, 1, 2, 3), "a100", render.cores_of((0, 0, 1, 1), 2, 16))
     for i in (1, 2)
 ]
 EXAMPLE = "# Example, written by docs/generate.py; `gpu-aware setup` writes yours.\n"

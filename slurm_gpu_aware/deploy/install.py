@@ -52,13 +52,13 @@ def for_output(site: Site, folder: Path) -> Plan:
         *_own_files(site, folder, folder / "systemd"),
         _copy(_own_filter(), folder),
     ]
-    return Plan(changes, [*settings.notes, *_profile_notes(site)])
+    return Plan(changes, settings.notes)
 
 
 def in_place(site: Site) -> Plan:
     """Minimal changes of the site's files."""
     settings = _settings(site)
-    notes = [*settings.notes, *_profile_notes(site)]
+    notes = settings.notes
     changes = _own_files(site, site.slurm_dir, site.unit_dir)
     clock = clock_conf_path(site.config)
     if not clock.exists():  # settings of the site are kept
@@ -79,13 +79,19 @@ def in_place(site: Site) -> Plan:
 
 
 def _settings(site: Site) -> render.Settings:
-    """Settings for slurm.conf, with the installed paths of our scripts."""
+    """Settings for slurm.conf, with the installed paths of our scripts; notes on the site."""
     scripts = {
         key: str(site.slurm_dir / kind / source.name)
         for kind, key in SCRIPT_KEYS.items()
         for source in shipped(kind)
     }
-    return render.slurm_settings(site.config, site.conf, scripts)
+    settings = render.slurm_settings(site.config, site.conf, scripts)
+    if not site.nodes:
+        settings.notes.append(
+            "the store has no profile: no gres.conf lines and no GPU models; run"
+            " 'gpu-aware-profile sweep', then setup again"
+        )
+    return settings
 
 
 def _own_files(site: Site, folder: Path, unit_dir: Path) -> list[Change]:
@@ -159,15 +165,6 @@ def _described(lines: Iterable[str]) -> set[str]:
         if fields.get("name", "").lower() == "gpu" and "nodename" in fields:
             out.update(expand_hostlist(fields["nodename"]))
     return out
-
-
-def _profile_notes(site: Site) -> list[str]:
-    if site.nodes:
-        return []
-    return [
-        "the store has no profile: no gres.conf lines and no GPU models; run"
-        " 'gpu-aware-profile sweep', then setup again"
-    ]
 
 
 def _lua_conf(site: Site) -> str:

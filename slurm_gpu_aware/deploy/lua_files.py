@@ -21,14 +21,9 @@ def lua_conf(
     max_cpus_per_node: int = 0,
     max_memory_mb_per_node: int = 0,
 ) -> str:
-    """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld.
+    """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
 
-    Parameters
-    ----------
-    slurm_user : see `filter_table`.
-    models : GPU models that are node features, so that ``gpu:a100:1`` becomes a constraint.
-    max_gpus_per_node, max_cpus_per_node, max_memory_mb_per_node : maxima over the nodes with GPUs;
-        0: unknown.
+    The maxima are those of the nodes with GPUs; 0: unknown.
     """
     sizes = {
         "max_gpus_per_node": max_gpus_per_node,
@@ -43,7 +38,8 @@ def lua_conf(
 def filter_table(config: Config, slurm_user: str, models: Sequence[str] = ()) -> dict[str, object]:
     """The part of the filter's configuration that does not depend on the nodes.
 
-    Raises ConfigError if an operator or SlurmUser is no user of this host.
+    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. Raises ConfigError
+    if an operator or SlurmUser is no user of this host.
     """
     placement = config.placement
     return {

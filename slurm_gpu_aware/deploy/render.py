@@ -6,9 +6,11 @@ The GPU of Slurm index K gets the GRES type ``gK``, so that a job can request ex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.config.settings import Config
@@ -23,6 +25,7 @@ __all__ = [
     "NodeGpus",
     "Settings",
     "clock_conf",
+    "cores_of",
     "feature_of",
     "gres_lines",
     "index_gres",
@@ -54,36 +57,30 @@ class NodeGpus:
     """Slurm's GPU indices = minor numbers of /dev/nvidiaN, ascending."""
     model: str | None = None
     """Short name (``a100``); None: unknown or mixed."""
-    numa: tuple[int | None, ...] = ()
-    """NUMA node of each GPU, parallel to ``indices``."""
-    sockets: int = 0
-    cores_per_socket: int = 0
-    """Slurm's numbers; 0: unknown, and gres.conf gets no ``Cores=``."""
-
-    def cores(self, position: int) -> str | None:
-        """``Cores=`` of the GPU at a position of ``indices``; None: not known.
-
-        Slurm counts cores by socket, so the range follows from the socket, not from the system's
-        CPU numbers. Requires that NUMA nodes and sockets coincide.
-        """
-        known = [n for n in self.numa if n is not None]
-        if not self.sockets or not self.cores_per_socket or position >= len(self.numa):
-            return None
-        socket = self.numa[position]
-        if socket is None or socket < 0 or max(known) >= self.sockets:
-            return None
-        first = socket * self.cores_per_socket
-        return f"{first}-{first + self.cores_per_socket - 1}"
+    cores: tuple[str | None, ...] = ()
+    """``Cores=`` of each GPU, parallel to ``indices``; see `cores_of`."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Settings of slurm.conf other than node lines."""
 
-    values: Mapping[str, str]
+    values: dict[str, str]
     """Key in Slurm's spelling -> value, merged with the site's."""
-    notes: tuple[str, ...] = ()
+    notes: list[str]
     """Notes for the administrator, one sentence each."""
+
+
+def cores_of(
+    numa: Sequence[int | None], sockets: int, cores_per_socket: int
+) -> tuple[str | None, ...]:
+    """``Cores=`` of GPUs by their NUMA nodes; None: unknown. ``sockets`` 0: unknown.
+
+    Slurm counts cores by socket, so the range follows from the socket, not from the system's CPU
+    numbers. Requires that NUMA nodes and sockets coincide.
+    """
+    size = cores_per_socket if max((n for n in numa if n is not None), default=0) < sockets else 0
+    known = [n if n is not None and n >= 0 and size else None for n in numa]
+    return tuple(None if n is None else f"{n * size}-{(n + 1) * size - 1}" for n in known)
 
 
 def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
@@ -92,12 +89,9 @@ def gres_lines(nodes: Iterable[NodeGpus]) -> list[str]:
     for names, node in _equal(nodes):
         # AutoDetect would search the product names for our types.
         out.append(f"NodeName={names} AutoDetect=off")
-        for position, index in enumerate(node.indices):
-            cores = node.cores(position)
-            out.append(
-                f"NodeName={names} Name=gpu Type={index_type(index)} File=/dev/nvidia{index}"
-                + (f" Cores={cores}" if cores else "")
-            )
+        for index, cores in zip_longest(node.indices, node.cores):
+            line = f"NodeName={names} Name=gpu Type={index_type(index)} File=/dev/nvidia{index}"
+            out.append(f"{line} Cores={cores}" if cores else line)
     return out
 
 
@@ -141,7 +135,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         "SchedulerParameters": scheduler,
     }
     values = {
-        key: _merged(current.get(key), words, replace=key == "Licenses")
+        key: _merged(current.get(key), words, replacing=key == "Licenses")
         for key, words in ours.items()
     }
     notes: list[str] = []
@@ -157,7 +151,7 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
         elif have != f"{Path(path).parent}/*":
             notes.append(f"{key}={have} stays; call {path} from it, or {WITHOUT[key]}")
     _job_completion(config, current, values, notes)
-    return Settings(values, tuple(notes))
+    return Settings(values, notes)
 
 
 def _job_completion(
@@ -173,8 +167,7 @@ def _job_completion(
     elif kind == "jobcomp/none" or (
         kind == "jobcomp/filetxt" and current.get("JobCompLoc") in (None, str(wanted))
     ):
-        values["JobCompType"] = "jobcomp/filetxt"
-        values["JobCompLoc"] = str(wanted)
+        values |= {"JobCompType": "jobcomp/filetxt", "JobCompLoc": str(wanted)}
         if kind == "jobcomp/none":
             notes.append(
                 f"{wanted} must be writable by SlurmUser, otherwise slurmctld does not start"
@@ -183,12 +176,12 @@ def _job_completion(
         notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
 
 
-def _merged(have: str | None, ours: Mapping[str, str], *, replace: bool) -> str:
-    """A list of the site with our entries (name -> entry); ``replace``: instead of the site's."""
+def _merged(have: str | None, ours: Mapping[str, str], *, replacing: bool) -> str:
+    """A list of the site with our entries (name -> entry); ``replacing``: not the site's."""
     words = [(re.split(r"[:*=]", word)[0], word) for word in (have or "").split(",") if word]
-    kept = [(name, word) for name, word in words if not (replace and name in ours)]
-    missing = ours.keys() - dict(kept).keys()
-    return ",".join([*(w for _, w in kept), *(ours[name] for name in ours if name in missing)])
+    kept = [(name, word) for name, word in words if not (replacing and name in ours)]
+    missing = {name: entry for name, entry in ours.items() if name not in dict(kept)}
+    return ",".join([*(word for _, word in kept), *missing.values()])
 
 
 def clock_conf(command: Path) -> str:
@@ -204,10 +197,8 @@ def clock_conf(command: Path) -> str:
 
 
 def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
-    """(host list, one of its nodes) of each group of nodes with equal GPUs, in order of names."""
-    groups: dict[tuple[object, ...], list[NodeGpus]] = {}
+    """(host list, GPUs) of each group of nodes with equal GPUs, in order of names."""
+    groups: dict[NodeGpus, list[str]] = {}
     for node in sorted(nodes, key=lambda n: by_number(n.name)):
-        cores = tuple(node.cores(i) for i in range(len(node.indices)))
-        key = (node.indices, node.model, cores)
-        groups.setdefault(key, []).append(node)
-    return [(hostlist(n.name for n in group), group[0]) for group in groups.values()]
+        groups.setdefault(replace(node, name=""), []).append(node.name)
+    return [(hostlist(names), node) for node, names in groups.items()]

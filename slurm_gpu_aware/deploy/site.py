@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.deploy.render import NodeGpus, usable_model
+from slurm_gpu_aware.deploy.render import NodeGpus, cores_of, usable_model
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import gpu_names, seen_only
 from slurm_gpu_aware.names import slot_of
@@ -95,16 +95,12 @@ def _profiled_nodes(
     for name, indices in slots.items():
         records = [profile.gpus[name, slot] for slot in indices]
         models = {usable_model(r.model) for r in records}
-        nodes.append(
-            NodeGpus(
-                name=name,
-                indices=tuple(indices),
-                model=models.pop() if len(models) == 1 else None,
-                numa=tuple(r.numa for r in records),
-                sockets=known[name].sockets if name in known else 0,
-                cores_per_socket=known[name].cores_per_socket if name in known else 0,
-            )
-        )
+        model = models.pop() if len(models) == 1 else None
+        cores: tuple[str | None, ...] = ()
+        if name in known:
+            shape = known[name]
+            cores = cores_of([r.numa for r in records], shape.sockets, shape.cores_per_socket)
+        nodes.append(NodeGpus(name, tuple(indices), model, cores))
     return tuple(nodes), note
 
 

@@ -141,7 +141,7 @@ def test_a_change_of_the_sites_own_line_is_taken_over(tmp_path: Path):
 
 
 def test_gpus_that_slurm_detects_come_from_the_profile(tmp_path: Path):
-    profile = {n: NodeGpus(n, (0, 1), "h100", (0, 1), 2, 4) for n in ("n1", "n2")}
+    profile = {n: NodeGpus(n, (0, 1), "h100", ("0-3", "4-7")) for n in ("n1", "n2")}
     gres = "AutoDetect=nvml\n"
     found = site(tmp_path, "NodeName=n[1-2] Gres=gpu:2\n", gres, **profile)
     apply(found, {"n2"})

@@ -12,6 +12,7 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, Si
 from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
+    cores_of,
     gres_lines,
     node_lines,
     slurm_settings,
@@ -22,7 +23,7 @@ from slurm_gpu_aware.slurm.hostlist import hostlist
 
 
 def two_socket_node(name: str, model: str | None = "v100") -> NodeGpus:
-    return NodeGpus(name, (0, 1, 2, 3), model, (0, 0, 1, 1), sockets=2, cores_per_socket=8)
+    return NodeGpus(name, (0, 1, 2, 3), model, cores_of((0, 0, 1, 1), 2, 8))
 
 
 def settings(conf: str, **changes: object) -> dict[str, str]:
@@ -41,16 +42,11 @@ def test_gres_lines_name_each_index_and_the_cores_of_its_socket():
 
 
 @pytest.mark.parametrize(
-    "node",
-    [
-        NodeGpus("n", (0, 1), "v100", (0, 1)),
-        NodeGpus("n", (0, 1), "v100", (0, 3), sockets=2, cores_per_socket=4),
-        NodeGpus("n", (0, 1), "v100", (None, None), sockets=2, cores_per_socket=4),
-        NodeGpus("n", (0, 1), "v100", (-1, -1), sockets=2, cores_per_socket=4),
-    ],
+    ("numa", "sockets"), [((0, 1), 0), ((0, 3), 2), ((None, None), 2), ((-1, -1), 2)]
 )
-def test_cores_are_left_out_where_they_are_not_certain(node: NodeGpus):
-    assert all("Cores" not in line for line in gres_lines([node]))
+def test_cores_are_left_out_where_they_are_not_certain(numa: tuple[int | None, ...], sockets: int):
+    assert cores_of(numa, sockets, 4) == (None, None)
+    assert all("Cores" not in line for line in gres_lines([NodeGpus("n", (0, 1), "v100")]))
 
 
 def test_a_lost_gpu_keeps_the_indices_of_the_others():
