@@ -4,7 +4,7 @@ Slurm's prolog and epilog run it as root, for sites whose slurmd cannot set cloc
 
 - `program`: the command; `hooks`: what prolog and epilog do; `job`: what Slurm tells them
 - `notes`: what is locked; `records`: what happened; `clock_conf`, beside the rooms: where both
-- `driver`: calls with a time limit, through `nvml`; `gres`, `steps`: what else the node says
+- `driver`: calls with a time limit, through `nvml`; `node`: what else the node says
 
 Each job waits for it, so it imports no module of Python that takes milliseconds (``re``, ``json``,
 ``dataclasses``, ``pathlib``, ``contextlib``, ``typing``), and ctypes only to call the driver.

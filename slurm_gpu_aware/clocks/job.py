@@ -10,9 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Asked", "Job", "Record", "parse_extra", "parse_gpus"]
+__all__ = ["Job", "Record", "parse_extra", "parse_gpus"]
 
-SCHEMA = "gpu-aware-clock/1"
 Record = dict[str, object]
 """A line of the spool: JSON values that are texts, numbers, None, or lists of numbers."""
 
@@ -33,26 +32,13 @@ class Job:
         if not _is_number(self.id, 12):
             raise ValueError(f"SLURM_JOB_ID is {self.id[:40]!r}")
 
-    def record(self, event: str, at: float, **detail: object) -> Record:
-        """What happened for this job, or for one that ``detail`` names. ``at``: Unix seconds."""
-        base: Record = {"schema": SCHEMA, "event": event, "at": at, "node": self.node}
-        return base | {"job_id": self.id, "restarts": self.restarts} | detail
 
-
-class Asked:
-    """The clock that a job asks for."""
-
-    def __init__(self, mhz: int, gpus: list[int] | None = None) -> None:
-        self.mhz = mhz
-        self.gpus = gpus
-        """GPU indices on each of its nodes, ascending; None: what Slurm says."""
-
-
-def parse_extra(text: str) -> Asked | None:
+def parse_extra(text: str) -> tuple[int, list[int] | None] | None:
     """Return what ``freq=MHZ`` or ``freq=MHZ@0+3`` among comma separated items asks for.
 
-    The indices are needed where every GPU has a GRES type of its own: the ``SLURM_JOB_GPUS`` of a
-    prolog holds the GPUs of one type only, the job's last (seen on 24.11).
+    That is (MHz, GPU indices on each of its nodes, ascending; None: what Slurm says). The indices
+    are needed where every GPU has a GRES type of its own: the ``SLURM_JOB_GPUS`` of a prolog holds
+    the GPUs of one type only, the job's last (seen on 24.11).
 
     Returns None if there is no such item. Raises ValueError if it is there twice or is malformed.
     """
@@ -70,7 +56,7 @@ def parse_extra(text: str) -> Asked | None:
         or not all(_is_number(index, 4) for index in indices)
     ):
         raise ValueError(f"{found[0][:40]!r} is not freq=MHZ or freq=MHZ@INDEX+INDEX")
-    return Asked(int(mhz), sorted({int(index) for index in indices}) if at else None)
+    return int(mhz), sorted({int(index) for index in indices}) if at else None
 
 
 def parse_gpus(text: str) -> list[int]:

@@ -15,10 +15,8 @@ import time
 
 from slurm_gpu_aware.lockfile import open_lock
 
-__all__ = ["METHODS", "NO_JOB", "Note", "Notes"]
+__all__ = ["NO_JOB", "Note", "Notes"]
 
-METHODS = ("locked", "application")
-"""Ways to set a clock: locked clocks, or (before Volta) application clocks."""
 NO_JOB = "0"
 """Job of a note that cannot be read."""
 _LOCK = ".lock"
@@ -32,13 +30,13 @@ class Note:
     def __init__(
         self,
         job_id: str,
-        method: str | None = None,
+        method: str = "",
         ended: bool = False,
         tried_at: float | None = None,
     ) -> None:
         self.job_id = job_id
         self.method = method
-        """One of METHODS; None: not known (yet)."""
+        """``locked``, or (before Volta) ``application``; empty: not known (yet)."""
         self.ended = ended
         """The job's epilog ran: the next hook resets a clock that is still locked."""
         self.tried_at = tried_at
@@ -110,7 +108,7 @@ class Notes:
             job_id, state, method, tried_at = text.decode("ascii").split()
             return Note(
                 job_id,
-                method if method in METHODS else None,
+                method if method in ("locked", "application") else "",
                 state != "running",
                 None if tried_at == "-" else float(tried_at),
             )

@@ -1,4 +1,4 @@
-"""NVIDIA's management library, as far as clocks need it, through ctypes.
+"""Clocks through NVIDIA's management library by ctypes; runs in the child process of `driver`.
 
 The package ``nvidia-ml-py``, which everything else uses (`gpu_aware_profile.nvml`), describes the
 whole library and takes five times as long to import as all of a hook's other work.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 
+from slurm_gpu_aware.clocks.driver import Result
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-__all__ = ["Gpu", "Nvml", "NvmlError"]
+__all__ = ["lock", "nearest_clock", "reset"]
 
 LIBRARY = "libnvidia-ml.so.1"
 _UNSUPPORTED = (3, 13, 26)
@@ -20,6 +22,74 @@ _UNSUPPORTED = (3, 13, 26)
 _NO_FUNCTION = 13
 _NO_LIBRARY = 12
 _MOST_CLOCKS = 4096
+
+
+def lock(indices: Collection[int], asked_mhz: int) -> Iterator[Result]:
+    """Lock GPUs at the supported clock nearest to the asked one."""
+    return _each(indices, lambda gpu: _lock(gpu, asked_mhz))
+
+
+def reset(methods: Mapping[int, str], every: bool) -> Iterator[Result]:
+    """Undo the ways by which GPUs were set; ``every``: on the others both."""
+    return _each(methods, lambda gpu: _reset(gpu, methods.get(gpu.minor, "")), every)
+
+
+def _each(
+    indices: Collection[int], act: Callable[[Gpu], Result], every: bool = False
+) -> Iterator[Result]:
+    """Act on GPUs by minor number; one that fails gives a failed result."""
+    wanted = set(indices)
+    call, reason = "nvmlDeviceGetMinorNumber", "no such GPU"
+    try:
+        with Nvml() as nvml:
+            for gpu in nvml.gpus():
+                if isinstance(gpu, NvmlError):
+                    # any index that is not found in the end may be this one
+                    call, reason = gpu.call, gpu.reason
+                elif every or gpu.minor in wanted:
+                    wanted.discard(gpu.minor)
+                    try:
+                        yield act(gpu)
+                    except NvmlError as exc:
+                        yield Result(gpu.minor, call=exc.call, error=exc.reason)
+    except NvmlError as exc:
+        call, reason = exc.call, exc.reason
+    for index in sorted(wanted):
+        yield Result(index, call=call, error=reason)
+
+
+def _lock(gpu: Gpu, asked_mhz: int) -> Result:
+    if gpu.has_mig():
+        return Result(gpu.minor, call="lock", error="MIG is on: its clock is that of several jobs")
+    mhz = nearest_clock(asked_mhz, gpu.clocks_mhz())
+    try:
+        gpu.call("nvmlDeviceSetGpuLockedClocks", mhz, mhz)
+    except NvmlError as exc:
+        if not exc.unsupported:
+            raise
+        gpu.call("nvmlDeviceSetApplicationsClocks", gpu.memory_mhz(), mhz)
+        return Result(gpu.minor, mhz, "application")
+    return Result(gpu.minor, mhz, "locked")
+
+
+def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:
+    """Return the supported clock nearest to the asked one; of two equally near the lower."""
+    return min(supported_mhz, key=lambda mhz: (abs(mhz - asked_mhz), mhz), default=asked_mhz)
+
+
+def _reset(gpu: Gpu, method: str) -> Result:
+    """Undo one way of setting, or both; what a GPU does not support needs no undoing."""
+    for way, undo in (
+        ("locked", "nvmlDeviceResetGpuLockedClocks"),
+        ("application", "nvmlDeviceResetApplicationsClocks"),
+    ):
+        if method in (way, ""):
+            try:
+                gpu.call(undo)
+            except NvmlError as exc:
+                if not exc.unsupported:
+                    raise
+    return Result(gpu.minor, method=method)
 
 
 class NvmlError(Exception):
@@ -79,31 +149,34 @@ class Gpu:
         self._handle = ctypes.c_void_p()
         nvml.call("nvmlDeviceGetHandleByIndex_v2", nvml_index, ctypes.byref(self._handle))
         minor = ctypes.c_uint()
-        self._call("nvmlDeviceGetMinorNumber", ctypes.byref(minor))
+        self.call("nvmlDeviceGetMinorNumber", ctypes.byref(minor))
         self.minor = minor.value
         """N of ``/dev/nvidiaN``: Slurm's index."""
 
-    def _call(self, name: str, *args: object) -> None:
+    def call(self, name: str, *args: object) -> None:
+        """Call a function of this GPU; to set clocks needs root. Units: MHz."""
         self._nvml.call(name, self._handle, *args)
 
     def has_mig(self) -> bool:
         """Whether MIG is on, so that several jobs may share the GPU."""
         current, pending = ctypes.c_uint(), ctypes.c_uint()
         try:
-            self._call("nvmlDeviceGetMigMode", ctypes.byref(current), ctypes.byref(pending))
+            self.call("nvmlDeviceGetMigMode", ctypes.byref(current), ctypes.byref(pending))
         except NvmlError as exc:
             if exc.unsupported:
                 return False
             raise
         return current.value != 0
 
+    def memory_mhz(self) -> int:
+        """The highest supported memory clock; 0 without one."""
+        return max(self._list("nvmlDeviceGetSupportedMemoryClocks"), default=0)
+
     def clocks_mhz(self) -> list[int]:
         """Supported SM clocks at the highest memory clock; empty if it cannot tell. Units: MHz."""
         try:
-            memory = self._list("nvmlDeviceGetSupportedMemoryClocks")
-            if not memory:
-                return []
-            return self._list("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
+            memory = self.memory_mhz()
+            return self._list("nvmlDeviceGetSupportedGraphicsClocks", memory) if memory else []
         except NvmlError as exc:
             if exc.unsupported:
                 return []
@@ -112,22 +185,5 @@ class Gpu:
     def _list(self, name: str, *args: int) -> list[int]:
         count = ctypes.c_uint(_MOST_CLOCKS)
         values = (ctypes.c_uint * _MOST_CLOCKS)()
-        self._call(name, *args, ctypes.byref(count), values)
+        self.call(name, *args, ctypes.byref(count), values)
         return list(values[: count.value])
-
-    def lock_clock(self, mhz: int) -> None:
-        """Hold the SM clock at ``mhz`` (Volta and later). Needs root."""
-        self._call("nvmlDeviceSetGpuLockedClocks", mhz, mhz)
-
-    def unlock_clock(self) -> None:
-        """Undo :meth:`lock_clock`. Needs root."""
-        self._call("nvmlDeviceResetGpuLockedClocks")
-
-    def set_application_clock(self, mhz: int) -> None:
-        """Ask for ``mhz`` (a supported clock) for applications: the way before Volta."""
-        memory = self._list("nvmlDeviceGetSupportedMemoryClocks")
-        self._call("nvmlDeviceSetApplicationsClocks", max(memory), mhz)
-
-    def reset_application_clock(self) -> None:
-        """Undo :meth:`set_application_clock`."""
-        self._call("nvmlDeviceResetApplicationsClocks")

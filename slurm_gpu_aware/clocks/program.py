@@ -7,8 +7,8 @@ import sys
 import time
 
 from slurm_gpu_aware.clock_conf import read_clock_conf
-from slurm_gpu_aware.clocks.hooks import epilog, prolog, reset_all
-from slurm_gpu_aware.clocks.notes import Notes
+from slurm_gpu_aware.clocks.hooks import Hook
+from slurm_gpu_aware.clocks.notes import NO_JOB, Notes
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 
 TYPE_CHECKING = False
@@ -38,15 +38,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config, complaint = read_clock_conf()
         said += [complaint] if complaint else []
-        notes, at = Notes(config.locks), time.time()
+        notes, env = Notes(config.locks), dict(os.environ)
+        if words[0] == "reset-all":
+            env["SLURM_JOB_ID"] = NO_JOB
+        hook = Hook(env, notes, time.time())
         if words[0] == "prolog":
-            records = prolog(os.environ, notes, at)
+            hook.prolog()
         elif words[0] == "epilog":
-            records = epilog(os.environ, notes, at)
+            hook.epilog()
         else:
-            records = reset_all(os.environ, notes, at, every="--every" in words)
-        said += [to_json(record) for record in records]
-        spool(config.spool, records, notes)
+            hook.reset_all(every="--every" in words)
+        said += [to_json(record) for record in hook.records]
+        spool(config.spool, hook.records, notes)
     except Exception as exc:  # a hook that raises would drain the node
         said.append(f"{words[0]}: {type(exc).__name__}: {exc}")
     try:

@@ -1,8 +1,8 @@
-"""GPUs on which a job may have a clock of its own, as far as gres.conf says it.
+"""What the node says about a job's GPUs beside Slurm: gres.conf, and the job steps in ``/proc``.
 
 The prolog learns a job's GPUs from its Extra field, since Slurm names only some of them (see
 `job.parse_extra`). Where the filter is out of order a user can write that field, so nothing is
-locked that ``SLURM_JOB_GPUS``, gres.conf or a job on the node (`steps`) speaks against.
+locked that ``SLURM_JOB_GPUS``, gres.conf or a job on the node speaks against.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from slurm_gpu_aware.names import slot_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
-__all__ = ["NodeGres", "agreed_gpus"]
+__all__ = ["NodeGres", "agreed_gpus", "has_step"]
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where slurmd does not say in ``SLURM_CONF``; gres.conf lies beside it."""
@@ -39,24 +39,21 @@ class NodeGres:
 
     def shared(self) -> bool:
         """Whether jobs share GPUs: it has shards or MPS."""
-        return any(self._is_ours(line) for line in self._named("shard", "mps"))
+        return any(_is_for(line, self._node) for line in self._named("shard", "mps"))
 
     def names_all(self) -> bool:
         """Whether SLURM_JOB_GPUS holds all GPUs of a job: no GPU has a type of its own.
 
         False if it does not say (AutoDetect).
         """
-        lines = self._named("gpu")
-        if all(_is_indexed(line) for line in lines):
+        lines = [(line, slot_of(line.get("type")) is not None) for line in self._named("gpu")]
+        if all(indexed for _, indexed in lines):
             return False  # whichever are this node's, without reading host lists
-        ours = [line for line in lines if self._is_ours(line)]
-        return bool(ours) and not any(_is_indexed(line) for line in ours)
+        ours = [indexed for line, indexed in lines if _is_for(line, self._node)]
+        return bool(ours) and not any(ours)
 
-    def _named(self, *names: str) -> list[dict[str, str]]:
-        return [line for line in self._lines if line.get("name", "").lower() in names]
-
-    def _is_ours(self, line: dict[str, str]) -> bool:
-        return _is_for(line.get("nodename"), self._node)
+    def _named(self, *names: str) -> Iterator[dict[str, str]]:
+        return (line for line in self._lines if line.get("name", "").lower() in names)
 
 
 def agreed_gpus(
@@ -87,13 +84,9 @@ def _fields(line: str) -> dict[str, str]:
     }
 
 
-def _is_indexed(line: dict[str, str]) -> bool:
-    """Whether the GPU of a line has a type of its own: ``g0``, ``g1``, ..."""
-    return slot_of(line.get("type")) is not None
-
-
-def _is_for(names: str | None, node: str) -> bool:
-    if names is None or names == node:
+def _is_for(line: dict[str, str], node: str) -> bool:
+    names = line.get("nodename", node)
+    if names == node:
         return True
     if not any(mark in names for mark in "[,"):
         return False
@@ -105,3 +98,29 @@ def _is_for(names: str | None, node: str) -> bool:
         return node in expand_hostlist(names)
     except (AwareError, ValueError):
         return True  # better no clock than one on a GPU of several jobs
+
+
+def has_step(job_id: str, proc: str = "/proc") -> bool:
+    """Whether a step of a job runs on this node, by the command line of its slurmstepd.
+
+    A user's process may have the same title, also one of a set-user-id program. Therefore only
+    processes of the program slurmstepd that root started count.
+    """
+    title = f"slurmstepd: [{job_id}.".encode()
+    numbers = filter(str.isdecimal, os.listdir(proc))
+    return any(_is_titled(f"{proc}/{number}", title) for number in numbers)
+
+
+def _is_titled(process: str, title: bytes) -> bool:
+    try:
+        with open(f"{process}/cmdline", "rb") as stream:
+            if not stream.read(len(title)).startswith(title):
+                return False
+        # Debian: slurmstepd-wlm. After an update of Slurm: "slurmstepd (deleted)".
+        program = os.readlink(f"{process}/exe")
+        with open(f"{process}/status", encoding="utf-8", errors="replace") as stream:
+            uids = next((line.split()[1:] for line in stream if line.startswith("Uid:")), [])
+    except OSError:
+        return False
+    # The real user id; slurmstepd may take another effective one for a moment.
+    return os.path.basename(program).startswith("slurmstepd") and uids[:1] == ["0"]
