@@ -1,15 +1,25 @@
 """Lock files that only their owner can open: a user who can open one can hold its lock.
 
-Standard library only, for the hooks of `clocks`.
+Standard library only, without modules that take milliseconds to import, for the hooks of `clocks`.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 
-__all__ = ["open_lock"]
+from slurm_gpu_aware.errors import SourceError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["SELECTOR_LOCK", "InstanceLock", "hold_selector_lock", "open_lock"]
+
+SELECTOR_LOCK = "selectd.lock"
+"""Name of the selector's lock file, beside the store."""
 
 
 def open_lock(path: str, owner: int | None = None, dir_fd: int | None = None) -> int:
@@ -35,3 +45,43 @@ def open_lock(path: str, owner: int | None = None, dir_fd: int | None = None) ->
         os.close(handle)
         raise
     return handle
+
+
+class InstanceLock:
+    """Lock of a program (``what``) that runs once; for ``with``, and it ends with the process.
+
+    The file, and its folder, are made if missing; it holds the process id. ``of_folder``: it
+    belongs to the folder's owner even if root makes it. Raises SourceError if another process
+    holds the lock or the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, what: str, *, of_folder: bool = False) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            owner = path.parent.stat().st_uid if of_folder and os.geteuid() == 0 else None
+            self._handle = open_lock(str(path), owner)
+        except OSError as exc:
+            raise SourceError(f"{path}: cannot be opened: {exc.strerror}") from None
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            process = os.pread(self._handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._handle)
+            raise SourceError(
+                f"another {what} runs on this host (process {process}); stop it first."
+                f" 'fuser -v {path}' names what holds the lock"
+            ) from None
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+
+def hold_selector_lock(store: Path) -> InstanceLock:
+    """Hold the selector's lock, beside its store. Raises SourceError."""
+    # Root ('release --all') must not make a lock that SlurmUser cannot open.
+    return InstanceLock(store.parent / SELECTOR_LOCK, "selector", of_folder=True)

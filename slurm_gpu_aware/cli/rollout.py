@@ -22,7 +22,7 @@ from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope
 from slurm_gpu_aware.deploy.rollout_state import StateFile, Summary
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.instance_lock import hold_lock
+from slurm_gpu_aware.lockfile import InstanceLock
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
@@ -50,7 +50,7 @@ def run_rollout(
     local.check_writable()
     client = open_client(config.selector.command_timeout_s)
     state = StateFile(config.store.path.parent / STATE_FILE)
-    with hold_lock(state.path.with_name(f"{STATE_FILE}.lock"), "rollout"):
+    with InstanceLock(state.path.with_name(f"{STATE_FILE}.lock"), "rollout"):
         found = local.read()
         last = state.load()
         try:

@@ -29,15 +29,15 @@ class Result:
 
     def __init__(
         self,
-        index: int | str,
-        mhz: int | str = 0,
+        index: int,
+        mhz: int = 0,
         method: str = "",
         call: str = "",
         error: str = "",
         answered: bool = True,
     ) -> None:
-        self.index = int(index)
-        self.mhz = int(mhz)
+        self.index = index
+        self.mhz = mhz
         self.method = method
         self.call = call
         self.error = error
@@ -106,8 +106,8 @@ def _in_child(
     results: dict[int, Result] = {}
     for line in text.splitlines(True):
         if line.endswith(b"\n"):
-            result = Result(*line.decode().rstrip("\n").split("\t"))
-            results[result.index] = result
+            gpu, mhz, method, call, why = line.decode().rstrip("\n").split("\t")
+            results[int(gpu)] = Result(int(gpu), int(mhz), method, call, why)
     failed = results.pop(_NO_GPU, None)
     if failed is not None:
         error = failed.error

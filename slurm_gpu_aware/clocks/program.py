@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     said: list[str] = []
     try:
-        config, complaint = read_clock_conf()
+        folder, locks, complaint = read_clock_conf()
         said += [complaint] if complaint else []
-        notes, env = Notes(config.locks), dict(os.environ)
+        notes, env = Notes(locks), dict(os.environ)
         if words[0] == "reset-all":
             env["SLURM_JOB_ID"] = NO_JOB
         hook = Hook(env, notes, time.time())
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             hook.reset_all(every="--every" in words)
         said += [to_json(record) for record in hook.records]
-        spool(config.spool, hook.records, notes)
+        spool(folder, hook.records, notes)
     except Exception as exc:  # a hook that raises would drain the node
         said.append(f"{words[0]}: {type(exc).__name__}: {exc}")
     try:

@@ -17,7 +17,7 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warn
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import SCRIPT_KEYS
 from slurm_gpu_aware.errors import AwareError, StoreError
-from slurm_gpu_aware.instance_lock import SELECTOR_LOCK
+from slurm_gpu_aware.lockfile import SELECTOR_LOCK
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store, published_path

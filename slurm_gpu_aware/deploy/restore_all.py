@@ -18,7 +18,7 @@ from slurm_gpu_aware.gate.index_types import placed_slots
 from slurm_gpu_aware.gate.licence_gate import hold_gate
 from slurm_gpu_aware.gate.orphans import bound_orphan
 from slurm_gpu_aware.gate.release import release
-from slurm_gpu_aware.instance_lock import SELECTOR_LOCK, hold_selector_lock
+from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob

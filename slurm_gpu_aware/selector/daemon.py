@@ -21,7 +21,7 @@ from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
-from slurm_gpu_aware.instance_lock import hold_selector_lock
+from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.selector.clock_spool import ClockSpool
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
@@ -107,10 +107,10 @@ class Selector:
             wake=self._events.wake,
             pool=pool,
         )
-        clocks, complaint = read_clock_conf()
+        spool, _, complaint = read_clock_conf()
         if complaint is not None:
             log.warning("%s", complaint)
-        self._clocks = ClockSpool(Path(clocks.spool), config.store.path.parent / "clocks.offsets")
+        self._clocks = ClockSpool(Path(spool), config.store.path.parent / "clocks.offsets")
         self._stopping = False
         self._repeats: tuple[float, ...] = ()
         """Pauses before further rounds that look for a submitted job."""

@@ -11,15 +11,14 @@ import errno
 import importlib
 import os
 import re
-import select
 import signal
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from struct import Struct
 from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
@@ -29,7 +28,6 @@ __all__ = ["Libslurm", "SlurmError", "decode", "records"]
 
 _T = TypeVar("_T")
 
-_LENGTH = Struct("=I")
 _CONF_FILES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/usr/local/etc/slurm.conf")
 _LOG_PREFIX = re.compile(r"^\S+: (?:(?:error|fatal): )?")
 """Start of each line that libslurm logs."""
@@ -164,9 +162,9 @@ class Libslurm:
 
 def records(data: bytes) -> Iterator[bytes]:
     """The records of a reply, each preceded by its length."""
-    at, end, unpack = 0, len(data), _LENGTH.unpack_from
+    at, end = 0, len(data)
     while at < end:
-        (length,) = unpack(data, at)
+        (length,) = struct.unpack_from("=I", data, at)
         at += 4
         yield data[at : at + length]
         at += length
@@ -174,16 +172,10 @@ def records(data: bytes) -> Iterator[bytes]:
 
 def decode(kind: RecordKind, record: bytes) -> Mapping[str, Any]:
     """Fields of a record: numbers as int, texts as str with surrogates for invalid UTF-8."""
-    numbers = _numbers(len(kind.numbers))
-    texts = record[numbers.size :].decode("utf-8", "surrogateescape").split("\0")
-    return dict(
-        zip(kind.numbers + kind.texts, (*numbers.unpack_from(record), *texts), strict=False)
-    )
-
-
-@lru_cache(maxsize=16)
-def _numbers(count: int) -> Struct:
-    return Struct(f"={count}q")
+    count = len(kind.numbers)
+    numbers = struct.unpack_from(f"={count}q", record)
+    texts = record[8 * count :].decode("utf-8", "surrogateescape").split("\0")
+    return dict(zip(kind.numbers + kind.texts, (*numbers, *texts), strict=False))
 
 
 @lru_cache(maxsize=1)
@@ -202,13 +194,16 @@ def _load() -> tuple[Any, Any]:
         sys.setdlopenflags(flags)
     # Otherwise libslurm cuts an array's list of tasks to 64 characters.
     os.environ["SLURM_BITSTR_LEN"] = "0"
-    _check_conf_file()
-    _try_in_child(module)
+    _check_configuration(module)
     module.lib.slurm_init(module.ffi.NULL)
     return module.ffi, module.lib
 
 
-def _check_conf_file() -> None:
+def _check_configuration(module: Any) -> None:
+    """Read Slurm's configuration in a child first, because libslurm ends the process on an error.
+
+    Raises SourceError with libslurm's message.
+    """
     named = os.environ.get("SLURM_CONF")
     if named and not Path(named).exists():
         raise SourceError(f"SLURM_CONF={named} does not exist")
@@ -216,41 +211,22 @@ def _check_conf_file() -> None:
         raise SourceError(
             f"no slurm.conf at {', '.join(_CONF_FILES)}; set SLURM_CONF if it is elsewhere"
         )
-
-
-def _try_in_child(module: Any) -> None:
-    """Read Slurm's configuration in a child first, because libslurm ends the process on an error.
-
-    Raises SourceError with libslurm's message.
-    """
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(write, 2)
-        module.lib.slurm_init(module.ffi.NULL)
-        os._exit(0)
-    os.close(write)
-    output, ended = _until_closed(read, time.monotonic() + _INIT_S)
-    if not ended:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if status:
-        lines = [_LOG_PREFIX.sub("", line) for line in output.decode(errors="replace").splitlines()]
-        reason = "; ".join(lines) if lines else f"not read within {_INIT_S:g} s"
-        raise SourceError(f"Slurm's configuration cannot be read: {reason[:300]}")
-
-
-def _until_closed(read: int, until: float) -> tuple[bytes, bool]:
-    """(last bytes from a pipe, whether its other end was closed in time)."""
-    output = b""
-    try:
-        while (left_s := until - time.monotonic()) > 0:
-            if not select.select([read], [], [], left_s)[0]:
+    with open(os.memfd_create("libslurm"), "rb+") as output:
+        child = os.fork()
+        if child == 0:
+            os.dup2(output.fileno(), 2)
+            module.lib.slurm_init(module.ffi.NULL)
+            os._exit(0)
+        end = time.monotonic() + _INIT_S
+        while not (done := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+                done = os.waitpid(child, 0)
                 break
-            part = os.read(read, 4096)
-            if not part:
-                return output, True
-            output = (output + part)[-4096:]
-        return output, False
-    finally:
-        os.close(read)
+            time.sleep(0.001)
+        if done[1]:
+            output.seek(0)
+            said = output.read(4096).decode(errors="replace").splitlines()
+            reason = "; ".join(_LOG_PREFIX.sub("", line) for line in said)
+            why = reason[:300] or f"not read within {_INIT_S:g} s"
+            raise SourceError(f"Slurm's configuration cannot be read: {why}")

@@ -16,42 +16,31 @@ from cffi import FFI
 HERE = Path(__file__).parent
 _FIELDS = runpy.run_path(str(HERE / "libslurm_fields.py"))
 
-_NUMBERS: dict[str, dict[str, str]] = {
-    "job": {
-        "job_id": "JOB_ID(record)",
-        "exclusive": "(uint64_t)JOB_IS_EXCLUSIVE(record)",
-        "segment_size": "JOB_SEGMENT_SIZE(record)",
-        "oversized": "(uint64_t)oversized",
-    },
-    "node": {
-        "alloc_cpus": "(uint64_t)allocated_cpus(record)",
-        "alloc_memory": "allocated_memory(record)",
-    },
+_STATEMENTS = {
+    ("job", "job_id"): "NUMBER(JOB_ID(record));",
+    ("job", "exclusive"): "NUMBER((uint64_t)JOB_IS_EXCLUSIVE(record));",
+    ("job", "segment_size"): "NUMBER(JOB_SEGMENT_SIZE(record));",
+    ("job", "oversized"): "NUMBER((uint64_t)oversized);",
+    # RESV_DEL_HOLD would hide the state of a job after its reservation is gone.
+    ("job", "state"): (
+        "put_text(out, slurm_job_state_string(record->job_state & ~JOB_RESV_DEL_HOLD));"
+    ),
+    ("job", "reason"): "put_reason(out, record);",
+    ("job", "shares"): "put_shares(out, record);",
+    ("node", "alloc_cpus"): "NUMBER((uint64_t)allocated_cpus(record));",
+    ("node", "alloc_memory"): "NUMBER(allocated_memory(record));",
+    (
+        "node",
+        "state",
+    ): "put_made(out, slurm_node_state_string_complete(record->node_state), MAX_TEXT);",
+    ("node", "features"): "put_text(out, record->features_act);",
+    ("partition", "topology_name"): "put_text(out, PARTITION_TOPOLOGY(record));",
+    ("partition", "line"): "put_made(out, slurm_sprint_partition_info(record, 1), 16 * MAX_LIST);",
+    ("reservation", "flags"): "put_made(out, slurm_reservation_flags_string(record), MAX_TEXT);",
 }
-"""Numbers that are not a member of the same name -> C expression."""
-_TEXTS: dict[str, dict[str, str | None]] = {
-    "job": {
-        # RESV_DEL_HOLD would hide the state of a job after its reservation is gone.
-        "state": "slurm_job_state_string(record->job_state & ~JOB_RESV_DEL_HOLD)",
-        "reason": None,
-        "shares": None,
-    },
-    "node": {
-        "state": "slurm_node_state_string_complete(record->node_state)",
-        "features": "record->features_act",
-    },
-    "partition": {
-        "topology_name": "PARTITION_TOPOLOGY(record)",
-        "line": None,
-    },
-    "reservation": {"flags": "slurm_reservation_flags_string(record)"},
-}
-"""Texts that are not a member of the same name -> C expression; None: see `_WRITERS`."""
+"""C statement that writes a field which is not a member of the same name."""
 _LISTS = {"array_task_str", "exc_nodes", "node_list", "nodes", "req_nodes"}
 """Texts that can be long."""
-_WRITERS = {"reason": "put_reason", "shares": "put_shares", "line": "put_partition_line"}
-_FREED = {("node", "state"), ("reservation", "flags")}
-"""Texts that the caller must free."""
 _TYPES = {
     "job": "job_info_t",
     "node": "node_info_t",
@@ -69,21 +58,13 @@ def _writer(kind: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> str:
     """C function that writes one record."""
     lines = [f"static void put_{kind}(aware_reply *out, {_TYPES[kind]} *record)", "{"]
     if "oversized" in numbers:
-        plain = [text for text in texts if text not in _TEXTS[kind]]
+        plain = [text for text in texts if (kind, text) not in _STATEMENTS]
         lines.append("\tint oversized = 0;")
         lines += [f"\toversized |= too_long(record->{t}, {_most(t)});" for t in plain]
     lines.append("\tsize_t at = begin_record(out);")
-    for number in numbers:
-        lines.append(f"\tNUMBER({_NUMBERS.get(kind, {}).get(number, f'record->{number}')});")
-    for text in texts:
-        value = _TEXTS.get(kind, {}).get(text, f"record->{text}")
-        if value is None:
-            lines.append(f"\t{_WRITERS[text]}(out, record);")
-        elif (kind, text) in _FREED:
-            lines.append(f"\t{{ char *made = {value}; put_text(out, made);")
-            lines.append("\tslurm_xfree((void **)&made); }")
-        else:
-            lines.append(f"\tput_bounded(out, {value}, {_most(text)});")
+    written = {number: f"NUMBER(record->{number});" for number in numbers}
+    written |= {text: f"put_bounded(out, record->{text}, {_most(text)});" for text in texts}
+    lines += [f"\t{_STATEMENTS.get((kind, name), written[name])}" for name in written]
     return "\n".join([*lines, "\tend_record(out, at);", "}\n"])
 
 

@@ -2,8 +2,8 @@
  *
  * Each call sends one RPC and packs what came into one buffer of records: a length, the numbers as
  * 64-bit integers, the texts ended by NUL. So a text stays a text, whatever a user typed into it,
- * and a reader never holds a pointer into Slurm's memory. The functions write_NUMBERS and
- * write_TEXTS of each kind are generated from libslurm_fields.py.
+ * and a reader never holds a pointer into Slurm's memory. The function put_KIND of each
+ * kind of record is generated from libslurm_fields.py.
  */
 
 /* Longer texts are not read: no honest job has them, and whoever reads them pays. */
@@ -111,6 +111,13 @@ extern void slurm_xfree(void **item);
 extern int slurm_bit_test(bitstr_t *bits, int64_t bit);
 extern int64_t slurm_bit_size(bitstr_t *bits);
 
+/* A text that Slurm has made for us. */
+static void put_made(aware_reply *out, char *made, size_t most)
+{
+	put_bounded(out, made, most);
+	slurm_xfree((void **)&made);
+}
+
 /* ---- what a running job holds on each node ------------------------------------------------------ */
 
 /* The cores and the memory of a job on each of its nodes stand in a structure that Slurm does not
@@ -206,7 +213,6 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 	put_bytes(out, "", 1);
 }
 
-
 /* ---- records: the generated part writes each field by the macros below -------------------------- */
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
@@ -233,13 +239,6 @@ static void put_reason(aware_reply *out, job_info_t *job)
 			*at = '_';
 	put_text(out, job->state_desc ? job->state_desc
 				      : slurm_job_state_reason_string(job->state_reason));
-}
-
-static void put_partition_line(aware_reply *out, partition_info_t *partition)
-{
-	char *line = slurm_sprint_partition_info(partition, 1);
-	put_bounded(out, line, 16 * MAX_LIST);
-	slurm_xfree((void **)&line);
 }
 
 static uint16_t allocated_cpus(node_info_t *node)

@@ -8,8 +8,8 @@ import slurm_gpu_aware
 from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "names", "instance_lock"}
-SHARED |= {"lockfile", "text_file", "time_text"}
+SHARED = {"bounds", "clock_conf", "errors", "filter_rules", "lockfile", "names"}
+SHARED |= {"text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology", "energy"}
@@ -19,8 +19,7 @@ ALLOWED = {
     "errors": set(),
     "filter_rules": {"bounds", "names"},
     "names": set(),
-    "instance_lock": {"errors", "lockfile"},
-    "lockfile": set(),
+    "lockfile": {"errors"},
     "text_file": {"bounds", "errors"},
     "time_text": set(),
     "model": SHARED,

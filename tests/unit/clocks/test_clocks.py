@@ -634,8 +634,8 @@ def test_of_two_equally_near_clocks_the_lower():
 
 def test_config_defaults_and_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("GPU_AWARE_CLOCK_SPOOL", "/elsewhere")
-    config, complaint = read_clock_conf(str(tmp_path / "absent"))
-    assert (config.spool, config.locks, complaint) == (
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "absent"))
+    assert read_clock_conf() == (
         "/elsewhere",
         "/var/lib/slurm-gpu-aware/clock-locks",
         None,

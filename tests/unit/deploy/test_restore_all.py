@@ -16,7 +16,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.restore_all import Restored, restore_all
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.instance_lock import hold_selector_lock
+from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 PINS = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}

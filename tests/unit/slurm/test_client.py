@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
@@ -360,8 +362,29 @@ def test_a_client_that_is_not_built(
 def test_where_there_is_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
     with pytest.raises(SourceError, match=r"SLURM_CONF=/nonexistent/slurm\.conf does not exist"):
-        libslurm._check_conf_file()
+        libslurm._check_configuration(None)
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(libslurm, "_CONF_FILES", ("/nonexistent/a", "/nonexistent/b"))
     with pytest.raises(SourceError, match=r"no slurm\.conf at /nonexistent/a, /nonexistent/b"):
-        libslurm._check_conf_file()
+        libslurm._check_configuration(None)
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (lambda: (os.write(2, b"x: error: no such key\nx: fatal: bad\n"), os._exit(1)),
+         "no such key; bad$"),
+        (lambda: time.sleep(60), r"not read within 0\.2 s$"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_slurm_cannot_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work: Callable[[], object], said: str
+) -> None:
+    """In a process of its own: libslurm would end ours."""
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path))
+    monkeypatch.setattr(libslurm, "_INIT_S", 0.2)
+    lib = SimpleNamespace(slurm_init=lambda _file: work())
+    with pytest.raises(SourceError, match=f"^Slurm's configuration cannot be read: {said}"):
+        libslurm._check_configuration(SimpleNamespace(lib=lib, ffi=SimpleNamespace(NULL=None)))
+    lib.slurm_init = print
+    libslurm._check_configuration(SimpleNamespace(lib=lib, ffi=SimpleNamespace(NULL=None)))

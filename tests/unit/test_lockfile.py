@@ -14,8 +14,7 @@ import pytest
 from slurm_gpu_aware.clocks.notes import Note, Notes
 from slurm_gpu_aware.clocks.records import spool
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.instance_lock import hold_lock, hold_selector_lock
-from slurm_gpu_aware.lockfile import open_lock
+from slurm_gpu_aware.lockfile import InstanceLock, hold_selector_lock, open_lock
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as two users, which needs root")
@@ -44,7 +43,7 @@ def start_selector(lib: Path) -> None:
 
 
 def roll(lib: Path) -> None:
-    with hold_lock(lib / "rollout.json.lock", "rollout"):
+    with InstanceLock(lib / "rollout.json.lock", "rollout"):
         pass
 
 
