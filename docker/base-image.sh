@@ -39,6 +39,8 @@ trap 'exit 129' HUP INT TERM
 packages=slurmctld,slurmd,slurmdbd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-mysql-plugin
 packages=$packages,munge,mariadb-server,systemd-standalone-sysusers,adduser
 packages=$packages,python3-minimal,python3-venv,lua5.1,procps,passwd,iproute2,elfutils
+# The foreign site (docker/site) copies its files from host to host.
+packages=$packages,openssh-server,openssh-client,rsync
 # The client is compiled when the package is installed, as on a site's own hosts.
 packages=$packages,gcc,libc6-dev,libslurm-dev,python3-dev
 

@@ -1,9 +1,13 @@
 #!/bin/sh
-# Build the image of the container cluster: docker/image.sh [trixie|sid]
+# Build the image of the container cluster, or of the foreign site:
+#
+#   docker/image.sh [trixie|sid] [own|foreign]
+#
 # A change of our own source rebuilds the last layers only (seconds).
 set -eu
 cd "$(dirname "$0")/.."
 suite=${1:-trixie}
+kind=${2:-own}
 
 # One build at a time: builds share the folder build/.
 mkdir -p build
@@ -18,18 +22,29 @@ docker/wheels.sh "$suite"
 rm -rf build/image
 mkdir -p build/image/etc/gpu-aware-fake build/fake_nvml
 make -s -C docker/fake_nvml OUT="$PWD/build/fake_nvml" DESTDIR="$PWD/build/image" install
-for number in 1 2 3 4; do
-    order=0,1,2,3
-    [ "$number" -ne 3 ] || order=2,0,3,1
-    "${PYTHON:-python3}" docker/fake_nvml/machines.py write --kind two-socket-4 --node "n$number" \
-        --seed "$number" --cpus 0-7 --cpus 8-15 --nvml-order "$order" \
-        --out "build/image/etc/gpu-aware-fake/n$number.json"
-done
+machine() { # KIND NODE SEED [ORDER]
+    "${PYTHON:-python3}" docker/fake_nvml/machines.py write --kind "$1" --node "$2" --seed "$3" \
+        --cpus 0-7 --cpus 8-15 --nvml-order "${4:-0,1,2,3}" \
+        --out "build/image/etc/gpu-aware-fake/$2.json"
+}
+machine two-socket-4 n1 1
+machine two-socket-4 n2 2
+machine two-socket-4 n3 3 2,0,3,1
+machine two-socket-4 n4 4
+# The foreign site
+machine hgx-a100-4 a1 1
+machine hgx-a100-4 a2 2
+machine two-socket-4 v1 3
+machine two-socket-4 v2 4
 
 # The first name is this checkout's, which docker/cluster starts; the second is the latest one's, for
 # people. Without buildx, the classic builder; it says so at length.
-docker build -q --build-arg "SUITE=$suite" -t "$(docker/image-name.sh "$suite")" \
-    -t "slurm-gpu-aware:$suite" -f docker/Dockerfile . 2>build/docker-build.log >/dev/null || {
+case $kind in
+own) set -- -t "slurm-gpu-aware:$suite" -f docker/Dockerfile ;;
+foreign) set -- -t "slurm-gpu-aware-site:$suite" -f docker/site/Dockerfile ;;
+esac
+docker build -q --build-arg "SUITE=$suite" -t "$(docker/image-name.sh "$suite" "$kind")" \
+    "$@" . 2>build/docker-build.log >/dev/null || {
     tail -n 30 build/docker-build.log >&2
     exit 1
 }

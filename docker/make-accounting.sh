@@ -9,8 +9,8 @@ chown munge: /run/munge
 chown mysql: /run/mysqld
 sed -e 's/^AccountingStorageHost=.*/AccountingStorageHost=localhost/' \
     -e "s/^SlurmctldHost=.*/SlurmctldHost=$(hostname)/" \
-    -e 's/^NodeName=.*/& NodeAddr=localhost/' \
-    -e '/^JobSubmitPlugins=/d' /opt/cluster/etc/slurm.conf >/tmp/slurm/slurm.conf
+    -e '/^NodeName=DEFAULT/!s/^NodeName=.*/& NodeAddr=localhost/' \
+    -e '/^\(JobSubmitPlugins\|Prolog\|Epilog\)=/d' /opt/cluster/etc/slurm.conf >/tmp/slurm/slurm.conf
 cp /opt/cluster/etc/gres.conf /opt/cluster/etc/cgroup.conf /tmp/slurm/
 install -o slurm -m 600 /opt/cluster/etc/slurmdbd.conf /tmp/slurm/
 chown slurm /tmp/slurm
@@ -36,9 +36,10 @@ setpriv --reuid slurm --regid slurm --init-groups \
     env LD_LIBRARY_PATH=/opt/libmariadb slurmdbd -D >/tmp/slurm/slurmdbd.log 2>&1 &
 accounting=$!
 await sacctmgr -n list cluster
-sacctmgr -iQ add cluster gpuaware
-sacctmgr -iQ add account lab Cluster=gpuaware
-sacctmgr -iQ add user root,slurm,alice,bob Account=lab Cluster=gpuaware
+cluster=$(sed -n 's/^ClusterName=//p' /tmp/slurm/slurm.conf)
+sacctmgr -iQ add cluster "$cluster"
+sacctmgr -iQ add account lab "Cluster=$cluster"
+sacctmgr -iQ add user root,slurm,alice,bob Account=lab "Cluster=$cluster"
 sacctmgr -iQ modify user slurm set AdminLevel=Admin
 sacctmgr -nP list assoc format=cluster,account,user
 

@@ -8,12 +8,13 @@ id() {
     docker images -q "$1" 2>/dev/null || true
 }
 
-for suite in trixie sid; do
-    own=$("$here/image-name.sh" "$suite")
+for kind in own foreign; do for suite in trixie sid; do
+    own=$("$here/image-name.sh" "$suite" "$kind")
     image=$(id "$own")
     [ -n "$image" ] || continue
     # By name: by number, an equal image of another checkout would go with it.
     docker rmi -f "$own"
     # The name of the latest one, should that be this.
-    [ "$(id "slurm-gpu-aware:$suite")" != "$image" ] || docker rmi -f "slurm-gpu-aware:$suite"
-done
+    latest=${own%-*}
+    [ "$(id "$latest")" != "$image" ] || docker rmi -f "$latest"
+done; done

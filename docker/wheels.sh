@@ -16,7 +16,8 @@ import tomllib
 with open("pyproject.toml", "rb") as stream:
     data = tomllib.load(stream)
 needed = data["build-system"]["requires"] + data["project"]["dependencies"]
-print("\n".join(needed + data["project"]["optional-dependencies"]["gpu"]))
+extras = data["project"]["optional-dependencies"]
+print("\n".join([*needed, *extras["gpu"], "# plots", *extras["plots"]]))
 END
 )
 stamp=$(printf '%s\n%s\n' "$version" "$wanted" | sha256sum)
@@ -25,11 +26,13 @@ if [ "$(cat "$target/stamp" 2>/dev/null)" = "$stamp" ]; then
 fi
 rm -rf "$target"
 mkdir -p "$target"
-printf '%s\n' "$wanted" >"$target/requirements.txt"
+# The image installs the first part only; on the foreign site the guide installs all.
+printf '%s\n' "$wanted" | sed '/^# plots/,$d' >"$target/requirements.txt"
+printf '%s\n' "$wanted" >"$target/all.txt"
 machine=$(uname -m)
 "$python" -m pip download -q --disable-pip-version-check --no-cache-dir -d "$target" \
     --python-version "$version" --only-binary=:all: --platform "manylinux_2_28_$machine" \
-    --platform "manylinux2014_$machine" -r "$target/requirements.txt" >"$target/pip.log" 2>&1 || {
+    --platform "manylinux2014_$machine" -r "$target/all.txt" >"$target/pip.log" 2>&1 || {
     cat "$target/pip.log" >&2
     exit 1
 }

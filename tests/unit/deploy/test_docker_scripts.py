@@ -63,7 +63,7 @@ def test_checkouts_side_by_side_start_their_own_images(cluster):
 
 
 def test_what_is_built_is_what_is_started():
-    assert '-t "$(docker/image-name.sh "$suite")"' in (DOCKER / "image.sh").read_text()
+    assert '-t "$(docker/image-name.sh "$suite" "$kind")"' in (DOCKER / "image.sh").read_text()
     assert "image: ${GPU_AWARE_IMAGE:?" in (DOCKER / "compose.yml").read_text()
 
 

@@ -1,0 +1,92 @@
+# shellcheck shell=bash
+# What the entry points of our containers share (services.sh, site/services.sh): keep services running.
+state=/run/services
+logs=/var/log/cluster
+mkdir -p $state $logs
+
+say() { echo "$(date +%T) $*" >>"$logs/services.log"; }
+
+# Keep one service running: start, wait for its end, start again, unless it was told to stay down.
+# One that ends by itself is started again more slowly than one that was killed.
+keep() {
+    local name=$1 status
+    shift
+    while :; do
+        while [ -e "$state/$name.down" ]; do sleep 0.1; done
+        "$@" >>"$logs/$name.log" 2>&1 &
+        echo $! >"$state/$name.pid"
+        say "$name started, pid $!"
+        wait $!
+        status=$?
+        say "$name ended, status $status"
+        rm -f "$state/$name.pid"
+        if [ $status -gt 128 ]; then sleep 0.5; else sleep 2; fi
+    done
+}
+
+as_user() {
+    local user=$1
+    shift
+    exec setpriv --reuid "$user" --regid "$user" --init-groups env HOME=/nonexistent USER="$user" "$@"
+}
+
+# $1 tries of 0.1 s until the command succeeds
+await() {
+    local tries=$1
+    shift
+    for _ in $(seq "$tries"); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    say "waited in vain: $*"
+    return 1
+}
+
+listening() { (exec 3<>"/dev/tcp/$1/$2"); }
+
+munge() {
+    mkdir -p /run/munge && chown munge: /run/munge
+    rm -f /run/munge/munge.socket.2
+    keep munged setpriv --reuid munge --regid munge --init-groups munged -F --force &
+    await 100 test -S /run/munge/munge.socket.2
+}
+
+database() {
+    mkdir -p /run/mysqld && chown mysql: /run/mysqld
+    keep mariadbd mariadbd --user=mysql &
+    await 300 mariadb -e 'SELECT 1'
+    keep slurmdbd as_user slurm env LD_LIBRARY_PATH=/opt/libmariadb slurmdbd -D &
+    await 300 listening localhost 6819
+}
+
+# Slurm 24.11.5 hangs for ever in some of its reconfigures and shutdowns (docs/internals/slurm.md). An admin would
+# restart it; here this does, and keeps what its threads did.
+watch_slurmctld() {
+    local pid last="" silent=0
+    while sleep 3; do
+        pid=$(cat "$state/slurmctld.pid" 2>/dev/null) || continue
+        timeout 9 scontrol ping >/dev/null 2>&1
+        # One that starts, or has no munged, refuses at once.
+        if [ $? -ne 124 ] || [ "$pid" != "$last" ]; then
+            silent=0 last=$pid
+            continue
+        fi
+        silent=$((silent + 1))
+        [ $silent -ge 3 ] || continue
+        {
+            echo "slurmctld, pid $pid, did not answer three times, $(date +%T)"
+            setpriv --reuid slurm --regid slurm --init-groups timeout 20 eu-stack -p "$pid" 2>&1
+        } >>"$logs/hangs.txt"
+        say "slurmctld hangs, pid $pid: killed; see hangs.txt"
+        kill -KILL "$pid"
+        silent=0
+    done
+}
+
+down() {
+    touch "$state/$1.down"
+    [ -e "$state/$1.pid" ] && kill -s "${2:-TERM}" "$(cat "$state/$1.pid")"
+    return 0
+}
+
+up() { rm -f "$state/$1.down"; }

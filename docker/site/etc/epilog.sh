@@ -1,0 +1,3 @@
+#!/bin/sh
+rm -rf "/tmp/scratch.$SLURM_JOB_ID"
+exit 0

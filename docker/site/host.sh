@@ -1,0 +1,82 @@
+#!/bin/bash
+# What runs on a host of the foreign site, each service restarted when it ends.
+#
+#   services run ctl|node|login   the container's entry point
+#   services unit NAME            keep the ExecStart of a systemd unit running (systemctl asks for it)
+#   services down NAME [SIGNAL]   stop a service and keep it down (default TERM)
+#   services up NAME              let it run again
+#   services pid NAME             print its process id
+set -u
+# shellcheck source=docker/keep.sh
+. /opt/cluster/keep.sh
+etc=/opt/cluster/etc
+
+# Each host has its own /etc/slurm, as the site's push script leaves it.
+lay_out() {
+    [ ! -e /etc/slurm/slurm.conf ] || return 0
+    install -d /etc/slurm
+    install -m 644 $etc/slurm.conf $etc/gres.conf $etc/cgroup.conf $etc/job_submit.lua /etc/slurm/
+    install -m 755 $etc/prolog.sh $etc/epilog.sh /etc/slurm/
+    for user in alice bob; do install -d -o "$user" -g "$user" "/home/$user"; done
+}
+
+remote_shell() {
+    mkdir -p /run/sshd
+    keep sshd /usr/sbin/sshd -D -e &
+}
+
+run_ctl() {
+    lay_out
+    install -o slurm -g slurm -m 600 $etc/slurmdbd.conf /etc/slurm/
+    munge
+    remote_shell
+    database
+    keep slurmctld as_user slurm slurmctld -D &
+    await 300 listening ctl 6817
+    watch_slurmctld &
+}
+
+run_node() {
+    lay_out
+    if [ -e "/etc/gpu-aware-fake/$(hostname).json" ]; then
+        for index in 0 1 2 3; do
+            [ -e /dev/nvidia$index ] || mknod -m 666 /dev/nvidia$index c 195 $index
+        done
+        install -d -m 1777 "/shared/fakegpu/$(hostname)"
+    fi
+    munge
+    remote_shell
+    keep slurmd slurmd -D &
+}
+
+run_login() {
+    lay_out
+    munge
+    remote_shell
+}
+
+# User, Environment and ExecStart of a unit, as systemd runs it
+unit() {
+    local file="/etc/systemd/system/$1.service" user start
+    user=$(sed -n 's/^User=//p' "$file")
+    start=$(sed -n 's/^ExecStart=//p' "$file")
+    mapfile -t words < <(sed -n 's/^Environment=//p' "$file")
+    # shellcheck disable=SC2086  # systemd splits at blanks, too
+    keep "$1" as_user "${user:-root}" "${words[@]}" $start
+}
+
+case ${1:-} in
+run)
+    rm -f $state/*.pid
+    case $2 in ctl) run_ctl ;; node) run_node ;; login) run_login ;; *) exit 2 ;; esac
+    wait
+    ;;
+unit) unit "$2" ;;
+down) down "$2" "${3:-TERM}" ;;
+up) up "$2" ;;
+pid) cat "$state/$2.pid" ;;
+*)
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
