@@ -46,15 +46,19 @@ VALID = {
     "model": f"a name of letters, digits, '.', '_' and '-', at most {MAX_NAME}",
 }
 """Key -> its valid values in words; the other keys list theirs."""
+COMMENT_MARK = "gpu:"
+"""Start of our part of a longer comment: ``run 7 gpu:class=A``."""
+ENVIRONMENT = "GPU_AWARE"
+"""Environment variable of a batch job with the same text as a comment."""
 _LISTED = f"valid keys: {', '.join(COMMENT_KEYS)}"
 SENTENCES = {
-    "too_long": f"gpu-aware: the comment is longer than {MAX_TEXT} characters; shorten it",
-    "no_value": f"gpu-aware: comment entry '%s' is not key=value; {_LISTED}",
-    "unknown": f"gpu-aware: comment key '%s' is not known; {_LISTED}",
     "twice": "gpu-aware: comment key '%s' is given twice; give it once",
     "not_valid": "gpu-aware: %s=%s is not valid; valid: %s",
+    "foreign": f"gpu-aware: {ENVIRONMENT}=%s is not a list of key=value; {_LISTED}",
+    "hint": "gpu-aware: the comment is not read, because not all of it is key=value with keys of"
+    f" ours; to say more than these, write for example 'my text {COMMENT_MARK}%s'; {_LISTED}",
 }
-"""Refusals of a comment."""
+"""Refusals of what is ours, and the hint on a comment that only looks like it."""
 
 # The AdminComment of a parked job: gpuaware/1;tn=gres/gpu:2;nn=2-2
 RECORD = "gpuaware/"
@@ -88,6 +92,7 @@ RECORD_KEYS = (
     ("ex", "exclusive"),
     ("ia", "interactive"),
     ("bt", "begin_s"),
+    ("env", "environment"),
     ("ac", "admin_comment"),
 )
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""

@@ -132,7 +132,12 @@ local function decide_submit(job, uid, conf)
     if #parts == 0 or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         return {}
     end
-    local hints, sentence = comment.parse(text_of(job.comment), conf)
+    local hints, sentence, hint = comment.parse(text_of(job.comment), conf)
+    local variable = nil
+    if not hints and not sentence and text_of(job.script) and job.environment then
+        variable = text_of(job.environment[comment.variable])
+        hints, sentence = comment.parse_environment(variable, conf)
+    end
     sentence = sentence or gpus_sentence(hints, parts[1], job)
     if sentence then
         return { refuse = true, text = sentence }
@@ -157,13 +162,13 @@ local function decide_submit(job, uid, conf)
         end
     end
     new.begin_time = defer.begin_time(job, conf)
-    new.admin_comment = request.admin_comment(job, new, model)
+    new.admin_comment = request.admin_comment(job, new, model, variable)
     if not new.admin_comment then
         return left("a request too long to be recorded")
     end
     local own = text_of(job.licenses)
     new.licenses = (own and own .. "," or "") .. conf.licence .. ":1"
-    return { new = new, environment = environment, parked = true }
+    return { new = new, environment = environment, parked = true, text = not hints and hint or nil }
 end
 
 --- Assign all fields, or none: whatever fails, what was assigned before is put back.

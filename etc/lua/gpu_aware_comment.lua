@@ -1,6 +1,6 @@
 --[[
-The user's comment: --comment=class=A,bw=high. The grammar of docs/comment.md, which
-slurm_gpu_aware/model/job_hints.py reads, too: same verdict and same sentence for every comment.
+The user's comment: --comment=class=A,bw=high, or "run 7 gpu:class=A". The grammar of docs/comment.md,
+which slurm_gpu_aware/model/job_hints.py reads, too: same verdict and same sentence for every comment.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -11,7 +11,7 @@ local trim = base.trim
 local split = base.split
 local shown = base.shown
 
-local C = {}
+local C = { variable = rules.environment }
 
 local KNOWN_KEY = set_of(rules.comment_keys)
 local CLOCK_WORD = set_of(rules.clock_words)
@@ -66,39 +66,44 @@ end
 
 local readers_of = setmetatable({}, { __mode = "k" }) -- configuration -> its readers
 
---- Parse a comment. Returns a table of hints; nil if it is not ours; nil and a sentence if wrong.
-function C.parse(text, conf)
-    local function wrong(sentence, ...)
-        return nil, rules.sentences[sentence]:format(...)
+--- The part of a comment that may be ours: what follows the last "gpu:", or all of it.
+local function part_of(text)
+    local from, at = 0, text:find(rules.comment_mark, 1, true)
+    while at do
+        if at == 1 or text:find("^%s", at - 1) then
+            from = at + #rules.comment_mark
+        end
+        at = text:find(rules.comment_mark, at + 1, true)
     end
-    text = text or ""
-    if #text > rules.max_text then
-        return wrong("too_long")
-    end
-    local entries, ours = {}, false
+    return text:sub(from)
+end
+
+--- Entries {key=, value=} of a text; whether all of them, and the first that has a key of ours.
+local function entries_of(text)
+    local entries, all, first = {}, true, nil
     for _, item in ipairs(split(text, ",")) do
         local key, value = item:match("^([^=]*)=(.*)$")
         key, value = trim(key or item), value and trim(value)
+        local ours = value and KNOWN_KEY[key]
+        all, first = all and ours, first or (ours and key .. "=" .. value)
         entries[#entries + 1] = { key = key, value = value }
-        ours = ours or (value and KNOWN_KEY[key])
     end
-    if not ours then
-        return nil
-    end
-    local found = {}
-    for _, entry in ipairs(entries) do
-        local key, value = entry.key, entry.value
-        if not value then
-            return wrong("no_value", shown(key))
-        elseif not KNOWN_KEY[key] then
-            return wrong("unknown", shown(key))
-        elseif found[key] then
-            return wrong("twice", key)
-        end
-        found[key] = value
-    end
-    local hints, reader = {}, readers_of[conf] or readers(conf)
+    return entries, all, first
+end
+
+local function wrong(sentence, ...)
+    return nil, rules.sentences[sentence]:format(...)
+end
+
+local function read(entries, conf)
+    local hints, found, reader = {}, {}, readers_of[conf] or readers(conf)
     readers_of[conf] = reader
+    for _, entry in ipairs(entries) do
+        if found[entry.key] then
+            return wrong("twice", entry.key)
+        end
+        found[entry.key] = entry.value
+    end
     for _, key in ipairs(rules.comment_keys) do
         if found[key] then
             hints[key] = reader[key].read(found[key])
@@ -108,6 +113,32 @@ function C.parse(text, conf)
         end
     end
     return hints
+end
+
+--- Parse a comment. Returns a table of hints; nil if it is not ours; nil and a sentence if wrong;
+--- nil, nil and a hint if it only looks like ours.
+function C.parse(text, conf)
+    if not text or #text > rules.max_text then
+        return nil
+    end
+    local part = part_of(text)
+    local entries, ours, first = entries_of(part)
+    if ours then
+        return read(entries, conf)
+    end
+    return nil, nil, first and rules.sentences.hint:format(shown(first))
+end
+
+--- Parse the environment variable of a batch job, which is ours alone. Returns as C.parse does.
+function C.parse_environment(text, conf)
+    if not text then
+        return nil
+    end
+    local entries, ours = entries_of(#text <= rules.max_text and text or "")
+    if not ours then
+        return wrong("foreign", shown(text))
+    end
+    return read(entries, conf)
 end
 
 return C

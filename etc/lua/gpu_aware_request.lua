@@ -127,7 +127,7 @@ local function percent(text)
 end
 
 --- The AdminComment of a job (slurm_gpu_aware/gate/admin_comment.py reads it); nil: too long.
-function R.admin_comment(job, new, model)
+function R.admin_comment(job, new, model, variable)
     local least, most = number32(job.min_nodes), number32(job.max_nodes)
     most = most and most > 0 and most or nil
     local nodes = (least or most) and string.format("%d", least or 1)
@@ -147,6 +147,7 @@ function R.admin_comment(job, new, model)
         exclusive = number16(job.shared) == 0 and "1" or "",
         interactive = text_of(job.script) and "" or "1",
         begin_s = new.begin_time or "",
+        environment = variable or "",
         admin_comment = base.is_record(job.admin_comment) and "" or text_of(job.admin_comment) or "",
     }
     local entries, bytes = {}, 0

@@ -67,6 +67,8 @@ class OriginalRequest:
     """No batch script: salloc or srun."""
     begin_s: int | None = None
     """Begin time that the filter gave, Unix seconds; see `gate.deferral`."""
+    environment: str | None = None
+    """Hints of the environment variable (`filter_rules.ENVIRONMENT`) of a batch job."""
     admin_comment: str | None = None
     """AdminComment that a script of the site set before."""
 

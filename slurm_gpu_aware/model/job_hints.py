@@ -1,4 +1,4 @@
-"""Job hints and the parser of job comments: ``--comment=class=A,bw=high``.
+"""Job hints and their parser: ``--comment=class=A,bw=high``, or ``run 7 gpu:class=A``.
 
 ``docs/comment.md`` describes the grammar. ``etc/lua/gpu_aware_comment.lua`` parses it inside
 slurmctld by the same table of rules (`filter_rules`); both parsers must give the same result and
@@ -19,6 +19,8 @@ from slurm_gpu_aware.errors import RequestError
 __all__ = ["JobHints", "parse_comment"]
 
 _COUNT = re.compile(r"[1-9][0-9]*\Z")
+# Blanks as C and Lua have them, of a text of bytes
+_MARK = re.compile(rf"(?:\A|(?<=[ \t\n\v\f\r])){rules.COMMENT_MARK}")
 _MODEL = re.compile(rf"{rules.MODEL}\Z")
 
 _T = TypeVar("_T")
@@ -57,29 +59,28 @@ def parse_comment(
 
     Returns
     -------
-    The hints; None if no entry has one of our keys.
+    The hints; None unless all of the comment, or all after its last ``gpu:``, is ``key=value`` with
+    keys of ours.
 
     Raises
     ------
     RequestError
-        The comment is too long, or it has one of our keys and an error. The sentence names the
-        valid values.
+        The comment is ours, and a value is not valid or a key is given twice. The sentence names
+        the valid values.
     """
     raw = _bytes(text or "")
     if len(raw) > rules.MAX_TEXT:
-        raise _wrong("too_long")
-    entries = [_split(item) for item in raw.split(",")]
-    if not any(value is not None and key in rules.COMMENT_KEYS for key, value in entries):
         return None
+    marks = [m.end() for m in _MARK.finditer(raw)]
+    entries = [_split(item) for item in raw[marks[-1] if marks else 0 :].split(",")]
     found: dict[str, str] = {}
     for key, value in entries:
-        if value is None:
-            raise _wrong("no_value", _shown(key))
-        if key not in rules.COMMENT_KEYS:
-            raise _wrong("unknown", _shown(key))
+        if value is None or key not in rules.COMMENT_KEYS:
+            return None
+    for key, value in entries:
         if key in found:
             raise _wrong("twice", key)
-        found[key] = value
+        found[key] = value or ""
     return JobHints(
         app_class=_choice(found, "class", [*classes, "auto"]),
         bw=_choice(found, "bw", rules.BANDWIDTHS),

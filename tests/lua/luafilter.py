@@ -117,7 +117,7 @@ class Filter:
     def parse_comment(self, text: str | bytes) -> tuple[Any, str | None]:
         """(wishes as a dict or None, sentence or None) from the Lua side."""
         result = self.comment[b"parse"](to_lua(text), self.module[b"conf"])
-        wishes, sentence = result if isinstance(result, tuple) else (result, None)
+        wishes, sentence = result[:2] if isinstance(result, tuple) else (result, None)
         if wishes is not None:
             wishes = {
                 from_lua(k): from_lua(v)

@@ -50,7 +50,12 @@ right = st.tuples(right_entries.flatmap(st.permutations), blank).map(
 )
 likely = st.lists(entry, min_size=1, max_size=5).map(",".join)
 anything = st.text(st.characters(codec="utf-8"), max_size=60)
-comments = st.one_of(right, likely, anything, st.tuples(likely, anything).map(",".join))
+marked = st.tuples(
+    st.one_of(anything, st.sampled_from(["", "run 7 ", "gpu:class=D ", "a\tgpu:gpu:"])),
+    st.sampled_from(["gpu:", "gpu:", " gpu:", "gpu: ", "GPU:"]),
+    st.one_of(right, likely),
+).map("".join)
+comments = st.one_of(right, likely, marked, anything, st.tuples(likely, anything).map(",".join))
 
 
 @pytest.fixture(scope="module")

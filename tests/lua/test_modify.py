@@ -132,7 +132,11 @@ def test_jobs_that_are_not_ours_are_left_alone(filter_: Filter, change: dict[str
 @pytest.mark.parametrize("record", [PARKED, PLACED])
 @pytest.mark.parametrize(
     ("comment", "hint"),
-    [("class=D", "A, B, C, auto"), ("class=A,x=1", "class, bw"), ("place=off", "at submission")],
+    [
+        ("class=D", "A, B, C, auto"),
+        ("run 7 gpu:bw=no", "high, low"),
+        ("place=off", "at submission"),
+    ],
 )
 def test_wrong_comment_is_refused(
     filter_: Filter, record: dict[str, Any], comment: str, hint: str

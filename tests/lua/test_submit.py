@@ -283,7 +283,7 @@ UNTOUCHED: list[tuple[str, dict[str, Any]]] = [
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("class", {**NODE, "comment": "class=D"}, "A, B, C, auto"),
-    ("key", {**NODE, "comment": "class=A,speed=9"}, "class, bw, pattern, gpus, freq, model, place"),
+    ("in a longer text", {**NODE, "comment": "run 7 gpu:class=D"}, "A, B, C, auto"),
     ("also where it would be left", {"tres_per_socket": "gres/gpu:1", "comment": "bw=9"}, "high"),
     ("index", {"tres_per_node": "gres/gpu:g1:1"}, "a100, v100"),
     ("index in a list", {"tres_per_node": "gres/tmp:1,gres/gpu:g0"}, "g0"),
@@ -393,6 +393,60 @@ def test_a_type_that_stays(filter_: Filter, fields: dict[str, Any]) -> None:
 def test_untouched(filter_: Filter, name: str, fields: dict[str, Any]) -> None:
     out = filter_.submit(**fields)
     assert (out.rc, out.written, out.messages, out.log) == (SUCCESS, [], [], [])
+
+
+def test_a_comment_of_others_is_told_and_kept(filter_: Filter) -> None:
+    asked = {**NODE, "comment": "https://host/x,class=A"}
+    out = filter_.submit(**asked)
+    assert out.rc == SUCCESS
+    assert "licenses" in out.written
+    assert "comment" not in out.written
+    (told,) = out.messages
+    assert "gpu:class=A" in told
+    assert "class, bw, pattern, gpus, freq, model, place" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "comment", "recorded"),
+    [
+        ("class=A,bw=high", None, "class=A,bw=high"),
+        ("class=A", "nextflow run 7", "class=A"),
+        ("class=A", "class=B", None),
+        ("class=A", "lr=1,class=B", "class=A"),
+    ],
+)
+def test_hints_of_the_environment_are_recorded(
+    filter_: Filter, text: str, comment: str | None, recorded: str | None
+) -> None:
+    fields = {**NODE, "comment": comment} if comment else NODE
+    out = filter_.submit(environment={"GPU_AWARE": text}, **fields)
+    assert (out.rc, out.messages) == (SUCCESS, [])
+    original = parse(out.job["admin_comment"])
+    assert original is not None
+    assert original.environment == recorded
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("class=D", "A, B, C, auto"),
+        ("class=A,lr=1", "GPU_AWARE=class=A,lr=1 is not a list of key=value; valid keys: class"),
+        ("fast", "valid keys: class"),
+        ("class=A," * 200, "valid keys: class"),
+        ("gpus=4-8", "the 2 GPUs"),
+    ],
+)
+def test_a_wrong_environment_is_refused(filter_: Filter, text: str, said: str) -> None:
+    out = filter_.submit(environment={"GPU_AWARE": text}, **NODE)
+    assert (out.rc, out.written) == (ERROR, [])
+    assert said in out.messages[0]
+    assert filter_.submit(environment={"GPU_AWARE": text}, **NODE, script=None).rc == SUCCESS
+
+
+def test_place_off_in_the_environment(filter_: Filter) -> None:
+    out = filter_.submit(environment={"GPU_AWARE": "place=off"}, **NODE)
+    assert (out.rc, out.written) == (SUCCESS, [])
+    assert "place=off" in out.messages[0]
 
 
 @pytest.mark.parametrize(("name", "fields", "hint"), REFUSED, ids=[p[0] for p in REFUSED])
