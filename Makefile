@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SUITE  ?= trixie
 ROUNDS ?= 3
 # Slurm tests run on so many clusters side by side, each in turn its own files (0: one, in this process)
-CLUSTERS ?= 2
+CLUSTERS ?= 3
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 # Tests without Slurm take a quarter longer with it; COVERAGE= leaves it out
@@ -38,7 +38,7 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	@luac=$$(command -v luac5.1 || command -v luac) || { echo "luac is not installed: Lua files not checked"; exit 0; }; \
 	  find etc/lua docker/etc -name '*.lua' -exec echo $$luac -p {} + -exec $$luac -p {} +
 	@command -v shellcheck >/dev/null || { echo "shellcheck is not installed: shell scripts not checked"; exit 0; }; \
-	  shellcheck docker/*.sh docker/cluster .ci/run etc/resv.d/*
+	  shellcheck docker/*.sh docker/cluster docker/site/host.sh docker/site/systemctl docker/site/etc/*.sh docker/site/etc/push-slurm-conf .ci/run etc/resv.d/*
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
 	$(PYTEST) -q -n 2 $(COVERAGE)

@@ -16,6 +16,8 @@ keep() {
         "$@" >>"$logs/$name.log" 2>&1 &
         echo $! >"$state/$name.pid"
         say "$name started, pid $!"
+        # Told to stay down since the look above
+        [ ! -e "$state/$name.down" ] || kill "$!"
         wait $!
         status=$?
         say "$name ended, status $status"
