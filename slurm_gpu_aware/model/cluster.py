@@ -1,4 +1,4 @@
-"""Cluster: nodes, GPUs and free resources, as arrays.
+"""Cluster: nodes, GPUs, sockets and free resources, as arrays.
 
 GPUs stand in (N, W) arrays: a row is a node, a column is a *slot*. The slot is Slurm's index of the
 GPU on its node (IDX in ``scontrol show job -d``, the ``K`` of GRES type ``gK``). A node with fewer
@@ -16,26 +16,60 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
-from slurm_gpu_aware.model.sockets import Sockets
 
-__all__ = [
-    "Cluster",
-    "LocalityLevel",
-    "PreemptionOrder",
-    "RunningJob",
-]
+__all__ = ["Cluster", "LocalityLevel", "PreemptionOrder", "RunningJob", "Sockets"]
 
-PLENTY_CPUS = 1 << 20
-PLENTY_MB = 1 << 40
+PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
 
 
 @dataclass(frozen=True, eq=False)
-class LocalityLevel:
-    """One level of locality and its penalty.
+class Sockets:
+    """The S sockets of N nodes with W slots; a socket that a node lacks has no CPUs."""
 
-    The levels of a cluster stand from the tightest to the loosest; the last one holds all nodes.
-    """
+    gpu: IntArray
+    """(N, W) socket of each GPU; -1: not known, or several."""
+    cpus: IntArray
+    """(N, S) CPUs of the schedulable cores, held or not."""
+    free_cpus: IntArray
+    """(N, S) CPUs of the cores that no job holds."""
+    per_core: IntArray
+    """(N,) CPUs per core."""
+    quiet: BoolArray
+    """(N,) Slurm has started all jobs that were placed here, so Slurm may choose GPUs."""
+
+    def copy(self) -> Sockets:
+        """The same sockets with their own ``free_cpus`` and ``quiet``."""
+        return replace(self, free_cpus=self.free_cpus.copy(), quiet=self.quiet.copy())
+
+    def idle(self) -> Sockets:
+        """The same sockets without any job."""
+        return replace(self, free_cpus=self.cpus, quiet=np.ones_like(self.quiet))
+
+    def share(
+        self, node: int, slots: Sequence[int], cpus: int, *, all_free: bool = False
+    ) -> tuple[int, ...]:
+        """CPUs that Slurm takes on each socket for GPUs of a node: whole cores, near ones first.
+
+        ``all_free``: it takes every free core beside the GPUs and no other.
+        """
+        free = np.maximum(self.free_cpus[node], 0)
+        near = np.zeros(len(free), dtype=np.bool_)
+        near[[s for s in self.gpu[node, list(slots)].tolist() if s >= 0]] = True
+        if all_free:
+            return tuple(np.where(near, free, 0).tolist())
+        core = max(1, int(self.per_core[node]))
+        left = -(-cpus // core) * core
+        taken = np.zeros_like(free)
+        for socket in np.lexsort((-free, ~near)):
+            taken[socket] = min(left, int(free[socket]))
+            left -= int(taken[socket])
+        return tuple(taken.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class LocalityLevel:
+    """One level of locality and its penalty; the last level of a cluster holds all nodes."""
 
     name: str
     """``nvlink``, ``socket``, ``node``, ``switch``, ``rack``, ``row`` or ``cluster``."""
@@ -153,10 +187,7 @@ class Cluster:
         return known if known is not None else np.ones(self.exists.shape)
 
     def copy(self) -> Cluster:
-        """The same cluster with its own arrays of free resources and sleeping nodes.
-
-        A round works on such a copy and marks assignments with :meth:`take`.
-        """
+        """The same cluster with its own arrays of free resources and sleeping nodes."""
         return replace(
             self,
             free=self.free.copy(),
@@ -199,15 +230,11 @@ class Cluster:
 
     @classmethod
     def build(cls, nodes: Sequence[str], exists: BoolArray, **fields: Any) -> Cluster:
-        """The cluster of these nodes and GPUs, with defaults for the other fields.
+        """The cluster of these nodes and (N, W) GPUs, with defaults for the other fields.
 
-        Parameters
-        ----------
-        nodes : names of the N nodes.
-        exists : (N, W) GPUs that exist and are usable.
-        fields : other fields of the class. If a field is None or absent, every GPU is free and
-            indexed and has score 1.0, nodes have unlimited CPUs and memory and no known model, and
-            the levels are ``node`` (1.0) and ``cluster`` (1.5).
+        If a field is None or absent, every GPU is free and indexed and has score 1.0, nodes have
+        unlimited CPUs and memory and no known model, and the levels are ``node`` (1.0) and
+        ``cluster`` (1.5).
         """
         n = len(nodes)
         defaults: dict[str, Any] = {
@@ -234,10 +261,9 @@ class Cluster:
         memory_mb_per_node: int = PLENTY_MB,
         **fields: Any,
     ) -> Cluster:
-        """An idle cluster of equal nodes.
+        """An idle cluster of equal nodes: a count (``n0``, ``n1``, ...) or their names.
 
-        ``nodes`` is a count (names ``n0``, ``n1``, ...) or the names. ``locality_penalty`` is
-        PAL's L_across; within a node it is 1.0. ``fields``: as in :meth:`build`.
+        ``locality_penalty``: PAL's L_across. ``fields``: as in :meth:`build`.
         """
         names = tuple(f"n{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
         n = len(names)

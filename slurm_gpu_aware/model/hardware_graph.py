@@ -10,21 +10,16 @@ from __future__ import annotations
 import hashlib
 import re
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
-__all__ = [
-    "PCIE_GBPS",
-    "HardwareGraph",
-    "class_gbps",
-    "nvlinks",
-    "uniform_graph",
-]
+__all__ = ["PCIE_GBPS", "HardwareGraph", "class_gbps", "nvlinks", "uniform_graph"]
 
 PCIE_GBPS = 12.0
 """PCIe gen3 x16 (MAPA, table 1)."""
@@ -33,13 +28,7 @@ _NVLINK_GBPS = 25.0  # NVLink 2 to 4, one link, one direction; NVLink 1 has 20
 _NVLINK = re.compile(r"NV([1-9][0-9]?)\Z")
 # nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep
 # near pairs ahead of far ones if only the words are known.
-_HOST_GBPS: Mapping[str, float] = {
-    "PIX": PCIE_GBPS,
-    "PXB": 11.0,
-    "PHB": 10.0,
-    "NODE": 9.0,
-    "SYS": 8.0,
-}
+_HOST_GBPS = {"PIX": PCIE_GBPS, "PXB": 11.0, "PHB": 10.0, "NODE": 9.0, "SYS": 8.0}
 _interned: weakref.WeakValueDictionary[bytes, HardwareGraph] = weakref.WeakValueDictionary()
 
 
@@ -48,20 +37,17 @@ def nvlinks(link_class: str) -> int:
 
     Raises ValueError for a word that nvidia-smi does not use.
     """
-    match = _NVLINK.match(link_class)
-    if match:
-        return int(match.group(1))
     if link_class in _HOST_GBPS:
         return 0
-    known = ", ".join(["NV1..NV99", *_HOST_GBPS])
-    raise ValueError(f"unknown link class {link_class!r}; known: {known}")
+    match = _NVLINK.match(link_class)
+    if match is None:
+        known = ", ".join(["NV1..NV99", *_HOST_GBPS])
+        raise ValueError(f"unknown link class {link_class!r}; known: {known}")
+    return int(match.group(1))
 
 
 def class_gbps(link_class: str) -> float:
-    """Nominal bandwidth of a class in one direction, for pairs without a measurement. GB/s.
-
-    Raises ValueError for an unknown word.
-    """
+    """Nominal bandwidth of a class in one direction, for pairs without a measurement. GB/s."""
     links = nvlinks(link_class)
     return links * _NVLINK_GBPS if links else _HOST_GBPS[link_class]
 
@@ -70,7 +56,7 @@ def class_gbps(link_class: str) -> float:
 class HardwareGraph:
     """GPUs of a node and the best link of every pair. Immutable.
 
-    Build a graph with :meth:`from_links`, :meth:`from_classes`, :func:`uniform_graph` or by name
+    Build a graph with :meth:`build`, :meth:`from_links`, :func:`uniform_graph` or by name
     (``machines.machine``). These check the input and return the shared object.
     """
 
@@ -118,10 +104,7 @@ class HardwareGraph:
         classes : (n, n) nvidia-smi's words, symmetric; the diagonal is ignored.
         groups : (n,) socket of each GPU; None: one socket.
 
-        Raises
-        ------
-        ValueError
-            If a shape, a value or a word is wrong.
+        Raises ValueError if a shape, a value or a word is wrong.
         """
         weights = np.array(gbps, dtype=np.float64)
         n = len(classes)
@@ -133,95 +116,65 @@ class HardwareGraph:
         if not np.isfinite(weights).all() or (weights < 0).any() or (weights != weights.T).any():
             raise ValueError("link bandwidths must be finite, not negative and symmetric")
         words = tuple(
-            tuple("X" if i == j else str(classes[i][j]) for j in range(n)) for i in range(n)
+            tuple("X" if i == j else str(word) for j, word in enumerate(row))
+            for i, row in enumerate(classes)
         )
-        for i in range(n):
-            for j in range(i):
-                nvlinks(words[i][j])
-                if words[i][j] != words[j][i]:
-                    raise ValueError(f"link {i}-{j} has two classes, {words[i][j]}, {words[j][i]}")
+        for j, i in combinations(range(n), 2):
+            nvlinks(words[i][j])
+            if words[i][j] != words[j][i]:
+                raise ValueError(f"link {i}-{j} has two classes, {words[i][j]}, {words[j][i]}")
         sockets = tuple(int(g) for g in groups) if groups is not None else (0,) * n
         if len(sockets) != n:
             raise ValueError(f"{n} GPUs need {n} socket numbers, not {len(sockets)}")
         weights.setflags(write=False)
         key = hashlib.blake2b(repr((words, sockets)).encode() + weights.tobytes()).digest()
-        known = _interned.get(key)
-        if known is None:
-            known = cls(weights, words, sockets, key)
-            _interned[key] = known
-        return known
+        return _interned.setdefault(key, cls(weights, words, sockets, key))
 
     @classmethod
     def from_links(
         cls,
         links: Iterable[tuple[int, int, str, float | None]],
         *,
-        n: int | None = None,
+        n: int,
         groups: Sequence[int] | None = None,
     ) -> HardwareGraph:
-        """Graph from a list of pairs, as the probe reports them.
+        """Graph of n GPUs from a list of pairs, as the probe reports them.
 
-        Parameters
-        ----------
-        links : `Link` values or such tuples in any order, each pair at most once.
-        n : number of slots; None: the largest index + 1. Missing pairs are ``SYS``, also those of
-            a GPU that the probe could not read.
-        groups : (n,) socket of each GPU; None: one socket.
+        ``links``: `Link` values or such tuples in any order, each pair at most once. Missing pairs
+        are ``SYS``, also those of a GPU that the probe could not read. ``groups``: as in `build`.
 
-        Raises
-        ------
-        ValueError
-            A pair is listed twice, joins a GPU with itself or is out of range; a class is unknown.
+        Raises ValueError if a pair is listed twice, joins a GPU with itself or is out of range, or
+        if a class is unknown.
         """
-        listed = list(links)
-        size = n if n is not None else 1 + max((max(a, b) for a, b, _, _ in listed), default=0)
-        gbps = np.full((size, size), class_gbps("SYS"))
-        classes = [["SYS"] * size for _ in range(size)]
+        gbps = np.full((n, n), class_gbps("SYS"))
+        classes = [["SYS"] * n for _ in range(n)]
         seen: set[tuple[int, int]] = set()
-        for a, b, word, value in listed:
+        for a, b, word, value in links:
             pair = (min(a, b), max(a, b))
-            if a == b or pair in seen or pair[0] < 0 or pair[1] >= size:
-                raise ValueError(f"link {a}-{b}: bad or repeated pair in a machine of {size} GPUs")
+            if a == b or pair in seen or pair[0] < 0 or pair[1] >= n:
+                raise ValueError(f"link {a}-{b}: bad or repeated pair in a machine of {n} GPUs")
             seen.add(pair)
             classes[a][b] = classes[b][a] = word
             gbps[a, b] = gbps[b, a] = class_gbps(word) if value is None else value
         return cls.build(gbps, classes, groups)
 
-    @classmethod
-    def from_classes(
-        cls, classes: Sequence[Sequence[str]], groups: Sequence[int] | None = None
-    ) -> HardwareGraph:
-        """Graph from the matrix of ``nvidia-smi topo -m``; the diagonal is ignored.
-
-        Raises ValueError for unknown words.
-        """
-        gbps = [
-            [0.0 if i == j else class_gbps(word) for j, word in enumerate(row)]
-            for i, row in enumerate(classes)
-        ]
-        return cls.build(gbps, classes, groups)
-
     def subgraph(self, gpus: Sequence[int]) -> HardwareGraph:
         """Graph of these GPUs alone, renumbered in the given order."""
-        index = list(gpus)
         return HardwareGraph.build(
-            self.gbps[np.ix_(index, index)],
-            [[self.classes[i][j] for j in index] for i in index],
-            [self.groups[i] for i in index],
+            self.gbps[np.ix_(gpus, gpus)],
+            [[self.classes[i][j] for j in gpus] for i in gpus],
+            [self.groups[i] for i in gpus],
         )
 
     def padded(self, n: int) -> HardwareGraph:
         """The same graph with ``n`` slots; new ones have ``SYS`` links and a common new socket."""
         if n <= self.n:
             return self
-        gbps = np.full((n, n), class_gbps("SYS"))
-        gbps[: self.n, : self.n] = self.gbps
-        classes = [
-            [self.classes[i][j] if i < self.n and j < self.n else "SYS" for j in range(n)]
-            for i in range(n)
-        ]
+        pairs = combinations(range(self.n), 2)
+        links = [(a, b, self.classes[a][b], self.gbps.item(a, b)) for a, b in pairs]
         new = 1 + max(self.groups, default=-1)
-        return HardwareGraph.build(gbps, classes, [*self.groups, *([new] * (n - self.n))])
+        groups = [*self.groups, *([new] * (n - self.n))]
+        return HardwareGraph.from_links(links, n=n, groups=groups)
 
 
 def uniform_graph(n: int, link_class: str = "PHB", gbps: float = PCIE_GBPS) -> HardwareGraph:

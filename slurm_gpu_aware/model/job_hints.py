@@ -49,24 +49,13 @@ class JobHints:
 def parse_comment(
     text: str | None, classes: Sequence[str], policies: Sequence[str]
 ) -> JobHints | None:
-    """Parse a job's comment.
+    """Hints of a comment as Slurm shows it; None: it has none.
 
-    Parameters
-    ----------
-    text : the comment as Slurm shows it; None or empty: no comment.
-    classes : the site's application classes.
-    policies : policies that ``place=`` may name.
+    ``classes``: the site's application classes. ``policies``: those that ``place=`` may name.
 
-    Returns
-    -------
-    The hints; None unless all of the comment, or all after its last ``gpu:``, is ``key=value`` with
-    keys of ours.
-
-    Raises
-    ------
-    RequestError
-        The comment is ours, and a value is not valid or a key is given twice. The sentence names
-        the valid values.
+    A comment has hints if all of it, or all after its last ``gpu:``, is ``key=value`` with keys of
+    ours. Raises RequestError if a value is then not valid or a key is given twice; the sentence
+    names the valid values.
     """
     raw = _bytes(text or "")
     if len(raw) > rules.MAX_TEXT:

@@ -1,8 +1,4 @@
-"""Phases of a gated job and the transitions between them.
-
-The job marker in AdminComment, the ledger's decisions and the job tracker use these phases.
-``docs/architecture.md`` shows the table of transitions.
-"""
+"""Phases of a gated job and the transitions between them; `docs/architecture.md` shows both."""
 
 from __future__ import annotations
 

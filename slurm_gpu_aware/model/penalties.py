@@ -3,16 +3,14 @@
 L of a level is the iteration time on GPUs that need this level over that on GPUs within the
 tightest level (PAL, eq. 1, ``L_within`` = 1). PAL uses 1.7 as a first estimate and measured values
 per application. Here L is measured per class: the same program on the same number of GPUs, once at
-each level.
-
-A configured value overrides a measured one, so an old measurement cannot override the site's
-decision. A measured value overrides the default.
+each level. A configured value overrides a measured one, which overrides the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -77,11 +75,9 @@ class LevelPenalties:
 def reference_of(levels: Iterable[str]) -> str | None:
     """The innermost of ``levels`` within a node, the reference of ratios; None: there is none.
 
-    A level that spans nodes is no reference: its time does not show the gain of a set within a
-    node.
+    The time of a level that spans nodes does not show the gain of a set within a node.
     """
-    there = set(levels)
-    return next((name for name in INSIDE_NODE if name in there), None)
+    return min(set(INSIDE_NODE).intersection(levels), key=INSIDE_NODE.index, default=None)
 
 
 def level_medians(times: Iterable[LevelTime]) -> dict[tuple[str, str], dict[str, float]]:
@@ -114,13 +110,10 @@ def level_ratios(times: Iterable[LevelTime]) -> dict[str, dict[str, float]]:
     found = {}
     for app_class, models in of_class.items():
         inner = reference_of(name for medians in models for name in medians)
-        if inner is None:
-            continue
-        ratios: dict[str, list[float]] = {}
-        for medians in models:
-            for name, value in medians.items() if inner in medians else ():
-                ratios.setdefault(name, []).append(value / medians[inner])
-        found[app_class] = {name: median(ratios[name]) for name in LEVELS if name in ratios}
+        if inner is not None:
+            rows = [medians for medians in models if inner in medians]
+            ratios = {name: [m[name] / m[inner] for m in rows if name in m] for name in LEVELS}
+            found[app_class] = {name: median(of) for name, of in ratios.items() if of}
     return found
 
 
@@ -170,31 +163,22 @@ def combine(
     return LevelPenalties(of({}), {name: of(ratios) for name, ratios in measured.items()})
 
 
-def _ordered(row: Mapping[str, Penalty], used: Iterable[str]) -> dict[str, Penalty]:
+def _ordered(row: Mapping[str, Penalty], used: Sequence[str]) -> dict[str, Penalty]:
     """The complete row in the order of ``used``, ascending."""
-    names = list(used)
-    most: dict[str, tuple[float, str]] = {}
-    ceiling = (float("inf"), "")
-    for name in reversed(names):
-        if name in row and row[name].source == "configured":
-            ceiling = min(ceiling, (row[name].value, name))
-        most[name] = ceiling
+    known = [name for name in used if name in row]
     found: dict[str, Penalty] = {}
-    floor = (1.0, names[0])
-    for name in names:
-        if name not in row:
-            continue
+    floor = (1.0, used[0])
+    for at, name in enumerate(known):
         value, source = row[name]
-        if value > most[name][0]:
-            value, source = most[name][0], f"{source}, not above {most[name][1]}"
+        fixed = [(row[n].value, n) for n in known[at:] if row[n].source == "configured"]
+        ceiling = min(fixed, default=(inf, ""))
+        if value > ceiling[0]:
+            value, source = ceiling[0], f"{source}, not above {ceiling[1]}"
         if value < floor[0]:
             value, source = floor[0], f"{source}, not below {floor[1]}"
-        found[name] = Penalty(value, source)
         floor = (value, name)
-    looser = names[-1]
-    for name in reversed(names):
-        if name in row:
-            looser = name
-        else:
-            found[name] = Penalty(found[looser].value, f"as {looser}")
-    return {name: found[name] for name in names}
+        found[name] = Penalty(value, source)
+    for at, name in enumerate(used):
+        looser = next(n for n in used[at:] if n in row)
+        found.setdefault(name, Penalty(found[looser].value, f"as {looser}"))
+    return {name: found[name] for name in used}

@@ -116,15 +116,11 @@ class Profile:
     level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Class -> locality level -> time over that at the innermost level (`penalties`)."""
     unseen: frozenset[Gpu] = frozenset()
-    """GPUs of ``gpus`` that no probe has seen; empty if no GPU was probed. A GPU that a probe
-    failed to read counts as seen."""
+    """GPUs of ``gpus`` that no probe has seen or failed to read; empty if no GPU was probed."""
 
 
 def seen_only(profile: Profile) -> tuple[Profile, tuple[Gpu, ...]]:
-    """The profile without the GPUs that no probe has seen, and these GPUs.
-
-    An imported profile without any probe stays as it is.
-    """
+    """The profile without the GPUs that no probe has seen, and these GPUs."""
     gpus = {gpu: record for gpu, record in profile.gpus.items() if gpu not in profile.unseen}
     return replace(profile, gpus=gpus), tuple(sorted(profile.unseen))
 

@@ -25,11 +25,7 @@ class NodeGroups:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One job (or array task) that waits for GPUs.
-
-    ``min_nodes`` and ``max_nodes`` bound the number of nodes. All nodes of a job give the same
-    number of GPUs, so a node count must divide ``gpus``.
-    """
+    """One job (or array task) that waits for GPUs. Each of its nodes gives equally many."""
 
     job_id: str
     """Slurm's job ID: ``98``, or ``98_3`` for an array task."""
@@ -65,8 +61,7 @@ class Request:
     bound: bool = False
     """``--gres-flags=enforce-binding``: on each node GPUs and CPUs lie on one socket."""
     several_sockets: int | None = None
-    """For a bound job with at least this many CPUs on each node, Slurm may choose GPUs of several
-    sockets if no socket has enough; None: never."""
+    """CPUs per node from which Slurm may give a bound job GPUs of several sockets; None: never."""
     fills_sockets: bool = False
     """Slurm gives a bound job every free core of the socket."""
     cpus: int = 1
@@ -107,21 +102,13 @@ class Request:
         ``slots_per_node``: GPUs of the largest node. Splits are even because a job has one GRES
         line for all its nodes.
         """
-        if self.gpus_per_node is not None:
-            if self.gpus % self.gpus_per_node:
-                return ()
-            counts = [self.gpus // self.gpus_per_node]
-        else:
-            # Loop over GPUs per node, not over nodes: a user may ask for millions of GPUs.
-            each = range(min(slots_per_node, self.gpus), 0, -1)
-            counts = [self.gpus // k for k in each if self.gpus % k == 0]
+        # Loop over GPUs per node, not over nodes: a user may ask for millions of GPUs.
+        most_each = min(slots_per_node, self.gpus)
+        each = range(most_each, 0, -1) if self.gpus_per_node is None else (self.gpus_per_node,)
+        counts = [self.gpus // k for k in each if k <= most_each and self.gpus % k == 0]
+        least = max(self.min_nodes, len(self.required))
         most = self.max_nodes if self.max_nodes is not None else self.gpus
-        return tuple(
-            n
-            for n in counts
-            if max(self.min_nodes, len(self.required)) <= n <= most
-            and self.gpus // n <= slots_per_node
-        )
+        return tuple(n for n in counts if least <= n <= most)
 
     @property
     def total_cpus(self) -> int:

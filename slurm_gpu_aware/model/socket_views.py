@@ -3,22 +3,20 @@
 Slurm gives such a job only cores of the sockets of its GPUs. If the request names single GPUs, as
 ours do, Slurm checks each GPU separately and removes the cores of all other sockets: the job starts
 only if all its GPUs of a node lie on one socket. If the request names no GPU, Slurm may take GPUs
-of several sockets (``_foreach_gres_filter_sock_core`` in gres_filter.c). In each view the free GPUs
-of a node therefore lie on one socket with enough cores. If no socket has both, the view holds nodes
-on which Slurm chooses GPUs of several sockets, as on a plain node.
+of several sockets (``_foreach_gres_filter_sock_core`` in gres_filter.c).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.sockets import Sockets
 
 __all__ = ["views"]
 
@@ -41,33 +39,19 @@ def views(
     there = cluster.exists if idle else cluster.free
     if idle:
         sockets = sockets.idle()
+    by_slurm = np.zeros_like(cluster.indexed)
     for nodes in request.node_counts(cluster.shape[1]):
         each, cpus = request.gpus // nodes, request.cpus_on_node(nodes)
-        asked = replace(
-            request,
-            min_nodes=nodes,
-            max_nodes=nodes,
-            gpus_per_node=each,
-            bound=False,
-            several_sockets=None,
-        )
-        for mask in _one_socket(sockets, there, each, cpus):
-            if _enough(mask, each, nodes):
-                yield asked, _showing(cluster, mask, idle)
+        fixed = replace(request, min_nodes=nodes, max_nodes=nodes, gpus_per_node=each)
+        asked = replace(fixed, bound=False, several_sockets=None)
+        named = ((mask, cluster.indexed) for mask in _one_socket(sockets, there, each, cpus))
         least = request.several_sockets
-        if least is not None and request.total_cpus // nodes >= least and each > 1:
-            mask = there & _several_sockets(sockets, there, each, cpus)[:, None]
-            if _enough(mask, each, nodes):
-                by_slurm = np.zeros_like(cluster.indexed)
-                yield asked, replace(_showing(cluster, mask, idle), indexed=by_slurm)
-
-
-def _enough(mask: BoolArray, each: int, nodes: int) -> bool:
-    return int(np.count_nonzero(mask.sum(axis=1) >= each)) >= nodes
-
-
-def _showing(cluster: Cluster, mask: BoolArray, idle: bool) -> Cluster:
-    return replace(cluster, free=mask, exists=mask if idle else cluster.exists)
+        several = least is not None and request.total_cpus // nodes >= least and each > 1
+        by_number = ((mask, by_slurm) for mask in _any_sockets(sockets, there, each, cpus))
+        for mask, indexed in chain(named, by_number if several else ()):
+            if np.count_nonzero(mask.sum(axis=1) >= each) >= nodes:
+                exists = mask if idle else cluster.exists
+                yield asked, replace(cluster, free=mask, exists=exists, indexed=indexed)
 
 
 def _one_socket(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Iterator[BoolArray]:
@@ -84,8 +68,8 @@ def _one_socket(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Ite
         yield beside & (sockets.gpu == socket)
 
 
-def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> BoolArray:
-    """(N,) nodes where Slurm finds GPUs and cores for a request that names no GPU.
+def _any_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Iterator[BoolArray]:
+    """(N, W) GPUs of the nodes where Slurm finds GPUs and cores for a request that names no GPU.
 
     Slurm adds sockets with GPUs, most free cores first, until the GPUs are enough, and then needs
     all CPUs on these sockets. Nodes with a placed job that has not started are left out: Slurm
@@ -106,4 +90,4 @@ def _several_sockets(sockets: Sockets, there: BoolArray, each: int, cpus: int) -
     able &= np.where(used, free, 0).sum(axis=1) >= cpus
     # If a GPU's socket is not known, Slurm's choice is not known either.
     able &= ~((sockets.gpu < 0) & there).any(axis=1) & sockets.quiet
-    return able
+    yield there & able[:, None]

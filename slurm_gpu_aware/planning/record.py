@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, PreemptionOrder, RunningJob
+from slurm_gpu_aware.model.cluster import (
+    Cluster,
+    LocalityLevel,
+    PreemptionOrder,
+    RunningJob,
+    Sockets,
+)
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.model.sockets import Sockets
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 

@@ -143,10 +143,8 @@ def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:
 @lru_cache(maxsize=64)
 def link_kinds(graph: HardwareGraph) -> npt.NDArray[np.int8]:
     """(n, n) kinds for eq. 2: 2 = two or more bonded NVLinks, 1 = one, 0 = other. Read-only."""
-    kinds = np.array(
-        [[0 if word == "X" else min(nvlinks(word), 2) for word in row] for row in graph.classes],
-        dtype=np.int8,
-    )
+    links = [[0 if word == "X" else nvlinks(word) for word in row] for row in graph.classes]
+    kinds = np.minimum(links, 2).astype(np.int8)
     kinds.setflags(write=False)
     return kinds
 
@@ -157,8 +155,8 @@ def preserved_bw(graph: HardwareGraph, free: int, chosen: npt.ArrayLike) -> Floa
     ``free``: mask of the free GPUs. ``chosen``: mask, or array of masks, of the GPUs that a job
     would take.
     """
-    one = np.uint64(1)  # unsigned: a machine may have 64 GPUs
-    remaining = np.uint64(free) & ~np.asarray(chosen).astype(np.uint64)
+    # Unsigned: a machine may have 64 GPUs.
+    remaining = np.asarray(np.uint64(free) & ~np.asarray(chosen).astype(np.uint64))
     shifts = np.arange(graph.n, dtype=np.uint64)
-    bits = ((np.asarray(remaining)[..., None] >> shifts) & one).astype(np.float64)
+    bits = ((remaining[..., None] >> shifts) & np.uint64(1)).astype(np.float64)
     return np.asarray(((bits @ graph.gbps) * bits).sum(axis=-1) / 2.0)

@@ -30,12 +30,10 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.subsets import mask_of, slots_of
 
-__all__ = ["NETWORK", "Network", "distances", "network_of", "path_sum", "sockets_of"]
-__all__ += ["with_known_sockets"]
+__all__ = ["distances", "network_of", "path_sum", "sockets_of", "with_known_sockets"]
 
-NETWORK = 100
-_LINKED, _SAME_SOCKET, _ACROSS_SOCKETS = 1, 10, 20
-_DISTANCE = {"X": 0, "PHB": _SAME_SOCKET, "NODE": _SAME_SOCKET, "SYS": _ACROSS_SOCKETS}
+_LINKED, _NETWORK = 1, 100
+_DISTANCE = {"X": 0, "PHB": 10, "NODE": 10, "SYS": 20}
 
 
 @lru_cache(maxsize=1024)
@@ -50,15 +48,7 @@ def distances(graph: HardwareGraph) -> IntArray:
 
 @lru_cache(maxsize=1 << 16)
 def path_sum(graph: HardwareGraph, gpus: int) -> int:
-    """t (eq. 3): sum of path lengths over all pairs of the GPUs of a mask.
-
-    Examples
-    --------
-    >>> from slurm_gpu_aware.topology.machines import machine
-    >>> minsky = machine("ibm-minsky-4xp100")  # two sockets with two linked GPUs each
-    >>> path_sum(minsky, 0b0011), path_sum(minsky, 0b0101), path_sum(minsky, 0b1111)
-    (1, 20, 82)
-    """
+    """t (eq. 3): sum of path lengths over all pairs of the GPUs of a mask."""
     slots = list(slots_of(gpus))
     return int(distances(graph)[np.ix_(slots, slots)].sum()) // 2
 
@@ -107,7 +97,7 @@ def network_of(cluster: Cluster) -> Network:
     }
     if not above or len(np.unique(list(above.values())[-1])) > 1:
         above["network"] = np.zeros(n, dtype=np.int64)
-    steps = tuple(NETWORK * (i + 1) for i in range(len(above)))
+    steps = tuple(_NETWORK * (i + 1) for i in range(len(above)))
     return Network(tuple(above), tuple(above.values()), steps)
 
 

@@ -163,19 +163,11 @@ def _layers(weights: FloatArray, edges: Edges, k: int, total: bool) -> list[_Lay
 
 
 def mapping_values(weights: FloatArray, edges: Edges, k: int) -> tuple[FloatArray, FloatArray]:
-    """Largest sum and largest bottleneck of a mapping of the graph onto every ``k``-set.
+    """(C(n, k),) largest sums and bottlenecks of a mapping onto every ``k``-set, in tie order.
 
-    Parameters
-    ----------
-    weights : (n, n) GB/s, symmetric, n <= 16.
-    edges : pairs of job GPUs 0..k-1, each once.
+    ``weights``: (n, n) GB/s, symmetric, n <= 16. ``edges``: pairs of job GPUs 0..k-1, each once;
+    without edges 0 and inf.
 
-    Returns
-    -------
-    (C(n, k),) sums and (C(n, k),) bottlenecks in tie order; without edges 0 and inf.
-
-    Notes
-    -----
     Exact if :func:`is_exact`; otherwise the values belong to mappings that may not be the best.
     Step i has at most C(n, i) x i!/(i-width)! partial placements: fast for paths, rings, trees,
     ladders and, because of interchangeable GPUs, for stars and complete (bipartite) graphs. Wide

@@ -3,6 +3,10 @@
 From tight to loose: NVLink domain, socket, node, network levels, cluster. A level is used if it has
 a penalty; a network level also needs groups. A GPU without known links or socket is a separate
 domain, so that placement of one-GPU jobs neither prefers nor avoids it.
+
+``nvlink``: GPUs with an NVLink between every pair; other GPUs that NVLinks connect (a DGX-1) are
+divided by socket. ``socket``: GPUs of one NUMA node or, if that is not known, with a path of PIX,
+PXB, PHB or NODE.
 """
 
 from __future__ import annotations
@@ -21,9 +25,7 @@ from slurm_gpu_aware.model.penalties import LevelPenalties, Penalty
 
 __all__ = ["build_levels", "with_levels"]
 
-_INSIDE = ("nvlink", "socket")
-_SAME_SOCKET = frozenset({"PIX", "PXB", "PHB", "NODE"})
-"""nvidia-smi's words for paths that stay on one socket."""
+_SAME_SOCKET = ("PIX", "PXB", "PHB", "NODE")  # nvidia-smi's words for paths on one socket
 
 
 def build_levels(
@@ -46,12 +48,6 @@ def build_levels(
     network : level name -> node -> group. An absent level is not used; a node without a group has
         only the looser levels. None: no network is known.
 
-    Notes
-    -----
-    ``nvlink``: GPUs with an NVLink between every pair; other GPUs that NVLinks connect (a DGX-1)
-    are divided by socket. ``socket``: GPUs of one NUMA node or, if that is not known, with a path
-    of PIX, PXB, PHB or NODE.
-
     Examples
     --------
     >>> racks = {"rack": {"a": "r1", "b": "r1", "c": "r2"}}
@@ -64,7 +60,7 @@ def build_levels(
         penalties = LevelPenalties({name: Penalty(value) for name, value in penalties.items()})
     levels = []
     for name, (penalty, source) in penalties.general.items():
-        if name in _INSIDE:
+        if name in ("nvlink", "socket"):
             group = _inside(name, n, slots, numa, graphs)
         elif name == "node":
             group = np.arange(n, dtype=np.int64)
@@ -100,11 +96,7 @@ def _numbered(group_of: Mapping[str, str], nodes: Sequence[str]) -> IntArray:
 
 
 def _inside(
-    level: str,
-    n: int,
-    slots: int,
-    numa: IntArray | None,
-    graphs: Sequence[HardwareGraph | None],
+    level: str, n: int, slots: int, numa: IntArray | None, graphs: Sequence[HardwareGraph | None]
 ) -> IntArray:
     """(N, W) domain of each GPU, as the lowest slot of the domain."""
     rows = numa.tolist() if numa is not None else [[-1] * slots] * n

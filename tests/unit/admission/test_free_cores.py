@@ -13,8 +13,7 @@ from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.sockets import Sockets
+from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.slurm.read_cluster import node_of
 from slurm_gpu_aware.slurm.records import NodeCores, NodeShare, SlurmConfig, SlurmJob, SlurmNode
 

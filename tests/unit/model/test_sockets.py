@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import views
-from slurm_gpu_aware.model.sockets import Sockets
 from slurm_gpu_aware.placement.constraints import SocketBinding
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round

@@ -111,7 +111,7 @@ def test_machines_fall_into_their_sockets(name, first):
 
 def test_sockets_of_unequal_size_and_machines_without_structure():
     words = [["PHB" if (a == 3) == (b == 3) else "SYS" for b in range(4)] for a in range(4)]
-    graph = HardwareGraph.from_classes(words, [0, 0, 0, 1])
+    graph = HardwareGraph.build(np.ones((4, 4)), words, [0, 0, 0, 1])
     assert halves(graph, 0b1111) == (0b0111, 0b1000)
     assert halves(uniform_graph(4), 0b1111) == (0b0011, 0b1100)
     with pytest.raises(ValueError, match="no halves"):

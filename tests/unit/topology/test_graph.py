@@ -14,7 +14,7 @@ LINKS = [(0, 1, "NV2", 50.0), (0, 2, "PHB", None), (2, 1, "SYS", 6.5)]
 
 
 def test_links_of_a_probe_become_a_symmetric_graph():
-    graph = HardwareGraph.from_links(LINKS, groups=[0, 0, 1])
+    graph = HardwareGraph.from_links(LINKS, n=3, groups=[0, 0, 1])
     assert graph.gbps.tolist() == [[0, 50, 10], [50, 0, 6.5], [10, 6.5, 0]]
     assert graph.classes[1] == ("NV2", "X", "SYS")
     assert graph.groups == (0, 0, 1)
@@ -23,9 +23,9 @@ def test_links_of_a_probe_become_a_symmetric_graph():
 
 
 def test_equal_machines_share_one_object():
-    first = HardwareGraph.from_links(LINKS)
-    assert HardwareGraph.from_links(list(reversed(LINKS))) is first
-    assert first != HardwareGraph.from_links(LINKS, groups=[0, 0, 1])
+    first = HardwareGraph.from_links(LINKS, n=3)
+    assert HardwareGraph.from_links(reversed(LINKS), n=3) is first
+    assert first != HardwareGraph.from_links(LINKS, n=3, groups=[0, 0, 1])
     assert machine("mapa-dgx-v") is machine("dgx-1-v100")
     assert len({machine("dgx-a100"), machine("dgx-h100"), machine("DGX-A100")}) == 2
 
@@ -60,14 +60,14 @@ def test_bad_matrices_are_refused():
     with pytest.raises(ValueError, match="two classes"):
         HardwareGraph.build([[0, 1], [1, 0]], [["X", "SYS"], ["PHB", "X"]])
     with pytest.raises(ValueError, match="socket numbers"):
-        HardwareGraph.from_classes([["X", "SYS"], ["SYS", "X"]], groups=[0])
+        HardwareGraph.build([[0, 1], [1, 0]], [["X", "SYS"], ["SYS", "X"]], groups=[0])
 
 
 def test_words_of_nvidia_smi():
     assert [nvlinks(w) for w in ("NV1", "NV18", "PIX", "SYS")] == [1, 18, 0, 0]
     near_to_far = [class_gbps(w) for w in ("NV2", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS")]
     assert near_to_far == sorted(near_to_far, reverse=True)
-    graph = HardwareGraph.from_classes([["X", "NV1"], ["NV1", "X"]])
+    graph = HardwareGraph.from_links([(1, 0, "NV1", None)], n=2)
     assert graph.gbps[0, 1] == 25.0
 
 

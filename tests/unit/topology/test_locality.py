@@ -57,9 +57,7 @@ def test_domains_of_known_machines():
 
 
 def test_sockets_by_numa_by_links_and_unknown():
-    near = [["X", "PHB", "SYS", "SYS"], ["PHB", "X", "SYS", "SYS"]]
-    linked = [["SYS", "SYS", "X", "NV2"], ["SYS", "SYS", "NV2", "X"]]
-    graph = HardwareGraph.from_classes([*near, *linked])
+    graph = HardwareGraph.from_links([(0, 1, "PHB", None), (2, 3, "NV2", None)], n=4)
 
     def socket(numa, graphs=()):
         numbers = np.array([numa], dtype=np.int64)
