@@ -91,7 +91,7 @@ def _fit_text(
             "mean error": f"{fit.mae:.3g} GB/s (published coefficients: {published:.3g})",
             "RMS error": f"{fit.rmse:.3g} GB/s",
             "left out": f"{fit.loo_rmse:.3g} GB/s RMS on samples left out of their own fit",
-        }
+        }.items()
     )
     option = f"effbw = [{', '.join(f'{c:g}' for c in coefficients)}]"
     sections = "\n".join(f'[policies."{policy}"]\n{option}' for policy in _POLICIES)

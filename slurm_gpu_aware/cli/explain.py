@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.output import json_option, print_json, say
+from slurm_gpu_aware.cli.output import (
+    json_option,
+    pairs,
+    paragraph,
+    place_text,
+    print_json,
+    say,
+    table,
+)
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION
+from slurm_gpu_aware.time_text import age, stamp
 
-__all__ = ["check_job_id", "command"]
+__all__ = ["NO_HOLD", "check_job_id", "command", "explain_text"]
 
+NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
+"""Slurm's reasons of jobs that only the gate keeps waiting."""
+_MAX_ROWS = 12
+_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
+"""``None`` is also a word of Slurm's."""
+_EPOCH_S = 1e9
+"""A value of a key ``..._s`` above this (2001) is a time, not a duration."""
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
 _TASKS = re.compile(r"([0-9]{1,10})_\[([0-9]{1,10})[0-9,:%.-]*\]\Z")
 """Waiting tasks of an array as in ``queue`` and ``squeue``: ``44_[3-9]``."""
@@ -53,7 +71,6 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
       gpu-aware explain 1234
       gpu-aware explain 1234_7 --json
     """
-    from slurm_gpu_aware.cli.explain_text import explain_text
     from slurm_gpu_aware.selector.explanation import explain_job
     from slurm_gpu_aware.selector.ledger_reader import open_reader
 
@@ -69,3 +86,209 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
             say(note)
     if answer["state"] == "unknown":
         raise click.exceptions.Exit(1)
+
+
+def explain_text(answer: Mapping[str, Any]) -> str:
+    """The text on a job; ``answer``: its JSON, and ``away``."""
+    state, slurm, decisions = answer["state"], answer["slurm"], answer["decisions"]
+    over = state in OPEN_DECISION and slurm is not None and slurm["ended"]
+    blocks = [f"Job {answer['job_id']}: {'ended' if over else state}"]
+    if about := _about(answer):
+        blocks.append("\n".join(paragraph(sentence) for sentence in about))
+    void = state in ("parked", "left to Slurm")
+    if decisions:  # the request of a void placement is still valid
+        newest = decisions[-1]
+        blocks.append(pairs(_asked(newest)) if void else _decision_text(newest))
+    if earlier := decisions if void else decisions[:-1]:
+        past = [
+            (stamp(d["decided_at"]), _chosen(d), f"{d['slowdown']:.3f}", d["state"])
+            for d in earlier
+        ]
+        headers = ["time", "place", "slowdown", "became"]
+        blocks.append("Earlier placements\n" + table(headers, past, right=["slowdown"]))
+    if answer["events"]:
+        events = [(stamp(e["at"]), e["kind"], _flat(e["detail"])) for e in answer["events"]]
+        blocks.append("Events\n" + table(["time", "event", "detail"], events))
+    return "\n\n".join(blocks)
+
+
+def _about(answer: Mapping[str, Any]) -> list[str]:
+    """Sentences on the state of the job."""
+    state, slurm, tasks = answer["state"], answer["slurm"], answer["tasks"]
+    about = []
+    if tasks:
+        shown = ", ".join(tasks[:_MAX_ROWS]) + (", ..." if len(tasks) > _MAX_ROWS else "")
+        about.append(f"A job array; each task was placed separately: {shown}. Explain one of them.")
+    elif state == "unknown":
+        about.append(
+            f"Neither the ledger nor Slurm knows job {answer['job_id']}. It may be too old, or the"
+            " id may be mistyped."
+        )
+    elif state == "not ours":
+        about.append(
+            f"The selector does not place this job; Slurm places it ({_in_slurm(slurm)}). So are"
+            " jobs without GPUs, jobs with place=off, and unsupported request forms (direct srun"
+            " --gpus, heterogeneous and scrontab jobs)."
+        )
+    elif state == "placed":
+        about.append(
+            f"It was placed at {stamp(slurm['placed_at'])} (state {slurm['state']}); the published"
+            " copy of the ledger does not have the placement yet. Try again in a moment."
+        )
+    elif state == "left to Slurm":
+        why = _left_reason(answer["events"]) or slurm.get("why")
+        why = why or "it was released by hand, it was cancelled, or the selector was away"
+        about.append(
+            f"It was parked; now its gate is open, and Slurm places it ({_in_slurm(slurm)}): {why}."
+        )
+    elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
+        about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")
+    if state in OPEN_DECISION and slurm is not None:
+        about += _unrecorded(answer)
+    return about + _waiting(answer) if state == "parked" else about
+
+
+def _in_slurm(slurm: Mapping[str, Any]) -> str:
+    reason = slurm["reason"]
+    return f"state {slurm['state']}" + (f", reason {reason}" if reason not in _UNSET else "")
+
+
+def _left_reason(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the selector left the job to Slurm; None: it did not, or no reason is known."""
+    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
+    return reasons[-1] if reasons else None
+
+
+def _why_without_us(events: Sequence[Mapping[str, Any]]) -> str:
+    """Why a parked job ran without a decision of the selector."""
+    if reason := _left_reason(events):
+        return f"it was left to Slurm: {reason}"
+    if any(e["kind"] == "opened_by_hand" for e in events):
+        return "it was released by hand"
+    return "the gate had opened by itself, because the selector was away"
+
+
+def _unrecorded(answer: Mapping[str, Any]) -> list[str]:
+    """The state of a placed job in Slurm, if it is newer than the ledger."""
+    state, away = answer["slurm"]["state"], answer["selector_away"]
+    if state is None:
+        text = "Slurm no longer lists this job: it has ended"
+    elif answer["slurm"]["ended"]:
+        text = f"Its state in Slurm is {state}: it has ended"
+    elif away and (state == "PENDING") == (answer["state"] == "started"):
+        text = f"Its state in Slurm is {state}"
+    else:
+        return []
+    because = ""
+    if away:
+        since = "a while" if away["quiet_s"] is None else age(away["quiet_s"])
+        because = f", because it has not answered for {since}"
+    return [f"{text}. The selector has not recorded that{because}."]
+
+
+def _waiting(answer: Mapping[str, Any]) -> list[str]:
+    """Why a parked job waits."""
+    waiting, slurm, away = answer["waiting"], answer["slurm"], answer.get("away")
+    if slurm is not None and slurm["state"] is None:
+        return [
+            "It was parked in the selector's last round. Slurm no longer lists it: it was"
+            " cancelled, or it has run, while the selector was away."
+        ]
+    if waiting is not None:
+        about = [f"Why it waits: {waiting.get('reason') or 'no reason was recorded'}"]
+        if (start := waiting.get("shadow_start_s")) and not away:
+            when = stamp(float(start))
+            about.append(f"GPUs are reserved for it: it starts by {when} at the latest.")
+        about.append(f"As of the round at {stamp(answer['waiting_as_of'])}.")
+        return [*about, str(away)] if away else about
+    reason = (slurm or {}).get("reason")
+    newest = answer["decisions"][-1] if answer["decisions"] else {}
+    outcome = newest.get("outcome") or {}
+    if newest.get("state") == "waiting" and outcome.get("step") == "prepare":
+        failed = outcome.get("why") or "no reason was recorded"
+        return [f"It could not be placed: {failed}. {away or 'The next round tries again.'}"]
+    if reason and reason not in NO_HOLD:
+        return [f"Slurm itself holds it: {reason}. {away or 'It is planned once that ends.'}"]
+    return [str(away or "It waits for the selector's next round.")]
+
+
+def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
+    return [
+        ("user", d["user"]),
+        ("asked", _flat(d["asked"])),
+        ("submitted", stamp(d["submitted_at"])),
+    ]
+
+
+def _chosen(d: Mapping[str, Any]) -> str:
+    return place_text(d["nodes"], d["slots"], d["exact"])
+
+
+def _decision_text(d: Mapping[str, Any]) -> str:
+    why = dict(d["why"])
+    level = f"level {d['level']}"
+    if source := why.pop("penalty_from", None):
+        level += f", {source}"
+    entries: list[tuple[str, object]] = [
+        *_asked(d),
+        ("decided", f"{stamp(d['decided_at'])}, took {age(d['took_ms'] / 1000)}"),
+        ("policy", d["policy"]),
+        ("chosen", _chosen(d) + ("" if d["exact"] else " (Slurm picks the GPUs)")),
+        ("slowdown", f"{d['slowdown']:.3f} predicted"),
+        ("locality", f"L {d['slowdown'] / d['score']:.4g} ({level})" if d["score"] else level),
+        ("score", f"V {d['score']:.3f}, of the slowest GPU"),
+        ("clock", f"{d['clock_mhz']} MHz" if d["clock_mhz"] else "default"),
+    ]
+    if d["victims"]:
+        some = why.pop("preempts_of_these", None)
+        among = f"{some} of these, Slurm chooses: " if some else ""
+        entries.append(("preempts", among + ", ".join(d["victims"])))
+    if summary := why.pop("summary", None):
+        entries.append(("why", summary))
+    blocks = []
+    for name, value in why.items():
+        title = name.replace("_", " ")
+        if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
+            blocks.append(f"{title.capitalize()}\n{_rows(value)}")
+        else:
+            entries.append((title, _short(value)))
+    return "\n\n".join([pairs(entries), *blocks])
+
+
+def _flat(detail: Mapping[str, Any]) -> str:
+    """``key=value`` pairs on one line, without unset values; times are formatted."""
+    return ", ".join(_pair(k, v) for k, v in detail.items() if v not in _UNSET)
+
+
+def _pair(key: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and value > _EPOCH_S and key.endswith("_s"):
+        return f"{key.removesuffix('_s')}={stamp(float(value))}"
+    return f"{key}={_short(value)}"
+
+
+def _rows(records: Sequence[Mapping[str, Any]]) -> str:
+    """A table of records; keys become columns, long lists are cut."""
+    headers: list[str] = []
+    for record in records:
+        headers += [k for k in record if k not in headers]
+    right = [h for h in headers if all(isinstance(r.get(h), int | float | None) for r in records)]
+    cells = [[_short(r.get(h)) for h in headers] for r in records[:_MAX_ROWS]]
+    text = table(headers, cells, right=right)
+    more = len(records) - _MAX_ROWS
+    return text + (f"\n... and {more} more, with --json" if more > 0 else "")
+
+
+def _short(value: Any) -> str:
+    """One value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return " ".join(
+            "[" + _short(v) + "]" if isinstance(v, list | tuple) else _short(v) for v in value
+        )
+    if isinstance(value, Mapping):
+        return _flat(value)
+    return "" if value is None else str(value)

@@ -5,33 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
 
-__all__ = [
-    "clean",
-    "json_option",
-    "pairs",
-    "paragraph",
-    "print_json",
-    "say",
-    "table",
-    "width",
-]
+__all__ = ["clean", "json_option", "pairs", "paragraph", "place_text", "print_json", "say", "table"]
 
 _MAX_WIDTH = 100
 _MIN_WIDTH = 60
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def json_option(command: F) -> F:
-    """Add ``--json`` to a command; the parameter is called ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
-        command
-    )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def say(text: str) -> None:
@@ -56,52 +40,53 @@ def clean(value: object) -> str:
 
 
 def table(
-    headers: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    right: Iterable[str] = (),
-    columns: int | None = None,
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> str:
-    """Lay rows out in columns; the last column wraps so that no line is longer than ``columns``.
+    """Lay rows out in columns; the last column wraps so that no line is wider than the terminal.
 
-    Parameters
-    ----------
-    headers : one per column.
-    rows : cells; None and "" are shown as ``-``.
-    right : headers of the columns that are aligned to the right.
-    columns : line width; None: the terminal's.
+    ``rows``: cells; None and "" are shown as ``-``. ``right``: headers of the columns that are
+    aligned to the right.
     """
-    cells = [[clean(c) for c in row] for row in rows]
-    aligned = [h in set(right) for h in headers]
-    widths = [max([len(h), *(len(r[i]) for r in cells)]) for i, h in enumerate(headers)]
-    total = width() if columns is None else columns
-    room = max(16, total - sum(widths[:-1]) - 2 * (len(headers) - 1))
-    widths[-1] = min(widths[-1], room)
-
-    def line(row: Sequence[str]) -> str:
-        parts = [
-            c.rjust(w) if a else c.ljust(w) for c, w, a in zip(row, widths, aligned, strict=True)
-        ]
-        return "  ".join(parts).rstrip()
-
-    def lines(row: Sequence[str]) -> list[str]:
-        first, *more = textwrap.wrap(row[-1], widths[-1], break_on_hyphens=False) or [""]
-        return [line([*row[:-1], first]), *(line([*[""] * (len(row) - 1), m]) for m in more)]
-
-    out = [*lines(headers), line(["-" * w for w in widths])]
-    return "\n".join([*out, *(text for row in cells for text in lines(row))])
+    cells = [headers, *([clean(c) for c in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths[-1] = min(widths[-1], _room(widths[:-1]))
+    cells.insert(1, ["-" * w for w in widths])
+    return _columns(cells, widths, [header in set(right) for header in headers])
 
 
-def pairs(entries: Mapping[str, object] | Sequence[tuple[str, object]]) -> str:
+def pairs(entries: Iterable[tuple[str, object]]) -> str:
     """Lay out ``name  value`` lines, values wrapped and aligned."""
-    items = list(entries.items() if isinstance(entries, Mapping) else entries)
-    left = max((len(name) for name, _ in items), default=0) + 2
+    cells = [(name, clean(value)) for name, value in entries]
+    left = max((len(name) for name, _ in cells), default=0)
+    return _columns(cells, [left, _room([left])], [False, False])
+
+
+def _room(widths: Sequence[int]) -> int:
+    """Width of a last column beside others, with two blanks between columns."""
+    return max(20, width() - sum(widths) - 2 * len(widths))
+
+
+def _columns(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[bool]) -> str:
+    """Cells in columns, some aligned to the right; the last one wraps."""
     lines = []
-    for name, value in items:
-        wrapped = textwrap.wrap(clean(value), max(20, width() - left), break_on_hyphens=False)
-        for i, piece in enumerate(wrapped or [""]):
-            lines.append((name if i == 0 else "").ljust(left) + piece)
+    for row in rows:
+        pieces = textwrap.wrap(row[-1], widths[-1], break_on_hyphens=False) or [""]
+        for i, piece in enumerate(pieces):
+            cells = [*(row[:-1] if i == 0 else [""] * (len(row) - 1)), piece]
+            padded = (
+                c.rjust(w) if r else c.ljust(w)
+                for c, w, r in zip(cells, widths, right, strict=True)
+            )
+            lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool) -> str:
+    """``n1: 0,1; n2: 0,1``; only the node names if Slurm picks the GPUs."""
+    if not exact:
+        return ", ".join(nodes)
+    chosen = zip(nodes, slots, strict=True)
+    return "; ".join(f"{node}: {','.join(map(str, some))}" for node, some in chosen)
 
 
 def paragraph(text: str, indent: str = "") -> str:

@@ -143,7 +143,6 @@ def _refusal(first: Answer, gpus: int, cluster: Cluster) -> str:
 
 
 def _text(answers: Sequence[Answer]) -> str:
-    from slurm_gpu_aware.cli.explain_text import place_text
 
     rows = []
     for answer in answers:

@@ -108,7 +108,6 @@ def _parked(
 
 
 def _text(parked: list[dict[str, Any]], placed: list[dict[str, Any]], user: str | None) -> str:
-    from slurm_gpu_aware.cli.explain_text import place_text
 
     blocks = [f"No job of {clean(user)} is parked." if user else "No job is parked."]
     if parked:

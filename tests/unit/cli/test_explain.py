@@ -11,7 +11,7 @@ import pytest
 from memory_slurm import opened
 from slurm_folder import RUNNER, SlurmFolder, parked
 
-from slurm_gpu_aware.cli.explain_text import explain_text
+from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.store.database import open_store, publish, published_path
 from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
 
