@@ -233,7 +233,7 @@ def _decision_text(d: Mapping[str, Any]) -> str:
         *_asked(d),
         ("decided", f"{stamp(d['decided_at'])}, took {age(d['took_ms'] / 1000)}"),
         ("policy", d["policy"]),
-        ("chosen", _chosen(d) + ("" if d["exact"] else " (Slurm picks the GPUs)")),
+        ("chosen", _chosen(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
         ("slowdown", f"{d['slowdown']:.3f} predicted"),
         ("locality", f"L {d['slowdown'] / d['score']:.4g} ({level})" if d["score"] else level),
         ("score", f"V {d['score']:.3f}, of the slowest GPU"),

@@ -82,7 +82,7 @@ def _columns(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequen
 
 
 def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool) -> str:
-    """``n1: 0,1; n2: 0,1``; only the node names if Slurm picks the GPUs."""
+    """``n1: 0,1; n2: 0,1``; only the node names if Slurm chooses the GPUs."""
     if not exact:
         return ", ".join(nodes)
     chosen = zip(nodes, slots, strict=True)
