@@ -35,7 +35,7 @@ _COMMANDS = (
 @click.group(
     cls=LateGroup,
     elsewhere={name: f"slurm_gpu_aware.cli.{name}:command" for name in _COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, prog_name="gpu-aware")
 @click.option(

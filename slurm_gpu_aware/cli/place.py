@@ -10,7 +10,14 @@ import click
 
 from slurm_gpu_aware.cli.context import Context, pass_context
 from slurm_gpu_aware.cli.options import GPUS, NODES
-from slurm_gpu_aware.cli.output import json_option, paragraph, print_json, say, table
+from slurm_gpu_aware.cli.output import (
+    json_option,
+    paragraph,
+    place_text,
+    print_json,
+    say,
+    table,
+)
 from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
@@ -21,29 +28,20 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-NOTHING_FITS = 1
-
 
 @click.command("place")
 @click.option("--gpus", "-g", type=GPUS, required=True, help="GPUs in total.")
 @click.option("--nodes", "-N", type=NODES, help="Number of nodes; default: as needed.")
 @click.option("--class", "-c", "app_class", help="Application class; default: the site's.")
 @click.option("--bw", type=click.Choice(["high", "low"]), help="Sensitivity to bandwidth.")
-@click.option("--pattern", default="ring", show_default=True, help="Communication pattern.")
+@click.option("--pattern", default="ring", help="Communication pattern.")
 @click.option("--model", "gpu_model", help="Only nodes with this GPU model.")
 @click.option("--policy", help="Policy to ask; default: the site's.")
 @click.option("--compare", metavar="POLICY,...", help="Further policies to ask.")
 @click.option(
     "--machine", metavar="NAME", help="Use machines of this kind, not the store's cluster."
 )
-@click.option(
-    "--machines",
-    "count",
-    type=NODES,
-    default=1,
-    show_default=True,
-    help="Number of these machines.",
-)
+@click.option("--machines", "count", type=NODES, default=1, help="Number of these machines.")
 @click.option("--busy", multiple=True, metavar="NODE:0,3", help="GPUs in use. Repeatable.")
 @click.option(
     "--plot",
@@ -76,15 +74,24 @@ def command(context: Context, /, **given: Any) -> None:
     names = dict.fromkeys([given["policy"] or config.placement.policy, *filter(None, compared)])
     options = policy_options(config)
     answers = [ask_policy(name, request, cluster, options.get(name, {})) for name in names]
+    shape = {
+        "nodes": len(cluster.nodes),
+        "gpus": int(cluster.exists.sum()),
+        "free": int(cluster.free.sum()),
+    }
     if given["as_json"]:
-        print_json({"cluster": _shape(cluster), "answers": [a.as_json() for a in answers]})
+        print_json({"cluster": shape, "answers": [a.as_json() for a in answers]})
     else:
         click.echo(_text(answers))
-    if given["plot"] is not None:
-        _plot(given["plot"], cluster, answers)
+    placed = [answer for answer in answers if answer.assignment is not None]
+    if given["plot"] is not None and placed:
+        from slurm_gpu_aware.cli.picture import draw
+
+        draw(given["plot"], cluster, placed)
+        say(f"wrote {given['plot']}")
     if answers[0].assignment is None:
-        say(paragraph(_refusal(answers[0], request.gpus, cluster)))
-        raise click.exceptions.Exit(NOTHING_FITS)
+        say(paragraph(_refusal(answers[0], request.gpus, shape)))
+        raise click.exceptions.Exit(1)
 
 
 def _cluster(config: Config, machine: str | None, count: int) -> Cluster:
@@ -102,7 +109,7 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
     from slurm_gpu_aware.topology.patterns import parse_pattern
 
     parse_pattern(given["pattern"])
-    gpus, nodes = given["gpus"], given["nodes"]
+    gpus, nodes, bw = given["gpus"], given["nodes"], given["bw"]
     app_class = given["app_class"] or config.site.default_class
     if app_class not in config.site.classes:
         known = ", ".join(config.site.classes)
@@ -110,7 +117,6 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
     if nodes is not None and gpus % nodes:
         raise RequestError(f"{gpus} GPUs do not spread evenly over {nodes} nodes")
     of_class = config.for_class(app_class)
-    bw = given["bw"]
     return Request(
         job_id="1",
         gpus=gpus,
@@ -124,66 +130,28 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
     )
 
 
-def _shape(cluster: Cluster) -> dict[str, int]:
-    return {
-        "nodes": len(cluster.nodes),
-        "gpus": int(cluster.exists.sum()),
-        "free": int(cluster.free.sum()),
-    }
-
-
-def _refusal(first: Answer, gpus: int, cluster: Cluster) -> str:
+def _refusal(first: Answer, gpus: int, shape: Mapping[str, int]) -> str:
     """The reason of the first policy for finding no place."""
     what = "Postponed" if first.postponed else "Nothing fits"
-    shape = _shape(cluster)
-    asked = (
-        f"{gpus} GPU{'s' if gpus > 1 else ''} on {shape['nodes']} nodes with {shape['gpus']} GPUs"
-    )
-    return f"{what}: {asked}, {shape['free']} of them free. {first.policy}: {first.reason}."
+    asked = f"{gpus} GPU{'s' if gpus > 1 else ''} on {shape['nodes']} nodes"
+    there = f"{shape['gpus']} GPUs, {shape['free']} of them free"
+    return f"{what}: {asked} with {there}. {first.policy}: {first.reason}."
 
 
 def _text(answers: Sequence[Answer]) -> str:
-
-    rows = []
-    for answer in answers:
-        a = answer.assignment
-        if a is None:
-            outcome = "postponed" if answer.postponed else "nothing fits"
-            rows.append((answer.policy, "", "", "", "", "", "", outcome))
-            continue
-        rows.append(
-            (
-                answer.policy,
-                a.level,
-                f"{a.score:.3f}",
-                f"{a.slowdown:.3f}",
-                _gbps(answer.agg_gbps),
-                _gbps(answer.eff_gbps),
-                _gbps(answer.preserved_gbps),
-                place_text(answer.nodes, a.slots, a.exact),
-            )
-        )
     headers = ["policy", "level", "V", "slowdown", "AggBW", "EffBW", "PreservedBW", "place"]
-    reasons = [paragraph(f"{a.policy}: {_reason(a)}") for a in answers if _reason(a)]
-    return "\n\n".join(
-        [table(headers, rows, right=headers[2:7]), *(["\n".join(reasons)] if reasons else [])]
-    )
-
-
-def _reason(answer: Answer) -> str:
-    """The reason for this place or for none; empty: not given."""
-    assignment = answer.assignment
-    return answer.reason if assignment is None else str(assignment.why.get("summary", ""))
-
-
-def _gbps(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"
-
-
-def _plot(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
-    from slurm_gpu_aware.cli.picture import draw
-
-    placed = [a for a in answers if a.assignment is not None]
-    if placed:
-        draw(path, cluster, placed)
-        say(f"wrote {path}")
+    rows, reasons = [], []
+    for answer in answers:
+        a, reason = answer.assignment, answer.reason
+        if a is None:
+            row = [""] * 6 + ["postponed" if answer.postponed else "nothing fits"]
+        else:
+            reason = str(a.why.get("summary", ""))
+            bandwidths = (answer.agg_gbps, answer.eff_gbps, answer.preserved_gbps)
+            row = [a.level, f"{a.score:.3f}", f"{a.slowdown:.3f}"]
+            row += ["" if gbps is None else f"{gbps:.0f}" for gbps in bandwidths]
+            row.append(place_text(answer.nodes, a.slots, a.exact))
+        rows.append([answer.policy, *row])
+        if reason:
+            reasons.append(paragraph(f"{answer.policy}: {reason}"))
+    return "\n\n".join(filter(None, [table(headers, rows, right=headers[2:7]), "\n".join(reasons)]))

@@ -30,19 +30,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--nodes", metavar="LIST", help="Only these nodes: n[1-4],n7.")
 @click.option("--partition", metavar="NAME", help="Only nodes of this partition.")
 @json_option
+@click.option("--slurm-dir", type=_FOLDER, default=Path("/etc/slurm"), help="Folder of slurm.conf.")
 @click.option(
-    "--slurm-dir",
-    type=_FOLDER,
-    default=Path("/etc/slurm"),
-    show_default=True,
-    help="Folder of slurm.conf.",
-)
-@click.option(
-    "--unit-dir",
-    type=_FOLDER,
-    default=Path("/etc/systemd/system"),
-    show_default=True,
-    help="Folder of systemd units.",
+    "--unit-dir", type=_FOLDER, default=Path("/etc/systemd/system"), help="Folder of systemd units."
 )
 @pass_context
 def command(

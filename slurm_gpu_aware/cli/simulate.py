@@ -59,7 +59,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "migration_s",
     type=SECONDS,
     default=60.0,
-    show_default=True,
     metavar="S",
     help="Cost of a restart or a move.",
 )
@@ -80,7 +79,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--variability",
-    "variability",
     multiple=True,
     metavar="CLASS=FILE.csv",
     help="Measured times of GPUs (columns gpu,node,value_ms) for a class; repeatable.",
@@ -88,19 +86,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--draw",
     default="gpus",
-    show_default=True,
     metavar="HOW",
     help="How GPUs are drawn from those files: gpus, nodes, repeat, runs.",
 )
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all draws.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all draws."
-)
-@click.option(
-    "--class-column",
-    default="class",
-    show_default=True,
-    metavar="NAME",
-    help="Column of a CSV trace with the class.",
+    "--class-column", default="class", metavar="NAME", help="Column of a CSV trace with the class."
 )
 @click.option(
     "--sacct",
@@ -123,7 +114,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--jobs-per-hour",
     type=Number(0, 10**9, min_open=True),
     default=10.0,
-    show_default=True,
     help="Rate of the arrivals.",
 )
 @click.option(
@@ -136,13 +126,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--variability-effect/--no-variability-effect",
     default=True,
-    show_default=True,
     help="Jobs run at the pace of their slowest GPU.",
 )
 @click.option(
     "--locality-effect/--no-locality-effect",
     default=True,
-    show_default=True,
     help="Jobs that span nodes are slowed by L.",
 )
 @click.option(

@@ -25,12 +25,7 @@ _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
 
 @click.command("status")
 @click.option(
-    "--rounds",
-    "count",
-    type=click.IntRange(0, 10_000),
-    default=5,
-    show_default=True,
-    help="Number of rounds to show.",
+    "--rounds", "count", type=click.IntRange(0, 10_000), default=5, help="Number of rounds to show."
 )
 @json_option
 @pass_context
