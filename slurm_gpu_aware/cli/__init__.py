@@ -1,4 +1,1 @@
-"""The command ``gpu-aware``: options in one module per command, work imported late."""
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
+"""The command ``gpu-aware``: options, and the text of the answers."""

@@ -5,41 +5,36 @@ Nothing but the standard library's smallest modules is imported here before the 
 
 import os
 import signal
+import sys
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
-from slurm_gpu_aware.cli import INTERRUPTED
+__all__ = ["INTERRUPTED", "gpu_aware", "gpu_aware_profile"]
 
-__all__ = ["gpu_aware", "gpu_aware_profile"]
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
 
 
 def gpu_aware() -> NoReturn:
     """Start ``gpu-aware``."""
-    _quiet_interrupts()
-    from slurm_gpu_aware.cli.main import main
-
-    _usual_interrupts()
-    main()
+    _start("slurm_gpu_aware.cli.main")
 
 
 def gpu_aware_profile() -> NoReturn:
     """Start ``gpu-aware-profile``."""
-    _quiet_interrupts()
-    from gpu_aware_profile.cli import main
-
-    _usual_interrupts()
-    main()
+    _start("gpu_aware_profile.cli")
 
 
-def _quiet_interrupts() -> None:
-    """Nothing was begun yet, so there is nothing to end. An ignored SIGINT stays ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+def _start(module: str) -> NoReturn:
+    """Import a program and call its ``main``. An ignored SIGINT stays ignored."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:  # nothing was begun yet, so there is nothing to end
         signal.signal(signal.SIGINT, _exit)
-
-
-def _usual_interrupts() -> None:
-    if signal.getsignal(signal.SIGINT) is _exit:
+    main = import_module(module).main
+    if usual:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main())
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     json_option,
     pairs,
@@ -101,7 +101,7 @@ def explain_text(answer: Mapping[str, Any]) -> str:
         blocks.append(pairs(_asked(newest)) if void else _decision_text(newest))
     if earlier := decisions if void else decisions[:-1]:
         past = [
-            (stamp(d["decided_at"]), _chosen(d), f"{d['slowdown']:.3f}", d["state"])
+            (stamp(d["decided_at"]), place_text(d), f"{d['slowdown']:.3f}", d["state"])
             for d in earlier
         ]
         headers = ["time", "place", "slowdown", "became"]
@@ -220,10 +220,6 @@ def _asked(d: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def _chosen(d: Mapping[str, Any]) -> str:
-    return place_text(d["nodes"], d["slots"], d["exact"])
-
-
 def _decision_text(d: Mapping[str, Any]) -> str:
     why = dict(d["why"])
     level = f"level {d['level']}"
@@ -233,7 +229,7 @@ def _decision_text(d: Mapping[str, Any]) -> str:
         *_asked(d),
         ("decided", f"{stamp(d['decided_at'])}, took {age(d['took_ms'] / 1000)}"),
         ("policy", d["policy"]),
-        ("chosen", _chosen(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
+        ("chosen", place_text(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
         ("slowdown", f"{d['slowdown']:.3f} predicted"),
         ("locality", f"L {d['slowdown'] / d['score']:.4g} ({level})" if d["score"] else level),
         ("score", f"V {d['score']:.3f}, of the slowest GPU"),
@@ -269,9 +265,7 @@ def _pair(key: str, value: Any) -> str:
 
 def _rows(records: Sequence[Mapping[str, Any]]) -> str:
     """A table of records; keys become columns, long lists are cut."""
-    headers: list[str] = []
-    for record in records:
-        headers += [k for k in record if k not in headers]
+    headers = list(dict.fromkeys(key for record in records for key in record))
     right = [h for h in headers if all(isinstance(r.get(h), int | float | None) for r in records)]
     cells = [[_short(r.get(h)) for h in headers] for r in records[:_MAX_ROWS]]
     text = table(headers, cells, right=right)

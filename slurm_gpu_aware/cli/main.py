@@ -12,29 +12,29 @@ from typing import NoReturn
 import click
 
 from slurm_gpu_aware import __version__
-from slurm_gpu_aware.cli.context import Context
+from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.run import LateGroup, run
 
 __all__ = ["cli", "main"]
 
-_COMMANDS = (
-    "doctor",
-    "explain",
-    "place",
-    "queue",
-    "release",
-    "report",
-    "selectd",
-    "setup",
-    "simulate",
-    "status",
-)
-"""Each is ``command`` in the module of its name."""
+_COMMANDS = {
+    "doctor": "operation:doctor",
+    "explain": "explain:command",
+    "place": "place:command",
+    "queue": "state:queue",
+    "release": "operation:release",
+    "report": "simulate:report",
+    "selectd": "operation:selectd",
+    "setup": "setup:command",
+    "simulate": "simulate:simulate",
+    "status": "state:status",
+}
+"""Command -> its module and its name there."""
 
 
 @click.group(
     cls=LateGroup,
-    elsewhere={name: f"slurm_gpu_aware.cli.{name}:command" for name in _COMMANDS},
+    elsewhere={name: f"slurm_gpu_aware.cli.{where}" for name, where in _COMMANDS.items()},
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, prog_name="gpu-aware")

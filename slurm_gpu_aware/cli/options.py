@@ -1,15 +1,50 @@
-"""Types of numeric options: bounded on both sides, not NaN or infinite."""
+"""Global options of every command, and types of numeric options."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_PENALTY, MAX_TIME_S
 
-__all__ = ["GPUS", "NODES", "PENALTY", "SECONDS", "SOME_SECONDS", "Number"]
+if TYPE_CHECKING:
+    from slurm_gpu_aware.config.settings import Config
+
+__all__ = ["GPUS", "NODES", "PENALTY", "SECONDS", "SOME_SECONDS"]
+__all__ += ["Context", "Number", "pass_context"]
+
+
+@dataclass
+class Context:
+    """Global options."""
+
+    config_path: str | None = None
+    """``--config``; None: the environment, then the default path."""
+
+    def config(self, *, check_policies: bool = False) -> Config:
+        """Load the configuration; ``check_policies``: with names and options of policies.
+
+        Raises ConfigError.
+        """
+        from slurm_gpu_aware.config.load import load_config
+
+        known: tuple[str, ...] = ()
+        if check_policies:
+            from slurm_gpu_aware.placement.registry import policy_names
+
+            known = policy_names()
+        config = load_config(self.config_path, known_policies=known)
+        if config.policies and check_policies:
+            from slurm_gpu_aware.selector.policy_options import policy_options
+
+            policy_options(config)
+        return config
+
+
+pass_context = click.make_pass_decorator(Context, ensure=True)
 
 
 class Number(click.FloatRange):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -81,12 +81,15 @@ def _columns(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequen
     return "\n".join(lines)
 
 
-def place_text(nodes: Sequence[str], slots: Sequence[Sequence[int]], exact: bool) -> str:
-    """``n1: 0,1; n2: 0,1``; only the node names if Slurm chooses the GPUs."""
-    if not exact:
-        return ", ".join(nodes)
-    chosen = zip(nodes, slots, strict=True)
-    return "; ".join(f"{node}: {','.join(map(str, some))}" for node, some in chosen)
+def place_text(placed: Mapping[str, Any]) -> str:
+    """``n1: 0,1; n2: 0,1``; only the node names if Slurm chooses the GPUs.
+
+    ``placed``: with ``nodes``, ``slots`` of each node, and ``exact``.
+    """
+    if not placed["exact"]:
+        return ", ".join(placed["nodes"])
+    chosen = zip(placed["nodes"], placed["slots"], strict=True)
+    return "; ".join(f"{node}: {','.join(map(str, slots))}" for node, slots in chosen)
 
 
 def paragraph(text: str, indent: str = "") -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +23,18 @@ __all__ = ["draw"]
 
 _SIZE = 3.4
 _MOST_PANELS = 12
-_CHOSEN, _GREY = "#1f5fa8", "#b5b5b5"
+_CHOSEN, _GREY, _PALE = "#1f5fa8", "#b5b5b5", "#d9d9d9"
 _GPU: dict[str, dict[str, Any]] = {
-    "chosen": {"facecolor": _CHOSEN, "edgecolor": "black", "linewidth": 2.0},
-    "free": {"facecolor": "#ffffff", "edgecolor": "black"},
-    "busy": {"facecolor": "#d9d9d9", "edgecolor": "black", "hatch": "////"},
+    "chosen GPU": {"facecolor": _CHOSEN, "edgecolor": "black", "linewidth": 2.0},
+    "free GPU": {"facecolor": "#ffffff", "edgecolor": "black"},
+    "GPU in use": {"facecolor": _PALE, "edgecolor": "black", "hatch": "////"},
 }
 """State of a GPU -> properties of its circle."""
 _NODE_RADIUS = 0.15
 _MOST_WIDE_LINKS = 60
 _CENTRED = {"ha": "center", "va": "center"}
 _LABEL = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
-_ON_BUSY = {"boxstyle": "round,pad=0.1", "facecolor": "#d9d9d9", "edgecolor": "none"}
+_ON_BUSY = {**_LABEL, "boxstyle": "round,pad=0.1", "facecolor": _PALE}
 
 
 def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
@@ -48,14 +49,13 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    lines = _lines(answers)
+    lines = [[(answer, i) for i in range(len(answer.nodes))] for answer in answers]
+    if all(len(line) == 1 for line in lines):
+        lines = [[panel for line in lines for panel in line]]
     columns = min(_MOST_PANELS, max(len(line) for line in lines))
+    size = (max(5.2, _SIZE * columns), _SIZE * len(lines) + 0.9)
     figure, axes = pyplot.subplots(
-        len(lines),
-        columns,
-        figsize=(max(5.2, _SIZE * columns), _SIZE * len(lines) + 0.9),
-        squeeze=False,
-        layout="constrained",
+        len(lines), columns, figsize=size, squeeze=False, layout="constrained"
     )
     for line, panels in zip(lines, axes, strict=True):
         for panel in panels:
@@ -71,39 +71,23 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
         pyplot.close(figure)
 
 
-def _lines(answers: Sequence[Answer]) -> list[list[tuple[Answer, int]]]:
-    """Panels (answer, position of its node), one line per policy, or all in one line."""
-    lines = [[(a, i) for i in range(len(a.nodes))] for a in answers]
-    if all(len(line) == 1 for line in lines):
-        return [[panel for line in lines for panel in line]]
-    return lines
-
-
-def _title(answer: Answer, node: str) -> str:
-    assignment = answer.assignment
-    slowdown = f"slowdown {assignment.slowdown:.2f}" if assignment is not None else ""
-    links = "" if answer.eff_gbps is None else f", EffBW {answer.eff_gbps:.0f} GB/s"
-    return f"{answer.policy}: {node}\n{slowdown}{links}"
-
-
 def _panel(panel: Any, cluster: Cluster, answer: Answer, position: int) -> None:
+    """One node of a placement."""
     assignment = answer.assignment
-    if assignment is None:
-        return
+    assert assignment is not None  # noqa: S101 - only placements are drawn
     node, slots = assignment.nodes[position], assignment.slots[position]
     graph = cluster.graphs[node] if cluster.graphs else None
     there = [s for s in range(cluster.shape[1]) if cluster.exists[node, s]]
     at = _positions(there, graph)
     if graph is not None:
-        used = answer.links[position] if answer.links else ()
-        _links(panel, graph, there, used, at)
+        _links(panel, graph, answer.links[position] if answer.links else (), at)
     for slot in there:
-        state = "chosen" if slot in slots else "free" if cluster.free[node, slot] else "busy"
-        _gpu(panel, at[slot], slot, state, min(_NODE_RADIUS, 1.6 / len(there)))
-    panel.set_title(_title(answer, cluster.nodes[node]), fontsize=9)
-    panel.set_xlim(-1.3, 1.3)
-    panel.set_ylim(-1.3, 1.3)
-    panel.set_aspect("equal")
+        free = "free GPU" if cluster.free[node, slot] else "GPU in use"
+        _gpu(panel, at[slot], slot, "chosen GPU" if slot in slots else free, len(there))
+    links = "" if answer.eff_gbps is None else f", EffBW {answer.eff_gbps:.0f} GB/s"
+    title = f"{answer.policy}: {cluster.nodes[node]}\nslowdown {assignment.slowdown:.2f}{links}"
+    panel.set_title(title, fontsize=9)
+    panel.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
 
 
 def _positions(slots: Sequence[int], graph: HardwareGraph | None) -> dict[int, tuple[float, float]]:
@@ -119,13 +103,12 @@ def _positions(slots: Sequence[int], graph: HardwareGraph | None) -> dict[int, t
 def _links(
     panel: Any,
     graph: HardwareGraph,
-    there: Sequence[int],
     used: Sequence[tuple[int, int]],
     at: dict[int, tuple[float, float]],
 ) -> None:
     """NVLinks of the node as lines, and the links that the job uses with their bandwidth."""
     widest = float(graph.gbps.max()) or 1.0
-    pairs = [(a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
+    pairs = list(combinations(sorted(at), 2))
     # A switch links every pair; thin lines keep the picture readable.
     scale = 4.4 if len(pairs) <= _MOST_WIDE_LINKS else 0.8
     for a, b in pairs:
@@ -148,10 +131,11 @@ def _links(
             panel.text(x, y, f"{gbps:.0f}", fontsize=7, zorder=5, bbox=_LABEL, **_CENTRED)
 
 
-def _gpu(panel: Any, at: tuple[float, float], slot: int, state: str, radius: float) -> None:
+def _gpu(panel: Any, at: tuple[float, float], slot: int, state: str, count: int) -> None:
+    """One GPU of ``count`` in the panel."""
     from matplotlib.patches import Circle
 
-    chosen = state == "chosen"
+    radius, chosen = min(_NODE_RADIUS, 1.6 / count), state == "chosen GPU"
     panel.add_patch(Circle(at, radius, zorder=3, **_GPU[state]))
     panel.text(
         *at,
@@ -160,7 +144,7 @@ def _gpu(panel: Any, at: tuple[float, float], slot: int, state: str, radius: flo
         fontsize=9 if radius >= _NODE_RADIUS else 7,
         color="white" if chosen else "black",
         fontweight="bold" if chosen else "normal",
-        bbox=_ON_BUSY if state == "busy" else None,
+        bbox=_ON_BUSY if state == "GPU in use" else None,
         **_CENTRED,
     )
 
@@ -169,9 +153,8 @@ def _legend() -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    words = {"chosen": "chosen GPU", "free": "free GPU", "busy": "GPU in use"}
     return [
-        *(Patch(label=words[state], **_GPU[state]) for state in words),
+        *(Patch(label=state, **style) for state, style in _GPU.items()),
         Line2D([], [], color=_CHOSEN, linewidth=3, label="link that the job uses (GB/s)"),
         Line2D([], [], color=_GREY, linewidth=3, label="other NVLink"),
         Line2D([], [], color=_CHOSEN, linestyle=":", label="the same through PCIe or host"),

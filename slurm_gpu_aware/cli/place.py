@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.options import GPUS, NODES
+from slurm_gpu_aware.cli.options import GPUS, NODES, Context, pass_context
 from slurm_gpu_aware.cli.output import (
     json_option,
     paragraph,
@@ -150,7 +149,7 @@ def _text(answers: Sequence[Answer]) -> str:
             bandwidths = (answer.agg_gbps, answer.eff_gbps, answer.preserved_gbps)
             row = [a.level, f"{a.score:.3f}", f"{a.slowdown:.3f}"]
             row += ["" if gbps is None else f"{gbps:.0f}" for gbps in bandwidths]
-            row.append(place_text(answer.nodes, a.slots, a.exact))
+            row.append(place_text({"nodes": answer.nodes, "slots": a.slots, "exact": a.exact}))
         rows.append([answer.policy, *row])
         if reason:
             reasons.append(paragraph(f"{answer.policy}: {reason}"))

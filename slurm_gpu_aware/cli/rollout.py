@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
+from typing import Any
 
 import click
 
-from slurm_gpu_aware.cli import INTERRUPTED
+from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
@@ -26,31 +27,27 @@ from slurm_gpu_aware.lockfile import InstanceLock
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.hostlist import hostlist
 
-__all__ = ["FAILED", "SKIPPED", "run_rollout"]
+__all__ = ["run_rollout"]
 
-FAILED = 1
-SKIPPED = 3
-STATE_FILE = "rollout.json"
+_FAILED = 1
+_SKIPPED = 3
+_STATE_FILE = "rollout.json"
 
 
-def run_rollout(
-    site: Site,
-    *,
-    undo: bool,
-    nodes: str | None,
-    partition: str | None,
-    yes: bool,
-    as_json: bool,
-) -> int:
-    """Run a rollout; return the exit code. Raises SourceError, click.UsageError."""
+def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
+    """Run a rollout by the options of setup; return the exit code.
+
+    Raises SourceError, click.UsageError.
+    """
+    undo, nodes, partition = given["undo"], given["nodes"], given["partition"]
     if nodes and partition:
         raise click.UsageError("--nodes and --partition exclude each other")
     config = site.config
     local = LocalSite(site, say)
     local.check_writable()
     client = open_client(config.selector.command_timeout_s)
-    state = StateFile(config.store.path.parent / STATE_FILE)
-    with InstanceLock(state.path.with_name(f"{STATE_FILE}.lock"), "rollout"):
+    state = StateFile(config.store.path.parent / _STATE_FILE)
+    with InstanceLock(state.path.with_name(f"{_STATE_FILE}.lock"), "rollout"):
         found = local.read()
         last = state.load()
         try:
@@ -59,18 +56,24 @@ def run_rollout(
             raise click.UsageError(str(exc)) from None
         if not (nodes or partition) and last is not None and (last.direction == "undo") == undo:
             say(f"resuming the unfinished run: {hostlist(scope) or 'no nodes'}")
-        if not _agreed(found, scope, undo=undo, yes=yes, as_json=as_json):
+        if not _agreed(found, scope, given):
             say("nothing was changed")
-            return FAILED
+            return _FAILED
         if undo:
             _restore_all(config)
         with _signals() as stopping:
             slurm_nodes = RolloutNodes(client, say, stopping, config.setup.register_timeout_s)
             summary = Rollout(slurm_nodes, local, state, undo=undo).run(scope)
-    _report(summary, as_json)
+    code, last_words = _ending(summary)
+    if given["as_json"]:
+        print_json(asdict(summary) | {"exit_code": code})
+    else:
+        rows = [(o.node, o.result, f"{o.waited_s:.0f}", o.why) for o in summary.nodes]
+        click.echo(table(["NODE", "RESULT", "WAITED_S", "WHY"], rows, right=["WAITED_S"]))
+    say(paragraph(last_words))
     if undo:  # jobs of these nodes may have been requeued
         _restore_all(config)
-    return _exit_code(summary)
+    return code
 
 
 def _restore_all(config: Config) -> None:
@@ -88,17 +91,16 @@ def _restore_all(config: Config) -> None:
         )
 
 
-def _agreed(found: SiteFiles, scope: list[str], *, undo: bool, yes: bool, as_json: bool) -> bool:
+def _agreed(found: SiteFiles, scope: Sequence[str], given: Mapping[str, Any]) -> bool:
     """Show all changes of the rollout and ask for confirmation."""
-    now = found.indexed_by_us()
+    now, undo = found.indexed_by_us(), given["undo"]
     able = {n for n in scope if found.nodes[n].indices and not found.nodes[n].indexed}
-    wanted = now - set(scope) if undo else now | able
+    wanted, moved = (now - set(scope), now & set(scope)) if undo else (now | able, able)
     changes = found.texts(wanted, features=not undo or bool(wanted))
     for path, text in changes.items():
-        click.echo(files.diff(files.Change(path, text)), nl=False, err=as_json)
-    if yes or not changes:
+        click.echo(files.diff(files.Change(path, text)), nl=False, err=given["as_json"])
+    if given["yes"] or not changes:
         return True
-    moved = now & set(scope) if undo else able
     form = "back to the plain form" if undo else "to one GRES type per GPU"
     return click.confirm(
         f"Move {len(moved)} nodes ({hostlist(moved) or '-'}) {form}, one by one, each drained"
@@ -129,29 +131,14 @@ def _signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _report(summary: Summary, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(summary) | {"exit_code": _exit_code(summary)})
-    else:
-        rows = [(o.node, o.result, f"{o.waited_s:.0f}", o.why) for o in summary.nodes]
-        click.echo(table(["NODE", "RESULT", "WAITED_S", "WHY"], rows, right=["WAITED_S"]))
-    say(paragraph(_last_words(summary)))
-
-
-def _last_words(summary: Summary) -> str:
+def _ending(summary: Summary) -> tuple[int, str]:
+    """Exit code and last words of a run."""
     again = "gpu-aware setup --undo" if summary.direction == "undo" else "gpu-aware setup --roll"
     if summary.interrupted:
-        return f"Interrupted; '{again}' resumes."
+        return INTERRUPTED, f"Interrupted; '{again}' resumes."
     if summary.count("failed"):
-        return f"Stopped at the first node that failed; repair it, then resume with '{again}'."
-    if summary.count("skipped"):
-        return f"Done except for {summary.count('skipped')} nodes; '{again}' tries them again."
-    return f"Done: {summary.count('changed')} nodes changed."
-
-
-def _exit_code(summary: Summary) -> int:
-    if summary.interrupted:
-        return INTERRUPTED
-    if summary.count("failed"):
-        return FAILED
-    return SKIPPED if summary.count("skipped") else 0
+        stopped = "Stopped at the first node that failed"
+        return _FAILED, f"{stopped}; repair it, then resume with '{again}'."
+    if skipped := summary.count("skipped"):
+        return _SKIPPED, f"Done except for {skipped} nodes; '{again}' tries them again."
+    return 0, f"Done: {summary.count('changed')} nodes changed."

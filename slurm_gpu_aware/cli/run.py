@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from slurm_gpu_aware.cli import INTERRUPTED
+from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import clean
 from slurm_gpu_aware.errors import AwareError
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_gpu_aware.cli.context import Context, pass_context
+from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, say
 
 if TYPE_CHECKING:
-    from slurm_gpu_aware.config.settings import Config
+    from slurm_gpu_aware.deploy.files import Change
     from slurm_gpu_aware.deploy.install import Plan
+    from slurm_gpu_aware.deploy.site import Site
 
 __all__ = ["command"]
 
@@ -35,19 +37,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--unit-dir", type=_FOLDER, default=Path("/etc/systemd/system"), help="Folder of systemd units."
 )
 @pass_context
-def command(
-    context: Context,
-    output: Path | None,
-    install: bool,
-    yes: bool,
-    roll: bool,
-    undo: bool,
-    nodes: str | None,
-    partition: str | None,
-    as_json: bool,
-    slurm_dir: Path,
-    unit_dir: Path,
-) -> None:
+def command(context: Context, /, **given: Any) -> None:
     """Write GRES lines, slurm.conf settings, Lua filter, prolog, epilog and systemd units.
 
     Without --output or --install it only shows the changes of --install. The files follow from the
@@ -74,31 +64,33 @@ def command(
       gpu-aware setup --roll --partition gpu
       gpu-aware setup --undo
     """
-    if roll or undo:
-        if output is not None or install:
-            raise click.UsageError(
-                "--roll and --undo go with --nodes, --partition, --yes, --json and --slurm-dir only"
-            )
-        code = _roll(context, slurm_dir, unit_dir, undo, nodes, partition, yes, as_json)
-        raise click.exceptions.Exit(code)
-    if nodes or partition or as_json:
+    moves, output, install = given["roll"] or given["undo"], given["output"], given["install"]
+    if moves and (output is not None or install):
+        raise click.UsageError(
+            "--roll and --undo go with --nodes, --partition, --yes, --json and --slurm-dir only"
+        )
+    if not moves and (given["nodes"] or given["partition"] or given["as_json"]):
         raise click.UsageError("--nodes, --partition and --json need --roll or --undo")
     if output is not None and install:
         raise click.UsageError("--output and --install exclude each other")
-    _write(context.config(check_policies=True), slurm_dir, unit_dir, output, install, yes)
+    from slurm_gpu_aware.deploy.site import find_site
+
+    config = context.config(check_policies=not moves)
+    site, about_profile = find_site(config, given["slurm_dir"], given["unit_dir"])
+    if about_profile:
+        say(paragraph(about_profile))
+    if moves:
+        from slurm_gpu_aware.cli.rollout import run_rollout
+
+        raise click.exceptions.Exit(run_rollout(site, given))
+    _write(site, output, install, given["yes"])
 
 
-def _write(
-    config: Config, slurm_dir: Path, unit_dir: Path, output: Path | None, install: bool, yes: bool
-) -> None:
+def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
     """Show the changes; write them with ``output`` or ``install``."""
     from slurm_gpu_aware.deploy import files
     from slurm_gpu_aware.deploy import install as work
-    from slurm_gpu_aware.deploy.site import find_site
 
-    site, about_profile = find_site(config, slurm_dir, unit_dir)
-    if about_profile:
-        say(paragraph(about_profile))
     plan = work.for_output(site, output) if output is not None else work.in_place(site)
     if not files.check_lua(plan.changes):
         say("luac is not installed: the Lua files were not checked.")
@@ -109,47 +101,34 @@ def _write(
         elif output is None:
             click.echo(f"new file {change.path}")
     if output is None and not install:
-        _end(plan, _would_change(len(changes)))
+        them = "it" if len(changes) == 1 else "them"
+        last = f"{_files(changes)} would change; --install writes {them}."
+        _end(plan, last if changes else "All files are up to date; no file would change.")
         return
     existing = [c for c in changes if c.path.exists()]
-    if existing and not yes and not _may_overwrite(len(existing)):
+    if existing and not yes and not _may_overwrite(existing):
         say("nothing was written")
         raise click.exceptions.Exit(1)
     for change in changes:
         kept = files.write(change)
         say(f"wrote {change.path}" + (f" (was: {kept})" if kept else ""))
     if install:
-        if files.reload_filter(slurm_dir, [change.path for change in changes]):
-            say(f"touched {slurm_dir / files.OWN_FILTER}, so that slurmctld reloads the filter")
+        if files.reload_filter(site.slurm_dir, [change.path for change in changes]):
+            own = site.slurm_dir / files.OWN_FILTER
+            say(f"touched {own}, so that slurmctld reloads the filter")
         for path in files.make_folders(site.config, site.user):
             say(f"{path} now belongs to {site.user}")
-    _end(plan, _next_steps(install, len(changes), work.clock_conf_path(site.config)))
-
-
-def _roll(
-    context: Context,
-    slurm_dir: Path,
-    unit_dir: Path,
-    undo: bool,
-    nodes: str | None,
-    partition: str | None,
-    yes: bool,
-    as_json: bool,
-) -> int:
-    from slurm_gpu_aware.cli.rollout import run_rollout
-    from slurm_gpu_aware.deploy.site import find_site
-
-    site, about_profile = find_site(context.config(), slurm_dir, unit_dir)
-    if about_profile:
-        say(paragraph(about_profile))
-    return run_rollout(
-        site,
-        undo=undo,
-        nodes=nodes,
-        partition=partition,
-        yes=yes,
-        as_json=as_json,
-    )
+    last = "Review the files; 'gpu-aware setup --install' puts them in place."
+    if not changes:
+        last = "All files are up to date; nothing was written."
+    elif install:
+        last = (
+            f"Next: copy gres.conf, slurm.conf, prolog.d, epilog.d and"
+            f" {work.clock_conf_path(site.config)} to all nodes if they do not share these folders;"
+            " 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'systemctl enable --now"
+            " gpu-aware-selectd'; 'gpu-aware doctor'."
+        )
+    _end(plan, last)
 
 
 def _end(plan: Plan, last: str) -> None:
@@ -158,34 +137,16 @@ def _end(plan: Plan, last: str) -> None:
     say(paragraph(last))
 
 
-def _would_change(count: int) -> str:
-    if not count:
-        return "All files are up to date; no file would change."
-    return f"{_files(count)} would change; --install writes {'it' if count == 1 else 'them'}."
+def _files(changes: Sequence[Change]) -> str:
+    return "1 file" if len(changes) == 1 else f"{len(changes)} files"
 
 
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
-
-
-def _may_overwrite(count: int) -> bool:
+def _may_overwrite(changes: Sequence[Change]) -> bool:
     """Ask for confirmation; the end of stdin means no. Raises click.Abort on Ctrl-C."""
     try:
-        return click.confirm(f"Overwrite {_files(count)}?", err=True)
+        return click.confirm(f"Overwrite {_files(changes)}?", err=True)
     except click.Abort as exc:
         if isinstance(exc.__context__, KeyboardInterrupt):
             raise
         say("")
         return False
-
-
-def _next_steps(install: bool, count: int, clock_conf: Path) -> str:
-    if not count:
-        return "All files are up to date; nothing was written."
-    if not install:
-        return "Review the files; 'gpu-aware setup --install' puts them in place."
-    return (
-        f"Next: copy gres.conf, slurm.conf, prolog.d, epilog.d and {clock_conf} to all nodes if"
-        " they do not share these folders; 'systemctl daemon-reload'; 'systemctl restart"
-        " slurmctld'; 'systemctl enable --now gpu-aware-selectd'; 'gpu-aware doctor'."
-    )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
@@ -27,9 +26,11 @@ from slurm_gpu_aware.simulator.simulated_site import (
     with_scores,
 )
 from slurm_gpu_aware.simulator.synthetic import poisson_trace
-from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
+from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace
 from slurm_gpu_aware.slurm.sacct import live_history
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
 
 __all__ = ["Inputs", "gather"]
 
@@ -60,7 +61,11 @@ def gather(config: Config, given: Given) -> Inputs:
         # Slurm's own placement, so that errors of the model do not count as gains
         names = [BASELINE, *(n for n in names if n not in (BASELINE, f"{BASELINE}:sticky"))]
     trace = _with_sensitivity(config, _trace(config, given))
-    profile = _interference(given["profile"]) if given["profile"] else None
+    profile = None
+    if given["profile"]:
+        profile, bad = read_interference(given["profile"])
+        if bad:
+            say(f"{given['profile']}: {len(bad)} entries left out, first: {bad[0]}")
     if given["interference"] and profile is None:
         raise RequestError("--interference needs --profile FILE.json with times of pairs of jobs")
     backfill = given["backfill"]
@@ -81,17 +86,11 @@ def gather(config: Config, given: Given) -> Inputs:
     settings = tuple(_with_options(parse_policy(n, base), site_options, offered) for n in names)
     site = _site(config, given)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
-        trace = with_slots(trace, _ledger(config))
+        with open_store(config.store.path, readonly=True) as store:
+            trace = with_slots(trace, Ledger(store).gpus_given())
     trace = without_unsupported(trace, site.cluster)
     trace, recorded = with_work(trace, site.cluster, site.truth, base)
     return Inputs(trace, site, settings, recorded)
-
-
-def _interference(path: Path) -> InterferenceProfile:
-    profile, bad = read_interference(path)
-    if bad:
-        say(f"{path}: {len(bad)} entries left out, first: {bad[0]}")
-    return profile
 
 
 def _with_options(
@@ -119,20 +118,18 @@ def _with_sensitivity(config: Config, trace: Trace) -> Trace:
 
 def _trace(config: Config, given: Given) -> Trace:
     chosen = {n: given[n] for n in ("trace", "sacct", "synthetic") if given[n] is not None}
-    if given["what_if"]:
-        chosen = chosen or {"sacct": "live"}
+    if given["what_if"] and not chosen:
+        chosen = {"sacct": "live"}
     if len(chosen) != 1:
         raise RequestError("give one source of jobs: TRACE, --sacct FILE|live, or --synthetic JOBS")
     ((kind, source),) = chosen.items()
     if given["what_if"] and kind != "sacct":
         raise RequestError("--what-if compares with Slurm's record: use it with --sacct")
-    known: dict[str, Any] = {
-        "classes": config.site.classes,
-        "default_class": config.site.default_class,
-    }
+    classes, default_class = config.site.classes, config.site.default_class
+    known: dict[str, Any] = {"classes": classes, "default_class": default_class}
     if kind == "synthetic":
         rate, seed = given["jobs_per_hour"], given["seed"]
-        return poisson_trace(source, rate, seed=seed, classes=config.site.classes)
+        return poisson_trace(source, rate, seed=seed, classes=classes)
     if kind == "trace":
         return read_trace(source, class_column=given["class_column"], **known)
     if source != "live":
@@ -143,45 +140,34 @@ def _trace(config: Config, given: Given) -> Trace:
 
 
 def _site(config: Config, given: Given) -> SimulatedSite:
-    config = replace(config, placement=_placement(config, given["locality_penalty"]))
+    config = replace(config, placement=_placement(config.placement, given["locality_penalty"]))
+    same_indices = not given["any_indices"]
     if given["nodes"] is not None:
         site = synthetic_site(
             given["nodes"],
             given["gpus_per_node"],
             machine_name=given["machine"],
             penalties=config.placement.penalties,
-            same_indices=not given["any_indices"],
+            same_indices=same_indices,
         )
     elif given["machine"] or given["gpus_per_node"]:
         raise RequestError("--machine and --gpus-per-node need --nodes N")
     else:
-        from slurm_gpu_aware.cli.cluster_options import stored_cluster
-
         cluster, stored = stored_cluster(config)
-        cluster = replace(cluster, same_indices=not given["any_indices"])
-        site = stored_site(cluster, stored.raw_scores)
-    files = _variability(given["variability"])
-    profile = {name: read_timings(path) for name, path in files.items()}
-    for name, timings in profile.items():
-        if timings.bad_rows:
-            lines = ", ".join(str(row.line) for row in timings.bad_rows[:10])
-            raise SourceError(
-                f"{files[name]}: {len(timings.bad_rows)} bad rows, first {lines}: "
-                f"{timings.bad_rows[0].reason}"
-            )
-    if not profile:
+        site = stored_site(replace(cluster, same_indices=same_indices), stored.raw_scores)
+    timings = _timings(given["variability"])
+    if not timings:
         return site
     return with_scores(
-        site, draw_scores(profile, site.cluster.exists, given["draw"], given["seed"])
+        site, draw_scores(timings, site.cluster.exists, given["draw"], given["seed"])
     )
 
 
-def _placement(config: Config, penalty: float | None) -> PlacementConfig:
+def _placement(placement: PlacementConfig, penalty: float | None) -> PlacementConfig:
     """The site's placement with ``--locality-penalty`` instead of its own penalty, if given.
 
     Raises RequestError if a tighter level has a larger penalty.
     """
-    placement = config.placement
     if penalty is None:
         return placement
     for name, value in placement.levels.items():
@@ -193,21 +179,17 @@ def _placement(config: Config, penalty: float | None) -> PlacementConfig:
     return placement.with_across(penalty)
 
 
-def _ledger(config: Config) -> dict[str, dict[str, list[int]]]:
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.ledger import Ledger
-
-    with open_store(config.store.path, readonly=True) as store:
-        return Ledger(store).gpus_given()
-
-
-def _variability(entries: Sequence[str]) -> dict[str, str]:
-    files: dict[str, str] = {}
+def _timings(entries: Sequence[str]) -> dict[str, Timings]:
+    """Class -> measured times, of ``CLASS=FILE.csv``. Raises RequestError, SourceError."""
+    found: dict[str, Timings] = {}
     for entry in entries:
-        name, equals, path = entry.partition("=")
-        if not equals or not name or not path:
+        name, _, path = entry.partition("=")
+        if not name or not path:
             raise RequestError(f"--variability {entry!r}: expected CLASS=FILE.csv")
-        if name in files:
+        if name in found:
             raise RequestError(f"--variability: class {name} is given twice")
-        files[name] = path
-    return files
+        found[name] = read_timings(path)
+        if bad := found[name].bad_rows:
+            lines = ", ".join(str(row.line) for row in bad[:10])
+            raise SourceError(f"{path}: {len(bad)} bad rows, first {lines}: {bad[0].reason}")
+    return found

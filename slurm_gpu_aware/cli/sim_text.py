@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "as_json", "say_inputs", "say_results", "table_text"]
 
 _MOST_ROWS = 20
+_SETTINGS = (
+    *("order", "round_s", "backfill", "migration_s"),
+    *("variability", "locality", "communication_share"),
+)
+"""Settings in the output."""
 
 
 def say_inputs(inputs: Inputs, given: Collection[str]) -> None:
@@ -123,13 +128,7 @@ def as_json(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
         "limits": list(LIMITS) if any(result.recorded for result in results) else [],
         "site": inputs.site.as_json(),
         "settings": {
-            "order": settings.order,
-            "round_s": settings.round_s,
-            "backfill": settings.backfill,
-            "migration_s": settings.migration_s,
-            "variability": settings.variability,
-            "locality": settings.locality,
-            "communication_share": settings.communication_share,
+            **{name: getattr(settings, name) for name in _SETTINGS},
             "interference": settings.interference is not None,
         },
     }

@@ -1,4 +1,4 @@
-"""``gpu-aware simulate``: runs of a trace with several policies."""
+"""``gpu-aware simulate``: runs of a trace with several policies; ``report``: their pictures."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE
-from slurm_gpu_aware.cli.context import Context, pass_context
-from slurm_gpu_aware.cli.options import NODES, PENALTY, SECONDS, SOME_SECONDS, Number
+from slurm_gpu_aware.cli.options import (
+    NODES,
+    PENALTY,
+    SECONDS,
+    SOME_SECONDS,
+    Context,
+    Number,
+    pass_context,
+)
 from slurm_gpu_aware.cli.output import json_option, print_json, say
-from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.errors import RequestError, not_installed
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.sim_inputs import Inputs
     from slurm_gpu_aware.config.settings import Config
 
-__all__ = ["command"]
+__all__ = ["report", "simulate"]
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -161,7 +168,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @json_option
 @pass_context
-def command(context: Context, /, **given: Any) -> None:
+def simulate(context: Context, /, **given: Any) -> None:
     """Run a trace through the live planner on a virtual clock, one run per policy.
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
@@ -216,3 +223,34 @@ def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any
         save_results(given["out"], output, results)
         say(f"wrote {given['out']}; pictures: gpu-aware report {given['out']}")
     return output
+
+
+@click.command("report")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@json_option
+def report(folder: Path, as_json: bool) -> None:
+    """Draw the results of 'gpu-aware simulate --out DIR': a self-contained page and its pictures.
+
+    Needs matplotlib (the extra 'plots': pip install '.[plots]' in the source folder).
+
+    \b
+    Examples:
+      gpu-aware simulate --what-if --out results && gpu-aware report results
+      gpu-aware report results --json
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise RequestError(not_installed("matplotlib", "plots")) from None
+    from slurm_gpu_aware.simulator.files import load_results
+    from slurm_gpu_aware.simulator.report import plain_summary, write_report
+
+    written = write_report(folder)
+    head, _ = load_results(folder)
+    sentences = plain_summary(head)
+    if as_json:
+        print_json({"files": [str(path) for path in written], "summary": sentences})
+        return
+    for sentence in sentences:
+        click.echo(sentence)
+    say(f"wrote {written[0]} and {len(written) - 1} pictures beside it")

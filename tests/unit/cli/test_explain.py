@@ -184,7 +184,7 @@ def test_a_parked_job_without_a_round_waits_for_one(site: Path):
 
 def test_an_inexact_placement_names_nodes_and_victims(site: Path):
     done = run(site, "explain", "20_1")
-    assert "n1 (Slurm picks the GPUs)" in done.stdout
+    assert "n1 (Slurm chooses the GPUs)" in done.stdout
     assert "preempts" in done.stdout
 
 

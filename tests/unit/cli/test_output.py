@@ -8,8 +8,9 @@ from slurm_gpu_aware.cli.output import clean, table
 from slurm_gpu_aware.time_text import age, stamp
 
 
-def test_the_last_column_wraps_under_itself():
-    text = table(["job", "why"], [["12", "word " * 40]], columns=60)
+def test_the_last_column_wraps_under_itself(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = table(["job", "why"], [["12", "word " * 40]])
     lines = text.splitlines()
     assert len(lines) > 4
     assert all(len(line) <= 60 for line in lines)

@@ -1,0 +1,116 @@
+"""Commands of operators: ``gpu-aware doctor``, ``release`` and ``selectd``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from slurm_gpu_aware.cli.explain import check_job_id
+from slurm_gpu_aware.cli.options import Context, pass_context
+from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+
+__all__ = ["doctor", "release", "selectd"]
+
+_SOMETHING_WRONG = 3
+
+
+@click.command("doctor")
+@json_option
+@pass_context
+def doctor(context: Context, as_json: bool) -> None:
+    """Check a live cluster: Slurm's release and settings, gate, filter, selector, store, profile.
+
+    Each failed check names the cure. Run it as root or SlurmUser on the controller. The exit code
+    is 3 if a check failed; warnings do not count.
+
+    \b
+    Examples:
+      gpu-aware doctor
+      gpu-aware doctor --json
+    """
+    from slurm_gpu_aware.deploy import checks_ours, checks_slurm
+    from slurm_gpu_aware.deploy.doctor import run_checks
+
+    config = context.config(check_policies=True)
+    checks = run_checks(config, (*checks_slurm.CHECKS, *checks_ours.CHECKS))
+    wrong = any(check.status == "failed" for check in checks)
+    if as_json:
+        print_json({"checks": [asdict(c) for c in checks], "ok": not wrong})
+    else:
+        rows = []
+        for check in checks:
+            rows.append((check.status, check.name, check.found))
+            if check.cure:
+                rows.append((" ", " ", f"cure: {check.cure}"))
+        counts = {s: sum(c.status == s for c in checks) for s in ("failed", "warning", "skipped")}
+        shown = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        last = f"{len(checks)} checks: {shown}" if shown else f"All {len(checks)} checks are fine."
+        click.echo(f"{table(['result', 'check', 'found'], rows)}\n\n{last}")
+    if wrong:
+        raise click.exceptions.Exit(_SOMETHING_WRONG)
+
+
+@click.command("release")
+@click.argument("job_ids", metavar="[JOBID]...", nargs=-1, callback=check_job_id)
+@click.option("--all", "everything", is_flag=True, help="All parked and placed jobs that wait.")
+@pass_context
+def release(context: Context, job_ids: tuple[str, ...], everything: bool) -> None:
+    """Open the gate for parked jobs; Slurm then places and starts them as usual.
+
+    SlurmUser, root and operators may run it. The jobs keep their requests. Running jobs stay
+    unchanged. Prints the ids of the released jobs.
+
+    --all also restores the requests of placed jobs that have not started or were requeued. For
+    this, run it as root or SlurmUser on the controller, with the selector stopped.
+
+    \b
+    Examples:
+      gpu-aware release 1234 1235_7
+      gpu-aware release --all
+    """
+    if bool(job_ids) == everything:
+        raise click.UsageError("name one or more jobs, or --all")
+    from slurm_gpu_aware.deploy.restore_all import restore_all
+    from slurm_gpu_aware.gate.manual_release import release_by_hand
+    from slurm_gpu_aware.slurm.client import open_client
+
+    config = context.config()
+    chosen = None if everything else list(job_ids)
+    client = open_client(config.selector.command_timeout_s)
+    opened: list[str] = []
+    try:
+        opened = release_by_hand(client, config, chosen)
+    finally:  # also if Slurm refuses the release of a job
+        if everything:
+            restored = restore_all(client, config)
+            opened += restored.opened
+            if restored.kept:
+                kept = ", ".join(restored.kept)
+                say(f"placed jobs that wait stay unchanged ({kept}): {restored.kept_why}")
+            for job_id, why in restored.wrong.items():
+                say(f"the request of job {job_id} could not be restored: {why}")
+        for job_id in opened:
+            click.echo(job_id)
+    say(f"opened the gate for {len(opened)} {'job' if len(opened) == 1 else 'jobs'}")
+
+
+@click.command("selectd")
+@click.option("--once", is_flag=True, help="Run one round and exit.")
+@pass_context
+def selectd(context: Context, once: bool) -> None:
+    """Run the selector: plan and release parked jobs, in rounds, until it is stopped.
+
+    A cluster has one selector, on the controller, as SlurmUser; systemd starts it. The log goes to
+    stderr. While the selector runs, it renews the gate's reservation. If it stops, Slurm starts the
+    parked jobs as usual within two minutes.
+
+    \b
+    Examples:
+      gpu-aware selectd
+      gpu-aware selectd --once
+    """
+    from slurm_gpu_aware.selector.daemon import run
+
+    code = run(context.config(check_policies=True), once=once)
+    raise click.exceptions.Exit(code or 0)

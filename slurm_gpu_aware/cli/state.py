@@ -1,0 +1,265 @@
+"""``gpu-aware queue`` and ``gpu-aware status``: jobs, gate, heartbeat, rounds, profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_gpu_aware.cli.explain import NO_HOLD
+from slurm_gpu_aware.cli.options import Context, pass_context
+from slurm_gpu_aware.cli.output import (
+    clean,
+    json_option,
+    pairs,
+    paragraph,
+    place_text,
+    print_json,
+    say,
+    table,
+)
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION
+from slurm_gpu_aware.time_text import age, stamp
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.config.settings import Config
+    from slurm_gpu_aware.selector.ledger_reader import Reader
+
+__all__ = ["queue", "status"]
+
+_ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
+"""Fields of a round in the output."""
+_PLACED = ("job_id", "user", "state", "nodes", "slots", "exact", "slowdown", "decided_at")
+"""Fields of a placed job in the output."""
+
+
+@click.command("queue")
+@click.option("--user", "-u", metavar="NAME", help="Only jobs of this user.")
+@json_option
+@pass_context
+def queue(context: Context, user: str | None, as_json: bool) -> None:
+    """List parked jobs in Slurm's order with their reasons, and placed jobs with their GPUs.
+
+    \b
+    Examples:
+      gpu-aware queue
+      gpu-aware queue -u alice --json
+    """
+    from slurm_gpu_aware.gate.job_view import live_jobs, parked_of
+    from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
+    from slurm_gpu_aware.selector.ledger_reader import (
+        open_reader,
+        reason_for,
+        still_open,
+        waiting_of,
+    )
+
+    config = context.config()
+    with open_reader(config) as reader:
+        rounds = reader.ledger.last_rounds(1)
+        waiting = waiting_of(rounds[0] if rounds else None)
+        open_decisions = reader.ledger.open_decisions()
+        note = reader.note()
+    live = live_jobs(config)
+    silence = None if live is None else selector_silence(gate_state(config), config)
+    away = silence is not None
+    if live is None:
+        say("Slurm does not answer; this is the queue of the selector's last round.")
+        parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.items()]
+    else:
+        parked = [
+            _parked(job.shown, reason_for(job.id, waiting), job.reason, away)
+            | {"user": job.user, "gpus": job.gpus, "submitted_at": job.submit_s}
+            for job in parked_of(live)
+        ]
+    placed = [
+        {name: getattr(d, name) for name in _PLACED}
+        for d in still_open(open_decisions, live, away=away)
+        if d.state in OPEN_DECISION
+    ]
+    if user is not None:
+        parked = [p for p in parked if p["user"] == user]
+        placed = [p for p in placed if p["user"] == user]
+    if as_json:
+        absence = None if silence is None else silence.as_json()
+        print_json({"parked": parked, "placed": placed, "selector_away": absence})
+        return
+    click.echo(_queue_text(parked, placed, user))
+    if silence is not None:
+        say(paragraph(silence.sentences("parked jobs")))
+    if note:
+        say(note)
+
+
+def _parked(
+    job_id: str, entry: Mapping[str, Any] | None, slurm_reason: str | None, away: bool
+) -> dict[str, Any]:
+    """A parked job and why it waits. ``entry``: its own in the last round."""
+    if entry is not None:
+        reason = str(entry.get("reason") or "no reason was recorded")
+        reason += " (when the selector last looked)" if away else ""
+    elif slurm_reason in NO_HOLD:
+        reason = "waits for the selector, which is away" if away else "waits for the next round"
+    else:
+        reason = f"Slurm holds it: {slurm_reason}"
+    return {
+        "job_id": job_id,
+        "user": None,
+        "gpus": None,
+        "submitted_at": None,
+        "reason": reason,
+        "shadow_start": entry.get("shadow_start_s") if entry else None,
+    }
+
+
+def _queue_text(
+    parked: Sequence[Mapping[str, Any]], placed: Sequence[Mapping[str, Any]], user: str | None
+) -> str:
+    blocks = [f"No job of {clean(user)} is parked." if user else "No job is parked."]
+    if parked:
+        rows: list[tuple[object, ...]] = [
+            (p["job_id"], p["user"], p["gpus"], stamp(p["submitted_at"])[5:16], p["reason"])
+            for p in parked
+        ]
+        headers = ["job", "user", "gpus", "submitted", "why it waits"]
+        title = f"Parked ({len(parked)}, in Slurm's order)"
+        blocks = [f"{title}\n{table(headers, rows, right=['gpus'])}"]
+    if placed:
+        rows = [
+            (p["job_id"], p["user"], p["state"], f"{p['slowdown']:.2f}", place_text(p))
+            for p in placed
+        ]
+        headers = ["job", "user", "state", "slowdown", "place"]
+        blocks.append(f"Placed ({len(placed)})\n{table(headers, rows, right=['slowdown'])}")
+    return "\n\n".join(blocks)
+
+
+@click.command("status")
+@click.option(
+    "--rounds", "count", type=click.IntRange(0, 10_000), default=5, help="Number of rounds to show."
+)
+@json_option
+@pass_context
+def status(context: Context, count: int, as_json: bool) -> None:
+    """Show the gate, the heartbeat, the numbers of parked and placed jobs, and the last rounds.
+
+    \b
+    Examples:
+      gpu-aware status
+      gpu-aware status --json
+    """
+    from slurm_gpu_aware.gate.job_view import live_jobs, parked_of
+    from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
+    from slurm_gpu_aware.selector.ledger_reader import open_reader, still_open
+
+    config = context.config()
+    now = time.time()
+    with open_reader(config) as reader:
+        answer = _from_store(reader, max(1, count))
+        decisions = reader.ledger.open_decisions()
+        note = reader.note()
+    gate = gate_state(config)
+    silence = selector_silence(gate, config, now)
+    answer["gate"] = None if gate is None else gate.as_json()
+    answer["selector_away"] = None if silence is None else silence.as_json()
+    jobs = None if gate is None else live_jobs(config)
+    if jobs is not None:
+        parked = parked_of(jobs)
+        answer["parked"] = len(parked)
+        answer["in_holding_pool"] = sum(job.pooled for job in parked)
+    states = [d.state for d in still_open(decisions, jobs, away=silence is not None)]
+    answer["placed"] = {state: states.count(state) for state in OPEN_DECISION}
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(_status_text(answer, now, config))
+    if note:
+        say(note)
+
+
+def _from_store(reader: Reader, count: int) -> dict[str, Any]:
+    from slurm_gpu_aware.selector.ledger_reader import event_json
+    from slurm_gpu_aware.store.profiles import load_profile
+
+    rounds = reader.ledger.last_rounds(count)
+    profile = load_profile(reader.store)
+    times = list(profile.taken_at.values())
+    return {
+        "rounds": [{name: getattr(r, name) for name in _ROUND} for r in rounds],
+        "parked": rounds[0].waiting if rounds else None,
+        "in_holding_pool": None,
+        "gate_events": [event_json(e) for e in reader.ledger.events("")[-3:]],
+        "profile": {
+            "nodes": len(profile.taken_at),
+            "gpus": len(profile.gpus),
+            "unseen": len(profile.unseen),
+            "classes": sorted(profile.scores),
+            "newest": max(times, default=None),
+            "oldest": min(times, default=None),
+            "faults": sum(len(f) for f in profile.faults.values()),
+        },
+    }
+
+
+def _status_text(answer: Mapping[str, Any], now: float, config: Config) -> str:
+    rounds, pooled = answer["rounds"], answer["in_holding_pool"]
+    last = rounds[0]["started_at"] if rounds else None
+    parked = "unknown" if answer["parked"] is None else str(answer["parked"])
+    entries = [
+        ("selector", _selector_text(answer, last, now, config)),
+        ("gate", _gate_text(answer["gate"])),
+        ("parked", parked + (f", {pooled} of them in the holding pool" if pooled else "")),
+        ("placed", ", ".join(f"{n} {state}" for state, n in answer["placed"].items() if n) or "0"),
+        ("profile", _profile_text(answer["profile"], now)),
+    ]
+    if not rounds:
+        return pairs(entries)
+    counts = ("trigger", "queued", "placed", "waiting")
+    rows = [
+        (stamp(r["started_at"]), *(r[name] for name in counts), age(r["took_ms"] / 1000))
+        for r in rounds
+    ]
+    shown = table(["last rounds", *counts, "took"], rows, right=[*counts[1:], "took"])
+    return f"{pairs(entries)}\n\n{shown}"
+
+
+def _selector_text(
+    answer: Mapping[str, Any], last: float | None, now: float, config: Config
+) -> str:
+    """Whether the selector runs, by its heartbeat: rounds without changes are not recorded."""
+    gate = answer["gate"]
+    seen = "no round yet" if last is None else f"last recorded round {age(now - last)} ago"
+    if gate is None:
+        return seen
+    if not gate["exists"]:
+        return f"does not run ({seen}); start it: systemctl start gpu-aware-selectd"
+    quiet = config.gate.lease_s - gate["left_s"]
+    if answer["selector_away"] is not None:
+        return f"no heartbeat for {age(quiet)}: it may be down; see gpu-aware doctor"
+    return f"runs, last heartbeat {age(max(quiet, 0.0))} ago, {seen}"
+
+
+def _gate_text(gate: Mapping[str, Any] | None) -> str:
+    if gate is None:
+        return "unknown: Slurm does not answer, or hides reservations from you"
+    if not gate["exists"]:
+        return "open: there is no reservation, and jobs start as usual"
+    return f"closed, held by reservation {gate['reservation']} for {age(gate['left_s'])} more"
+
+
+def _profile_text(profile: Mapping[str, Any], now: float) -> str:
+    if not profile["gpus"]:
+        return "none: all GPUs count as equal; run gpu-aware-profile sweep, then import times"
+    classes = ", ".join(profile["classes"]) or "none"
+    text = f"{profile['gpus']} GPUs on {profile['nodes']} nodes, classes {classes}"
+    if profile["newest"] is not None:
+        text += f", {age(now - profile['newest'])} old"
+        if profile["oldest"] < profile["newest"] - 3600:
+            text += f" (oldest node {age(now - profile['oldest'])})"
+    if profile["unseen"]:
+        text += f"; no sweep has seen {profile['unseen']} of these GPUs: gpu-aware doctor"
+    if profile["faults"]:
+        text += f"; {profile['faults']} faults in the newest probes"
+    return text
