@@ -5,7 +5,7 @@ A node's ``Gres`` names the socket of a GPU (``gpu:g0:1(S:0)``), a job's record 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -32,16 +32,28 @@ def with_sockets(
     chooses, keeps all other jobs from the node until its job has started.
     """
     here = [nodes[name] for name in cluster.nodes]
-    places = {name: i for i, name in enumerate(cluster.nodes)}
-    keeping = {job.id: job for job in jobs if job.state in HOLDING_CPUS and job.shares}
-    sockets = _read(here, keeping.values(), cluster.shape[1])
-    many = sockets.cpus.shape[1]
-    running = {
-        job.job_id: replace(job, socket_cpus=_held(keeping[job.job_id], places, here, many))
-        if job.job_id in keeping
-        else job
-        for job in cluster.running
+    known = {i: node.cores for i, node in enumerate(here) if node.cores is not None}
+    places = {here[i].name: i for i in known}
+    bits_of = {
+        job.id: {
+            places[share.node]: _core_bits(share.cores, 1)
+            for share in job.shares
+            if share.cores and share.node in places
+        }
+        for job in jobs
+        if job.state in HOLDING_CPUS
     }
+    taken = dict.fromkeys(known, 0)
+    for on_nodes in bits_of.values():
+        for i, bits in on_nodes.items():
+            taken[i] |= bits
+    sockets = _sockets(here, known, taken, cluster.shape[1])
+    many = sockets.cpus.shape[1]
+    running = {}
+    for job in cluster.running:
+        own = bits_of.get(job.job_id, {})
+        on_sockets = {i: _by_socket(bits, known[i], many) for i, bits in own.items()}
+        running[job.job_id] = replace(job, socket_cpus=on_sockets)
     result = replace(cluster.copy(), sockets=sockets)
     unsure: list[RunningJob] = []
     for hold in holds:
@@ -52,31 +64,28 @@ def with_sockets(
     return replace(result, running=(*running.values(), *unsure))
 
 
-def _read(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob], width: int) -> Sockets:
-    """Sockets with the free CPUs that the jobs leave.
+def _sockets(
+    nodes: Sequence[SlurmNode],
+    known: Mapping[int, NodeCores],
+    taken: Mapping[int, int],
+    width: int,
+) -> Sockets:
+    """Sockets of nodes with ``known`` cores, and the free CPUs beside the ``taken`` cores (bits).
 
     Allocated CPUs of a node that no known job holds are subtracted on each of its sockets.
     """
-    many = max((node.cores.sockets for node in nodes if node.cores), default=1)
+    many = max((cores.sockets for cores in known.values()), default=1)
     gpu = np.full((len(nodes), width), -1, dtype=np.int64)
     cpus = np.zeros((len(nodes), many), dtype=np.int64)
     free = cpus.copy()
-    places = {node.name: i for i, node in enumerate(nodes)}
-    held = [0] * len(nodes)
-    for job in jobs:
-        for share in job.shares:
-            i = places.get(share.node)
-            if i is not None and nodes[i].cores is not None:
-                held[i] |= _core_bits(share.cores or (), 1)
-    for i, node in enumerate(nodes):
-        if node.cores is None:
-            continue
-        for slot, socket in _bound_to(node.gpus, node.gpu_sockets, node.cores.sockets):
+    for i, cores in known.items():
+        node = nodes[i]
+        for slot, socket in _bound_to(node.gpus, node.gpu_sockets, cores.sockets):
             gpu[i, slot] = socket
-        special = _core_bits(tuple(node.cores.special), node.cores.threads)
-        busy = np.array(_by_socket(held[i] & ~special, node.cores, many))
-        cpus[i, : node.cores.sockets] = node.cores.cpus * node.cores.cores
-        cpus[i] -= _by_socket(special, node.cores, many)
+        special = _core_bits(tuple(cores.special), cores.threads)
+        busy = np.array(_by_socket(taken[i] & ~special, cores, many))
+        cpus[i, : cores.sockets] = cores.cpus * cores.cores
+        cpus[i] -= _by_socket(special, cores, many)
         free[i] = cpus[i] - busy - max(0, node.cpus_used - int(busy.sum()))
     return Sockets(
         gpu=gpu,
@@ -110,33 +119,15 @@ def _bound_to(
 @lru_cache(maxsize=1 << 14)
 def _core_bits(cpu_ids: tuple[int, ...], threads: int) -> int:
     """Cores of CPU ids, with ``threads`` ids per core: bit N stands for core N of the node."""
-    bits = 0
-    for cpu in cpu_ids:
-        bits |= 1 << (cpu // threads)
-    return bits
+    return sum(1 << core for core in {cpu // threads for cpu in cpu_ids})
 
 
 def _by_socket(core_bits: int, cores: NodeCores, many: int) -> tuple[int, ...]:
     """(S,) CPUs of these cores, on each of ``many`` sockets."""
     whole = (1 << cores.cores) - 1
-    return tuple(
-        cores.cpus * (core_bits >> socket * cores.cores & whole).bit_count()
-        if socket < cores.sockets
-        else 0
-        for socket in range(many)
-    )
-
-
-def _held(
-    job: SlurmJob, places: Mapping[str, int], nodes: Sequence[SlurmNode], many: int
-) -> dict[int, tuple[int, ...]]:
-    """Place of a node -> CPUs that the job holds on each socket; without unknown ones."""
-    cpus = {}
-    for share in job.shares:
-        i = places.get(share.node)
-        if i is not None and (cores := nodes[i].cores) is not None and share.cores:
-            cpus[i] = _by_socket(_core_bits(share.cores, 1), cores, many)
-    return cpus
+    on_each = (core_bits >> socket * cores.cores & whole for socket in range(cores.sockets))
+    counts = [cores.cpus * bits.bit_count() for bits in on_each]
+    return (*counts, *[0] * (many - cores.sockets))
 
 
 def _promise(cluster: Cluster, hold: Hold, held: RunningJob) -> RunningJob:

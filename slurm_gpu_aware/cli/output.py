@@ -63,7 +63,7 @@ def pairs(entries: Iterable[tuple[str, object]]) -> str:
 
 def _room(widths: Sequence[int]) -> int:
     """Width of a last column beside others, with two blanks between columns."""
-    return max(20, width() - sum(widths) - 2 * len(widths))
+    return max(16, width() - sum(widths) - 2 * len(widths))
 
 
 def _columns(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[bool]) -> str:
