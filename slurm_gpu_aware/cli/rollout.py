@@ -17,10 +17,9 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.restore_all import restore_all
-from slurm_gpu_aware.deploy.rollout import Rollout
+from slurm_gpu_aware.deploy.rollout import Rollout, Summary
 from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes
-from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope
-from slurm_gpu_aware.deploy.rollout_state import StateFile, Summary
+from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope, unfinished_run
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.lockfile import InstanceLock
@@ -46,10 +45,10 @@ def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
     local = LocalSite(site, say)
     local.check_writable()
     client = open_client(config.selector.command_timeout_s)
-    state = StateFile(config.store.path.parent / _STATE_FILE)
-    with InstanceLock(state.path.with_name(f"{_STATE_FILE}.lock"), "rollout"):
+    state_file = config.store.path.parent / _STATE_FILE
+    with InstanceLock(state_file.with_name(f"{_STATE_FILE}.lock"), "rollout"):
         found = local.read()
-        last = state.load()
+        last = unfinished_run(state_file)
         try:
             scope = nodes_in_scope(found, client, last, undo=undo, nodes=nodes, partition=partition)
         except RequestError as exc:
@@ -63,7 +62,7 @@ def run_rollout(site: Site, given: Mapping[str, Any]) -> int:
             _restore_all(config)
         with _signals() as stopping:
             slurm_nodes = RolloutNodes(client, say, stopping, config.setup.register_timeout_s)
-            summary = Rollout(slurm_nodes, local, state, undo=undo).run(scope)
+            summary = Rollout(slurm_nodes, local, state_file, undo=undo).run(scope)
     code, last_words = _ending(summary)
     if given["as_json"]:
         print_json(asdict(summary) | {"exit_code": code})

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from itertools import chain, pairwise
+from operator import attrgetter
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -183,16 +184,10 @@ def _gate_and_times(config: Config) -> Rules:
     yield gate.lease_s >= 60, "gate.lease_s", wrong
     wrong = f"must be at most a third of gate.lease_s ({gate.lease_s})"
     yield 0 < config.selector.heartbeat_s * 3 <= gate.lease_s, "selector.heartbeat_s", wrong
-    for section, keys in _POSITIVE.items():
-        for key in keys:
-            value = getattr(getattr(config, section), key)
-            yield value > 0, f"{section}.{key}", "must be more than 0"
-
-
-_POSITIVE = {
-    "selector": ("round_s", "start_timeout_s", "command_timeout_s", "reuse_backoff_s"),
-    "setup": ("distribute_timeout_s", "register_timeout_s"),
-}
+    limits = [f"selector.{name}_s" for name in ("round", "start_timeout", "command_timeout")]
+    limits += ["selector.reuse_backoff_s", "setup.distribute_timeout_s", "setup.register_timeout_s"]
+    for key in limits:
+        yield attrgetter(key)(config) > 0, key, "must be more than 0"
 
 
 def _policies(config: Config, known: tuple[str, ...]) -> Rules:

@@ -7,6 +7,7 @@ import pwd
 import re
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from glob import glob
@@ -66,26 +67,19 @@ def _store(g: DoctorContext) -> Iterator[Check]:
         yield warning("public copy", f"{copy} is not there", "the selector writes it when it runs")
         return
     mode = copy.stat().st_mode
-    private = _jobs_are_private(g)
+    private = False
+    with suppress(AwareError):  # without Slurm
+        private = "jobs" in g.words("PrivateData")
+    passable = all(folder.stat().st_mode & stat.S_IXOTH for folder in copy.parents)
     if private and mode & stat.S_IRWXO:
         cure = "restart the selector, which makes it again for its group only"
         found = f"all users can read {copy}, but PrivateData has jobs"
         yield warning("public copy", found, cure)
-    elif not private and not (mode & stat.S_IROTH and _passable(copy.parent)):
+    elif not private and not (mode & stat.S_IROTH and passable):
         cure = f"chmod o+rx {copy.parent}, so that users can run explain and queue"
         yield warning("public copy", f"{copy} cannot be read by ordinary users", cure)
     readers = "for its group (PrivateData)" if private else "readable by all"
     yield ok("public copy", f"{age(g.now - copy.stat().st_mtime)} old, {readers}")
-
-
-def _jobs_are_private(g: DoctorContext) -> bool:
-    with suppress(AwareError):
-        return "jobs" in g.words("PrivateData")
-    return False
-
-
-def _passable(folder: Path) -> bool:
-    return all(p.stat().st_mode & stat.S_IXOTH for p in (folder, *folder.parents))
 
 
 def _profile(g: DoctorContext) -> Iterator[Check]:
@@ -111,28 +105,25 @@ def _profile(g: DoctorContext) -> Iterator[Check]:
 def _coverage(g: DoctorContext) -> Iterator[Check]:
     """The GPUs of Slurm and of the profile agree."""
     sweep = "run 'gpu-aware-profile sweep'"
-    profiled: dict[str, int] = {}
-    for node, _ in g.profile.gpus:
-        profiled[node] = profiled.get(node, 0) + 1
+    forget = "'gpu-aware-profile forget"
+    profiled = Counter(node for node, _ in g.profile.gpus)
     in_slurm = {n.name: sum(count for _, count in n.gpus) for n in g.nodes}
-    missing = [name for name, count in in_slurm.items() if count and name not in profiled]
+    missing = hostlist(n for n, count in in_slurm.items() if count and n not in profiled)
     if missing:
-        found = f"never profiled: {hostlist(missing)} (their GPUs count as average)"
+        found = f"never profiled: {missing} (their GPUs count as average)"
         yield warning("coverage", found, sweep)
-    different = [n for n, count in in_slurm.items() if profiled.get(n, count) != count]
+    different = hostlist(n for n, count in in_slurm.items() if profiled.get(n, count) != count)
     if different:
-        found = f"Slurm and the profile count GPUs differently on {hostlist(different)}"
+        found = f"Slurm and the profile count GPUs differently on {different}"
         yield warning("coverage", found, f"{sweep}, then compare gres.conf")
     absent = sorted(profiled.keys() - in_slurm.keys())
     if absent:
-        cure = f"'gpu-aware-profile forget {' '.join(absent[:8])}'"
-        cure += " and so on" if len(absent) > 8 else ""
-        found = f"in the profile, but no node of Slurm: {hostlist(absent)}"
-        yield warning("coverage", found, cure)
-    unseen = sorted(gpu for gpu in g.profile.unseen if gpu[0] not in absent)
+        cure = f"{forget} {' '.join(absent[:8])}'{' and so on' if len(absent) > 8 else ''}"
+        yield warning("coverage", f"in the profile, but no node of Slurm: {hostlist(absent)}", cure)
+    unseen = gpu_names(sorted(gpu for gpu in g.profile.unseen if gpu[0] not in absent))
     if unseen:
-        found = f"times were imported for GPUs that no sweep has seen: {gpu_names(unseen)}"
-        yield warning("coverage", found, f"{sweep}, or 'gpu-aware-profile forget NODE:INDEX'")
+        found = f"times were imported for GPUs that no sweep has seen: {unseen}"
+        yield warning("coverage", found, f"{sweep}, or {forget} NODE:INDEX'")
     yield ok("coverage", "every GPU node of Slurm is in the profile")
 
 
@@ -142,8 +133,7 @@ def _scripts(g: DoctorContext) -> Iterator[Check]:
         # A setting that occurs several times is ``Prolog[0]``, ``Prolog[1]``, ...
         values = [v for k, v in g.slurm.items() if k.split("[")[0] == key and v != "(null)"]
         files = {Path(file).name: Path(file) for value in values[::-1] for file in glob(value)}
-        clocks = "clocks stay at their default"
-        without = render.WITHOUT[key] if key == "ResvProlog" else clocks
+        without = render.WITHOUT[key]
         install = f"'gpu-aware setup --install'; without it {without}"
         name = key.lower()
         for source in shipped(kind):
@@ -155,7 +145,9 @@ def _scripts(g: DoctorContext) -> Iterator[Check]:
             elif not os.access(have, os.X_OK):
                 yield failed(name, f"{have} is not executable", f"chmod 755 {have}")
             elif (lacks := _unseen_scontrol(have)) is not None:
-                yield warning(name, f"{have} does not find {lacks}", f"link it; {without}")
+                yield warning(
+                    name, f"{have} does not find {lacks}", f"link it; {render.WITHOUT[key]}"
+                )
             else:
                 yield ok(name, str(have))
 
@@ -214,12 +206,12 @@ def _writable(path: Path, user: str) -> bool:
         entry = pwd.getpwnam(user)
     except KeyError:
         return False
-    status = path.stat()
-    if entry.pw_uid in (0, status.st_uid):
-        return entry.pw_uid == 0 or bool(status.st_mode & stat.S_IWUSR)
-    if status.st_gid in os.getgrouplist(user, entry.pw_gid):
-        return bool(status.st_mode & stat.S_IWGRP)
-    return bool(status.st_mode & stat.S_IWOTH)
+    status, bit = path.stat(), stat.S_IWOTH
+    if entry.pw_uid == status.st_uid:
+        bit = stat.S_IWUSR
+    elif status.st_gid in os.getgrouplist(user, entry.pw_gid):
+        bit = stat.S_IWGRP
+    return entry.pw_uid == 0 or bool(status.st_mode & bit)
 
 
 CHECKS = (

@@ -129,17 +129,14 @@ def _filter(g: DoctorContext) -> Iterator[Check]:
         cure = "add the lines of the administrator's guide, or 'gpu-aware setup --install'"
         yield failed("filter", f"{script} does not load gpu_aware.lua", cure)
         return
-    stale = [p.name for p in filter_files() if not _same(p, g.folder / p.name)]
+    there = {p.name: p.read_bytes() for p in g.folder.glob("*.lua")}
+    stale = [p.name for p in filter_files() if there.get(p.name) != p.read_bytes()]
     if stale:
         found = f"{g.folder}: missing, or of another release: {', '.join(stale)}"
         yield failed("filter", found, install)
     yield ok("filter", f"{script} loads gpu_aware.lua of this release")
     yield _check_filter_conf(g, g.folder / LUA_CONF)
     yield _check_filter_answers(g)
-
-
-def _same(one: Path, other: Path) -> bool:
-    return other.exists() and one.read_bytes() == other.read_bytes()
 
 
 def _check_filter_conf(g: DoctorContext, path: Path) -> Check:

@@ -173,10 +173,12 @@ def _lua_conf(site: Site) -> str:
     return lua_conf(
         site.config,
         site.user,
-        list(models),
-        max_gpus_per_node=max((len(n.indices) for n in site.nodes), default=0),
-        max_cpus_per_node=_most([node.cpus for node in with_gpus]),
-        max_memory_mb_per_node=_most([node.memory_mb for node in with_gpus]),
+        models,
+        {
+            "gpus": max((len(n.indices) for n in site.nodes), default=0),
+            "cpus": _most([node.cpus for node in with_gpus]),
+            "memory_mb": _most([node.memory_mb for node in with_gpus]),
+        },
     )
 
 

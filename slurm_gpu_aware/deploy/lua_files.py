@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from slurm_gpu_aware import filter_rules
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
@@ -15,27 +16,20 @@ __all__ = ["filter_table", "lua_conf", "lua_rules", "lua_value"]
 def lua_conf(
     config: Config,
     slurm_user: str,
-    models: Sequence[str],
-    *,
-    max_gpus_per_node: int = 0,
-    max_cpus_per_node: int = 0,
-    max_memory_mb_per_node: int = 0,
+    models: Iterable[str],
+    largest: Mapping[str, int] = MappingProxyType({}),
 ) -> str:
     """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
 
-    The maxima are those of the nodes with GPUs; 0: unknown.
+    ``largest``: ``gpus``, ``cpus``, ``memory_mb`` -> maximum of the nodes with GPUs; 0: unknown.
     """
-    sizes = {
-        "max_gpus_per_node": max_gpus_per_node,
-        "max_cpus_per_node": max_cpus_per_node,
-        "max_memory_mb_per_node": max_memory_mb_per_node,
-    }
-    table = filter_table(config, slurm_user, models) | {k: n for k, n in sizes.items() if n}
+    table = filter_table(config, slurm_user, models)
+    table |= {f"max_{what}_per_node": count for what, count in largest.items() if count}
     head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
     return f"{head}return {lua_value(table)}\n"
 
 
-def filter_table(config: Config, slurm_user: str, models: Sequence[str] = ()) -> dict[str, object]:
+def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) -> dict[str, object]:
     """The part of the filter's configuration that does not depend on the nodes.
 
     ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. Raises ConfigError
@@ -84,7 +78,9 @@ def lua_value(value: object, indent: str = "") -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return '"' + "".join(_lua_byte(byte) for byte in value.encode("utf-8")) + '"'
+        chars = value.encode("utf-8").decode("latin-1")
+        plain = (c if " " <= c <= "~" and c not in '"\\' else f"\\{ord(c):03d}" for c in chars)
+        return f'"{"".join(plain)}"'
     deeper = indent + "    "
     if isinstance(value, Mapping):
         entries = [f"{key} = {lua_value(entry, deeper)}" for key, entry in value.items()]
@@ -96,8 +92,3 @@ def lua_value(value: object, indent: str = "") -> str:
     if not isinstance(value, Mapping) and len(indent + line) <= 96:
         return line
     return "{\n" + "".join(f"{deeper}{entry},\n" for entry in entries) + indent + "}"
-
-
-def _lua_byte(byte: int) -> str:
-    char = chr(byte)
-    return char if 32 <= byte < 127 and char not in '"\\' else f"\\{byte:03d}"

@@ -150,13 +150,6 @@ def slurm_settings(config: Config, current: SlurmConf, scripts: Mapping[str, str
             values[key] = path
         elif have != f"{Path(path).parent}/*":
             notes.append(f"{key}={have} stays; call {path} from it, or {WITHOUT[key]}")
-    _job_completion(config, current, values, notes)
-    return Settings(values, notes)
-
-
-def _job_completion(
-    config: Config, current: SlurmConf, values: dict[str, str], notes: list[str]
-) -> None:
     wanted = config.events.jobcomp_file
     kind = current.get("JobCompType") or "jobcomp/none"
     if wanted is None:
@@ -169,11 +162,11 @@ def _job_completion(
     ):
         values |= {"JobCompType": "jobcomp/filetxt", "JobCompLoc": str(wanted)}
         if kind == "jobcomp/none":
-            notes.append(
-                f"{wanted} must be writable by SlurmUser, otherwise slurmctld does not start"
-            )
+            note = f"{wanted} must be writable by SlurmUser, otherwise slurmctld does not start"
+            notes.append(note)
     else:
         notes.append(f"JobCompType={kind} stays; events.jobcomp_file has no effect with it")
+    return Settings(values, notes)
 
 
 def _merged(have: str | None, ours: Mapping[str, str], *, replacing: bool) -> str:

@@ -9,6 +9,8 @@ state file only has the scope and the node in hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles
 from slurm_gpu_aware.deploy.render import feature_of
@@ -18,16 +20,45 @@ from slurm_gpu_aware.deploy.rollout_nodes import (
     has_index_types,
     unusable,
 )
-from slurm_gpu_aware.deploy.rollout_site import LocalSite
-from slurm_gpu_aware.deploy.rollout_state import Outcome, RolloutState, StateFile, Summary
+from slurm_gpu_aware.deploy.rollout_site import LocalSite, RolloutState, unfinished_run
 from slurm_gpu_aware.deploy.typed_jobs import jobs_with_feature, untype_pending
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
 
-__all__ = ["Rollout"]
+__all__ = ["Outcome", "Rollout", "Summary"]
 
 Result = tuple[str, str]
 """(`Outcome.result`, why)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of one node."""
+
+    node: str
+    result: str
+    """``changed``, ``already``, ``skipped``, ``failed`` (moved back) or ``left`` (interrupted)."""
+    why: str
+    waited_s: float
+    """Wait until it was empty."""
+
+
+@dataclass
+class Summary:
+    """Outcome of a run."""
+
+    direction: str
+    """``rollout`` or ``undo``."""
+    nodes: list[Outcome] = field(default_factory=list)
+    untyped_jobs: list[str] = field(default_factory=list)
+    """Pending jobs that now ask for a feature instead of a type."""
+    features_needed_by: list[str] = field(default_factory=list)
+    """Jobs that still ask for the nodes' features after an undo; the features stay."""
+    interrupted: bool = False
+
+    def count(self, result: str) -> int:
+        """Nodes with this result."""
+        return sum(o.result == result for o in self.nodes)
 
 
 class ResumedError(SourceError):
@@ -38,11 +69,11 @@ class Rollout:
     """One run over a scope of nodes; ``undo`` moves them back to the plain form."""
 
     def __init__(
-        self, nodes: RolloutNodes, site: LocalSite, state: StateFile, *, undo: bool = False
+        self, nodes: RolloutNodes, site: LocalSite, state_file: Path, *, undo: bool = False
     ) -> None:
         self._nodes = nodes
         self._site = site
-        self._state = state
+        self._state_file = state_file
         self._undo = undo
         self._say = nodes.say
         self._summary = Summary("undo" if undo else "rollout")
@@ -55,7 +86,7 @@ class Rollout:
         Raises SourceError if Slurm or the files cannot be reached before the first change; the
         state file then has the scope of the next run.
         """
-        last = self._state.load()
+        last = unfinished_run(self._state_file)
         in_hand = last.in_hand if last else None
         self._nodes.in_hand = {in_hand} if in_hand else set()
         self._save(scope, in_hand)
@@ -67,7 +98,7 @@ class Rollout:
         return self._summary
 
     def _save(self, scope: Collection[str], in_hand: str | None) -> None:
-        self._state.save(RolloutState(self._summary.direction, tuple(scope), in_hand))
+        RolloutState(self._summary.direction, tuple(scope), in_hand).save(self._state_file)
 
     def _all(self, scope: Collection[str]) -> None:
         for name in sorted(self._take_back()):
@@ -89,7 +120,7 @@ class Rollout:
                 return
         if self._undo:
             self._tidy()
-        self._state.clear()
+        self._state_file.unlink(missing_ok=True)
 
     def _step(self, name: str, move: Callable[[str], Result | None]) -> bool:
         """Record the outcome of a node; return whether the run continues."""

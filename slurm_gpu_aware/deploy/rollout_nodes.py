@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -22,14 +23,7 @@ REASON = "gpu-aware setup --roll"
 """Reason of nodes that a rollout drains."""
 DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
 _INVALID = frozenset({"DOWN", "INVAL", "INVALID_REG"})
-_AWAY = frozenset(
-    {
-        *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "NOT_RESPONDING"),
-        *("MAINT", "MAINTENANCE"),  # scontrol prints the latter, also in 24.11
-        *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
-        *("REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"),
-    }
-)
+_AWAY = re.compile("DOWN|ERROR|FAIL|FUTURE|INVAL|MAINT|NOT_RESPONDING|POWER|REBOOT")
 _ON_NODE = HOLDING | {"SIGNALING", "STAGE_OUT"}
 
 POLL_S = 1.0
@@ -187,7 +181,7 @@ def unusable(view: SlurmNode) -> str | None:
     """Why a node cannot be moved now; None: it can."""
     if view.states & DRAINED:
         return f"drained for another reason ({view.reason or 'none is given'})"
-    if view.states & _AWAY:
+    if any(map(_AWAY.search, view.states)):
         return f"its state is {'+'.join(sorted(view.states))}"
     if any(is_mig(kind) for kind, _ in view.gpus):
         return "its GPUs are partitioned (MIG)"

@@ -1,23 +1,25 @@
-"""Files on this host that a rollout changes, and the nodes in its scope."""
+"""Files of a rollout on this host: those that it changes, and its state; nodes in its scope."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.lua_files import lua_value
-from slurm_gpu_aware.deploy.rollout_state import RolloutState
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
-__all__ = ["LocalSite", "nodes_in_scope"]
+__all__ = ["LocalSite", "RolloutState", "nodes_in_scope", "unfinished_run"]
 
 _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
@@ -67,6 +69,34 @@ class LocalSite:
             target = path if path.exists() else path.parent
             if not os.access(target, os.W_OK) or not os.access(path.parent, os.W_OK):
                 raise SourceError(f"{path} cannot be written; run this as root on the controller")
+
+
+@dataclass(frozen=True)
+class RolloutState:
+    """An unfinished run."""
+
+    direction: str
+    """``rollout`` or ``undo``."""
+    scope: tuple[str, ...]
+    """Nodes."""
+    in_hand: str | None
+    """The node that was drained last."""
+
+    def save(self, path: Path) -> None:
+        """Replace the state file. Raises SourceError."""
+        files.write(files.Change(path, json.dumps(asdict(self))), backup=False)
+
+
+def unfinished_run(path: Path) -> RolloutState | None:
+    """The content of the state file; None: there is none, or it is invalid."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        state = RolloutState(raw["direction"], tuple(raw["scope"]), raw["in_hand"])
+        names = [*state.scope, *([] if state.in_hand is None else [state.in_hand])]
+        valid = state.direction in ("rollout", "undo") and all(map(is_node_name, names))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return state if valid else None
 
 
 def nodes_in_scope(

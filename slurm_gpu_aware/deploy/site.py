@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
@@ -46,6 +45,8 @@ class Site:
     unit_dir: Path
     """Folder of systemd units."""
     conf: SlurmConf
+    conf_nodes: Mapping[str, ConfNode]
+    """Nodes of slurm.conf."""
     nodes: tuple[NodeGpus, ...]
     """Nodes of the profile."""
 
@@ -53,11 +54,6 @@ class Site:
         """Text of a file in ``slurm_dir``; None: there is none."""
         path = self.slurm_dir / name
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
-
-    @cached_property
-    def conf_nodes(self) -> Mapping[str, ConfNode]:
-        """Nodes of slurm.conf."""
-        return conf_nodes(self.conf)
 
     @property
     def user(self) -> str:
@@ -69,8 +65,9 @@ def find_site(config: Config, slurm_dir: Path, unit_dir: Path) -> tuple[Site, st
     """The site, and a note on its profile (empty: none). Raises SourceError."""
     conf_file = slurm_dir / "slurm.conf"
     conf = read_conf(conf_file) if conf_file.exists() else SlurmConf()
-    nodes, note = _profiled_nodes(config, conf_nodes(conf))
-    return Site(config, slurm_dir, unit_dir, conf, nodes), note
+    known = conf_nodes(conf)
+    nodes, note = _profiled_nodes(config, known)
+    return Site(config, slurm_dir, unit_dir, conf, known, nodes), note
 
 
 def _profiled_nodes(

@@ -14,9 +14,9 @@ from sample_jobs import slurm_job
 
 from slurm_gpu_aware.deploy import rollout_nodes
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.rollout import Rollout
+from slurm_gpu_aware.deploy.rollout import Rollout, Summary
 from slurm_gpu_aware.deploy.rollout_nodes import REASON, RolloutNodes
-from slurm_gpu_aware.deploy.rollout_state import RolloutState, StateFile, Summary
+from slurm_gpu_aware.deploy.rollout_site import RolloutState, unfinished_run
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.gres_line import parse_gres
@@ -216,7 +216,7 @@ def run(
     client: Any = world
     with mock.patch.multiple(rollout_nodes, time=time, Reconfiguration=reconfiguration):
         nodes = RolloutNodes(client, (said if said is not None else []).append, stopping, 120.0)
-        state = StateFile(world.folder / "rollout.json")
+        state = world.folder / "rollout.json"
         return Rollout(nodes, client, state, undo=undo).run(NODES if scope is None else scope)
 
 
@@ -388,7 +388,7 @@ def test_interrupted_while_waiting_gives_the_node_back(world: World):
     assert world.drained == {}
     assert world.registered["n1"] == PLAIN
     assert any("waiting for 2 jobs" in line for line in said)
-    last = StateFile(world.folder / "rollout.json").load()
+    last = unfinished_run(world.folder / "rollout.json")
     assert last == RolloutState("rollout", ("n1",), "n1")
 
 
@@ -471,7 +471,7 @@ def test_a_node_of_another_scope_is_resumed_while_slurmctld_hangs(world: World):
 
 
 def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
-    state = StateFile(tmp_path / "rollout.json")
+    file = tmp_path / "rollout.json"
     for text in (
         "",
         "{",
@@ -479,5 +479,5 @@ def test_a_state_file_of_no_use_is_ignored(tmp_path: Path):
         '{"direction": "up", "scope": [], "in_hand": null}',
         '{"direction": "rollout", "scope": ["a;b"], "in_hand": null}',
     ):
-        state.path.write_text(text)
-        assert state.load() is None
+        file.write_text(text)
+        assert unfinished_run(file) is None
