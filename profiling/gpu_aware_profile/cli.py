@@ -82,8 +82,7 @@ def rescore(store_path: Path | None, config_path: str | None, reference: str | N
       gpu-aware-profile rescore
       gpu-aware-profile rescore --reference cluster
     """
-    from gpu_aware_profile.scoring import recompute_scores
-    from gpu_aware_profile.writable_store import writable_store
+    from gpu_aware_profile.store_writer import recompute_scores, writable_store
     from slurm_gpu_aware.config.load import load_config
 
     config = load_config(config_path)

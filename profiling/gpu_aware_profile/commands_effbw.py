@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -11,9 +10,6 @@ from slurm_gpu_aware.bounds import MAX_GBPS, quoted
 from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import Row, name_of, read_table
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.topology.bandwidth import Fit
 
 __all__ = ["fit_effbw"]
 
@@ -57,21 +53,20 @@ def fit_effbw(file: BinaryIO, machine_name: str | None, as_json: bool) -> None:
     coefficients = [round(c, 6) for c in fit.model.coefficients or ()]
     x, y, z, measured = zip(*samples, strict=True)
     published = float(abs(eq2(x, y, z, PAPER) - measured).mean())
+    answer = {
+        "coefficients": dict(zip(EQ2_TERMS, coefficients, strict=True)),
+        "effbw": coefficients,
+        "samples": fit.samples,
+        "rank": fit.rank,
+        "mae_gbps": fit.mae,
+        "rmse_gbps": fit.rmse,
+        "left_out_rmse_gbps": fit.loo_rmse,
+        "published_mae_gbps": published,
+    }
     if as_json:
-        print_json(
-            {
-                "coefficients": dict(zip(EQ2_TERMS, coefficients, strict=True)),
-                "effbw": coefficients,
-                "samples": fit.samples,
-                "rank": fit.rank,
-                "mae_gbps": fit.mae,
-                "rmse_gbps": fit.rmse,
-                "left_out_rmse_gbps": fit.loo_rmse,
-                "published_mae_gbps": published,
-            }
-        )
+        print_json(answer)
     else:
-        click.echo(_fit_text(fit, coefficients, EQ2_TERMS, published))
+        click.echo(_text(answer))
     if fit.rank < len(coefficients):
         say(
             f"only {fit.rank} of {len(coefficients)} terms are independent in these samples: use"
@@ -81,19 +76,19 @@ def fit_effbw(file: BinaryIO, machine_name: str | None, as_json: bool) -> None:
         say("the error on left-out samples is far above that of the fit: measure more rings")
 
 
-def _fit_text(
-    fit: Fit, coefficients: Sequence[float], terms: Sequence[str], published: float
-) -> str:
-    rows = [[term, f"{value:.6g}"] for term, value in zip(terms, coefficients, strict=True)]
+def _text(fit: dict[str, Any]) -> str:
+    rows = [[term, f"{value:.6g}"] for term, value in fit["coefficients"].items()]
+    mean, published = f"{fit['mae_gbps']:.3g}", f"{fit['published_mae_gbps']:.3g}"
+    left_out = f"{fit['left_out_rmse_gbps']:.3g}"
     errors = pairs(
         {
-            "samples": f"{fit.samples}, {fit.rank} independent terms",
-            "mean error": f"{fit.mae:.3g} GB/s (published coefficients: {published:.3g})",
-            "RMS error": f"{fit.rmse:.3g} GB/s",
-            "left out": f"{fit.loo_rmse:.3g} GB/s RMS on samples left out of their own fit",
+            "samples": f"{fit['samples']}, {fit['rank']} independent terms",
+            "mean error": f"{mean} GB/s (published coefficients: {published})",
+            "RMS error": f"{fit['rmse_gbps']:.3g} GB/s",
+            "left out": f"{left_out} GB/s RMS on samples left out of their own fit",
         }.items()
     )
-    option = f"effbw = [{', '.join(f'{c:g}' for c in coefficients)}]"
+    option = f"effbw = [{', '.join(f'{c:g}' for c in fit['effbw'])}]"
     sections = "\n".join(f'[policies."{policy}"]\n{option}' for policy in _POLICIES)
     return f"{table(['term', 'GB/s'], rows, right=['GB/s'])}\n\n{errors}\n\n{sections}"
 

@@ -55,8 +55,7 @@ def forget(
     """
     if not gpus and not classes:
         raise click.UsageError("name a NODE, a GPU as NODE:INDEX, or --levels CLASS")
-    from gpu_aware_profile.scoring import recompute_scores
-    from gpu_aware_profile.writable_store import writable_store
+    from gpu_aware_profile.store_writer import recompute_scores, writable_store
     from slurm_gpu_aware.config.load import load_config
     from slurm_gpu_aware.store.database import open_store
     from slurm_gpu_aware.store.inventory import forget_gpus, forget_levels

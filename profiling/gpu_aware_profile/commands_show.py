@@ -18,7 +18,6 @@ from gpu_aware_profile.level_tables import penalties_of, penalty_table
 from gpu_aware_profile.tables import (
     LEVEL_TIME,
     SCORE,
-    TIMING,
     Record,
     everything,
     fault_records,
@@ -27,6 +26,7 @@ from gpu_aware_profile.tables import (
     score_table,
     summarise,
     summary_table,
+    timing_records,
     write_csv,
 )
 from slurm_gpu_aware.cli.output import json_option, print_json, say
@@ -163,9 +163,7 @@ def export(
         elif as_json:
             file.write(json.dumps(everything(store), indent=2, ensure_ascii=False) + "\n")
         else:
-            from gpu_aware_profile.scoring import newest_timings  # imports NumPy
-
-            write_csv(file, records(newest_timings(store), TIMING), TIMING_COLUMNS)
+            write_csv(file, timing_records(store), TIMING_COLUMNS)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import click
 
 from gpu_aware_profile.cli import store_options
 from gpu_aware_profile.sweep import Outcome, Sweep, Target, gpu_nodes
-from gpu_aware_profile.sweep_progress import Scope, SweepProgress
+from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.load import load_config
@@ -97,8 +97,11 @@ def sweep(
       gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
       gpu-aware-profile sweep --resume 20260102T030405
     """
-    from gpu_aware_profile.scoring import recompute_scores, stored_outliers  # imports NumPy
-    from gpu_aware_profile.writable_store import writable_store
+    from gpu_aware_profile.store_writer import (  # imports NumPy
+        recompute_scores,
+        stored_outliers,
+        writable_store,
+    )
 
     config = load_config(config_path)
     path = store_path if store_path is not None else config.store.path
@@ -108,8 +111,8 @@ def sweep(
         if resume not in known:
             listed = ", ".join(known) or "none"
             raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
-        given = _as_before(context, progress.scope().options, given)
-    scope, targets, outcomes = _plan(progress, nodes, given, resume=resume is not None)
+        given = _as_before(context, progress.scope()[1], given)
+    whole, targets, outcomes = _plan(progress, nodes, resume=resume is not None)
     done = progress.done()
     pending = [target for target in targets if target.node not in done]
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
@@ -118,7 +121,7 @@ def sweep(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # probes end with this process
     with writable_store(path, config) as store:
         running = _sweep(progress.sweep_id, store, given)
-        progress.begin(scope)
+        progress.begin(whole, given)
         try:
             for outcome in _shown(running.run(pending), len(pending)):
                 outcomes.append(outcome)
@@ -131,7 +134,7 @@ def sweep(
             if progress.done():
                 recompute_scores(store, config.site.classes)
         far = [o for o in stored_outliers(store) if o.node in progress.done()]
-    complete = set(scope.nodes) <= progress.done()
+    complete = set(whole) <= progress.done()
     if complete:
         progress.finish()
     outcomes.sort(key=lambda outcome: outcome.node)
@@ -174,14 +177,14 @@ def _sweep(sweep_id: str, store: Store, given: Mapping[str, Any]) -> Sweep:
 
 
 def _plan(
-    progress: SweepProgress, nodes: tuple[str, ...], given: Mapping[str, Any], *, resume: bool
-) -> tuple[Scope, list[Target], list[Outcome]]:
+    progress: SweepProgress, nodes: tuple[str, ...], *, resume: bool
+) -> tuple[list[str], list[Target], list[Outcome]]:
     """The whole sweep, the nodes to probe, and the outcomes of those that cannot be probed."""
     targets, skipped = gpu_nodes()
     known = [t.node for t in targets] + [o.node for o in skipped]
     if not known:
         raise SourceError("Slurm knows no node with GPUs; check GresTypes and Gres= in slurm.conf")
-    names = progress.scope().nodes if resume else tuple(known)
+    names = progress.scope()[0] if resume else tuple(known)
     unknown = [name for name in nodes if name not in names]
     if unknown:
         listed = ", ".join(names[:20]) or "none"
@@ -190,9 +193,9 @@ def _plan(
     wanted = nodes or names
     gone = [Outcome(n, "skipped", "Slurm has no such GPU node") for n in wanted if n not in known]
     # With a node that Slurm no longer has the sweep would never be complete.
-    whole = (n for n in (names if resume else wanted) if n in known)
+    whole = [n for n in (names if resume else wanted) if n in known]
     return (
-        Scope(tuple(whole), given),
+        whole,
         [t for t in targets if t.node in wanted],
         [*gone, *(o for o in skipped if o.node in wanted)],
     )

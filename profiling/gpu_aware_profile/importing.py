@@ -8,8 +8,7 @@ from pathlib import Path
 
 from gpu_aware_profile.import_rows import KnownGpus, has_levels, read_levels, read_timings
 from gpu_aware_profile.level_tables import hidden
-from gpu_aware_profile.scoring import recompute_scores, stored_outliers
-from gpu_aware_profile.writable_store import writable_store
+from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_aware_profile.nvml import Device, NvLink, Nvml, NvmlError
+from gpu_aware_profile.nvml import DETAILS, Device, NvLink, Nvml, NvmlError
 from gpu_aware_profile.timing import FakeTiming, median_and_spread
 from slurm_gpu_aware.errors import SourceError
 
@@ -20,11 +20,6 @@ __all__ = ["model_word", "probe"]
 
 SCHEMA = "gpu-aware-probe/1"
 Faults = list[dict[str, Any]]
-_DETAILS = (
-    *("numa", "cpus", "memory_mb", "clocks_mhz", "max_clock_mhz", "default_clock_mhz"),
-    *("power_limit_w", "temperature_c"),
-)
-"""Fields of a GPU's record, and methods of `nvml.Device`."""
 _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "gpu"}
 _SERIES_WORDS = {"rtx", "gtx", "titan"}
 
@@ -82,7 +77,7 @@ def probe(
     try:
         with Nvml() as nvml:
             gpus = _gpus(nvml, faults)
-            report["driver"] = _try(faults, None, nvml.driver)
+            report["driver"] = _try(faults, None, nvml.call, "nvmlSystemGetDriverVersion")
             report["gpus"] = [gpu.record for gpu in gpus]
             report["links"] = _links(gpus, faults)
             if backend is not None:
@@ -136,15 +131,16 @@ def _name_the_missing(unopened: Faults, seen: list[int | None]) -> None:
 
 def _identity(index: int, device: Device, faults: Faults) -> dict[str, Any]:
     """Record of a GPU; a detail that fails is None. Raises NvmlError if its identity fails."""
+    name = device.call("nvmlDeviceGetName")
     record: dict[str, Any] = {
         "index": index,
-        "uuid": device.uuid,
-        "name": device.name,
-        "model": model_word(device.name),
-        "pci": device.pci,
+        "uuid": device.call("nvmlDeviceGetUUID"),
+        "name": name,
+        "model": model_word(name),
+        "pci": device.pci(),
     }
-    for detail in _DETAILS:
-        record[detail] = _try(faults, index, getattr(device, detail))
+    for detail, ask in DETAILS.items():
+        record[detail] = _try(faults, index, ask, device)
     record["clocks_mhz"] = record["clocks_mhz"] or []
     return record
 
@@ -163,7 +159,6 @@ def _links(gpus: Sequence[_Gpu], faults: Faults) -> list[dict[str, Any]]:
                 kind = _try(faults, a.index, a.device.ancestor, b.device) or "SYS"
                 rates = [r for r in (pcie[a.index], pcie[b.index]) if r is not None]
                 gbps = min(rates, default=0.0)
-                kind = "PIX" if kind == "SAME" else kind
             links.append({"a": a.index, "b": b.index, "class": kind, "gbps": gbps})
     return links
 

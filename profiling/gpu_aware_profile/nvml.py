@@ -10,20 +10,19 @@ device files and Slurm's IDX is the minor number. *CUDA order* is not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from slurm_gpu_aware.errors import SourceError, not_installed
 
-__all__ = ["Device", "NvLink", "Nvml", "NvmlError", "cpu_list"]
+__all__ = ["DETAILS", "Device", "NvLink", "Nvml", "NvmlError", "cpu_list"]
 
 _NOT_SUPPORTED = frozenset({3, 13, 26})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
 _MASK_WORDS = 64
 """CPU masks of 4096 CPUs, in words of 64 bits."""
-_LEVELS = {0: "SAME", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``)."""
+_LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``); 0: one board."""
 _NVLINK_GBPS = {1: 20.0, 7: 50.0, 8: 100.0}
 """nvmlNvlinkVersion_t -> GB/s of one link in one direction; NVLink 2 to 4 (2..6): 25."""
 _PCIE_GBPS_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -101,10 +100,6 @@ class Nvml:
                 return None
             raise
 
-    def driver(self) -> str:
-        """Driver version, ``550.54.15``."""
-        return str(self.call("nvmlSystemGetDriverVersion"))
-
     def devices(self) -> Iterator[tuple[int, Device | NvmlError]]:
         """Yield (minor number, GPU), or (-1, error) for a GPU that cannot be opened.
 
@@ -113,7 +108,7 @@ class Nvml:
         for nvml_index in range(int(self.call("nvmlDeviceGetCount"))):
             try:
                 device = Device(self, self.call("nvmlDeviceGetHandleByIndex", nvml_index))
-                yield device.minor, device
+                yield int(device.call("nvmlDeviceGetMinorNumber")), device
             except NvmlError as exc:
                 yield -1, exc
 
@@ -125,91 +120,51 @@ def _words(error: Any) -> str:
 
 
 class Device:
-    """One GPU. Every method asks the driver and raises NvmlError on failure.
-
-    None: this GPU or driver does not support the query.
-    """
+    """One GPU. Every query asks the driver and raises NvmlError on failure."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
 
-    def _call(self, name: str, *args: Any) -> Any:
+    def call(self, name: str, *args: Any) -> Any:
+        """Call an NVML function of the GPU."""
         return self._nvml.call(name, self._handle, *args)
 
-    def _maybe(self, name: str, *args: Any) -> Any:
+    def maybe(self, name: str, *args: Any) -> Any:
+        """Like :meth:`call`; None: this GPU or driver does not support it."""
         return self._nvml.maybe(name, self._handle, *args)
 
-    @cached_property
-    def minor(self) -> int:
-        """N of ``/dev/nvidiaN``: Slurm's index."""
-        return int(self._call("nvmlDeviceGetMinorNumber"))
-
-    @cached_property
-    def uuid(self) -> str:
-        """``GPU-...``"""
-        return str(self._call("nvmlDeviceGetUUID"))
-
-    @cached_property
-    def name(self) -> str:
-        """Product name."""
-        return str(self._call("nvmlDeviceGetName"))
-
-    @cached_property
     def pci(self) -> str:
         """``00000000:06:00.0``"""
-        return _pci(self._call("nvmlDeviceGetPciInfo"))
+        return _pci(self.call("nvmlDeviceGetPciInfo"))
 
-    def memory_mb(self) -> int:
-        """Device memory. Units: MiB."""
-        return int(self._call("nvmlDeviceGetMemoryInfo").total) >> 20
-
-    def numa(self) -> int | None:
-        """NUMA node nearest to the GPU."""
-        nodes = _bits(self._maybe("nvmlDeviceGetMemoryAffinity", _MASK_WORDS, 0))
-        return nodes[0] if nodes else None
-
-    def cpus(self) -> str | None:
-        """CPUs near the GPU, ``0-3,8``."""
-        cpus = _bits(self._maybe("nvmlDeviceGetCpuAffinity", _MASK_WORDS))
-        return cpu_list(cpus) if cpus else None
+    def bits(self, name: str, *args: Any) -> list[int]:
+        """Positions of the set bits of a mask; empty: not supported."""
+        words = self.maybe(name, _MASK_WORDS, *args) or ()
+        return [
+            64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1
+        ]
 
     def clocks_mhz(self) -> list[int]:
         """Supported SM clocks at the highest memory clock, descending. Units: MHz."""
-        memory = self._maybe("nvmlDeviceGetSupportedMemoryClocks")
+        memory = self.maybe("nvmlDeviceGetSupportedMemoryClocks")
         if not memory:
             return []
-        clocks = self._maybe("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
+        clocks = self.maybe("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
         return sorted({int(c) for c in clocks or ()}, reverse=True)
-
-    def max_clock_mhz(self) -> int | None:
-        """Highest SM clock. Units: MHz."""
-        return _whole(self._maybe("nvmlDeviceGetMaxClockInfo", 1))
-
-    def default_clock_mhz(self) -> int | None:
-        """Default SM clock of applications. Units: MHz."""
-        return _whole(self._maybe("nvmlDeviceGetDefaultApplicationsClock", 1))
-
-    def power_limit_w(self) -> float | None:
-        """Board power limit in force. Units: W."""
-        return _scaled(self._maybe("nvmlDeviceGetPowerManagementLimit"))
-
-    def temperature_c(self) -> int | None:
-        """Temperature of the chip. Units: degrees C."""
-        return _whole(self._maybe("nvmlDeviceGetTemperature", 0))
 
     def pcie_gbps(self) -> float | None:
         """Nominal bandwidth of the GPU's PCIe link in one direction. Units: GB/s."""
-        generation = self._maybe("nvmlDeviceGetMaxPcieLinkGeneration")
-        lanes = self._maybe("nvmlDeviceGetMaxPcieLinkWidth")
+        generation = self.maybe("nvmlDeviceGetMaxPcieLinkGeneration")
+        lanes = self.maybe("nvmlDeviceGetMaxPcieLinkWidth")
         if not generation or not lanes:
             return None
         per_lane = _PCIE_GBPS_PER_LANE.get(int(generation), _PCIE_GBPS_PER_LANE[6])
         return round(per_lane * int(lanes), 2)
 
     def ancestor(self, other: Device) -> str:
-        """PCIe level that joins two GPUs: PIX, PXB, PHB, NODE or SYS (SAME: one board)."""
-        level = int(self._call("nvmlDeviceGetTopologyCommonAncestor", other._handle))
+        """PCIe level that joins two GPUs: PIX, PXB, PHB, NODE or SYS."""
+        level = int(self.call("nvmlDeviceGetTopologyCommonAncestor", other._handle))
         return _LEVELS.get(level, "SYS")
 
     def nvlinks(self) -> list[NvLink]:
@@ -217,21 +172,21 @@ class Device:
         links = []
         for link in range(self._nvml.max_links):
             try:
-                if not self._call("nvmlDeviceGetNvLinkState", link):
+                if not self.call("nvmlDeviceGetNvLinkState", link):
                     continue
             except NvmlError as exc:
                 if exc.unsupported or exc.code == 2:  # beyond the last link of this model
                     break
                 raise
-            version = int(self._maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
+            version = int(self.maybe("nvmlDeviceGetNvLinkVersion", link) or 0)
             links.append(NvLink(self._remote(link), _NVLINK_GBPS.get(version, 25.0)))
         return links
 
     def _remote(self, link: int) -> str | None:
-        kind = self._maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        kind = self.maybe("nvmlDeviceGetNvLinkRemoteDeviceType", link)
         if kind is not None and int(kind) != 0:
             return None
-        return _pci(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link))
+        return _pci(self.call("nvmlDeviceGetNvLinkRemotePciInfo", link))
 
 
 def _pci(info: Any) -> str:
@@ -239,15 +194,19 @@ def _pci(info: Any) -> str:
     return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).upper()
 
 
-def _bits(words: Any) -> list[int]:
-    return [
-        64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
-    ]
+def _power_limit_w(gpu: Device) -> float | None:
+    milliwatts = gpu.maybe("nvmlDeviceGetPowerManagementLimit")
+    return None if milliwatts is None else int(milliwatts) / 1000.0
 
 
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _scaled(milli: Any) -> float | None:
-    return None if milli is None else int(milli) / 1000.0
+DETAILS: Mapping[str, Callable[[Device], Any]] = {
+    "numa": lambda gpu: next(iter(gpu.bits("nvmlDeviceGetMemoryAffinity", 0)), None),
+    "cpus": lambda gpu: cpu_list(gpu.bits("nvmlDeviceGetCpuAffinity")) or None,
+    "memory_mb": lambda gpu: gpu.call("nvmlDeviceGetMemoryInfo").total >> 20,
+    "clocks_mhz": Device.clocks_mhz,
+    "max_clock_mhz": lambda gpu: gpu.maybe("nvmlDeviceGetMaxClockInfo", 1),
+    "default_clock_mhz": lambda gpu: gpu.maybe("nvmlDeviceGetDefaultApplicationsClock", 1),
+    "power_limit_w": _power_limit_w,
+    "temperature_c": lambda gpu: gpu.maybe("nvmlDeviceGetTemperature", 0),
+}
+"""Field of a GPU's record -> query. None: not supported."""

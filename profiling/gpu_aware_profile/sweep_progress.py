@@ -7,26 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 
-__all__ = ["Scope", "SweepProgress"]
+__all__ = ["SweepProgress"]
 
 _SCOPE = "scope.json"
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Nodes and options of a sweep."""
-
-    nodes: tuple[str, ...]
-    """All nodes of the sweep, reachable or not."""
-    options: Mapping[str, Any]
-    """Name of the command's parameter -> value."""
 
 
 @dataclass
@@ -41,15 +31,18 @@ class SweepProgress:
         """Folder of this sweep; absent before :meth:`begin` and after :meth:`finish`."""
         return self.root / self.sweep_id
 
-    def scope(self) -> Scope:
-        """Read the scope of the sweep. Raises SourceError if it is missing or damaged."""
+    def scope(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """All nodes of the sweep, reachable or not, and its options by the command's parameters.
+
+        Raises SourceError if the file is missing or damaged.
+        """
         file = self.folder / _SCOPE
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
             nodes, options = raw["nodes"], raw["options"]
             if not all(isinstance(node, str) for node in nodes):
                 raise TypeError
-            return Scope(tuple(nodes), {str(k): _option(v) for k, v in options.items()})
+            return tuple(nodes), {str(k): _option(v) for k, v in options.items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise SourceError(
                 f"{file}: cannot be read, so the sweep cannot be resumed; remove {self.folder} and"
@@ -60,7 +53,7 @@ class SweepProgress:
         """Nodes that are done."""
         return {file.name.removesuffix(".done") for file in self.folder.glob("*.done")}
 
-    def begin(self, scope: Scope) -> None:
+    def begin(self, nodes: Sequence[str], options: Mapping[str, Any]) -> None:
         """Make the folder and write the scope. Raises SourceError.
 
         As root, the owner of the store's folder becomes the owner and may resume the sweep.
@@ -69,7 +62,7 @@ class SweepProgress:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             fresh = file.with_name(".scope.new")
-            fresh.write_text(json.dumps(asdict(scope)), encoding="utf-8")
+            fresh.write_text(json.dumps({"nodes": nodes, "options": options}), encoding="utf-8")
             fresh.replace(file)
             if os.geteuid() == 0:
                 owner = self.root.parent.stat()

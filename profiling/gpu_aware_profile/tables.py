@@ -12,13 +12,12 @@ from slurm_gpu_aware.cli.output import table
 from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
-from slurm_gpu_aware.store.times import level_times
+from slurm_gpu_aware.store.times import level_times, newest_runs
 from slurm_gpu_aware.time_text import age
 
 __all__ = [
     "LEVEL_TIME",
     "SCORE",
-    "TIMING",
     "Record",
     "everything",
     "fault_records",
@@ -27,19 +26,19 @@ __all__ = [
     "score_table",
     "summarise",
     "summary_table",
+    "timing_records",
     "write_csv",
 ]
 
 Record = dict[str, Any]
 """Name in the output -> value."""
 
-TIMING = ("node", "gpu", "class", "value_ms", "taken_at")
 LEVEL_TIME = ("class", "level", "value_ms", "model")
 SCORE = (
     *("gpu", "node", "class", "value_ms", "pm_score", "score", "bin", "outlier"),
     *("model", "uuid", "taken_at"),
 )
-"""Names of the values of a `GpuTiming`, a `LevelTime` and a `GpuScore`."""
+"""Names of the values of a `LevelTime` and a `GpuScore`."""
 _ATTRIBUTES = {"gpu": "slot", "class": "app_class", "pm_score": "raw", "score": "binned"}
 """Name in the output -> attribute, if they differ."""
 _OUTLIER_WORDS = ("", "outlier", "own score")
@@ -57,10 +56,17 @@ def write_csv(stream: IO[str], rows: Iterable[Record], columns: Sequence[str]) -
     writer.writerows(rows)
 
 
+def timing_records(store: Store) -> list[Record]:
+    """The newest measurement of each GPU and class."""
+    from slurm_gpu_aware.variability.scores import median_runs  # imports NumPy
+
+    return records(
+        median_runs(newest_runs(store)), ("node", "gpu", "class", "value_ms", "taken_at")
+    )
+
+
 def everything(store: Store) -> Record:
     """The whole profile, JSON-able: GPUs, links, timings, scores, times per level."""
-    from gpu_aware_profile.scoring import newest_timings  # imports NumPy
-
     profile = load_profile(store)
     return {
         "schema": "gpu-aware-profile/1",
@@ -71,7 +77,7 @@ def everything(store: Store) -> Record:
             for n, links in profile.links.items()
             for k in links
         ],
-        "timings": records(newest_timings(store), TIMING),
+        "timings": timing_records(store),
         "scores": records(score_rows(store), SCORE),
         "level_times": records(level_times(store), LEVEL_TIME),
     }

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli as profile_cli
-from gpu_aware_profile.scoring import recompute_scores
+from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.bounds import MAX_GPUS, quoted
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.options import Number

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 from store_samples import ingest, report
 
-from gpu_aware_profile.scoring import recompute_scores
+from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.times import Run, put_timings

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from memory_slurm import MemorySlurm, node_record, opened, reservation_record
 from store_samples import ingest, report
 
-from gpu_aware_profile.scoring import recompute_scores
+from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.deploy.files import shipped

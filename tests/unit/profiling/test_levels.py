@@ -14,7 +14,7 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli as profile_cli
-from gpu_aware_profile.scoring import recompute_scores
+from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.selector.daemon import run
 from slurm_gpu_aware.store.database import open_store

@@ -17,7 +17,7 @@ import pytest
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
-from gpu_aware_profile.scoring import newest_timings, recompute_scores
+from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 

@@ -24,7 +24,7 @@ from gpu_aware_profile.sweep import (
     gpu_nodes,
     parse_sinfo,
 )
-from gpu_aware_profile.sweep_progress import Scope, SweepProgress
+from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.store.database import open_store, publish, published_path
 from slurm_gpu_aware.store.profiles import load_profile
@@ -419,7 +419,7 @@ def test_the_default_partition_is_preferred():
 def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
     notes = SweepProgress(tmp_path / "sweeps", "s1")
     assert (notes.done(), notes.unfinished()) == (set(), [])
-    notes.begin(Scope((), {}))
+    notes.begin((), {})
     notes.note("n1.cluster.example")
     assert notes.done() == {"n1.cluster.example"}
     assert notes.unfinished() == ["s1"]
@@ -429,8 +429,9 @@ def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
 
 def test_notes_that_cannot_be_read_say_so(tmp_path):
     notes = SweepProgress(tmp_path / "sweeps", "s1")
-    notes.begin(Scope(("n1",), {"repeats": 5, "classes": ["A"], "backend": None}))
-    assert notes.scope() == Scope(("n1",), {"repeats": 5, "classes": ["A"], "backend": None})
+    options = {"repeats": 5, "classes": ["A"], "backend": None}
+    notes.begin(("n1",), options)
+    assert notes.scope() == (("n1",), options)
     for text in ("{", "[]", '{"nodes": [1], "options": {}}', '{"nodes": [], "options": {"a": {}}}'):
         (notes.folder / "scope.json").write_text(text)
         with pytest.raises(SourceError, match="begin a new one"):
@@ -440,14 +441,14 @@ def test_notes_that_cannot_be_read_say_so(tmp_path):
 def test_notes_that_cannot_be_written_are_an_error_of_ours(tmp_path):
     (tmp_path / "sweeps").write_text("a file where the folder should be")
     with pytest.raises(SourceError, match="cannot be made"):
-        SweepProgress(tmp_path / "sweeps", "s1").begin(Scope((), {}))
+        SweepProgress(tmp_path / "sweeps", "s1").begin((), {})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_root_leaves_the_notes_to_the_owner_of_the_store(tmp_path):
     os.chown(tmp_path, 4711, 4712)
     notes = SweepProgress(tmp_path / "sweeps", "s1")
-    notes.begin(Scope((), {}))
+    notes.begin((), {})
     assert [(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)] == [
         (4711, 4712)
     ] * 2

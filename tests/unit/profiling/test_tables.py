@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_aware_profile.scoring import recompute_scores
+from gpu_aware_profile.store_writer import recompute_scores
 from gpu_aware_profile.tables import score_table, summarise, summary_table
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import open_store

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from store_samples import decision, ingest, report
 
-from gpu_aware_profile.scoring import recompute_scores
+from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import (

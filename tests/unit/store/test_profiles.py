@@ -9,7 +9,7 @@ import pytest
 from store_samples import ingest, report
 
 from gpu_aware_profile.import_rows import KnownGpus, read_timings
-from gpu_aware_profile.scoring import newest_timings, recompute_scores
+from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.store.database import Store, open_store

@@ -1,4 +1,4 @@
-"""Writable store: the store for writers other than the selector.
+"""Writers of the store other than the selector: its files' owner, its published copy, its scores.
 
 Files that root makes must belong to SlurmUser, because the selector writes them. The published copy
 must be renewed, because the selector publishes its own writes only.
@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish
+from slurm_gpu_aware.store.inventory import unseen_gpus
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
+from slurm_gpu_aware.store.profiles import put_scores, score_reference
+from slurm_gpu_aware.store.times import newest_runs
+from slurm_gpu_aware.variability.outliers import Outlier, outliers
+from slurm_gpu_aware.variability.scores import REFERENCES, median_runs, scores_of_gpus
 
-__all__ = ["writable_store"]
+__all__ = ["newest_timings", "recompute_scores", "stored_outliers", "writable_store"]
 
 _SLURM_USER = re.compile(r"([^\s(]+)")
 
@@ -58,3 +64,34 @@ def _give(path: Path, config: Config) -> None:
             give_folder(path.parent, user[1], [file.name for file in of_selector(path)])
         except (OSError, LookupError) as exc:
             raise StoreError(f"{path.parent}: cannot be given to {user[1]}: {exc}") from None
+
+
+def newest_timings(store: Store) -> list[GpuTiming]:
+    """The newest measurement of each GPU and class: the median of its runs."""
+    return median_runs(newest_runs(store))
+
+
+def recompute_scores(
+    store: Store, classes: Sequence[str] | None = None, *, reference: str | None = None
+) -> int:
+    """Recompute PM scores and bins from the newest timings; return the number of scores.
+
+    Parameters
+    ----------
+    classes : the site's classes; scores of other classes are deleted. None: all classes with
+        timings.
+    reference : ``model`` (the default) or ``cluster``, see ``variability.scores``. The store
+        keeps it; None: the stored one.
+    """
+    timings = newest_timings(store)
+    chosen = reference or score_reference(store) or REFERENCES[0]
+    unseen = unseen_gpus(store, (timing[:2] for timing in timings))
+    scores = scores_of_gpus(timings, classes, unseen=unseen, reference=chosen)
+    put_scores(store, scores, reference)
+    return len(scores)
+
+
+def stored_outliers(store: Store) -> list[Outlier]:
+    """All GPUs of the store whose newest time is an outlier. Raises StoreError."""
+    timings = newest_timings(store)
+    return outliers(timings, unseen_gpus(store, (timing[:2] for timing in timings)))
