@@ -21,8 +21,8 @@ from slurm_gpu_aware.errors import AwareError, StoreError
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.hostlist import hostlist
-from slurm_gpu_aware.store.database import check_integrity, open_store, published_path
-from slurm_gpu_aware.store.ownership import of_selector
+from slurm_gpu_aware.store.database import check_integrity, open_store
+from slurm_gpu_aware.store.ownership import of_selector, published_path
 from slurm_gpu_aware.time_text import age
 
 __all__ = ["CHECKS"]

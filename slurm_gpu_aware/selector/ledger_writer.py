@@ -144,14 +144,8 @@ class LedgerWriter:
         if started < self._snapshot_due:
             return
 
-        def write(ledger: Ledger) -> None:
-            from slurm_gpu_aware.store.snapshots import add_snapshot
-
-            assert self._store is not None  # noqa: S101 - set together with the ledger
-            add_snapshot(self._store, at, content())
-
         try:
-            self._do(write, None, changes=True)
+            self._do(lambda ledger: ledger.add_snapshot(at, content()), None, changes=True)
         except TypeError as exc:
             log.warning("a round is not written for replay: %s", exc)
         took = self._clock() - started
@@ -189,7 +183,7 @@ class LedgerWriter:
 
     def prune(self, before: float) -> None:
         """Delete entries before this Unix time."""
-        self._do(lambda ledger: ledger.prune(before), 0)
+        self._do(lambda ledger: ledger.prune(before), None)
 
     def publish(self, *, force: bool = False, beside: bool = False) -> None:
         """Write queued entries and copy the store for its readers.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from slurm_gpu_aware.planning.record import Placed, RecordedRound, read_round
 from slurm_gpu_aware.planning.round import plan_round
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.snapshots import snapshots
+from slurm_gpu_aware.store.ledger import Ledger
 
 __all__ = ["Difference", "replay", "replay_ledger"]
 
@@ -51,6 +49,5 @@ def replay_ledger(store: Store) -> tuple[int, list[Difference]]:
 
     Raises StoreError or ValueError if a recorded round is damaged.
     """
-    contents: Iterable[Mapping[str, Any]] = [content for _, content in snapshots(store)]
-    rounds = [read_round(content) for content in contents]
+    rounds = [read_round(content) for content in Ledger(store).snapshots()]
     return len(rounds), [difference for one in rounds for difference in replay(one)]

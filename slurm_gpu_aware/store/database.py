@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
-from slurm_gpu_aware.store.ownership import make_file
+from slurm_gpu_aware.store.ownership import make_file, published_path
 from slurm_gpu_aware.store.schema import APPLICATION_ID, CREATE, VERSION
 
-__all__ = [
-    "Store",
-    "check_integrity",
-    "open_store",
-    "publish",
-    "published_path",
-    "republish",
-]
+__all__ = ["Store", "check_integrity", "open_store", "publish", "republish"]
 
 BUSY_TIMEOUT_S = 15.0
 """Longest wait for another writer; a transaction takes far less."""
@@ -130,12 +123,6 @@ def open_store(path: Path | str, *, readonly: bool = False) -> Store:
         if not copy.exists():
             raise
     return _opened(copy, readonly=True)
-
-
-def published_path(path: Path | str) -> Path:
-    """Path of the published copy of a store: ``store.db`` -> ``store.public.db``."""
-    file = Path(path)
-    return file.with_name(f"{file.stem}.public{file.suffix}")
 
 
 def publish(store: Store, *, mode: int = 0o644) -> None:

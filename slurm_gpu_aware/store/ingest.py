@@ -36,12 +36,10 @@ def ingest_report(store: Store, probe: ProbeReport) -> None:
 
 def _put_node(store: Store, probe: ProbeReport) -> None:
     store.execute(
-        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix, driver, backend)"
-        " VALUES (?1, ?2, ?2, ?3, ?4) ON CONFLICT (node) DO UPDATE SET"
-        " taken_at_unix = max(taken_at_unix, excluded.taken_at_unix),"
-        " probed_at_unix = excluded.probed_at_unix, driver = excluded.driver,"
-        " backend = excluded.backend",
-        (probe.node, probe.taken_at, probe.driver, probe.backend),
+        "INSERT INTO nodes (node, taken_at_unix, probed_at_unix) VALUES (?1, ?2, ?2)"
+        " ON CONFLICT (node) DO UPDATE SET probed_at_unix = excluded.probed_at_unix,"
+        " taken_at_unix = max(taken_at_unix, excluded.taken_at_unix)",
+        (probe.node, probe.taken_at),
     )
 
 
@@ -91,8 +89,8 @@ def _put_links(store: Store, probe: ProbeReport) -> None:
 def _put_faults(store: Store, probe: ProbeReport) -> None:
     store.execute("DELETE FROM probe_errors WHERE node = ?", (probe.node,))
     store.executemany(
-        "INSERT INTO probe_errors (node, slot, call, error, taken_at_unix) VALUES (?, ?, ?, ?, ?)",
-        [(probe.node, f.slot, f.call, f.error, probe.taken_at) for f in probe.faults],
+        "INSERT INTO probe_errors (node, slot, call, error) VALUES (?, ?, ?, ?)",
+        [(probe.node, f.slot, f.call, f.error) for f in probe.faults],
     )
 
 

@@ -1,18 +1,27 @@
-"""Ledger: every decision of the selector and every event of a job. Each write is a transaction."""
+"""Ledger: decisions and recorded rounds of the selector, events of jobs.
+
+Each write is a transaction. Recorded rounds (snapshots) are kept compressed, for replay.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
+from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.store.database import Store
 
 __all__ = ["EVENT_KINDS", "RECORD", "STATES", "Decision", "Event", "Ledger", "RoundRecord"]
 
+KEEP = 200
+"""Number of recorded rounds to keep; older ones are deleted."""
+KEEP_BYTES = 16 << 20
+"""Limit of the size of all recorded rounds; the newest is always kept."""
 RECORD = "record"
 """Key in a decision's outcome: the AdminComment with which the job was parked."""
 
@@ -233,8 +242,37 @@ class Ledger:
             (before_unix,),
         )
 
-    def prune(self, before_unix: float) -> int:
-        """Delete rows older than ``before_unix``; return their number.
+    def add_snapshot(self, at: float, content: Mapping[str, Any]) -> None:
+        """Store the record (``planning.record.record_round``) of a round at Unix time ``at``.
+
+        Raises TypeError if it has values other than plain ones.
+        """
+        text = json.dumps(content, separators=(",", ":"))
+        with self._store.write():
+            self._store.execute(
+                "INSERT INTO snapshots (at_unix, content) VALUES (?, ?)",
+                (float(at), zlib.compress(text.encode("utf-8"), 6)),
+            )
+            self._store.execute(
+                "DELETE FROM snapshots WHERE id <= (SELECT max(id) FROM snapshots) - ?"
+                " OR id IN (SELECT id FROM ("
+                "SELECT id, sum(length(content)) OVER (ORDER BY id DESC) AS upto FROM snapshots)"
+                " WHERE upto > ? AND id < (SELECT max(id) FROM snapshots))",
+                (KEEP, KEEP_BYTES),
+            )
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """The recorded rounds, oldest first. Raises StoreError if one is damaged."""
+        rounds = []
+        for number, content in self._store.query("SELECT id, content FROM snapshots ORDER BY id"):
+            try:
+                rounds.append(json.loads(zlib.decompress(content)))
+            except (zlib.error, ValueError) as exc:
+                raise StoreError(f"snapshot {number} is damaged") from exc
+        return rounds
+
+    def prune(self, before_unix: float) -> None:
+        """Delete rows older than ``before_unix``.
 
         A decision stays while its job may still run (states planned to started), with the events of
         the job.
@@ -246,7 +284,8 @@ class Ledger:
             "DELETE FROM rounds WHERE started_at_unix < ?",
         )
         with self._store.write():
-            return sum(self._store.execute(query, (before_unix,)).rowcount for query in queries)
+            for query in queries:
+                self._store.execute(query, (before_unix,))
 
 
 def _encoded(field: str, value: Any) -> Any:

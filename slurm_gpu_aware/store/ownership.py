@@ -15,13 +15,18 @@ from pathlib import Path
 
 from slurm_gpu_aware.errors import StoreError
 
-__all__ = ["give_folder", "live_files", "make_file", "of_selector"]
+__all__ = ["give_folder", "live_files", "make_file", "of_selector", "published_path"]
 
 LIVE_MODE = 0o640
 _ENDS = ("", "-wal", "-shm")
 _STAYS = frozenset({"rollout.json", "rollout.json.lock", "clock-locks", "clocks"})
 """Files that stay root's: the state of ``setup --roll``, and notes and records of the prolog on a
 host that is also a compute node."""
+
+
+def published_path(path: Path) -> Path:
+    """Path of the published copy of a store: ``store.db`` -> ``store.public.db``."""
+    return path.with_name(f"{path.stem}.public{path.suffix}")
 
 
 def live_files(path: Path) -> list[Path]:
@@ -31,9 +36,8 @@ def live_files(path: Path) -> list[Path]:
 
 def of_selector(path: Path) -> list[Path]:
     """Files in the store's folder that the selector writes."""
-    copy = path.with_name(f"{path.stem}.public{path.suffix}")
     beside = [path.with_name(name) for name in ("selectd.lock", "clocks.offsets")]
-    return [*live_files(path), copy, *beside]
+    return [*live_files(path), published_path(path), *beside]
 
 
 def make_file(path: Path) -> None:

@@ -42,7 +42,6 @@ class ProbeReport:
 
     node: str
     taken_at: float
-    driver: str | None
     backend: str | None
     gpus: Mapping[int, GpuRecord]
     """Slot (Slurm's IDX) -> record."""
@@ -130,7 +129,6 @@ def _report(raw: _Object) -> ProbeReport:
     return ProbeReport(
         node=node,
         taken_at=taken_at,
-        driver=raw.maybe(raw.text, "driver"),
         backend=raw.maybe(raw.text, "backend"),
         gpus=gpus,
         links=_links(raw, gpus),
@@ -189,6 +187,4 @@ def _run(node: str, taken_at: float, entry: _Object, gpus: Mapping[int, GpuRecor
         check_name("class", entry.text("class")),
         taken_at,
         entry.number("value_ms", MIN_TIME_MS, MAX_TIME_MS),
-        repeats=entry.maybe(entry.whole, "repeats", 1),
-        spread=entry.maybe(entry.number, "spread"),
     )

@@ -23,8 +23,7 @@ CREATE TABLE IF NOT EXISTS settings (
 CREATE TABLE IF NOT EXISTS nodes (
   node TEXT PRIMARY KEY,
   taken_at_unix REAL NOT NULL,  -- of the newest measurement, probed or imported
-  probed_at_unix REAL,          -- of the newest report; NULL: only imported
-  driver TEXT, backend TEXT
+  probed_at_unix REAL           -- of the newest report; NULL: only imported
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS gpus (
@@ -51,7 +50,6 @@ CREATE TABLE IF NOT EXISTS timings (
   taken_at_unix REAL NOT NULL,
   run INTEGER NOT NULL,         -- several values of one moment are counted from 0
   value_ms REAL NOT NULL CHECK (value_ms BETWEEN 1e-6 AND 1e12),
-  repeats INTEGER, spread REAL,
   source TEXT NOT NULL,         -- backend of the probe, or 'import'
   PRIMARY KEY (node, slot, class, taken_at_unix, run),
   FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
@@ -70,7 +68,7 @@ CREATE TABLE IF NOT EXISTS level_times (
 CREATE TABLE IF NOT EXISTS probe_errors (
   id INTEGER PRIMARY KEY,
   node TEXT NOT NULL REFERENCES nodes(node) ON DELETE CASCADE,
-  slot INTEGER, call TEXT NOT NULL, error TEXT NOT NULL, taken_at_unix REAL NOT NULL
+  slot INTEGER, call TEXT NOT NULL, error TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS probe_errors_node ON probe_errors(node);
 

@@ -24,9 +24,6 @@ class Run(NamedTuple):
     taken_at: float
     """Unix time. Several values of one moment are runs of one measurement."""
     value_ms: float
-    repeats: int | None = None
-    spread: float | None = None
-    """Relative spread over the repeats."""
 
 
 def put_timings(store: Store, runs: Sequence[Run]) -> None:
@@ -56,8 +53,8 @@ def put_timings(store: Store, runs: Sequence[Run]) -> None:
 def add_runs(store: Store, runs: Sequence[Run], *, source: str) -> None:
     """Add times of GPUs that the store knows. ``source``: backend of the probe, or ``import``."""
     store.executemany(
-        "INSERT INTO timings (node, slot, class, taken_at_unix, value_ms, repeats, spread, run,"
-        " source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO timings (node, slot, class, taken_at_unix, value_ms, run, source)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [(*run, number, source) for run, number in _numbered(runs, [run[:4] for run in runs])],
     )
 

@@ -14,12 +14,12 @@ import json
 from slurm_gpu_aware.planning.record import read_round
 from slurm_gpu_aware.simulator.replay import replay_ledger
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.snapshots import snapshots
+from slurm_gpu_aware.store.ledger import Ledger
 
 with open_store('/var/lib/slurm-gpu-aware/store.db', readonly=True) as store:
     rounds, differences = replay_ledger(store)
     placed = {}
-    for _, content in snapshots(store):
+    for content in Ledger(store).snapshots():
         placed |= read_round(content).placed
 print(json.dumps({'rounds': rounds, 'differences': [str(d) for d in differences],
                   'placed': placed}))

@@ -12,8 +12,9 @@ from memory_slurm import opened
 from slurm_folder import RUNNER, SlurmFolder, parked
 
 from slurm_gpu_aware.cli.explain import explain_text
-from slurm_gpu_aware.store.database import open_store, publish, published_path
+from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
+from slurm_gpu_aware.store.ownership import published_path
 
 NOW = 1_790_000_000.0
 WHY = {

@@ -26,7 +26,8 @@ from gpu_aware_profile.sweep import (
 )
 from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.store.database import open_store, publish, published_path
+from slurm_gpu_aware.store.database import open_store, publish
+from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 GRES = "gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1)"

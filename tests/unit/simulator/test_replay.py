@@ -15,7 +15,7 @@ from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round
 from slurm_gpu_aware.simulator.replay import replay, replay_ledger
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.snapshots import KEEP, KEEP_BYTES, add_snapshot, snapshots
+from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
 
 
@@ -98,21 +98,21 @@ def test_a_difference_is_named():
 
 def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
     with open_store(tmp_path / "store.db") as store:
+        ledger = Ledger(store)
         for seed in range(3):
             queue, cluster, settings, plan = a_round(seed)
-            add_snapshot(store, seed, record_round(queue, cluster, settings, 50.0, plan))
+            ledger.add_snapshot(seed, record_round(queue, cluster, settings, 50.0, plan))
         assert replay_ledger(store) == (3, [])
         for i in range(KEEP):
-            add_snapshot(store, 100.0 + i, {"i": i})
-        kept = snapshots(store)
-        assert [content["i"] for _, content in kept] == list(range(KEEP))
-        assert len(snapshots(store, 2)) == 2
-        add_snapshot(store, 900.0, {"large": random.Random(1).randbytes(KEEP_BYTES // 2).hex()})
-        add_snapshot(store, 901.0, {"large": random.Random(2).randbytes(KEEP_BYTES).hex()})
-        assert [at for at, _ in snapshots(store)] == [901.0]
+            ledger.add_snapshot(100.0 + i, {"i": i})
+        assert [content["i"] for content in ledger.snapshots()] == list(range(KEEP))
+        large = [random.Random(i).randbytes(KEEP_BYTES // (2 - i)).hex() for i in (0, 1)]
+        ledger.add_snapshot(900.0, {"large": large[0]})
+        ledger.add_snapshot(901.0, {"large": large[1]})
+        assert ledger.snapshots() == [{"large": large[1]}]
         store.execute("UPDATE snapshots SET content = x'00'")
         with pytest.raises(StoreError, match="damaged"):
-            snapshots(store)
+            ledger.snapshots()
 
 
 def test_what_is_no_round_is_refused():

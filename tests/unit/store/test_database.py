@@ -21,9 +21,9 @@ from slurm_gpu_aware.store.database import (
     check_integrity,
     open_store,
     publish,
-    published_path,
 )
 from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.store.ownership import published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 

@@ -11,8 +11,8 @@ from store_samples import ingest, report
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import database, ownership
-from slurm_gpu_aware.store.database import open_store, publish, published_path, republish
-from slurm_gpu_aware.store.ownership import give_folder, live_files
+from slurm_gpu_aware.store.database import open_store, publish, republish
+from slurm_gpu_aware.store.ownership import give_folder, live_files, published_path
 from slurm_gpu_aware.store.profiles import load_profile
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
