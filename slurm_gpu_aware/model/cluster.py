@@ -166,8 +166,7 @@ class Cluster:
     same_indices: bool = True
     """Slurm gives a job on several nodes the same slots on each (one GRES line)."""
     cpus: IntArray | None = None
-    """(N,) schedulable CPUs, held or not; a whole-node job needs all of them free. None: not known;
-    only its GPUs count."""
+    """(N,) schedulable CPUs, held or not; a whole-node job needs all free. None: not known."""
     sockets: Sockets | None = None
     """Free cores beside each GPU; None: no job needs them."""
     asleep: BoolArray | None = None

@@ -1,8 +1,7 @@
 """Hardware graphs: the GPUs of one machine and the best link of every pair.
 
-A graph is a value: two graphs with the same links are equal, have the same hash and, if built by
-the functions here, are one shared object. The matcher caches tables per graph, so equal nodes share
-them.
+A graph is a value: two graphs with the same links are equal and, if built by the functions here,
+are one shared object. The matcher caches tables per graph, so equal nodes share them.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ class HardwareGraph:
     @cached_property
     def is_uniform(self) -> bool:
         """All pairs have the same bandwidth, so all sets of a size are equal."""
-        off_diagonal = self.gbps[~np.eye(self.n, dtype=bool)]
-        return bool(off_diagonal.size == 0 or off_diagonal.min() == off_diagonal.max())
+        links = self.gbps[np.triu_indices(self.n, 1)]
+        return bool((links == links[:1]).all())
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, HardwareGraph) and self.key == other.key)
@@ -98,13 +97,9 @@ class HardwareGraph:
     ) -> HardwareGraph:
         """Check the matrices and return the shared graph with these links.
 
-        Parameters
-        ----------
-        gbps : (n, n) finite, >= 0, symmetric, GB/s; the diagonal is ignored. Rounded to 1/1024.
-        classes : (n, n) nvidia-smi's words, symmetric; the diagonal is ignored.
-        groups : (n,) socket of each GPU; None: one socket.
-
-        Raises ValueError if a shape, a value or a word is wrong.
+        ``gbps``: (n, n) finite, >= 0, symmetric, GB/s; rounded to 1/1024. ``classes``: (n, n)
+        nvidia-smi's words, symmetric. The diagonals are ignored. ``groups``: (n,) socket of each
+        GPU; None: one socket. Raises ValueError if a shape, a value or a word is wrong.
         """
         weights = np.array(gbps, dtype=np.float64)
         n = len(classes)

@@ -41,9 +41,8 @@ class Penalty(NamedTuple):
     value: float
     """>= 1."""
     source: str = ""
-    """``configured``, ``measured``, ``default``, or ``as LEVEL`` for a level without a value. After
-    a comma the bound that replaced the value: ``not below LEVEL``, ``not above LEVEL``. Empty: 1 by
-    definition, or not known."""
+    """``configured``, ``measured``, ``default``, or ``as LEVEL``; after a comma the bound that
+    replaced the value: ``not below LEVEL``, ``not above LEVEL``. Empty: 1, or not known."""
 
 
 class LevelTime(NamedTuple):
@@ -125,14 +124,9 @@ def combine(
 ) -> LevelPenalties:
     """L of every level that is configured or was measured, and of ``node`` and ``cluster``.
 
-    Parameters
-    ----------
-    configured : level -> L, ascending from tight to loose, >= 1.
-    measured : class -> level -> :func:`level_ratios`.
-    across : default L of ``cluster``; the default of ``node`` is 1.
+    ``configured``: level -> L, ascending from tight to loose, >= 1. ``measured``: class -> level ->
+    :func:`level_ratios`. ``across``: default L of ``cluster``; the default of ``node`` is 1.
 
-    Notes
-    -----
     Per class and level the first of these counts: the configured L; the measured ratio times the
     configured L of its reference level (else 1); the default; the L of the next looser level.
 

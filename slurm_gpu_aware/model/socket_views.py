@@ -55,8 +55,7 @@ def views(
 
 
 def _one_socket(sockets: Sockets, there: BoolArray, each: int, cpus: int) -> Iterator[BoolArray]:
-    """(N, W) GPUs on sockets with enough free CPUs: of any socket for one GPU per node, else one
-    array per socket."""
+    """(N, W) GPUs on sockets with enough free CPUs; one array per socket if ``each`` > 1."""
     known = sockets.gpu >= 0
     roomy = sockets.free_cpus >= max(1, cpus)
     beside: BoolArray = known & np.take_along_axis(roomy, np.where(known, sockets.gpu, 0), axis=1)

@@ -47,12 +47,9 @@ class _Step(NamedTuple):
     """Placement of one job GPU."""
 
     vertex: int
-    neighbours: tuple[int, ...]
-    """Columns of the frontier that communicate with the new GPU."""
-    after: int | None
-    """Column of the interchangeable predecessor, which takes a lower GPU."""
-    keep: list[int]
-    """Columns of (old frontier, new GPU) that form the next frontier."""
+    neighbours: list[int]  # columns of the frontier that communicate with the new GPU
+    after: int | None  # column of the interchangeable predecessor, which takes a lower GPU
+    keep: list[int]  # columns of (old frontier, new GPU) that form the next frontier
 
 
 @lru_cache(maxsize=128)
@@ -75,14 +72,10 @@ def _steps(edges: Edges, k: int) -> tuple[_Step, ...]:
         ready = [v for v in sorted(left) if twin_of.get(v) not in left]
         vertex = min(ready, key=lambda v: (len(remains(v)), -len(near[v] - left), v))
         columns, after, following = [*frontier, vertex], twin_of.get(vertex), remains(vertex)
-        steps.append(
-            _Step(
-                vertex,
-                tuple(i for i, v in enumerate(frontier) if v in near[vertex]),
-                None if after is None else frontier.index(after),
-                [columns.index(v) for v in following],
-            )
-        )
+        neighbours = [i for i, v in enumerate(frontier) if v in near[vertex]]
+        column = None if after is None else frontier.index(after)
+        keep = [columns.index(v) for v in following]
+        steps.append(_Step(vertex, neighbours, column, keep))
         left.discard(vertex)
         frontier = following
     return tuple(steps)
@@ -92,12 +85,10 @@ class _Layer(NamedTuple):
     """Best partial placements: distinct (mask, frontier) states."""
 
     mask: IntArray
-    seats: IntArray
-    """(S, width) GPUs of the frontier."""
+    seats: IntArray  # (S, width) GPUs of the frontier
     value: FloatArray
-    parent: IntArray
-    gpu: IntArray
-    """GPU of the last step; ``parent`` is the state before it."""
+    parent: IntArray  # state before the last step
+    gpu: IntArray  # GPU of the last step
 
 
 def _extend(layer: _Layer, step: _Step, weights: FloatArray, total: bool, beam: bool) -> _Layer:

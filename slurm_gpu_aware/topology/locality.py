@@ -39,14 +39,11 @@ def build_levels(
 ) -> tuple[LocalityLevel, ...]:
     """Return the levels of a cluster, tightest first.
 
-    Parameters
-    ----------
-    penalties : L >= 1 per level, tightest first, with ``node`` and ``cluster``.
-    nodes : names of the N nodes; each has at most ``slots`` GPUs (W).
-    numa : (N, W) NUMA node of each GPU, -1: not known; None: none is known.
-    graphs : link graph per node; empty: no link is known.
-    network : level name -> node -> group. An absent level is not used; a node without a group has
-        only the looser levels. None: no network is known.
+    ``penalties``: L >= 1 per level, tightest first, with ``node`` and ``cluster``. ``nodes``: names
+    of the N nodes; each has at most ``slots`` GPUs (W). ``numa``: (N, W) NUMA node of each GPU, -1:
+    not known; None: none is known. ``graphs``: link graph per node; empty: no link is known.
+    ``network``: level name -> node -> group. An absent level is not used; a node without a group
+    has only the looser levels. None: no network is known.
 
     Examples
     --------

@@ -155,8 +155,7 @@ def fitted_ring(graph: HardwareGraph, gpus: Sequence[int]) -> tuple[int, int, in
     k = len(gpus)
     if k == 1:
         return 0, 0, 0
-    doubles, singles = _fitted_counts(graph.subgraph(tuple(gpus)), k)
-    x, y = int(doubles[0]), int(singles[0])
+    x, y = (counts.item(0) for counts in _fitted_counts(graph.subgraph(gpus), k))
     return x, y, k - x - y
 
 

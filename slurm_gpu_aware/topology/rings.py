@@ -74,10 +74,8 @@ class Rings:
         """Order of the ring with the largest sum over the GPUs of a mask, from the lowest GPU on.
 
         The first of the ways is ``np.add``. Links of weight ``-inf`` are used only if every ring
-        has one. The second GPU has a lower index than the last one.
-
-        Deterministic: of equal rings the one with the lowest last GPU wins, then the one before it,
-        and so on. If this ring also meets a condition, it wins among the rings that do.
+        has one. Of equal rings the one with the lowest last GPU wins, then the one before it, and
+        so on; then the order is turned so that its second GPU is below the last one.
         """
         n, weights, start = self.weights.shape[0], self.weights, slots_of(mask)[0]
         rank = rank_of_mask(n, self.k).item(mask)
@@ -128,10 +126,7 @@ class RingCounts:
         return np.asarray(np.bitwise_or.reduce(closed, axis=1))
 
     def best(self, value: Callable[[int, int], float]) -> tuple[int, ...]:
-        """A ring over all ``n == k`` GPUs with the largest ``value(doubles, singles)``, from 0 on.
-
-        Deterministic.
-        """
+        """Ring over all ``n == k`` GPUs, from 0 on, with the largest ``value(doubles, singles)``."""
         n = self.k
         x, y = max(pairs_in(self.values()[:, 0].tolist()), key=lambda pair: value(*pair))
         order: list[int] = []

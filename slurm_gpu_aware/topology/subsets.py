@@ -119,18 +119,11 @@ def exact_type(weights: FloatArray, links: int) -> type[np.floating[Any]]:
 
 
 def extended(weights: Rows, ends: IntArray, values: Rows, ways: Sequence[np.ufunc]) -> Rows:
-    """Best extension of partial placements by one link, for each way to combine links.
+    """(ways, M, n) best extension of P partial placements over each of M sets to each GPU.
 
-    Parameters
-    ----------
-    weights : (n, n) GB/s.
-    ends : (P, M) GPU at which each of P partial placements over each of M sets is extended.
-    values : (ways, P, M) their values.
-
-    Returns
-    -------
-    (ways, M, n) the largest over P of ``way(values, link from the end to the GPU)``. Rows include
-    the GPUs of the set; the caller selects.
+    ``weights``: (n, n) GB/s. ``ends``: (P, M) GPU at which each placement is extended by one link.
+    ``values``: (ways, P, M) of the placements, one for each way to combine links. Rows include the
+    GPUs of the set; the caller selects.
     """
     n = weights.shape[0]
     if ends.size * n <= _AT_ONCE:

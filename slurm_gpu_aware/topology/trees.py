@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import combinations
-from typing import ClassVar
 
 import numpy as np
 
@@ -57,8 +56,6 @@ class Trees:
     on 16 GPUs (k = 12).
     """
 
-    NEUTRAL: ClassVar[dict[np.ufunc, float]] = {np.add: 0.0, np.minimum: np.inf}
-
     def __init__(self, weights: FloatArray, k: int, *ways: np.ufunc) -> None:
         # Single precision, if exact, halves the memory.
         self.weights = weights.astype(exact_type(weights, k))
@@ -77,10 +74,7 @@ class Trees:
         """GPUs of a mask in heap order of their best tree by the first of the ways.
 
         Position i is the parent of 2i+1 and 2i+2. Links of weight ``-inf`` are used only if every
-        tree has one.
-
-        Deterministic: the first of the best at each step. If this tree also meets a condition, it
-        wins among the trees that do.
+        tree has one. Deterministic: the first of the best at each step.
         """
         out = [0] * self.k
         rank = rank_of_mask(self.n, self.k).item(mask)
@@ -93,7 +87,8 @@ class Trees:
         if size not in self._rooted:
             left, right = heap_children(size)
             if left == 0:
-                neutral = np.array([self.NEUTRAL[way] for way in self.ways], self.weights.dtype)
+                none = [0.0 if way is np.add else np.inf for way in self.ways]  # without links
+                neutral = np.array(none, self.weights.dtype)
                 rooted: Rows = np.broadcast_to(neutral[:, None, None], (len(neutral), 1, self.n))
             else:
                 below = self._children(left, right).reshape(len(self.ways), -1)
