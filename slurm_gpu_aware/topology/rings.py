@@ -126,7 +126,7 @@ class RingCounts:
         return np.asarray(np.bitwise_or.reduce(closed, axis=1))
 
     def best(self, value: Callable[[int, int], float]) -> tuple[int, ...]:
-        """Ring over all ``n == k`` GPUs, from 0 on, with the largest ``value(doubles, singles)``."""
+        """Ring over all ``n == k`` GPUs with the largest ``value(doubles, singles)``, from 0 on."""
         n = self.k
         x, y = max(pairs_in(self.values()[:, 0].tolist()), key=lambda pair: value(*pair))
         order: list[int] = []
