@@ -13,29 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.slurm import libslurm_fields as kinds
+from slurm_gpu_aware.slurm import read_cluster as read
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import check_node_names
 from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError, decode, records
-from slurm_gpu_aware.slurm.libslurm_fields import (
-    JOB,
-    LICENSE,
-    NODE,
-    PARTITION,
-    RESERVATION,
-    RESULT,
-    UPDATE_NUMBERS,
-    UPDATE_TEXTS,
-    RecordKind,
-)
 from slurm_gpu_aware.slurm.mig import MigNodes
-from slurm_gpu_aware.slurm.read_cluster import (
-    config_of,
-    node_of,
-    parse_qos,
-    parse_settings,
-    partition_of,
-    reservation_of,
-)
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
@@ -100,11 +83,11 @@ class SlurmClient:
 
     def settings(self) -> Mapping[str, str]:
         """Slurm's configuration: key -> value as ``scontrol show config`` spells them."""
-        return parse_settings(self._slurm.reply("aware_settings").decode(errors="replace"))
+        return read.parse_settings(self._slurm.reply("aware_settings").decode(errors="replace"))
 
     def config(self) -> SlurmConfig:
         """The part of Slurm's configuration that matters to placing."""
-        config = config_of(self.settings())
+        config = read.config_of(self.settings())
         if not config.conf_file:
             return config
         path = Path(config.conf_file)
@@ -122,19 +105,17 @@ class SlurmClient:
             fresh = time.monotonic() - self._read_at < _AGAIN_S
             since, self._since = self._since if fresh else 0, 0
             try:
-                answer = self._slurm.records("aware_jobs", since, last_update)
+                jobs = self._values(kinds.JOB, job_of, since, last_update)
             except SlurmError as exc:
                 if exc.code != self._slurm.lib.SLURM_NO_CHANGE_IN_DATA:
                     raise
                 self._since = since
                 self._last.unread = frozenset()  # otherwise all jobs would have been read
-                return list(self._known[JOB.name].values())
+                return list(self._known[kinds.JOB.name].values())
             self._read_at = time.monotonic()
-            jobs = self._values(JOB, answer, job_of)
-            known = self._known[JOB.name]
-            self._last.unread = frozenset(
-                int(decode(JOB, record)["job_id"]) for record in known if known[record] is None
-            )
+            known = self._known[kinds.JOB.name]
+            unread = (decode(kinds.JOB, record) for record in known if known[record] is None)
+            self._last.unread = frozenset(int(fields["job_id"]) for fields in unread)
             waits = self._last.unread or any(job.state == "PENDING" for job in jobs)
             self._since = 0 if waits else last_update[0]
             return jobs
@@ -156,27 +137,27 @@ class SlurmClient:
                 if exc.code == self._slurm.lib.ESLURM_INVALID_JOB_ID:
                     continue
                 raise
-            jobs = (self._value(JOB, record, job_of) for record in answer)
+            jobs = (self._value(kinds.JOB, record, job_of) for record in answer)
             known |= {job.id: job for job in jobs if job is not None}
         return [known[job_id] for job_id in ids if job_id in known]
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes."""
-        return self._mig_nodes.mark(self._values(NODE, self._slurm.records("aware_nodes"), node_of))
+        return self._mig_nodes.mark(self._values(kinds.NODE, read.node_of))
 
     def partitions(self) -> list[SlurmPartition]:
         """All partitions, also hidden ones."""
-        return self._values(PARTITION, self._slurm.records("aware_partitions"), partition_of)
+        return self._values(kinds.PARTITION, read.partition_of)
 
     def qos(self) -> list[SlurmQos]:
         """All QOS, from slurmdbd by sacctmgr."""
         columns = "format=name,preempt,preemptmode,priority,preemptexempttime,gracetime"
         command = ["sacctmgr", "-n", "-P", "show", "qos", columns]
-        return parse_qos(run_command(command, self._timeout_s)[0])
+        return read.parse_qos(run_command(command, self._timeout_s)[0])
 
     def reservations(self) -> list[SlurmReservation]:
         """All reservations."""
-        return self._values(RESERVATION, self._slurm.records("aware_reservations"), reservation_of)
+        return self._values(kinds.RESERVATION, read.reservation_of)
 
     def topology(self) -> list[SlurmSwitch]:
         """Switches or blocks of the default topology; empty if Slurm has none.
@@ -189,28 +170,33 @@ class SlurmClient:
 
     def free_licenses(self) -> dict[str, int]:
         """Licences that are neither held nor reserved, by name."""
-        found = [decode(LICENSE, record) for record in self._slurm.records("aware_licenses")]
         # Slurm counts a reservation's licences as available until its jobs take them.
-        return {lic["name"]: max(0, lic["available"] - lic["reserved"]) for lic in found}
+        return {
+            lic["name"]: max(0, lic["available"] - lic["reserved"])
+            for lic in self._values(kinds.LICENSE, dict)
+        }
 
     def _values(
-        self, kind: RecordKind, answer: Sequence[bytes], read: Callable[[Mapping[str, Any]], _T]
+        self,
+        kind: kinds.RecordKind,
+        value_of: Callable[[Mapping[str, Any]], _T],
+        *arguments: object,
     ) -> list[_T]:
         """Values of the records that can be read; an unchanged record is not read again."""
         before = self._known[kind.name]
         known = self._known[kind.name] = {
-            record: before[record] if record in before else self._value(kind, record, read)
-            for record in answer
+            record: before[record] if record in before else self._value(kind, record, value_of)
+            for record in self._slurm.records(f"aware_{kind.name}s", *arguments)
         }
         return [value for value in known.values() if value is not None]
 
     def _value(
-        self, kind: RecordKind, record: bytes, read: Callable[[Mapping[str, Any]], _T]
+        self, kind: kinds.RecordKind, record: bytes, value_of: Callable[[Mapping[str, Any]], _T]
     ) -> _T | None:
         """Value of a record; None, and a warning, if it cannot be read."""
         fields = decode(kind, record)
         try:
-            return read(fields)
+            return value_of(fields)
         except (SourceError, ValueError, LookupError) as exc:
             what = f"{kind.name} {fields.get('job_id') or fields['name']}"
             if self._complained.get(what) != str(exc):
@@ -264,11 +250,11 @@ class SlurmClient:
         reply = ffi.new("aware_reply *")
         code = slurm.lib.aware_update_job(
             ffi.new("char[]", job_id.encode()),
-            ffi.new("char *[]", [c_texts.get(name, ffi.NULL) for name in UPDATE_TEXTS]),
-            ffi.new("int64_t[]", [numbers.get(name, -1) for name in UPDATE_NUMBERS]),
+            ffi.new("char *[]", [c_texts.get(name, ffi.NULL) for name in kinds.UPDATE_TEXTS]),
+            ffi.new("int64_t[]", [numbers.get(name, -1) for name in kinds.UPDATE_NUMBERS]),
             reply,
         )
-        results = [decode(RESULT, record) for record in records(slurm.take(reply))]
+        results = [decode(kinds.RESULT, record) for record in records(slurm.take(reply))]
         refused = {
             _named(result["job_id"], job_id): result["message"]
             or slurm.text_of(result["error_code"])
