@@ -5,15 +5,8 @@ from __future__ import annotations
 import sys
 
 __all__ = [
-    "AwareError",
-    "ConfigError",
-    "PolicyError",
-    "RequestError",
-    "SourceError",
-    "StoppedError",
-    "StoreBusyError",
-    "StoreError",
-    "not_installed",
+    *("AwareError", "ConfigError", "PolicyError", "RequestError", "SourceError"),
+    *("StoppedError", "StoreBusyError", "StoreError", "not_installed"),
 ]
 
 
@@ -22,9 +15,7 @@ class AwareError(Exception):
 
     def __str__(self) -> str:
         text = super().__str__()
-        if self.__cause__ is not None:
-            return f"{text}: {self.__cause__}"
-        return text
+        return text if self.__cause__ is None else f"{text}: {self.__cause__}"
 
 
 class ConfigError(AwareError):

@@ -20,18 +20,8 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 
 __all__ = [
-    "MAX_BYTES",
-    "BadRow",
-    "Row",
-    "Table",
-    "csv_records",
-    "decoded",
-    "name_of",
-    "parse_json",
-    "read_data",
-    "read_object",
-    "read_table",
-    "read_text",
+    *("MAX_BYTES", "BadRow", "Row", "Table", "csv_records", "decoded", "name_of"),
+    *("parse_json", "read_data", "read_object", "read_table", "read_text"),
 ]
 
 MAX_BYTES = 1 << 30
@@ -40,12 +30,7 @@ MAX_BYTES = 1 << 30
 T = TypeVar("T")
 
 _GZIP = b"\x1f\x8b"
-_COMPRESSED = {
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"PK\x03\x04": "zip",
-}
+_COMPRESSED = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
 """First bytes of formats that are not decompressed here."""
 
 
@@ -53,12 +38,8 @@ def read_text(source: Path | str | BinaryIO, *, errors: str = "strict") -> str:
     """The text of a file or a binary stream: UTF-8, with or without a byte order mark, or gzip.
 
     ``errors``: ``strict``, or ``replace`` for files that contain texts of users in any encoding.
-
-    Raises
-    ------
-    SourceError
-        It cannot be read, is larger than ``MAX_BYTES``, compressed in another way, damaged, or
-        (strict) not UTF-8 text.
+    Raises SourceError if it cannot be read, is larger than ``MAX_BYTES``, compressed in another
+    way, damaged, or (strict) not UTF-8 text.
     """
     return decoded(read_data(source), name_of(source), errors=errors)
 

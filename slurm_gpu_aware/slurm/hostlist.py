@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import is_node_name
@@ -28,17 +28,9 @@ _LONGEST_NAME = 255
 
 @lru_cache(maxsize=512)  # a list can name all nodes of a site
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Names of a host list in its order, each once; empty for the empty list.
+    """``n[1-2,07],gpu-a`` -> n1, n2, n07, gpu-a: each name once; none for the empty list.
 
-    Raises
-    ------
-    SourceError
-        The text is not a host list.
-
-    Examples
-    --------
-    >>> expand_hostlist("n[1-2,07],gpu-a")
-    ('n1', 'n2', 'n07', 'gpu-a')
+    Raises SourceError if the text is not a host list.
     """
     if not text:
         return ()
@@ -108,15 +100,11 @@ def hostlist(names: Iterable[str]) -> str:
 
 
 def _ranges(numbers: list[int], padded: int) -> str:
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(
-        f"{a:0{padded}d}" if a == b else f"{a:0{padded}d}-{b:0{padded}d}" for a, b in spans
-    )
+    spans: list[str] = []
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        span = [f"{number:0{padded}d}" for _, number in run]
+        spans.append(span[0] if len(span) == 1 else f"{span[0]}-{span[-1]}")
+    return ",".join(spans)
 
 
 def by_number(name: str) -> list[tuple[int, int, str]]:

@@ -33,16 +33,13 @@ _LOG_PREFIX = re.compile(r"^\S+: (?:(?:error|fatal): )?")
 """Start of each line that libslurm logs."""
 _INIT_S = 10.0
 """Time limit of reading the configuration; without one libslurm tries for a minute, then exits."""
-_UNREACHED = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("EADDRNOTAVAIL", "EAGAIN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH"),
-        *("EINTR", "EIO", "ENETUNREACH", "ENOMEM", "ENOTCONN", "EPIPE", "ETIMEDOUT"),
-    )
+_SYSTEM = (
+    *("EADDRNOTAVAIL", "EAGAIN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH"),
+    *("EINTR", "EIO", "ENETUNREACH", "ENOMEM", "ENOTCONN", "EPIPE", "ETIMEDOUT"),
 )
-_UNREACHED_RANGES = (range(1000, 2000), range(5000, 7000))
-"""Error numbers of communication, sockets and authentication (``slurm_errno.h``); like those of the
-system above, they mean that slurmctld was not reached or refused the connection."""
+_UNREACHED = {getattr(errno, name) for name in _SYSTEM} | {*range(1000, 2000), *range(5000, 7000)}
+"""Error numbers of the system, and those of communication, sockets and authentication
+(``slurm_errno.h``): slurmctld was not reached or refused the connection."""
 _MOST_WAITING = 16
 """Calls that may be open at a time, also those that timed out; further ones fail at once."""
 _NOT_BUILT = (
@@ -67,16 +64,10 @@ class SlurmError(SourceError):
 
 
 class Libslurm:
-    """The library, loaded once per process.
+    """The library, loaded once per process; ``timeout_s``: how long a call may take.
 
-    Parameters
-    ----------
-    timeout_s : how long a call may take.
-
-    Raises
-    ------
-    SourceError
-        It is not built, was built for another release, or cannot read Slurm's configuration.
+    Raises SourceError if it is not built, was built for another release, or cannot read Slurm's
+    configuration.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -116,8 +107,7 @@ class Libslurm:
         if code:
             name = what.removeprefix("aware_").replace("_", " ")
             # Other numbers are answers, also those of a site's job_submit plugin: -1, 1, ...
-            unreached = code in _UNREACHED or any(code in numbers for numbers in _UNREACHED_RANGES)
-            refused = not unreached and code != self.lib.ESLURM_IN_STANDBY_MODE
+            refused = code not in _UNREACHED and code != self.lib.ESLURM_IN_STANDBY_MODE
             text = f"Slurm, {name}: {self.text_of(code)}"
             raise SlurmError(text, code, refused=refused)
 

@@ -9,17 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
-    "JOB",
-    "LICENSE",
-    "NODE",
-    "NOT_SET",
-    "PARTITION",
-    "RESERVATION",
-    "RESULT",
-    "UNLIMITED",
-    "UPDATE_NUMBERS",
-    "UPDATE_TEXTS",
-    "RecordKind",
+    *("JOB", "LICENSE", "NODE", "PARTITION", "RESERVATION", "RESULT", "RecordKind"),
+    *("NOT_SET", "UNLIMITED", "UPDATE_NUMBERS", "UPDATE_TEXTS"),
 ]
 
 

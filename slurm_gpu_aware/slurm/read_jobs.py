@@ -50,16 +50,9 @@ _TIMES = {
 
 
 def job_of(raw: Mapping[str, Any]) -> SlurmJob:
-    """The job of one record.
+    """A job from the fields of `libslurm_fields.JOB`.
 
-    Parameters
-    ----------
-    raw : fields by the names of `libslurm_fields.JOB`.
-
-    Raises
-    ------
-    SourceError, ValueError
-        A field that slurmctld itself writes cannot be read.
+    Raises SourceError or ValueError if a field that slurmctld itself writes cannot be read.
     """
     job_id, array_id, tasks = _ids(raw)
     state = raw["state"]

@@ -33,8 +33,6 @@ BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, 
 
 _TIMEOUT_S = 600.0
 _NEEDED = ("JobID", "Submit", "Start", "ElapsedRaw", "State")
-_TRES = ("AllocTRES", "ReqTRES")
-_FREE_TEXT = "Comment"
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "RESIZING", "STOPPED")
 
 
@@ -165,16 +163,9 @@ def sacct_command(days: int) -> list[str]:
     ``--duplicates`` adds the earlier runs of requeued jobs: only the first run has the time of
     submission, which each requeue resets.
     """
-    return [
-        "sacct",
-        "--allusers",
-        "--allocations",
-        "--duplicates",
-        "--parsable2",
-        f"--starttime=now-{int(days)}days",
-        "--endtime=now",
-        f"--format={','.join(SACCT_FIELDS)}",
-    ]
+    options = ["--allusers", "--allocations", "--duplicates", "--parsable2"]
+    window = [f"--starttime=now-{int(days)}days", "--endtime=now"]
+    return ["sacct", *options, *window, f"--format={','.join(SACCT_FIELDS)}"]
 
 
 def live_history(days: int) -> str:
@@ -192,21 +183,21 @@ def sacct_rows(
 ) -> tuple[str, Iterator[tuple[int, SacctRow | Exception]]]:
     """(unit of the numbers: ``line``, or ``record`` of JSON; the numbered rows).
 
-    A row that cannot be read is an exception, one of ``BAD_ROW``.
-
-    Raises
-    ------
-    SourceError
-        The text is neither parsable2 output with the needed columns nor JSON of sacct.
+    A row that cannot be read is an exception, one of ``BAD_ROW``. Raises SourceError if the text is
+    neither parsable2 output with the needed columns nor JSON of sacct.
     """
     if text.lstrip()[:1] == "{":
-        return "record", _read(enumerate(_json_jobs(text, source), start=1), _flatten)
+        content = parse_json(text, source)
+        jobs = content.get("jobs") if isinstance(content, dict) else None
+        if not isinstance(jobs, list):
+            raise SourceError(f"{source}: not the output of sacct --json: no list 'jobs'")
+        return "record", _read(enumerate(jobs, start=1), _flatten)
     # not splitlines: a comment can hold other characters that it takes for an end of line
     header, *lines = [line.removesuffix("\r") for line in text.split("\n")]
     columns = header.split("|")
     missing = [c for c in _NEEDED if c not in columns]
-    if not missing and not set(_TRES) & set(columns):
-        missing = [_TRES[0]]
+    if "ReqTRES" not in columns and "AllocTRES" not in columns:
+        missing.append("AllocTRES")
     if missing:
         # Unix seconds, because local times lose or repeat an hour when clocks change
         raise SourceError(
@@ -230,19 +221,10 @@ def _read(
 def _cells(header: Sequence[str], line: str) -> dict[str, str]:
     """Column -> cell of a line. Raises ValueError if their numbers differ."""
     # only a comment can contain the bar, so further bars belong to it
-    cells = line.split("|", len(header) - 1 if header[-1] == _FREE_TEXT else -1)
+    cells = line.split("|", len(header) - 1 if header[-1] == "Comment" else -1)
     if len(cells) != len(header):
         raise ValueError(f"{len(cells)} of {len(header)} columns: damaged, or rest of a comment")
     return dict(zip(header, cells, strict=True))
-
-
-def _json_jobs(text: str, source: Path | str) -> list[Any]:
-    """Jobs of ``sacct --json``."""
-    content = parse_json(text, source)
-    jobs = content.get("jobs") if isinstance(content, dict) else None
-    if not isinstance(jobs, list):
-        raise SourceError(f"{source}: not the output of sacct --json: no list 'jobs'")
-    return jobs
 
 
 def _flatten(job: Mapping[str, Any]) -> dict[str, str]:
