@@ -41,22 +41,25 @@ def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmParti
     return sorted(fit, key=lambda p: -p.priority_tier)
 
 
-def allowed_nodes(entry: QueueEntry) -> BoolArray:
-    """(N,) nodes that partition, features and ``-x`` allow, without regard to reservations.
+def allowed_nodes(entry: QueueEntry, blocked: frozenset[str] = frozenset()) -> BoolArray:
+    """(N,) nodes that partition, features and ``-x`` allow, without the ``blocked`` ones.
 
-    Raises CannotPlanError if they are only nodes with shared GPUs, where Slurm places.
+    Raises CannotPlanError if only nodes with shared GPUs are allowed, where Slurm places.
     """
     context, original = entry.context, entry.original
-    key = (entry.partition.name, original.exc_nodes, original.features)
-    known = context.eligible.get(key)
-    if known is not None:
-        return known
-    may_use = _may_use(entry)
-    allowed = np.array([may_use(name) for name in context.cluster.nodes], dtype=np.bool_)
-    if not allowed.any():
-        leave_if_shared(entry)
-    context.eligible[key] = allowed
-    return allowed
+    key = (entry.partition.name, original.exc_nodes, original.features, blocked)
+    if key not in context.eligible:
+        names = context.cluster.nodes
+        if blocked:
+            is_open = np.array([name not in blocked for name in names], dtype=np.bool_)
+            allowed = allowed_nodes(entry) & is_open
+        else:
+            may_use = _may_use(entry)
+            allowed = np.array([may_use(name) for name in names], dtype=np.bool_)
+            if not allowed.any():
+                leave_if_shared(entry)
+        context.eligible[key] = allowed
+    return context.eligible[key]
 
 
 def leave_if_shared(entry: QueueEntry) -> None:
@@ -82,15 +85,7 @@ def eligible_nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
 
     Raises CannotPlanError.
     """
-    context, original = entry.context, entry.original
-    blocked = frozenset(_reserved(entry.job, context, limit_s))
-    if not blocked:
-        return allowed_nodes(entry)
-    key = (entry.partition.name, original.exc_nodes, original.features, blocked)
-    if key not in context.eligible:
-        is_open = np.array([name not in blocked for name in context.cluster.nodes], np.bool_)
-        context.eligible[key] = allowed_nodes(entry) & is_open
-    return context.eligible[key]
+    return allowed_nodes(entry, frozenset(_reserved(entry.job, entry.context, limit_s)))
 
 
 def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:

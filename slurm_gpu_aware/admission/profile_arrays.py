@@ -60,27 +60,14 @@ class ProfileArrays:
         )
 
 
-_Key = tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]
-_last: tuple[Profile | None, _Key, ProfileArrays] | None = None
-
-
+@lru_cache(maxsize=1)
 def profile_arrays(
     profile: Profile | None,
-    nodes: Sequence[str],
-    slots: Sequence[int],
-    classes: Sequence[str],
+    nodes: tuple[str, ...],
+    slots: tuple[int, ...],
+    classes: tuple[str, ...],
 ) -> ProfileArrays:
     """Arrays of a profile. ``slots``: largest GPU index of each node, plus one."""
-    global _last
-    key = (tuple(nodes), tuple(slots), tuple(classes))
-    if _last is None or _last[0] is not profile or _last[1] != key:
-        _last = (profile, key, _arrays(profile, *key))
-    return _last[2]
-
-
-def _arrays(
-    profile: Profile | None, nodes: Sequence[str], slots: Sequence[int], classes: Sequence[str]
-) -> ProfileArrays:
     width = max(slots, default=0)
     scores = {name: np.ones((len(nodes), width)) for name in classes}
     if profile is None:
@@ -139,7 +126,7 @@ def profiled_cluster(
         exists[row, slots_of[name]] = True
     models = [{profile.gpus[name, slot].model for slot in slots_of[name]} for name in names]
     model = tuple(found.pop() if len(found) == 1 else None for found in models)
-    arrays = profile_arrays(profile, names, widths, tuple(profile.scores))
+    arrays = profile_arrays(profile, tuple(names), tuple(widths), tuple(profile.scores))
     return arrays.cluster(names, exists, penalties, network, model=model)
 
 

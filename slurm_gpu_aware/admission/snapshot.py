@@ -8,20 +8,30 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.fitting import fills_sockets, is_bound
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
+from slurm_gpu_aware.admission.sizes import least_with_gpus
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.index_types import gpu_slots
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots
+from slurm_gpu_aware.gate.request_forms import gpus_per_node
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.slurm.records import HOLDING, HOLDING_CPUS, SlurmConfig, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import (
+    HOLDING,
+    HOLDING_CPUS,
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+)
 
-__all__ = ["NODE_TAKEN", "SiteProfile", "build_cluster", "is_usable"]
+__all__ = ["NODE_TAKEN", "Hold", "SiteProfile", "build_cluster", "hold_of", "is_usable"]
 
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job if another one waits for the same node (-w); it does not concern the job."""
@@ -45,6 +55,28 @@ def is_usable(node: SlurmNode) -> bool:
     """
     blocking = _BLOCKING - _SILENT if node.states & _ASLEEP else _BLOCKING
     return bool(node.states & _BASE) and not node.states & blocking
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Resources of a released job that Slurm has not started yet."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    slots: tuple[int, ...]
+    """The same on each node; empty if Slurm picks the GPUs."""
+    gpus_per_node: int
+    cpus_per_node: int
+    memory_mb_per_node: int
+    end_s: float
+    app_class: str | None = None
+    whole_node: bool = False
+    """It gets all GPUs and CPUs of its nodes."""
+    fills_sockets: bool = False
+    """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
+    memory_mb_per_cpu: int = 0
+    victims: frozenset[str] = frozenset()
+    """Jobs that Slurm preempts for it."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +125,8 @@ def build_cluster(
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
     cpus, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
-    arrays = profile_arrays(site.profile, names, widths, site.config.site.classes)
+    classes = site.config.site.classes
+    arrays = profile_arrays(site.profile, tuple(names), tuple(widths), tuple(classes))
     asleep = np.array(["POWERED_DOWN" in node.states for node in here], dtype=np.bool_)
     return arrays.cluster(
         names,
@@ -227,3 +260,38 @@ def _model(node: SlurmNode, models: Mapping[str, str]) -> str | None:
         if feature.startswith("gpu_"):
             return feature.removeprefix("gpu_")
     return models.get(node.name)
+
+
+def hold_of(
+    gated: GatedJob,
+    slurm: SlurmConfig,
+    partitions: Mapping[str, SlurmPartition],
+    config: Config,
+    now: float,
+    *,
+    victims: frozenset[str],
+) -> Hold:
+    """The hold of a released job that is bound to nodes.
+
+    ``now``: Unix seconds. ``victims``: jobs that Slurm preempts for it.
+    """
+    job, original = gated.job, gated.original
+    nodes = len(job.req_nodes)
+    slots = placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job) or ()
+    gpus = len(slots) or gpus_per_node(original, nodes)
+    cpus, memory_mb = least_with_gpus(job, original, slurm, partitions)
+    return Hold(
+        job_id=job.id,
+        nodes=job.req_nodes,
+        slots=slots,
+        gpus_per_node=gpus,
+        # The record shows defaults per GPU only after Slurm has tried the job.
+        cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
+        memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
+        end_s=now + job.time_limit_s,
+        app_class=class_of(job, config),
+        whole_node=original.exclusive or job.exclusive,
+        fills_sockets=is_bound(job, slurm) and fills_sockets(original, nodes),
+        memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
+        victims=victims,
+    )

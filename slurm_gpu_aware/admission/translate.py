@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
+from slurm_gpu_aware.admission import sizes
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.eligible import (
     allowed_nodes,
@@ -15,15 +16,14 @@ from slurm_gpu_aware.admission.eligible import (
     open_partitions,
     understood,
 )
-from slurm_gpu_aware.admission.fitting import fits, fits_idle, needs_both_kinds, required_groups
-from slurm_gpu_aware.admission.sizes import (
-    check_default_cpus,
-    check_node_size,
-    gpus_and_nodes,
-    memory_of,
-    per_gpu_of,
+from slurm_gpu_aware.admission.fitting import (
+    bind,
+    check_binding,
+    fits,
+    fits_idle,
+    needs_both_kinds,
+    required_groups,
 )
-from slurm_gpu_aware.admission.socket_binding import bind, check_binding
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -116,14 +116,14 @@ def _request(entry: QueueEntry) -> Request:
     if math.isinf(limit_s):
         default_s = partition.default_time_s
         limit_s = default_s if default_s is not None else partition.max_time_s
-    per_gpu = per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
+    per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
     allowed, eligible = allowed_nodes(entry), eligible_nodes(entry, limit_s)
     required = _required(entry)
-    check_node_size(entry, allowed, per_gpu)
+    sizes.check_node_size(entry, allowed, per_gpu)
     _check_threads(entry, allowed)
     check_not_shut_out(entry, eligible, allowed, required)
-    gpus, per_node, least, most = gpus_and_nodes(entry, eligible, required)
-    node_mb, cpu_mb, gpu_mb = memory_of(entry, per_gpu, eligible)
+    gpus, per_node, least, most = sizes.gpus_and_nodes(entry, eligible, required)
+    node_mb, cpu_mb, gpu_mb = sizes.memory_of(entry, per_gpu, eligible)
     request = Request(
         job_id=job.id,
         gpus=gpus,
@@ -195,7 +195,7 @@ def _check(request: Request, entry: QueueEntry) -> None:
     if not fits_idle(request, context):  # it may fit shared GPUs
         leave_if_shared(entry)
     _check_time_min(request, entry)
-    check_default_cpus(request, entry)
+    sizes.check_default_cpus(request, entry)
 
 
 def _check_time_min(request: Request, entry: QueueEntry) -> None:

@@ -18,13 +18,15 @@ from slurm_gpu_aware.cli.output import (
     say,
     table,
 )
-from slurm_gpu_aware.model.job_phase import OPEN_DECISION
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.time_text import age, stamp
 
 __all__ = ["NO_HOLD", "check_job_id", "command", "explain_text"]
 
 NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
 """Slurm's reasons of jobs that only the gate keeps waiting."""
+_STATES = {JobPhase.LEFT: "left to Slurm", JobPhase.OPENED: "opened by hand"}
+"""Phases with a longer name in the text."""
 _MAX_ROWS = 12
 _UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
 """``None`` is also a word of Slurm's."""
@@ -92,10 +94,10 @@ def explain_text(answer: Mapping[str, Any]) -> str:
     """The text on a job; ``answer``: its JSON, and ``away``."""
     state, slurm, decisions = answer["state"], answer["slurm"], answer["decisions"]
     over = state in OPEN_DECISION and slurm is not None and slurm["ended"]
-    blocks = [f"Job {answer['job_id']}: {'ended' if over else state}"]
+    blocks = [f"Job {answer['job_id']}: {'ended' if over else _STATES.get(state, state)}"]
     if about := _about(answer):
         blocks.append("\n".join(paragraph(sentence) for sentence in about))
-    void = state in ("parked", "left to Slurm")
+    void = state in (JobPhase.WAITING, JobPhase.LEFT)
     if decisions:  # the request of a void placement is still valid
         newest = decisions[-1]
         blocks.append(pairs(_asked(newest)) if void else _decision_text(newest))
@@ -114,7 +116,7 @@ def explain_text(answer: Mapping[str, Any]) -> str:
 
 def _about(answer: Mapping[str, Any]) -> list[str]:
     """Sentences on the state of the job."""
-    state, slurm, tasks = answer["state"], answer["slurm"], answer["tasks"]
+    state, slurm, tasks = answer["state"], answer["slurm"] or {}, answer["tasks"]
     about = []
     if tasks:
         shown = ", ".join(tasks[:_MAX_ROWS]) + (", ..." if len(tasks) > _MAX_ROWS else "")
@@ -130,12 +132,12 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
             " jobs without GPUs, jobs with place=off, and unsupported request forms (direct srun"
             " --gpus, heterogeneous and scrontab jobs)."
         )
-    elif state == "placed":
+    elif "placed_at" in slurm:
         about.append(
             f"It was placed at {stamp(slurm['placed_at'])} (state {slurm['state']}); the published"
             " copy of the ledger does not have the placement yet. Try again in a moment."
         )
-    elif state == "left to Slurm":
+    elif state == JobPhase.LEFT:
         why = _left_reason(answer["events"]) or slurm.get("why")
         why = why or "it was released by hand, it was cancelled, or the selector was away"
         about.append(
@@ -143,9 +145,9 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
         )
     elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
         about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")
-    if state in OPEN_DECISION and slurm is not None:
+    if state in OPEN_DECISION and slurm and "placed_at" not in slurm:
         about += _unrecorded(answer)
-    return about + _waiting(answer) if state == "parked" else about
+    return about + _waiting(answer) if state == JobPhase.WAITING else about
 
 
 def _in_slurm(slurm: Mapping[str, Any]) -> str:
@@ -175,7 +177,7 @@ def _unrecorded(answer: Mapping[str, Any]) -> list[str]:
         text = "Slurm no longer lists this job: it has ended"
     elif answer["slurm"]["ended"]:
         text = f"Its state in Slurm is {state}: it has ended"
-    elif away and (state == "PENDING") == (answer["state"] == "started"):
+    elif away and (state == "PENDING") == (answer["state"] == JobPhase.STARTED):
         text = f"Its state in Slurm is {state}"
     else:
         return []
@@ -204,7 +206,7 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
     reason = (slurm or {}).get("reason")
     newest = answer["decisions"][-1] if answer["decisions"] else {}
     outcome = newest.get("outcome") or {}
-    if newest.get("state") == "waiting" and outcome.get("step") == "prepare":
+    if newest.get("state") == JobPhase.WAITING and outcome.get("step") == "prepare":
         failed = outcome.get("why") or "no reason was recorded"
         return [f"It could not be placed: {failed}. {away or 'The next round tries again.'}"]
     if reason and reason not in NO_HOLD:

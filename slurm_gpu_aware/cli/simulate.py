@@ -70,10 +70,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Cost of a restart or a move.",
 )
 @click.option(
-    "--nodes",
-    type=NODES,
-    metavar="N",
-    help="Simulate N equal nodes instead of the store's cluster.",
+    "--nodes", type=NODES, metavar="N", help="Simulate N equal nodes, not the store's cluster."
 )
 @click.option(
     "--gpus-per-node", type=click.IntRange(1, MAX_GPUS_PER_NODE), metavar="G", help="GPUs of each."
@@ -101,9 +98,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--class-column", default="class", metavar="NAME", help="Column of a CSV trace with the class."
 )
 @click.option(
-    "--sacct",
-    metavar="FILE|live",
-    help="Jobs from sacct: a saved file, or the records of this cluster.",
+    "--sacct", metavar="FILE|live", help="Jobs from sacct: a saved file, or this cluster's records."
 )
 @click.option(
     "--days",
@@ -118,10 +113,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Synthetic trace of this many jobs with Poisson arrivals.",
 )
 @click.option(
-    "--jobs-per-hour",
-    type=Number(0, 10**9, min_open=True),
-    default=10.0,
-    help="Rate of the arrivals.",
+    "--jobs-per-hour", type=Number(0, 10**9, min_open=True), default=10.0, help="Rate of arrivals."
 )
 @click.option(
     "--profile",
@@ -136,9 +128,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Jobs run at the pace of their slowest GPU.",
 )
 @click.option(
-    "--locality-effect/--no-locality-effect",
-    default=True,
-    help="Jobs that span nodes are slowed by L.",
+    "--locality-effect/--no-locality-effect", default=True, help="L slows jobs that span nodes."
 )
 @click.option(
     "--bandwidth-share",

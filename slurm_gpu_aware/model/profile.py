@@ -98,9 +98,9 @@ class GpuScore:
     uuid: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
-    """Measurements of a cluster that placement uses."""
+    """Measurements of a cluster that placement uses. Compared by identity."""
 
     scores: Mapping[str, Mapping[Gpu, float]]
     """Class -> GPU -> binned PM score (lower is better), for policies."""

@@ -23,7 +23,7 @@ def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
     ledger then lacks the events since.
     """
     answer = _look_up(reader, job_id)
-    if answer["state"] in ("unknown", "parked", *OPEN_DECISION):
+    if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
         answer = _ask_slurm(answer, reader, config)
     return answer
 
@@ -55,20 +55,21 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
 def _state(
     decisions: Sequence[Decision], events: Sequence[Event], waiting: Mapping[str, Any] | None
 ) -> str:
-    """``parked``, the state of the newest decision, ``released by hand``, or ``unknown``.
+    """The phase by the ledger, or ``unknown``.
 
-    After a failed or withdrawn placing the job is parked.
+    After a failed or withdrawn placing the job waits.
     """
     if waiting:
-        return "parked"
+        return JobPhase.WAITING
     if decisions:
-        return "parked" if decisions[-1].state == JobPhase.WAITING else decisions[-1].state
+        return decisions[-1].state
     kinds = {e.kind for e in events}
     if kinds & {"ended", "started"}:
         return "ended" if "ended" in kinds else "started"
     if "opened_by_hand" in kinds:
-        return "released by hand"
-    return "parked" if kinds & {"parked", "reparked", "requeued"} else "unknown"
+        return JobPhase.OPENED
+    waits = kinds & {"parked", "reparked", "requeued"}
+    return JobPhase.WAITING if waits else "unknown"
 
 
 def _tasks(reader: Reader, job_id: str) -> list[str]:
@@ -105,15 +106,15 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
     if answer["state"] in OPEN_DECISION:
         # The selector died before it opened the gate, or the copy is older than a requeue.
         if job.parked and (silence is not None or answer["state"] in ("released", "started")):
-            answer["state"] = "parked"
+            answer["state"] = JobPhase.WAITING
         return answer
     if job.parked:
-        answer["state"] = "parked"
+        answer["state"] = JobPhase.WAITING
     elif job.placed_at is not None:
-        answer["state"] = "placed"
+        answer["state"] = JobPhase.RELEASED
         answer["slurm"]["placed_at"] = job.placed_at
-    elif job.ours or answer["state"] == "parked":
-        answer["state"] = "left to Slurm"
+    elif job.ours or answer["state"] == JobPhase.WAITING:
+        answer["state"] = JobPhase.LEFT
         answer["slurm"]["why"] = _why_left_to_slurm(job)
     else:
         answer["state"] = "not ours"

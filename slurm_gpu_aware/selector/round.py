@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext
+from slurm_gpu_aware.admission.fitting import is_bound
 from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.holds import hold_of
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
-from slurm_gpu_aware.admission.socket_binding import is_bound
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, hold_of, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.release import release

@@ -10,8 +10,7 @@ from memory_slurm import node_record
 from sample_jobs import slurm_job
 
 from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.holds import Hold
-from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
+from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.slurm.read_cluster import node_of

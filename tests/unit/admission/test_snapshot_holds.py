@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from sample_jobs import slurm_job
 
-from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.preemption import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
+from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmConfig, SlurmNode, SlurmPartition

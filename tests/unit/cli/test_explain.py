@@ -140,7 +140,7 @@ def test_explain_json_is_the_ledgers_record(site: Path):
 def test_a_parked_job_tells_why_it_waits(site: Path):
     done = run(site, "explain", "8")
     assert done.returncode == 0
-    assert "Job 8: parked" in done.stdout
+    assert "Job 8: waiting" in done.stdout
     assert "Why it waits: no 4 free GPUs" in done.stdout
     assert "2026-09-21 14:23:20 at the latest" in done.stdout
 
@@ -156,10 +156,10 @@ def test_a_job_whose_placing_failed_is_parked(site: Path, earlier: bool):
             failed = {"step": "prepare", "why": "Slurm refused TresPerNode"}
             ledger.set_outcome(number, "waiting", NOW + 5, failed)
     waits = json.loads(run(site, "explain", "8", "--json").stdout)
-    assert waits["state"] == "parked"
+    assert waits["state"] == "waiting"
     assert waits["waiting"]["reason"] == "no 4 free GPUs"
     told = run(site, "explain", "10").stdout
-    assert "Job 10: parked" in told
+    assert "Job 10: waiting" in told
     assert "It could not be placed: Slurm refused TresPerNode. The next round" in told
 
 
@@ -173,13 +173,13 @@ def test_a_job_placed_since_the_copy_was_made_is_not_called_somebody_elses(tmp_p
     published_path(slurm.store).unlink()
     asked = ["gpu-aware", "--config", str(slurm.config), "explain", "7"]
     done = slurm.run(*asked, environment={"TZ": "UTC"})
-    assert done.stdout.startswith("Job 7: placed\n")
+    assert done.stdout.startswith("Job 7: released\n")
     assert "Try again in" in done.stdout
 
 
 def test_a_parked_job_without_a_round_waits_for_one(site: Path):
     done = run(site, "explain", "9")
-    assert "Job 9: parked" in done.stdout
+    assert "Job 9: waiting" in done.stdout
     assert "next round" in done.stdout
 
 
@@ -208,7 +208,7 @@ def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str)
         events.append({"at": NOW + 1, "kind": "released", "detail": detail})
     answer = {
         "job_id": "7",
-        "state": "left to Slurm",
+        "state": "left",
         "waiting": None,
         "decisions": [],
         "events": events,

@@ -76,7 +76,7 @@ def test_explain_of_a_parked_job_says_when_the_gate_opens(site: SlurmFolder):
     opens = time.strftime("%H:%M:%S", time.gmtime(end))
     for job_id in ("7", "8"):
         told = run(site, "explain", job_id)[0]
-        assert f"Job {job_id}: parked" in told
+        assert f"Job {job_id}: waiting" in told
         assert "The selector has not answered for " in told
         assert f"the gate opens by itself at {opens} or within a minute" in told
         assert "next round" not in told
@@ -171,7 +171,7 @@ def test_tasks_as_queue_shows_them(site: SlurmFolder):
     site.write([parked("44", **fields)], ["n1"])
     assert "44_[3-9]" in run(site, "queue")[0]
     out, err = run(site, "explain", "44_[3-9]")
-    assert "Job 44_3: parked" in out
+    assert "Job 44_3: waiting" in out
     assert err == "This is task 44_3, the first of 44_[3-9]."
 
 
