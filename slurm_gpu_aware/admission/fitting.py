@@ -22,11 +22,11 @@ from slurm_gpu_aware.slurm.topology import BLOCK
 
 __all__ = [
     "bind",
+    "binds_sockets",
     "check_binding",
     "fills_sockets",
     "fits",
     "fits_idle",
-    "is_bound",
     "most_in_one_group",
     "needs_both_kinds",
     "required_groups",
@@ -176,7 +176,7 @@ def _unsupported(why: str) -> CannotPlanError:
     return CannotPlanError(f"{why}; which nodes it gets together is left to Slurm")
 
 
-def is_bound(job: SlurmJob, slurm: SlurmConfig) -> bool:
+def binds_sockets(job: SlurmJob, slurm: SlurmConfig) -> bool:
     """Whether a job gets only cores of its GPUs' sockets, by its option or by default."""
     return slurm.enforce_binding if job.enforce_binding is None else job.enforce_binding
 
@@ -196,7 +196,7 @@ def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
 
 def bind(request: Request, entry: QueueEntry) -> Request:
     """The request, bound if the job is; ``--exclusive`` gives it all cores in any case."""
-    if request.whole_node or not is_bound(entry.job, entry.context.slurm):
+    if request.whole_node or not binds_sockets(entry.job, entry.context.slurm):
         return request
     most = max(request.min_nodes, request.max_nodes or request.gpus)
     fills = any(fills_sockets(entry.original, n) for n in {request.min_nodes, most})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.admission.fitting import fills_sockets, is_bound
+from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.sizes import least_with_gpus
@@ -64,7 +64,7 @@ class Hold:
     job_id: str
     nodes: tuple[str, ...]
     slots: tuple[int, ...]
-    """The same on each node; empty if Slurm picks the GPUs."""
+    """The same on each node; empty if Slurm chooses the GPUs."""
     gpus_per_node: int
     cpus_per_node: int
     memory_mb_per_node: int
@@ -214,7 +214,7 @@ def _without_victims(
 ) -> list[RunningJob]:
     """Take from running jobs the GPUs of a hold.
 
-    Its victims free nothing for other jobs, and cannot be victims again. If Slurm picks the GPUs
+    Its victims free nothing for other jobs, and cannot be victims again. If Slurm chooses the GPUs
     and too few are free, any job of the node can be the victim.
     """
     promised = {(node, slot) for node, slots in held.gpus for slot in slots}
@@ -239,7 +239,7 @@ def _take(free: BoolArray, job: RunningJob) -> None:
 
 
 def _held(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:
-    """A hold as a running job; if Slurm picks the GPUs, any usable ones stand for them."""
+    """A hold as a running job; if Slurm chooses the GPUs, any usable ones stand for them."""
     here = [places[name] for name in hold.nodes if name in places]
     most = None if hold.whole_node else hold.gpus_per_node
     return RunningJob(
@@ -291,7 +291,7 @@ def hold_of(
         end_s=now + job.time_limit_s,
         app_class=class_of(job, config),
         whole_node=original.exclusive or job.exclusive,
-        fills_sockets=is_bound(job, slurm) and fills_sockets(original, nodes),
+        fills_sockets=binds_sockets(job, slurm) and fills_sockets(original, nodes),
         memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
         victims=victims,
     )

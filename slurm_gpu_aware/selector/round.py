@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.admission.fitting import is_bound
+from slurm_gpu_aware.admission.fitting import binds_sockets
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, hold_of, is_usable
@@ -310,7 +310,7 @@ class Rounds:
             now=now,
             rules=rules,
         )
-        if any(is_bound(gated.job, slurm) for gated in (*view.parked, *view.released)):
+        if any(binds_sockets(gated.job, slurm) for gated in (*view.parked, *view.released)):
             cluster = with_sockets(cluster, nodes, view.jobs, holds, now)
         return AdmissionContext(
             self._config,

@@ -14,7 +14,7 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission import fitting
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.admission.fitting import fills_sockets, fits, is_bound
+from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets, fits
 from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.preemption import PreemptionRules
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
@@ -102,7 +102,7 @@ def left(record: SlurmJob, original: OriginalRequest, where: AdmissionContext) -
 def test_whom_it_holds_for(flag: bool | None, default: bool, bound: bool) -> None:
     slurm = replace(SLURM, enforce_binding=default)
     record = job(enforce_binding=flag)
-    assert is_bound(record, slurm) is bound
+    assert binds_sockets(record, slurm) is bound
     assert request_of(record, asked(), site(node("n1"), slurm=slurm)).bound is bound
 
 
