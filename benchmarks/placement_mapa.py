@@ -31,14 +31,14 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb import split as topo_split
 from slurm_gpu_aware.placement.policies import mapa
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.placement.selection import link_kinds, link_values
+from slurm_gpu_aware.placement.selection import links
 from slurm_gpu_aware.topology import general, matching, patterns, rings, subsets, trees
 from slurm_gpu_aware.topology.machines import machine
 
 MACHINES = ("dgx-1-v100", "dgx-1-p100", "dgx-a100", "mapa-torus-2d", "mapa-cubemesh-16")
 PATTERNS = ("ring", "tree", "ring+tree", "all-to-all")
 MODULES = (subsets, patterns, rings, trees, general, matching)
-MODULES += (link_values, link_kinds, mapa, topo_split)
+MODULES += (links, mapa, topo_split)
 
 
 def target_ms(gpus: int, k: int) -> float:

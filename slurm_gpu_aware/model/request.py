@@ -106,9 +106,14 @@ class Request:
         most_each = min(slots_per_node, self.gpus)
         each = range(most_each, 0, -1) if self.gpus_per_node is None else (self.gpus_per_node,)
         counts = [self.gpus // k for k in each if k <= most_each and self.gpus % k == 0]
-        least = max(self.min_nodes, len(self.required))
+        least = self.fewest_nodes
         most = self.max_nodes if self.max_nodes is not None else self.gpus
         return tuple(n for n in counts if least <= n <= most)
+
+    @property
+    def fewest_nodes(self) -> int:
+        """Least number of nodes by ``min_nodes`` and ``required``."""
+        return max(self.min_nodes, len(self.required))
 
     @property
     def total_cpus(self) -> int:

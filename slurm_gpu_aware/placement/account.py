@@ -33,15 +33,13 @@ def assignment(
     rule: str,
     by: str = "mean_score",
 ) -> Assignment:
-    """Build the assignment of a choice.
+    """Build the assignment of a choice. Its score and slowdown are those of the job's class.
 
     Parameters
     ----------
     why : additions of the policy to the account (cells tried, ...).
     rule : rule of the choice, one sentence without a full stop.
     by : key for the values of the considered sets.
-
-    Score and slowdown are those of the job's class for every policy.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
     score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
@@ -73,7 +71,7 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
     scores = cluster.score(cell.supply.request.app_class)
     listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
     account: dict[str, Any] = {
-        "candidate_nodes": choice.candidates,
+        "candidate_nodes": len(cell.units),
         "ties": choice.ties,
         "chosen": [
             {
@@ -102,11 +100,10 @@ def set_words(names: Sequence[str], nodes: Sequence[int], slots: Sequence[Sequen
     if len(nodes) > 3:
         total = sum(len(s) for s in slots)
         return f"{len(nodes)} nodes from {names[nodes[0]]} to {names[nodes[-1]]}, {total} GPUs"
-    parts = []
-    for node, chosen in zip(nodes, slots, strict=True):
-        word = "GPU" if len(chosen) == 1 else "GPUs"
-        parts.append(f"{names[node]} {word} {','.join(map(str, chosen))}")
-    return " + ".join(parts)
+    return " + ".join(
+        f"{names[node]} GPU{'s' if len(chosen) != 1 else ''} {','.join(map(str, chosen))}"
+        for node, chosen in zip(nodes, slots, strict=True)
+    )
 
 
 def cells_tried(cell: Cell) -> dict[str, Any]:

@@ -9,7 +9,7 @@ product over all levels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,13 +18,9 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.fit import fitting_groups
-from slurm_gpu_aware.placement.index_sets import (
-    EXACT_WIDTH,
-    some_support,
-    supports,
-)
+from slurm_gpu_aware.placement.index_sets import EXACT_WIDTH, some_support, supports
 from slurm_gpu_aware.placement.level_views import LevelView
-from slurm_gpu_aware.placement.masks import MaskArray, popcount, some, unpack
+from slurm_gpu_aware.placement.masks import MaskArray, every, popcount, some, unpack
 from slurm_gpu_aware.placement.shapes import Split
 
 __all__ = ["Cell", "Tried", "first_cell", "holds", "smallest_bound", "supports_of"]
@@ -76,11 +72,6 @@ class Cell:
         return float(self.supply.table.values[self.bound_index])
 
     @property
-    def product(self) -> float:
-        """L x V."""
-        return self.level.penalty * self.score
-
-    @property
     def allowed(self) -> BoolArray:
         """(C, W) candidate GPUs of each row."""
         return unpack(self.masks, self.supply.cluster.shape[1])
@@ -109,9 +100,7 @@ def first_cell(
         fitting = [s for s in choices if _spans(level, s)]
         if not fitting:
             continue
-        limit = len(values)
-        if best is not None:
-            limit = int((level.penalty * values).searchsorted(least, side="left"))
+        limit = int((level.penalty * values).searchsorted(least, side="left"))
         found = smallest_bound(supply, level, fitting, limit, tried)
         if found is not None:
             index, split = found
@@ -122,11 +111,7 @@ def first_cell(
 
 
 def smallest_bound(
-    supply: Supply,
-    level: LevelView,
-    choices: Sequence[Split],
-    limit: int,
-    tried: list[Tried] | None = None,
+    supply: Supply, level: LevelView, choices: Sequence[Split], limit: int, tried: list[Tried]
 ) -> tuple[int, Split] | None:
     """Return the smallest bound below ``limit`` with a set in its cell, and its first split.
 
@@ -136,8 +121,7 @@ def smallest_bound(
 
     def first(index: int) -> Split | None:
         fitting = next((split for split in choices if holds(supply, level, split, index)), None)
-        if tried is not None:
-            tried.append(Tried(level, index, fitting is not None))
+        tried.append(Tried(level, index, fitting is not None))
         return fitting
 
     low, high, step = -1, 0, 1
@@ -174,18 +158,19 @@ def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
         return some(fitting_groups(supply, level, split, nodes, rows))
     if level.groups > 1 or supply.cluster.shape[1] > EXACT_WIDTH:
         return some_support(supply, level, split, nodes, rows)
-    index_sets = list(supports(supply, level, split, nodes, rows))
-    supply.memo[("supports", level, split, index)] = index_sets
-    return bool(index_sets)
+    found = supply.memo[("supports", level, split, index)] = dict(
+        supports(supply, level, split, nodes, rows)
+    )
+    return bool(found)
 
 
-def supports_of(cell: Cell) -> Iterable[tuple[int, IntArray, IntArray]]:
+def supports_of(cell: Cell) -> dict[int, IntArray]:
     """All of :func:`supports` for a cell, from the search if it computed them."""
     key = ("supports", cell.level, cell.split, cell.bound_index)
-    known: Iterable[tuple[int, IntArray, IntArray]] | None = cell.supply.memo.get(key)
+    known: dict[int, IntArray] | None = cell.supply.memo.get(key)
     if known is not None:
         return known
-    return supports(cell.supply, cell.level, cell.split, cell.units, cell.masks)
+    return dict(supports(cell.supply, cell.level, cell.split, cell.units, cell.masks))
 
 
 def _spans(level: LevelView, split: Split) -> bool:
@@ -201,18 +186,16 @@ def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) ->
     """
     assert level.domains is not None  # noqa: S101 - callers check
     parts: MaskArray = masks[:, None] & level.domains
-    fine = supply.cluster.indexed[:, None]
+    indexed = supply.cluster.indexed
     if supply.request.whole_node:
-        fine = fine & (parts == masks[:, None])
-    else:
+        return np.asarray(parts * (indexed[:, None] & (parts == masks[:, None])))
+    if per_node == 1:
+        parts[:, 0] |= masks & ~np.bitwise_or.reduce(level.domains, axis=1)
+    if not every(indexed):
+        parts[~indexed] = 0
         if per_node == 1:
-            parts[:, 0] |= masks & ~np.bitwise_or.reduce(level.domains, axis=1)
-        if supply.cluster.indexed.all():
-            return parts
-    found: MaskArray = np.where(fine, parts, parts.dtype.type(0))
-    if per_node == 1 and not supply.request.whole_node:
-        found[:, 0] = np.where(supply.cluster.indexed, found[:, 0], masks)
-    return found
+            parts[~indexed, 0] = masks[~indexed]
+    return parts
 
 
 def _rows(supply: Supply, level: LevelView, split: Split, index: int) -> tuple[IntArray, MaskArray]:

@@ -1,4 +1,4 @@
-"""Constraints around policies: base class, socket binding, power saving.
+"""Constraints around policies: socket binding, groups of nodes, power saving.
 
 A constraint is a policy that asks an inner policy with narrower requests and clusters, so that
 every answer satisfies the constraint and no policy needs to know it.
@@ -6,33 +6,41 @@ every answer satisfies the constraint and no policy needs to know it.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.socket_views import views
+from slurm_gpu_aware.placement.feasible import allowed_nodes, common_reason
+from slurm_gpu_aware.placement.level_views import inside_groups
 from slurm_gpu_aware.placement.policy import Policy, Reason
 
-__all__ = ["Constraint", "PowerSaving", "SocketBinding", "with_note"]
+__all__ = ["Constraint", "OneGroup", "PowerSaving", "SocketBinding", "constrained"]
 
 
-def with_note(found: Assignment, text: str = "", **why: object) -> Assignment:
-    """Return the assignment with ``why`` in its account and ``text`` in its summary."""
+def constrained(policy: Policy) -> Policy:
+    """Return the policy with all constraints that a request may have."""
+    return PowerSaving(OneGroup(SocketBinding(policy)))
+
+
+def _with_note(found: Assignment, text: str, **why: object) -> Assignment:
+    """The assignment with ``why`` in its account and ``text`` in its summary."""
     summary = found.why.get("summary", "")
     return replace(found, why={**found.why, **why, "summary": f"{summary}; {text}"})
 
 
 class Constraint(Policy):
-    """A policy that satisfies a constraint by asking an inner policy."""
+    """A policy that satisfies a constraint by asking an inner policy.
+
+    A constraint that no request can break has only `place`.
+    """
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner.options)
@@ -41,15 +49,12 @@ class Constraint(Policy):
         self.may_postpone = inner.may_postpone
         self.has_rules = inner.has_rules
 
-    @abstractmethod
     def without(self, request: Request, cluster: Cluster) -> Request:
         """Return the request without this constraint; the same object if it does not apply."""
+        return request
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
-        """Say why a request has a place only without the constraint.
-
-        A constraint that no request can break leaves the answer to the inner policy.
-        """
+        """Say why a request has a place only without the constraint."""
         return self.inner.why_not(request, cluster)
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
@@ -69,49 +74,129 @@ class SocketBinding(Constraint):
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return nodes and slots with CPUs on their sockets, or None."""
         if not request.bound or cluster.sockets is None:
             return self.inner.place(request, cluster)
         for _, alike in groupby(
             views(request, cluster), key=lambda view: (view[0].min_nodes, view[1].indexed.any())
         ):
-            found = list(self._placed(alike))
-            if found:
-                best = min(found, key=lambda a: a.slowdown)
+            placed = [self.inner.place(asked, view) for asked, view in alike]
+            best = min(filter(None, placed), key=lambda a: a.slowdown, default=None)
+            if best is not None:
                 how = "with its CPUs on the socket of its GPUs"
                 if not best.exact:
                     how = "Slurm chooses its GPUs, with its CPUs on their sockets"
-                return with_note(best, how, sockets=how)
+                return _with_note(best, how, sockets=how)
         return None
 
-    def _placed(self, alike: Iterator[tuple[Request, Cluster]]) -> Iterator[Assignment]:
-        for asked, view in alike:
-            found = self.inner.place(asked, view)
-            if found is not None:
-                yield found
-
     def without(self, request: Request, cluster: Cluster) -> Request:
-        """Return the request without the binding."""
         bound = request.bound and cluster.sockets is not None
         return replace(request, bound=False) if bound else request
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
-        """Say that the sockets lack CPUs."""
         return Reason("GPUs are free, but too few CPUs on their sockets (enforce-binding)")
+
+
+class OneGroup(Constraint):
+    """All nodes of a request with ``node_groups`` are in one group.
+
+    A policy with ``by_levels`` gets levels that do not span groups, so it compares all groups at
+    once. Any other policy is first asked without groups; its answer counts if its nodes are in one
+    group. Otherwise it is asked for each group with enough GPUs, fewest free GPUs first. The least
+    predicted slowdown wins, then the lower score, then the earlier group. A group in which the job
+    is as fast as without the constraint ends the search.
+    """
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        groups = request.node_groups
+        if groups is None:
+            return self.inner.place(request, cluster)
+        usable = _usable(request, cluster, groups)
+        free = _on(request, usable)
+        if self.by_levels:
+            found = self.inner.place(free, inside_groups(cluster, groups.of))
+            return found and _noted(found, groups, len(_able(request, cluster, groups.of, usable)))
+        anywhere = self.inner.place(free, cluster)
+        if anywhere is not None and len({int(groups.of[node]) for node in anywhere.nodes}) == 1:
+            return _noted(anywhere, groups, 0)
+        best: Assignment | None = None
+        tried = 0
+        for group in _able(request, cluster, groups.of, usable):
+            tried += 1
+            found = self.inner.place(_on(request, usable & (groups.of == group)), cluster)
+            if found is None:
+                continue
+            if best is None or (found.slowdown, found.score) < (best.slowdown, best.score):
+                best = found
+            if anywhere is not None and best.slowdown <= anywhere.slowdown:
+                break
+        return best and _noted(best, groups, tried)
+
+    def without(self, request: Request, cluster: Cluster) -> Request:
+        groups = request.node_groups
+        return request if groups is None else _on(request, _usable(request, cluster, groups))
+
+    def broken(self, request: Request, cluster: Cluster) -> Reason:
+        """No group has room, or a rule of the policy applies inside a group."""
+        groups = request.node_groups
+        assert groups is not None  # noqa: S101 - `without` changed the request
+        usable = _usable(request, cluster, groups)
+        for group in _able(request, cluster, groups.of, usable) if self.has_rules else ():
+            found = self.inner.why_not(_on(request, usable & (groups.of == group)), cluster)
+            if found.own:
+                return found
+        free = _free_by_group(cluster, groups.of, usable)
+        largest = int(np.where(np.bincount(groups.of[usable]) > 0, free, -1).argmax())
+        inside = common_reason(_on(request, usable & (groups.of == largest)), cluster)
+        return Reason(f"no {groups.name} has room for all of it; where most is free: {inside}")
+
+
+def _noted(found: Assignment, groups: NodeGroups, tried: int) -> Assignment:
+    text = f"all nodes in one {groups.name}" + (f" ({tried} tried)" if tried else "")
+    return _with_note(found, text, node_groups={"group": groups.name, "tried": tried})
+
+
+def _usable(request: Request, cluster: Cluster, groups: NodeGroups) -> BoolArray:
+    """(N,) nodes of any group that eligibility and GPU model allow."""
+    allowed = allowed_nodes(request, cluster)
+    inside: BoolArray = groups.of >= 0
+    return inside if allowed is None else inside & allowed
+
+
+def _on(request: Request, nodes: BoolArray) -> Request:
+    return replace(request, node_groups=None, eligible=nodes)
+
+
+def _free_by_group(cluster: Cluster, of: IntArray, usable: BoolArray) -> IntArray:
+    counts = cluster.free.sum(axis=1)[usable]
+    return np.bincount(of[usable], weights=counts).astype(np.int64)
+
+
+def _able(request: Request, cluster: Cluster, of: IntArray, usable: BoolArray) -> list[int]:
+    """Groups with enough free GPUs, without CPUs and memory; fewest free GPUs first."""
+    free = _free_by_group(cluster, of, usable)
+    able = free >= request.gpus
+    if cluster.same_indices or request.whole_node or request.gpus_per_node is not None:
+        counts = cluster.free.sum(axis=1)
+        even = np.zeros_like(able)
+        for nodes in request.node_counts(cluster.shape[1]):
+            enough = usable & (counts >= request.gpus // nodes)
+            even |= np.bincount(of[enough], minlength=len(even)) >= nodes
+        able &= even
+    if request.required:
+        there = {int(of[node]) for node in request.required}
+        able &= np.isin(np.arange(len(able)), list(there)) if len(there) == 1 else False
+    return sorted(np.flatnonzero(able).tolist(), key=lambda group: (int(free[group]), group))
 
 
 class PowerSaving(Constraint):
     """A request wakes sleeping nodes only if it fits on no others, and as few as possible.
 
-    Slurm's scheduler also takes them last, by their weight.
+    Slurm's scheduler also takes them last, by their weight. The policy first places the request as
+    if all nodes were awake; of the sleeping nodes in its answer the request may use the first few
+    that it needs. ``why["woken"]`` names them.
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return nodes and slots, on nodes that are awake as far as possible.
-
-        The policy first places the request as if all nodes were awake; of the sleeping nodes in
-        its answer the request may use the first few that it needs. ``why["woken"]`` names them.
-        """
         asleep = cluster.asleep
         if asleep is None:
             return self.inner.place(request, cluster)
@@ -129,9 +214,8 @@ class PowerSaving(Constraint):
             return self.inner.place(request, cluster)
         allowed = ~asleep if request.eligible is None else request.eligible & ~asleep
         free = int(np.count_nonzero(cluster.free[allowed]))
-        found = None
-        if free >= request.gpus:
-            found = self.inner.place(replace(request, eligible=allowed), cluster)
+        awake = replace(request, eligible=allowed)
+        found = self.inner.place(awake, cluster) if free >= request.gpus else None
         if found is not None:
             return found
         found = self.inner.place(request, cluster)
@@ -148,7 +232,3 @@ class PowerSaving(Constraint):
         counts = range(len(woken))
         few = bisect_left(counts, True, lo=1, key=lambda count: waking(count) is not None)
         return found if few == len(woken) else waking(few)
-
-    def without(self, request: Request, cluster: Cluster) -> Request:
-        """Return the request: power saving refuses no request."""
-        return request

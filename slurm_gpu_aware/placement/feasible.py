@@ -18,7 +18,7 @@ from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
 from slurm_gpu_aware.placement.score_table import ScoreTable
 from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Supply", "allowed_nodes", "common_reason", "node_demand", "splits"]
+__all__ = ["Supply", "allowed_nodes", "common_reason", "node_demand"]
 
 
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
@@ -42,21 +42,17 @@ def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
     """(N,) nodes that eligibility and GPU model allow; None: all."""
     allowed = request.eligible
     if request.gpu_model is not None:
-        named = _model_nodes(cluster, request.gpu_model)
+        none = np.zeros(len(cluster.model), dtype=np.bool_)
+        named = _model_masks(cluster.model).get(request.gpu_model.lower(), none)
         allowed = named if allowed is None else allowed & named
     return allowed
 
 
 @by_identity
 def _model_masks(models: tuple[str | None, ...]) -> dict[str, BoolArray]:
+    """Model in lower case -> (N,) nodes."""
     names = np.array([(m or "").lower() for m in models])
     return {str(name): names == name for name in np.unique(names)}
-
-
-def _model_nodes(cluster: Cluster, model: str) -> BoolArray:
-    """(N,) nodes with GPUs of this model; not case-sensitive."""
-    found = _model_masks(cluster.model).get(model.lower())
-    return found if found is not None else np.zeros(len(cluster.model), dtype=np.bool_)
 
 
 class Supply:
@@ -68,8 +64,6 @@ class Supply:
         self.table = table
         self.free: MaskArray = pack(cluster.free)
         self._allowed = allowed_nodes(request, cluster)
-        self._usable: dict[Split, MaskArray] = {}
-        self._at_most: dict[tuple[Split, int], MaskArray] = {}
         self.memo: dict[object, Any] = {}
         """Cache of search results, with the keys of each step."""
         self.sets_cut = False
@@ -82,19 +76,13 @@ class Supply:
 
     def usable(self, split: Split) -> MaskArray:
         """(N,) masks of the free GPUs on nodes with room for the split's share, 0 elsewhere."""
-        found = self._usable.get(split)
+        found: MaskArray | None = self.memo.get(split)
         if found is None:
-            found = self._usable[split] = self.free * self._carrying(split)
+            found = self.memo[split] = self.free * self._carrying(split)
         return found
 
     def at_most(self, split: Split, index: int) -> MaskArray:
         """Like :meth:`usable`, but only GPUs with a score of at most ``table.values[index]``."""
-        found = self._at_most.get((split, index))
-        if found is None:
-            found = self._at_most[(split, index)] = self._bounded(split, index)
-        return found
-
-    def _bounded(self, split: Split, index: int) -> MaskArray:
         usable = self.usable(split)
         masks: MaskArray = usable & self.table.at_most(index)
         if self._whole is not None:
@@ -103,14 +91,15 @@ class Supply:
             masks = masks * (self._indexed | (masks == usable))
         return masks
 
-    def capacity(self, masks: MaskArray) -> IntArray:
-        """(N,) number of masked GPUs that CPUs and memory allow in an uneven split."""
+    def capacity(self, nodes: IntArray, masks: MaskArray) -> IntArray:
+        """(C,) GPUs of each row (node and mask) that CPUs and memory allow in an uneven split."""
         request, cluster = self.request, self.cluster
         most = popcount(masks).astype(np.int64)
         total = request.total_cpus
         if total > 0:
-            most = np.minimum(most, np.maximum(cluster.free_cpus, 0) * request.gpus // total)
-        memory = np.maximum(cluster.free_memory_mb, 0)
+            cpus = np.maximum(cluster.free_cpus[nodes], 0)
+            most = np.minimum(most, cpus * request.gpus // total)
+        memory = np.maximum(cluster.free_memory_mb[nodes], 0)
         if request.memory_mb_per_gpu:
             most = np.minimum(most, memory // request.memory_mb_per_gpu)
         elif request.memory_mb_per_cpu and total > 0:
@@ -159,11 +148,12 @@ def common_reason(request: Request, cluster: Cluster) -> str:
     if not exists.any():
         what = f"GPU model {request.gpu_model}" if request.gpu_model else "usable GPUs"
         return f"no node that the job may use has {what}"
-    for what, there in (("", exists), ("free ", exists & cluster.free)):
-        lack = _too_few(request, cluster, choices, what, there)
-        if lack:
-            return lack
-    return _not_beside(request, cluster, choices)
+    free = exists & cluster.free
+    return (
+        _too_few(request, cluster, choices, "", exists.sum(axis=1))
+        or _too_few(request, cluster, choices, "free ", free.sum(axis=1))
+        or _not_beside(request, cluster, choices, free.sum(axis=1))
+    )
 
 
 def _gpus(count: int, what: str = "") -> str:
@@ -179,10 +169,9 @@ def _asked(request: Request) -> str:
 
 
 def _too_few(
-    request: Request, cluster: Cluster, choices: tuple[Split, ...], what: str, there: BoolArray
+    request: Request, cluster: Cluster, choices: tuple[Split, ...], what: str, counts: IntArray
 ) -> str | None:
-    """Reason why the GPUs in ``there`` are too few for every split, without CPUs and memory."""
-    counts = there.sum(axis=1)
+    """Reason why (N,) ``counts`` of GPUs are too few for every split, without CPUs and memory."""
     if request.whole_node:
         counts = np.where(counts == cluster.exists.sum(axis=1), counts, 0)
     for node in request.required:
@@ -210,10 +199,10 @@ def _too_few(
     return f"needs {_asked(request)}; the nodes it may use have {_gpus(int(counts.sum()), what)}"
 
 
-def _not_beside(request: Request, cluster: Cluster, choices: tuple[Split, ...]) -> str:
-    """Reason why enough free GPUs do not fit."""
-    allowed = allowed_nodes(request, cluster)
-    counts = (cluster.free if allowed is None else cluster.free & allowed[:, None]).sum(axis=1)
+def _not_beside(
+    request: Request, cluster: Cluster, choices: tuple[Split, ...], counts: IntArray
+) -> str:
+    """Reason why enough free GPUs, (N,) ``counts``, do not fit."""
     for split in choices:
         nodes = max(split.nodes, 1)
         per_node = split.per_node or 1

@@ -13,7 +13,7 @@ from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray
 from slurm_gpu_aware.placement.shapes import Split
 
-__all__ = ["fitting_groups", "uneven_capacity", "widest_nodes"]
+__all__ = ["fitting_groups", "widest_nodes"]
 
 
 def fitting_groups(
@@ -21,9 +21,8 @@ def fitting_groups(
 ) -> BoolArray:
     """(groups,) groups that hold a set.
 
-    Parameters
-    ----------
-    nodes, masks : (C,) node and candidate GPUs of each row; each row can give ``split.per_node``.
+    ``nodes``, ``masks``: (C,) node and candidate GPUs of each row; each row can give
+    ``split.per_node``.
     """
     if split.uneven:
         return _uneven_groups(supply, level, nodes, masks)
@@ -48,13 +47,12 @@ def _uneven_groups(
 ) -> BoolArray:
     """(groups,) groups with enough GPUs on an allowed number of nodes."""
     request = supply.request
-    capacity = uneven_capacity(supply, nodes, masks)
+    capacity = supply.capacity(nodes, masks)
     has = capacity > 0
     group = level.group[nodes]
-    fewest = max(request.min_nodes, len(request.required), 1)
     number = np.bincount(group[has], minlength=level.groups)
     total = np.bincount(group, weights=capacity, minlength=level.groups)
-    fine: BoolArray = (number >= fewest) & (total >= request.gpus) & (request.gpus >= fewest)
+    fine: BoolArray = (number >= request.fewest_nodes) & (total >= request.gpus)
     fine &= _required_ok(supply, level, nodes[has])
     if request.max_nodes is not None:
         for g in np.flatnonzero(fine):
@@ -64,13 +62,6 @@ def _uneven_groups(
             )
             fine[g] = int(capacity[inside][chosen].sum()) >= request.gpus
     return fine
-
-
-def uneven_capacity(supply: Supply, nodes: IntArray, masks: MaskArray) -> IntArray:
-    """(C,) GPUs that each row can give in an uneven split."""
-    full = np.zeros(supply.cluster.shape[0], dtype=masks.dtype)
-    full[nodes] = masks
-    return supply.capacity(full)[nodes]
 
 
 def widest_nodes(

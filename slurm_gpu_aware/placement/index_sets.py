@@ -1,48 +1,48 @@
 """Index sets that several nodes have in common, as Slurm's one GRES line per job needs.
 
-Up to 20 slots per node every index set is counted; above, ``wide_sets`` searches for some.
+Up to 20 slots per node every index set is counted. Above, each group first gets one set, grown by
+the slot that most of its nodes have; then sets are searched in ascending order within a fixed
+amount of work that all groups share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.fit import fitting_groups
 from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, sets_of
 from slurm_gpu_aware.placement.shapes import Split
-from slurm_gpu_aware.placement.wide_sets import common_sets, grown_sets
 
-__all__ = [
-    "EXACT_WIDTH",
-    "some_support",
-    "supports",
-    "words_of_cut",
-]
+__all__ = ["EXACT_WIDTH", "some_support", "supports", "words_of_cut"]
 
+EXACT_WIDTH = 20  # slots up to which all index sets are counted
 _SUPPORT_SIZE = 1 << 22  # entries of one support table, to bound memory
 _TABLE_WIDTH = 8  # slots up to which a product with a small table counts all index sets
 _FEW_PAIRS = 1 << 12  # index sets x nodes up to which pairs are compared directly
-EXACT_WIDTH = 20  # slots up to which all index sets are counted
+_MOST_SETS = 512  # index sets of one group of wide nodes in a result, the lowest ones
+_MOST_WORK = 1 << 14  # work of one search on wide nodes, in masks
+_PREFIX_WORK = 64  # work of one prefix, in masks
 
 
 def supports(
     supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
-) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Index sets that enough nodes of one group have in common: the exact search.
+) -> Iterator[tuple[int, IntArray]]:
+    """Yield, per group that has any, (group number, index sets that enough of its nodes share).
 
-    Yields, per group that has any, (group number, feasible index sets as masks in the order of
-    :func:`sets_of`, number of nodes that hold each). The number of nodes that hold a
-    set is the superset sum of the histogram of masks: W vector additions over 2^W entries.
+    Sets are masks in the order of :func:`sets_of`. Exact up to 20 slots per node; above, the search
+    may end early (``supply.sets_cut``).
 
     Notes
     -----
-    Exact up to 20 slots per node. Above, the search may end early (``supply.sets_cut``).
+    The number of nodes that hold a set is the superset sum of the histogram of masks: W vector
+    additions over 2^W entries.
     """
     nodes, masks, numbers = _able(supply, level, split, nodes, masks)
     if not len(numbers):
@@ -50,10 +50,10 @@ def supports(
     width = supply.cluster.shape[1]
     if width > EXACT_WIDTH:
         own, group = _wide(supply, level, nodes, masks, numbers)
-        for nth, wide in common_sets(own, group, len(numbers), split.per_node, split.nodes):
+        for nth, wide in _common_sets(own, group, len(numbers), split.per_node, split.nodes):
             supply.sets_cut |= not wide.complete
             if len(wide.sets):
-                yield int(numbers[nth]), wide.sets, wide.holders
+                yield int(numbers[nth]), wide.sets
         return
     sets = sets_of(width, split.per_node)
     if supply.request.required:
@@ -67,7 +67,7 @@ def supports(
             counts = _superset_counts(0, masks, 1, width)[0][sets]
         found = (counts >= split.nodes).nonzero()[0]
         if len(found):
-            yield 0, sets[found], counts[found]
+            yield 0, sets[found]
         return
     chunk = max(1, _SUPPORT_SIZE >> width)
     for start in range(0, len(numbers), chunk):
@@ -77,8 +77,7 @@ def supports(
         inside = part[at] == level.group[nodes]
         table = _superset_counts(at[inside], masks[inside], len(part), width)[:, sets]
         for row in np.flatnonzero((table >= split.nodes).any(axis=1)):
-            found = np.flatnonzero(table[row] >= split.nodes)
-            yield int(part[row]), sets[found], table[row, found]
+            yield int(part[row]), sets[np.flatnonzero(table[row] >= split.nodes)]
 
 
 def some_support(
@@ -89,10 +88,20 @@ def some_support(
         able, own, numbers = _able(supply, level, split, nodes, masks)
         if len(numbers):
             wide, group = _wide(supply, level, able, own, numbers)
-            _, holders = grown_sets(wide, group, len(numbers), split.per_node)
+            _, holders = _grown_sets(wide, group, len(numbers), split.per_node)
             if bool((holders >= split.nodes).any()):
                 return True
     return next(supports(supply, level, split, nodes, masks), None) is not None
+
+
+def words_of_cut(supply: Supply, found: Iterable[IntArray]) -> str | None:
+    """Words for the account if the search ended early; else None."""
+    if not supply.sets_cut:
+        return None
+    return (
+        f"the search on nodes of more than {EXACT_WIDTH} slots ended early: "
+        f"{sum(map(len, found))} index sets compared"
+    )
 
 
 def _able(
@@ -105,14 +114,6 @@ def _able(
     wanted = fitting_groups(supply, level, split, nodes, masks)
     keep = wanted[level.group[nodes]]
     return nodes[keep], masks[keep], np.flatnonzero(wanted)
-
-
-def _wide(
-    supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray, numbers: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Masks restricted to common slots, and the position of each group in ``numbers``."""
-    common = _common_slots(supply, nodes, masks) & ((1 << 63) - 1)  # sets are signed
-    return masks.astype(np.int64) & common, np.searchsorted(numbers, level.group[nodes])
 
 
 def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
@@ -140,11 +141,107 @@ def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width
     return table.reshape(groups, -1)
 
 
-def words_of_cut(supply: Supply, found: Iterable[IntArray]) -> str | None:
-    """Words for the account if the search ended early; else None."""
-    if not supply.sets_cut:
-        return None
-    return (
-        f"the search on nodes of more than {EXACT_WIDTH} slots ended early: "
-        f"{sum(map(len, found))} index sets compared"
-    )
+def _wide(
+    supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray, numbers: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Masks restricted to common slots, and the position of each group in ``numbers``."""
+    common = _common_slots(supply, nodes, masks) & ((1 << 63) - 1)  # sets are signed
+    return masks.astype(np.int64) & common, np.searchsorted(numbers, level.group[nodes])
+
+
+class _Common(NamedTuple):
+    """Index sets of one group of wide nodes, the lowest first."""
+
+    sets: IntArray
+    complete: bool
+    """There are no other sets."""
+    work: int
+
+
+def _common_sets(
+    masks: IntArray, group: IntArray, groups: int, size: int, nodes: int
+) -> Iterator[tuple[int, _Common]]:
+    """Yield per group (number, sets of ``size`` slots that at least ``nodes`` masks contain).
+
+    The remaining work is divided equally among the remaining groups.
+    """
+    grown, holders = _grown_sets(masks, group, groups, size)
+    left = _MOST_WORK
+    for number in range(groups):
+        found = _lowest_common(masks[group == number], size, nodes, left // (groups - number))
+        left -= found.work
+        if holders[number] >= nodes and grown[number] not in found.sets:
+            # The search ended before this set, so the set comes last.
+            found = found._replace(sets=np.append(found.sets, grown[number]))
+        yield number, found
+
+
+def _grown_sets(
+    masks: IntArray, group: IntArray, groups: int, size: int
+) -> tuple[IntArray, IntArray]:
+    """(G,) a set of ``size`` slots per group, and the number of its masks that contain the set.
+
+    The set takes the slot that most masks of the group have, then the one that most of these have,
+    and so on.
+    """
+    bits = _bits(masks)
+    if bits.shape[1] < size:
+        return np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
+    alive = np.ones(len(masks))
+    taken = np.zeros((groups, bits.shape[1]), dtype=np.bool_)
+    sets = np.zeros(groups, dtype=np.int64)
+    order = np.argsort(group, kind="stable")
+    bits, of_row = bits[order], group[order]
+    starts = np.searchsorted(of_row, np.arange(groups))
+    for _ in range(size):
+        having = np.add.reduceat(bits * alive[:, None], starts, axis=0)
+        having[taken] = -1.0
+        slot = having.argmax(axis=1)
+        taken[np.arange(groups), slot] = True
+        sets |= np.int64(1) << slot
+        alive *= bits[np.arange(len(bits)), slot[of_row]]
+    return sets, np.add.reduceat(alive, starts).astype(np.int64)
+
+
+def _lowest_common(masks: IntArray, size: int, nodes: int, most_work: int) -> _Common:
+    """Index sets of ``size`` slots that at least ``nodes`` of the masks contain, the lowest first.
+
+    Notes
+    -----
+    Depth first over prefixes in ascending slots. The search skips slots that fewer than ``nodes``
+    of the masks with the prefix have, and masks with too few other slots. It ends at 512 sets or
+    at ``most_work``.
+    """
+    distinct, count = np.unique(masks, return_counts=True)
+    bits, weight = _bits(distinct), count.astype(np.float64)
+    sets: list[int] = []
+    stack = [(0, 0, np.arange(len(distinct)))]  # prefix, first slot that may follow, its masks
+    work = 0
+    while stack and len(sets) < _MOST_SETS and work < most_work:
+        prefix, first, rows = stack.pop()
+        missing = size - prefix.bit_count()
+        while True:
+            work += _PREFIX_WORK + len(rows)
+            own = bits[rows]
+            going = first + np.flatnonzero((weight[rows] @ own)[first:] >= nodes)
+            useful = own[:, going].sum(axis=1) >= missing
+            if useful.all():
+                break
+            rows = rows[useful]
+        if len(going) < missing or not len(rows):
+            continue
+        if missing == 1:
+            sets += [prefix | 1 << slot for slot in going.tolist()]
+            continue
+        stack.extend(
+            (prefix | 1 << slot, slot + 1, rows[own[:, slot] == 1.0])
+            for slot in going[: len(going) - missing + 1][::-1].tolist()
+        )
+    complete = not stack and len(sets) <= _MOST_SETS
+    return _Common(np.array(sets[:_MOST_SETS], dtype=np.int64), complete, work)
+
+
+def _bits(masks: IntArray) -> FloatArray:
+    """(n, W) slots of the masks, up to the highest slot of any mask."""
+    width = max(int(np.bitwise_or.reduce(masks, initial=0)).bit_length(), 1)
+    return ((masks[:, None] >> np.arange(width)) & 1).astype(np.float64)

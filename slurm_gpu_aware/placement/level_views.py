@@ -40,20 +40,13 @@ class LevelView:
 
 def level_views(cluster: Cluster, app_class: str = "") -> tuple[LevelView, ...]:
     """Return the cluster's levels with L for a class, tightest first. Cached by identity."""
-    if not any(app_class in level.by_class for level in cluster.levels):
-        return _views(cluster.levels)
-    return _views_for(cluster.levels, app_class)
+    own = any(app_class in level.by_class for level in cluster.levels)
+    return _views(cluster.levels, app_class if own else "")
 
 
 @by_identity
-def _views(levels: tuple[LocalityLevel, ...]) -> tuple[LevelView, ...]:
-    return tuple(_view(level) for level in levels)
-
-
-@by_identity
-def _views_for(levels: tuple[LocalityLevel, ...], app_class: str) -> tuple[LevelView, ...]:
-    pairs = zip(_views(levels), levels, strict=True)
-    return tuple(replace(view, penalty=level.of(app_class).value) for view, level in pairs)
+def _views(levels: tuple[LocalityLevel, ...], app_class: str) -> tuple[LevelView, ...]:
+    return tuple(_view(level, level.of(app_class).value) for level in levels)
 
 
 def inside_groups(cluster: Cluster, of: IntArray) -> Cluster:
@@ -79,37 +72,33 @@ def _both(group: IntArray, of: IntArray) -> IntArray:
     return np.where((group >= 0) & (of >= 0), inverse, -1).astype(np.int64)
 
 
-def anywhere(cluster: Cluster) -> LevelView:
-    """One level that holds every set, to ignore locality."""
-    return _anywhere(cluster.shape[0])
-
-
 @by_identity
-def _anywhere(nodes: int) -> LevelView:
+def anywhere(nodes: int) -> LevelView:
+    """One level that holds every set, to ignore locality."""
     group = np.zeros(nodes, dtype=np.int64)
     return LevelView("anywhere", 1.0, group, 1, None, one_node=False, any_span=True)
 
 
 def two_levels(cluster: Cluster) -> tuple[LevelView, LevelView]:
     """Two levels without penalties: one node, then several."""
-    group = anywhere(cluster).group
+    group = anywhere(cluster.shape[0]).group
     return (
         LevelView("node", 1.0, group, 1, None, one_node=True),
         LevelView("cluster", 1.0, group, 1, None, one_node=False),
     )
 
 
-def _view(level: LocalityLevel) -> LevelView:
+def _view(level: LocalityLevel, penalty: float) -> LevelView:
     group = np.asarray(level.group)
     if group.ndim == 2:
         nodes = np.zeros(group.shape[0], dtype=np.int64)
-        return LevelView(level.name, level.penalty, nodes, 1, _domains(group), one_node=True)
+        return LevelView(level.name, penalty, nodes, 1, _domains(group), one_node=True)
     known = group >= 0
     numbers, inverse = np.unique(group[known], return_inverse=True)
     dense = np.full(group.shape, -1, dtype=np.int64)
     dense[known] = inverse.reshape(-1)
     alone = level.name == "node" or len(numbers) == len(group)
-    return LevelView(level.name, level.penalty, dense, len(numbers), None, one_node=alone)
+    return LevelView(level.name, penalty, dense, len(numbers), None, one_node=alone)
 
 
 def _domains(group: IntArray) -> MaskArray:

@@ -18,6 +18,8 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 
 __all__ = ["MaskArray", "every", "mask_type", "pack", "popcount", "sets_of", "some", "unpack"]
 
+_NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
+
 MaskArray = npt.NDArray[Any]
 """Unsigned integers; bit s stands for slot s."""
 
@@ -41,11 +43,6 @@ def mask_type(width: int) -> np.dtype[Any]:
     raise ValueError(f"a node has at most {MAX_GPUS_PER_NODE} GPUs, not {width}")
 
 
-@cache
-def _packed_type(width: int) -> np.dtype[Any]:
-    return mask_type(width).newbyteorder("<")
-
-
 def pack(bits: BoolArray) -> MaskArray:
     """(N, W) truth values to (N,) masks; W <= 64."""
     n, width = bits.shape
@@ -56,34 +53,21 @@ def pack(bits: BoolArray) -> MaskArray:
         padded[:, :width] = bits
         bits = padded
     raw = np.packbits(bits.reshape(-1), bitorder="little")
-    return raw if size == 8 else raw.view(_packed_type(width)).astype(kind, copy=False)
+    return raw if size == 8 else raw.view(kind.newbyteorder("<")).astype(kind, copy=False)
 
 
 def unpack(masks: MaskArray, width: int) -> BoolArray:
     """(M,) masks to (M, W) truth values."""
     shifts = np.arange(width, dtype=masks.dtype)
-    one = masks.dtype.type(1)
-    bits: BoolArray = ((masks[:, None] >> shifts) & one).astype(np.bool_)
-    return bits
+    return np.asarray((masks[:, None] >> shifts) & masks.dtype.type(1), dtype=np.bool_)
 
 
-if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-
-    def popcount(masks: MaskArray) -> MaskArray:
-        """Number of set bits of each mask."""
-        counts: MaskArray = np.bitwise_count(masks)
-        return counts
-
-else:  # NumPy 1.26
-    _TABLE = np.array([bin(i).count("1") for i in range(1 << 16)], dtype=np.uint8)
-
-    def popcount(masks: MaskArray) -> MaskArray:
-        """Number of set bits of each mask."""
-        wide = masks.astype(np.uint64)
-        low = np.uint64(0xFFFF)
-        parts = [_TABLE[(wide >> np.uint64(shift)) & low] for shift in (0, 16, 32, 48)]
-        total: MaskArray = parts[0] + parts[1] + parts[2] + parts[3]
-        return total
+def popcount(masks: MaskArray) -> MaskArray:
+    """Number of set bits of each mask."""
+    if _NUMPY_2:
+        return np.asarray(np.bitwise_count(masks))
+    raw = np.ascontiguousarray(masks)[..., None].view(np.uint8)
+    return np.asarray(np.unpackbits(raw, axis=-1).sum(axis=-1, dtype=np.uint8))
 
 
 @cache

@@ -26,7 +26,7 @@ _POLICIES = {
     "packed": "baselines.Packed",
     "pal": "pal.Pal",
     "pal+mapa": "pal_mapa.PalMapa",
-    "pm-first": "pm_first.PmFirst",
+    "pm-first": "pal.PmFirst",
     "random": "baselines.Random",
     "topo-aware": "topo_aware.TopoAware",
     "topo-aware-p": "topo_aware.TopoAwareP",

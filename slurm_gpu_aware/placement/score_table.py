@@ -13,18 +13,17 @@ __all__ = ["ScoreTable", "flat_table", "score_table"]
 
 _FIXED_POINT = 1e5  # sums of scores are integers of five decimals, so equal sums compare equal
 _LARGEST_SCORE = 100.0  # limit of a score in sums (not in the worst score)
+_MOST_MASKS = 64
 
 
 class ScoreTable:
-    """The scores of one class.
+    """The (N, W) scores of one class; 1.0 for values that are not finite.
 
     Attributes
     ----------
     values : (B,) ascending distinct scores of the GPUs that exist: PAL's bins.
     fixed : (N, W) scores as integers of 1e-5, for sums independent of their order.
     """
-
-    MOST_MASKS = 64
 
     def __init__(self, scores: FloatArray, exists: BoolArray) -> None:
         self._scores = np.where(np.isfinite(scores), scores, 1.0)
@@ -33,27 +32,17 @@ class ScoreTable:
         clipped = np.minimum(self._scores, _LARGEST_SCORE)
         self.fixed: IntArray = np.rint(clipped * _FIXED_POINT).astype(np.int64)
         self._masks: dict[int, MaskArray] = {}
-        self._fixed_values: dict[int, int] = {}
-
-    @property
-    def scores(self) -> FloatArray:
-        """(N, W) scores; 1.0 for values that are not finite."""
-        return self._scores
 
     def fixed_value(self, index: int) -> int:
         """``values[index]`` in the unit of ``fixed``."""
-        found = self._fixed_values.get(index)
-        if found is None:
-            found = round(min(float(self.values[index]), _LARGEST_SCORE) * _FIXED_POINT)
-            self._fixed_values[index] = found
-        return found
+        return round(min(self.values.item(index), _LARGEST_SCORE) * _FIXED_POINT)
 
     def at_most(self, index: int) -> MaskArray:
         """(N,) masks of the GPUs with a score of at most ``values[index]``."""
         found = self._masks.get(index)
         if found is None:
             found = pack(self._scores <= self.values[index])
-            if len(self._masks) < self.MOST_MASKS:
+            if len(self._masks) < _MOST_MASKS:
                 self._masks[index] = found
         return found
 
@@ -64,21 +53,17 @@ def score_table(cluster: Cluster, app_class: str) -> ScoreTable:
     The score array becomes read-only, because the cache would miss a write. New scores need a new
     array.
     """
-    scores = cluster.scores.get(app_class)
-    return flat_table(cluster) if scores is None else _score_table(scores, cluster.exists)
+    return _table(cluster.scores.get(app_class), cluster.exists)
 
 
 def flat_table(cluster: Cluster) -> ScoreTable:
     """Return a table with score 1.0 for all GPUs."""
-    return _flat_table(cluster.exists)
+    return _table(None, cluster.exists)
 
 
 @by_identity
-def _score_table(scores: FloatArray, exists: BoolArray) -> ScoreTable:
+def _table(scores: FloatArray | None, exists: BoolArray) -> ScoreTable:
+    if scores is None:
+        return ScoreTable(np.ones(exists.shape), exists)
     scores.flags.writeable = False
     return ScoreTable(scores, exists)
-
-
-@by_identity
-def _flat_table(exists: BoolArray) -> ScoreTable:
-    return ScoreTable(np.ones(exists.shape), exists)

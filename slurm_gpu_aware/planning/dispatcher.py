@@ -12,8 +12,8 @@ from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.feasible import common_reason
-from slurm_gpu_aware.placement.node_groups import constrained
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings

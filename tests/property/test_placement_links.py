@@ -16,7 +16,7 @@ from small_oracle import assert_best, chosen_of, relabelled
 
 from slurm_gpu_aware.filter_rules import PATTERNS
 from slurm_gpu_aware.placement.registry import make_policy
-from slurm_gpu_aware.placement.selection.link_kinds import graph_of
+from slurm_gpu_aware.placement.selection.links import graph_of
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
 POLICIES = ("pal+mapa", "mapa-preserve", "mapa-greedy", "mapa-baseline", "mapa-topo-aware")

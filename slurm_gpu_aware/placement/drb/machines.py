@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell
@@ -21,39 +22,47 @@ from slurm_gpu_aware.placement.drb.interference import interference
 from slurm_gpu_aware.placement.drb.options import TopoOptions
 from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares, terms_of
 from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.placement.identity_cache import by_identity
 from slurm_gpu_aware.placement.masks import pack
-from slurm_gpu_aware.placement.selection.link_kinds import graph_of, sorted_rows
+from slurm_gpu_aware.placement.selection.links import graph_of, sorted_rows
 from slurm_gpu_aware.placement.shapes import Split
-from slurm_gpu_aware.topology.distances import network_of, path_sum
+from slurm_gpu_aware.topology.distances import Network, network_of, path_sum
 
-__all__ = ["Machines", "kind_mask", "scale_for"]
-
-
-class _Idle:
-    """Data that does not depend on jobs: graph and GPUs of each node, and the network."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.of = (cluster.exists, cluster.graphs, cluster.levels)
-        self.exists = pack(cluster.exists)
-        distinct: dict[tuple[HardwareGraph, int], int] = {}
-        self.number = np.zeros(cluster.shape[0], dtype=np.int64)
-        for node, mask in enumerate(self.exists.tolist()):
-            key = (graph_of(cluster, node), mask)
-            self.number[node] = distinct.setdefault(key, len(distinct))
-        self.kinds = tuple(distinct)
-        self.network = network_of(cluster)
+__all__ = ["Machines", "PlacedSet", "scale_for"]
 
 
-_last: _Idle | None = None
+class PlacedSet(NamedTuple):
+    """GPUs of some rows of a cell, as masks, and the terms of their utility."""
+
+    rows: IntArray
+    masks: tuple[int, ...]
+    terms: Terms
 
 
-def _idle(cluster: Cluster) -> _Idle:
+class _Idle(NamedTuple):
+    """Data that does not depend on jobs."""
+
+    number: IntArray
+    """(N,) number of each node's kind."""
+    kinds: tuple[tuple[HardwareGraph, int], ...]
+    """Graph and existing GPUs."""
+    network: Network
+
+
+@by_identity
+def _idle(
+    exists: BoolArray,
+    graphs: tuple[HardwareGraph | None, ...],
+    levels: tuple[LocalityLevel, ...],
+) -> _Idle:
     """Cached by identity of the arrays, which the copies of a round share."""
-    global _last
-    now = (cluster.exists, cluster.graphs, cluster.levels)
-    if _last is None or any(a is not b for a, b in zip(_last.of, now, strict=True)):
-        _last = _Idle(cluster)
-    return _last
+    cluster = Cluster.build([""] * len(exists), exists, graphs=graphs, levels=levels)
+    distinct: dict[tuple[HardwareGraph, int], int] = {}
+    number = [
+        distinct.setdefault((graph_of(cluster, node), mask), len(distinct))
+        for node, mask in enumerate(pack(exists).tolist())
+    ]
+    return _Idle(np.array(number, dtype=np.int64), tuple(distinct), network_of(cluster))
 
 
 def scale_for(
@@ -63,15 +72,16 @@ def scale_for(
 
     With several machines the best is the tightest network level, the worst the widest.
     """
-    idle = _idle(cluster)
+    idle = _idle(cluster.exists, cluster.graphs, cluster.levels)
     allowed = allowed_nodes(request, cluster)
     kinds = list(idle.kinds)
     if allowed is not None:
         there = np.bincount(idle.number[allowed], minlength=len(kinds)) > 0
         kinds = [kind for kind, used in zip(kinds, there.tolist(), strict=True) if used]
-    nodes, counts = _fewest(request, choices, max((e.bit_count() for _, e in kinds), default=0))
+    width = max((e.bit_count() for _, e in kinds), default=0)
+    nodes, counts = _fewest(request, choices[0], width)
     if request.whole_node:
-        counts = [max((e.bit_count() for _, e in kinds), default=0)] * nodes
+        counts = [width] * nodes
         found = [extremes(graph, e, e.bit_count()) for graph, e in kinds]
     else:
         found = [extremes(g, e, k) for g, e in kinds for k in {*counts} if e.bit_count() >= k]
@@ -86,12 +96,11 @@ def scale_for(
     )
 
 
-def _fewest(request: Request, choices: Sequence[Split], width: int) -> tuple[int, list[int]]:
-    """The fewest nodes that any split allows, and the GPUs on each."""
-    least = choices[0]
-    if not least.uneven:
-        return least.nodes, [least.per_node] * least.nodes
-    nodes = max(request.min_nodes, len(request.required), -(-request.gpus // max(width, 1)), 1)
+def _fewest(request: Request, split: Split, width: int) -> tuple[int, list[int]]:
+    """The fewest nodes that the split allows, and the GPUs on each."""
+    if not split.uneven:
+        return split.nodes, [split.per_node] * split.nodes
+    nodes = max(request.fewest_nodes, -(-request.gpus // max(width, 1)))
     even, more = divmod(request.gpus, nodes)
     return nodes, [even + 1] * more + [even] * (nodes - more)
 
@@ -102,22 +111,23 @@ class Machines:
     def __init__(self, cell: Cell, options: TopoOptions, scale: Scale) -> None:
         self.cell = cell
         self.scale = scale
+        self.need = options.min_bandwidth_gbps
         self.cluster: Cluster = cell.supply.cluster
         profile, name = options.interference, cell.supply.request.application
+        self.weights, self.i_of_row = options.weights, np.ones(len(cell.units))
         self.knows_interference = profile is not None and name is not None
-        weights = options.weights
-        self.weights = weights if self.knows_interference else weights.without_interference()
-        self.idle = _idle(self.cluster)
-        self.of_row, kinds = sorted_rows(cell, self.idle.number, len(self.idle.kinds))
-        self.kinds = tuple(
-            Machine(*self.idle.kinds[number], free, allowed) for number, free, allowed, _ in kinds
-        )
-        self.plain = tuple(plain for *_, plain in kinds)
         if profile is not None and name is not None:
             job = (name, cell.supply.request.gpus)
-            self.i_of_row: FloatArray = interference(profile, job, self.cluster)[cell.units]
+            self.i_of_row = interference(profile, job, self.cluster)[cell.units]
         else:
-            self.i_of_row = np.ones(len(cell.units))
+            self.weights = self.weights.without_interference()
+        idle = _idle(self.cluster.exists, self.cluster.graphs, self.cluster.levels)
+        self.network = idle.network
+        self.of_row, kinds = sorted_rows(cell, idle.number, len(idle.kinds))
+        self.kinds = tuple(
+            Machine(*idle.kinds[number], free, allowed) for number, free, allowed, _ in kinds
+        )
+        self.plain = tuple(plain for *_, plain in kinds)
 
     @cached_property
     def left(self) -> IntArray:
@@ -125,60 +135,45 @@ class Machines:
         counts = np.array([kind.free.bit_count() for kind in self.kinds], dtype=np.int64)
         return counts[self.of_row]
 
+    def masks(self, k: int) -> list[int | None]:
+        """Mask of ``k`` GPUs on machines of each kind; None: they have no such set.
+
+        By bipartition; on plain nodes the worst set that Slurm may choose.
+        """
+        return [self._mask(*each, k) for each in zip(self.kinds, self.plain, strict=True)]
+
+    def _mask(self, kind: Machine, plain: bool, k: int) -> int | None:
+        if kind.allowed.bit_count() < k:
+            return None
+        if self.cell.supply.request.whole_node:
+            chosen = kind.allowed
+        elif plain:
+            chosen = worst_set(kind, k, self.weights, self.scale)
+        else:
+            return best_set(kind, k, self.weights, self.scale, self.need)
+        fine = self.need <= 0.0 or linked_enough(kind.graph, kind.allowed, self.need)
+        return chosen if fine else None
+
     def row_costs(self, masks: Sequence[int | None]) -> FloatArray:
         """(C,) cost of each row if it gives the mask of its kind; inf for None."""
-        t = np.array(
-            [
-                0 if m is None else path_sum(k.graph, m)
-                for k, m in zip(self.kinds, masks, strict=True)
-            ]
-        )
-        w = np.array([self._share(k, m) for k, m in zip(self.kinds, masks, strict=True)])
-        nothing = np.array([m is None for m in masks])
-        of = self.of_row
+        pairs = zip(self.kinds, masks, strict=True)
+        terms = [(0, 0.0) if mask is None else kind.terms(mask) for kind, mask in pairs]
+        t, w = np.array(terms, dtype=np.float64)[self.of_row].T
         # All rows have the same offset in t, so the scale of the whole job orders them correctly.
-        cost = self.scale.cost(self.weights, t[of] + self.scale.t_best, self.i_of_row, w[of])
-        return np.where(nothing[of], np.inf, cost)
+        cost = self.scale.cost(self.weights, t + self.scale.t_best, self.i_of_row, w)
+        return np.where(np.array([mask is None for mask in masks])[self.of_row], np.inf, cost)
 
-    @staticmethod
-    def _share(kind: Machine, mask: int | None) -> float:
-        if mask is None:
-            return 0.0
-        total, used = free_shares(kind.graph, kind.exists, kind.free, mask)
-        return total / max(used, 1)
-
-    def terms(self, rows: IntArray, masks: Sequence[int]) -> Terms:
-        """Terms of a set: ``masks[i]`` of row ``rows[i]``.
-
-        On several machines I is the mean over them.
-        """
-        total, used, inside = 0.0, 0, 0
-        for row, mask in zip(self.of_row[rows].tolist(), masks, strict=True):
-            kind = self.kinds[row]
-            share, sockets = free_shares(kind.graph, kind.exists, kind.free, mask)
+    def placed(self, rows: IntArray, masks: Sequence[int]) -> PlacedSet:
+        """The set of ``masks[i]`` of row ``rows[i]``. On several machines I is their mean."""
+        total, used, t = 0.0, 0, 0
+        for kind, mask in zip(self.of_row[rows].tolist(), masks, strict=True):
+            this = self.kinds[kind]
+            share, sockets = free_shares(this.graph, this.exists, this.free, mask)
             total, used = total + share, used + sockets
-            inside += path_sum(kind.graph, mask)
-        t = inside
+            t += path_sum(this.graph, mask)
         if len(rows) > 1:
             gpus = np.array([mask.bit_count() for mask in masks], dtype=np.int64)
-            t += self.idle.network.path_sum(self.cell.units[rows], gpus)
+            t += self.network.path_sum(self.cell.units[rows], gpus)
         i = float(self.i_of_row[rows].mean())
-        return terms_of(self.scale, self.weights, t, i, total / max(used, 1))
-
-
-def kind_mask(machines: Machines, kind: int, k: int, options: TopoOptions) -> int | None:
-    """Mask of ``k`` GPUs on machines of a kind; None: they have no such set.
-
-    By bipartition; on plain nodes the worst set that Slurm may choose.
-    """
-    machine, need = machines.kinds[kind], options.min_bandwidth_gbps
-    if machine.allowed.bit_count() < k:
-        return None
-    if machines.cell.supply.request.whole_node:
-        chosen = sure = machine.allowed
-    elif machines.plain[kind]:
-        chosen = worst_set(machine, k, machines.weights, machines.scale)
-        sure = machine.allowed
-    else:
-        return best_set(machine, k, machines.weights, machines.scale, need)
-    return chosen if need <= 0.0 or linked_enough(machine.graph, sure, need) else None
+        terms = terms_of(self.scale, self.weights, t, i, total / max(used, 1))
+        return PlacedSet(rows, tuple(masks), terms)

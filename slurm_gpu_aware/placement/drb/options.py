@@ -43,20 +43,18 @@ class TopoOptions(PolicyOptions):
             raise _bad("minimal_utility", "a number from 0 to 1", utility)
         if not _number(self.patience_s) > 0.0:
             raise _bad("patience_s", "a number of more than 0", self.patience_s)
-        flags = {"single_node": self.single_node, "anti_collocation": self.anti_collocation}
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):
-                raise _bad(name, "True or False", flag)
-        need, network = self.min_bandwidth_gbps, self.network_gbps
-        for name, rate in (("min_bandwidth_gbps", need), ("network_gbps", network)):
-            if not 0.0 <= _number(rate) < math.inf:
-                raise _bad(name, "a number of at least 0", rate)
+        for name in ("single_node", "anti_collocation"):
+            if not isinstance(getattr(self, name), bool):
+                raise _bad(name, "True or False", getattr(self, name))
+        for name in ("min_bandwidth_gbps", "network_gbps"):
+            if not 0.0 <= _number(getattr(self, name)) < math.inf:
+                raise _bad(name, "a number of at least 0", getattr(self, name))
         if self.single_node and self.anti_collocation:
             raise ValueError("single_node and anti_collocation exclude each other; give one")
         if self.anti_collocation and self.one_machine:
             raise ValueError(
                 "anti_collocation excludes a min_bandwidth_gbps of more than"
-                f" network_gbps ({network:g})"
+                f" network_gbps ({self.network_gbps:g})"
             )
 
     @property

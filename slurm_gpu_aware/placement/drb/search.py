@@ -18,21 +18,21 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
 from slurm_gpu_aware.placement.drb.bipartition import linked_enough, narrow_pairs
-from slurm_gpu_aware.placement.drb.machines import Machines, kind_mask, scale_for
+from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet, scale_for
 from slurm_gpu_aware.placement.drb.options import TopoOptions
-from slurm_gpu_aware.placement.drb.uneven import uneven_rows
-from slurm_gpu_aware.placement.drb.utility import Terms
+from slurm_gpu_aware.placement.drb.uneven import uneven_set
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.level_views import LevelView, anywhere, level_views
+from slurm_gpu_aware.placement.level_views import LevelView, level_views, two_levels
 from slurm_gpu_aware.placement.score_table import flat_table
-from slurm_gpu_aware.placement.selection.groups import fullest, groups_of
+from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups
 from slurm_gpu_aware.placement.shapes import Split, splits
 from slurm_gpu_aware.topology.distances import path_sum
 
 __all__ = ["SearchResult", "search"]
 
 _MOST_SETS = 32  # index sets compared for a job on several nodes, nearest GPUs first
+_MOST_GROUPS = 32  # groups that are compared, the fullest ones
 _MOST_ALTERNATIVES = 3
 _SIGNLESS = (1 << 63) - 1  # index sets are signed and never contain slot 63
 
@@ -42,22 +42,14 @@ class SearchResult:
     """The best set, and its alternatives."""
 
     machines: Machines
-    rows: IntArray
-    masks: tuple[int, ...]
-    terms: Terms
+    best: PlacedSet
+    alternatives: list[PlacedSet]
+    """The next best sets."""
     ties: int
     sets: int
     """Sets compared: one per kind of machine, or one per index set and group."""
-    alternatives: tuple[tuple[IntArray, tuple[int, ...], Terms], ...] = ()
-    """The next best sets, (rows, masks, terms)."""
     cut: str | None = None
     """Words for the account on sets that were not compared."""
-
-    @property
-    def key(self) -> tuple[float, int, int]:
-        """Cost, GPUs left on its machines, first machine."""
-        left = int(self.machines.left[self.rows].sum())
-        return self.terms.cost, left, int(self.machines.cell.units[self.rows[0]])
 
 
 def search(request: Request, cluster: Cluster, options: TopoOptions) -> SearchResult | None:
@@ -76,7 +68,7 @@ def search(request: Request, cluster: Cluster, options: TopoOptions) -> SearchRe
             cell = first_cell(supply, (level,), (split,))
             if cell is None:
                 continue
-            found = _inside(Machines(cell, options, scale), options)
+            found = _inside(Machines(cell, options, scale))
             if found is not None:
                 return found
     return None
@@ -98,74 +90,48 @@ def _choices(request: Request, cluster: Cluster, options: TopoOptions) -> list[S
 
 def _levels(cluster: Cluster, split: Split) -> list[LevelView]:
     """Levels to try, tightest first, with equal penalties."""
-    whole = anywhere(cluster)
+    node, network = two_levels(cluster)
     if split.nodes == 1:
-        return [LevelView("node", 1.0, whole.group, 1, None, one_node=True)]
-    known = [replace(v, penalty=1.0) for v in level_views(cluster) if not v.one_node]
-    return [*known, LevelView("network", 1.0, whole.group, 1, None, one_node=False)]
+        return [node]
+    return [*(replace(v, penalty=1.0) for v in level_views(cluster) if not v.one_node), network]
 
 
-def _inside(machines: Machines, options: TopoOptions) -> SearchResult | None:
+def _inside(machines: Machines) -> SearchResult | None:
+    """The best set of a cell."""
     split = machines.cell.split
     if split.uneven or split.same_slots:
-        return _several(machines, options, [])
-    kinds = range(len(machines.kinds))
-    masks = [kind_mask(machines, kind, split.per_node, options) for kind in kinds]
-    if split.nodes == 1:
-        return _one(machines, masks)
-    return _several(machines, options, masks)
+        return _several(machines, [])
+    masks = machines.masks(split.per_node)
+    return _one(machines, masks) if split.nodes == 1 else _several(machines, masks)
 
 
 def _one(machines: Machines, masks: Sequence[int | None]) -> SearchResult | None:
     """One machine: the highest utility, then best fit, then the lowest index."""
     costs = machines.row_costs(masks)
-    if not np.isfinite(costs).any():
-        return None
     order = np.lexsort((machines.left, costs))
-    best = int(order[0])
-    same = (costs == costs[best]) & (machines.left == machines.left[best])
-
-    def entry(row: int) -> tuple[IntArray, tuple[int, ...], Terms]:
-        rows, mask = np.array([row], dtype=np.int64), masks[int(machines.of_row[row])]
-        return rows, (mask or 0,), machines.terms(rows, (mask or 0,))
-
-    others = _next_best(machines, costs, order)
-    rows, chosen, terms = entry(best)
-    return SearchResult(
-        machines,
-        rows,
-        chosen,
-        terms,
-        ties=int(np.count_nonzero(same)),
-        sets=sum(mask is not None for mask in masks),
-        alternatives=tuple(entry(row) for row in others),
-    )
+    rest = order[np.isfinite(costs[order])]
+    if not len(rest):
+        return None
+    best = rest[0]
+    ties = np.count_nonzero((costs == costs[best]) & (machines.left == machines.left[best]))
+    found: list[PlacedSet] = []
+    while len(rest) and len(found) <= _MOST_ALTERNATIVES:
+        row = rest[0]
+        found.append(machines.placed(rest[:1], [masks[machines.of_row[row]] or 0]))
+        # The next one differs in kind or cost.
+        rest = rest[(machines.of_row[rest] != machines.of_row[row]) | (costs[rest] != costs[row])]
+    compared = sum(mask is not None for mask in masks)
+    return SearchResult(machines, found[0], found[1:], int(ties), compared)
 
 
-def _next_best(machines: Machines, costs: FloatArray, order: IntArray) -> list[int]:
-    """The cheapest rows after the first that differ from those before them in kind or cost."""
-    others: list[int] = []
-    last = int(order[0])
-    rest = order
-    while len(others) < _MOST_ALTERNATIVES:
-        rest = rest[(machines.of_row[rest] != machines.of_row[last]) | (costs[rest] != costs[last])]
-        if not len(rest) or not np.isfinite(costs[rest[0]]):
-            break
-        last = int(rest[0])
-        others.append(last)
-    return others
-
-
-def _several(
-    machines: Machines, options: TopoOptions, masks: Sequence[int | None]
-) -> SearchResult | None:
+def _several(machines: Machines, masks: Sequence[int | None]) -> SearchResult | None:
     """Several machines, in the fullest groups that hold the job.
 
     ``masks``: mask of each kind of machine, if machines may give different slots.
     """
     cell, cuts = machines.cell, list[str | None]()
     costs = machines.row_costs(masks) if masks else np.zeros(0)
-    sets_of = _index_sets(machines, options.min_bandwidth_gbps) if cell.split.same_slots else {}
+    sets_of = _index_sets(machines) if cell.split.same_slots else {}
     if cell.split.uneven:
         fine = groups_of(cell)
     elif masks:
@@ -174,55 +140,62 @@ def _several(
     else:
         fine = np.array(sorted(sets_of), dtype=np.int64)
         cuts.append(words_of_cut(cell.supply, sets_of.values()))
-    compared = fullest(cell, fine).tolist()
+    fullest = fine[np.lexsort((fine, load_of_groups(cell)[fine]))]
+    compared = fullest[:_MOST_GROUPS].tolist()
     if len(compared) < len(fine):
         cuts.append(f"the {len(compared)} fullest of {len(fine)} groups compared")
     most = max((len(sets_of[number]) for number in compared if sets_of), default=0)
     if most > _MOST_SETS:
         cuts.append(f"the {_MOST_SETS} nearest of {most} index sets compared")
-    found: list[tuple[IntArray, tuple[int, ...]] | None] = []
+    found: list[PlacedSet | None] = []
     for number in compared:
         inside = np.flatnonzero(cell.group == number)
         if cell.split.uneven:
-            found.append(uneven_rows(machines, options, inside))
+            found.append(uneven_set(machines, inside))
         elif masks:
             found.append(_picked(machines, inside, masks, costs))
         else:
             for mask in _nearest(machines, inside, sets_of[number]):
-                same = _on_kinds(machines, mask, options.min_bandwidth_gbps)
+                same = _on_kinds(machines, mask)
                 found.append(_picked(machines, inside, same, machines.row_costs(same)))
-    return _best(
-        [
-            SearchResult(machines, *each, machines.terms(*each), ties=1, sets=0)
-            for each in found
-            if each is not None
-        ],
-        "; ".join(words for words in cuts if words) or None,
-    )
+
+    def key(one: PlacedSet) -> tuple[float, int, int]:
+        """Cost, GPUs left on its machines, first machine."""
+        left = int(machines.left[one.rows].sum())
+        return one.terms.cost, left, cell.units.item(one.rows[0])
+
+    ordered = sorted((one for one in found if one is not None), key=key)
+    if not ordered:
+        return None
+    ties = sum(key(one)[:2] == key(ordered[0])[:2] for one in ordered)
+    others = ordered[1 : _MOST_ALTERNATIVES + 1]
+    cut = "; ".join(words for words in cuts if words) or None
+    return SearchResult(machines, ordered[0], others, ties, len(ordered), cut)
 
 
 def _picked(
     machines: Machines, inside: IntArray, masks: Sequence[int | None], costs: FloatArray
-) -> tuple[IntArray, tuple[int, ...]] | None:
-    """The machines of the rows ``inside``, and the mask of each."""
+) -> PlacedSet | None:
+    """The best of the rows ``inside``, with the mask of each."""
     able = inside[np.isfinite(costs[inside])]
-    picked = _pick(machines, able, costs, machines.cell.split.nodes)
-    if picked is None:
+    rows = _pick(machines, able, costs, machines.cell.split.nodes)
+    if rows is None:
         return None
-    return picked, tuple(masks[kind] or 0 for kind in machines.of_row[picked].tolist())
+    return machines.placed(rows, [masks[kind] or 0 for kind in machines.of_row[rows].tolist()])
 
 
-def _index_sets(machines: Machines, need: float) -> dict[int, IntArray]:
-    """Group -> index sets of enough machines, with links of at least ``need`` (GB/s)."""
-    sets_of = {number: sets for number, sets, _ in supports_of(machines.cell)}
-    if need > 0.0:
-        linked = {number: _linked_sets(machines, number, s, need) for number, s in sets_of.items()}
+def _index_sets(machines: Machines) -> dict[int, IntArray]:
+    """Group -> index sets of enough machines with wide enough links."""
+    sets_of = supports_of(machines.cell)
+    if machines.need > 0.0:
+        linked = {number: _linked_sets(machines, number, s) for number, s in sets_of.items()}
         sets_of = {number: sets for number, sets in linked.items() if len(sets)}
     return sets_of
 
 
-def _on_kinds(machines: Machines, mask: int, need: float) -> list[int | None]:
-    """The mask for each kind that has it with links of at least ``need`` (GB/s); else None."""
+def _on_kinds(machines: Machines, mask: int) -> list[int | None]:
+    """The mask for each kind that has it with wide enough links; else None."""
+    need = machines.need
     return [
         mask
         if mask & ~kind.allowed == 0 and (need <= 0.0 or linked_enough(kind.graph, mask, need))
@@ -231,7 +204,7 @@ def _on_kinds(machines: Machines, mask: int, need: float) -> list[int | None]:
     ]
 
 
-def _linked_sets(machines: Machines, number: int, sets: IntArray, need: float) -> IntArray:
+def _linked_sets(machines: Machines, number: int, sets: IntArray) -> IntArray:
     """The index sets that enough machines of a group have with wide enough links."""
     cell = machines.cell
     rows = cell.group == number
@@ -241,7 +214,7 @@ def _linked_sets(machines: Machines, number: int, sets: IntArray, need: float) -
     for kind in np.flatnonzero(kinds).tolist():
         machine = machines.kinds[kind]
         able = sets & ~np.int64(machine.allowed & _SIGNLESS) == 0
-        for pair in narrow_pairs(machine.graph, need):
+        for pair in narrow_pairs(machine.graph, machines.need):
             able &= sets & pair != pair
         counts += able * kinds[kind]
         if kind in required:
@@ -265,19 +238,18 @@ def _pick(machines: Machines, rows: IntArray, costs: FloatArray, count: int) -> 
     as possible, on ties the fullest and the lowest index. None if there are too few."""
     cell = machines.cell
     required = cell.supply.request.required
-    must = rows[np.isin(cell.units[rows], list(required))]
+    needed = np.isin(cell.units[rows], list(required))
+    must, rest = rows[needed].tolist(), rows[~needed]
     if len(must) < len(required) or len(rows) < count:
         return None
-    rest = rows[~np.isin(rows, must)]
     order = rest[np.lexsort((rest, machines.left[rest], costs[rest]))]
-    picked = [*must.tolist()]
-    levels = list(machines.idle.network.group)
-    picked += _fill(cell, order, count - len(picked), levels[:-1], picked)
+    levels = machines.network.group[:-1]
+    picked = must + _fill(cell, order, count - len(must), levels, must)
     return np.array(sorted(picked), dtype=np.int64)
 
 
 def _fill(
-    cell: Cell, order: IntArray, count: int, levels: list[IntArray], picked: Sequence[int]
+    cell: Cell, order: IntArray, count: int, levels: Sequence[IntArray], picked: list[int]
 ) -> list[int]:
     """``count`` of ``order`` from as few groups of the outermost level as possible.
 
@@ -287,33 +259,17 @@ def _fill(
     if count <= 0 or not levels:
         return [int(row) for row in order[: max(count, 0)]]
     number = levels[-1][cell.units[order]]
-    begun = set(levels[-1][cell.units[list(picked)]].tolist()) if picked else set()
+    begun = set(levels[-1][cell.units[picked]].tolist()) if picked else set()
     chosen: list[int] = []
     groups = {int(g): order[number == g] for g in dict.fromkeys(number.tolist()) if g >= 0}
     groups |= {-2 - int(r): np.array([r]) for r in order[number < 0]}
-    while count > 0:
-        best = min(groups, key=lambda g: (g not in begun, *_size_rank(len(groups[g]), count)))
-        rows = groups.pop(best)
-        taken = _fill(cell, rows, min(count, len(rows)), levels[:-1], [*picked, *chosen])
-        chosen += taken
-        count -= len(taken)
+
+    def rank(group: int) -> tuple[bool, bool, int]:
+        size, left = len(groups[group]), count - len(chosen)
+        return group not in begun, size < left, size if size >= left else -size
+
+    while len(chosen) < count:
+        rows = groups.pop(min(groups, key=rank))
+        wanted = min(count - len(chosen), len(rows))
+        chosen += _fill(cell, rows, wanted, levels[:-1], [*picked, *chosen])
     return chosen
-
-
-def _size_rank(size: int, count: int) -> tuple[bool, int]:
-    """Sort key: the smallest group that is large enough, else the largest."""
-    return (False, size) if size >= count else (True, -size)
-
-
-def _best(found: list[SearchResult], cut: str | None) -> SearchResult | None:
-    if not found:
-        return None
-    ordered = sorted(found, key=lambda f: f.key)
-    best = ordered[0]
-    return replace(
-        best,
-        ties=sum(f.key[:2] == best.key[:2] for f in ordered),
-        sets=len(ordered),
-        alternatives=tuple((f.rows, f.masks, f.terms) for f in ordered[1 : _MOST_ALTERNATIVES + 1]),
-        cut=cut,
-    )

@@ -13,10 +13,10 @@ import numpy as np
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.base import Choice, choice_of
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.selection.link_kinds import choice_of, kinds_of
-from slurm_gpu_aware.placement.selection.score_rows import left_beside
+from slurm_gpu_aware.placement.selection.links import kinds_of
+from slurm_gpu_aware.placement.selection.rows import left_beside
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of
 
@@ -75,7 +75,7 @@ def choose_by_sockets(cell: Cell) -> Choice:
         return ByScores().choose(cell)
     kinds, k = kinds_of(cell), cell.split.per_node
     masks, spanned = [], []
-    for graph, allowed, plain in zip(kinds.graph, kinds.allowed, kinds.plain, strict=True):
+    for graph, _, allowed, plain in kinds.each:
         if plain:
             masks.append(mask_of(slots_of(allowed)[:k]))
             spanned.append(min(k, _sockets(graph, allowed)))

@@ -11,32 +11,27 @@ from functools import cache
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.placement.drb.machines import Machines, kind_mask
-from slurm_gpu_aware.placement.drb.options import TopoOptions
-from slurm_gpu_aware.placement.fit import uneven_capacity
+from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet
 
-__all__ = ["uneven_rows"]
+__all__ = ["uneven_set"]
 
 
-def uneven_rows(
-    machines: Machines, options: TopoOptions, rows: IntArray
-) -> tuple[IntArray, tuple[int, ...]] | None:
-    """Some of ``rows``, ascending, and the mask of each; None if there is no set.
+def uneven_set(machines: Machines, rows: IntArray) -> PlacedSet | None:
+    """A set of some of ``rows``; None if there is none.
 
     Required nodes come first. Each of them, and each of ``min_nodes``, gives at least one GPU.
     """
     cell = machines.cell
     request = cell.supply.request
-    capacity = uneven_capacity(cell.supply, cell.units, cell.masks)
+    capacity = cell.supply.capacity(cell.units, cell.masks)
     required = [int(row) for row in rows[np.isin(cell.units[rows], list(request.required))]]
-    fewest = max(request.min_nodes, len(request.required), 1)
+    fewest = request.fewest_nodes
     rest = rows[(capacity[rows] > 0) & ~np.isin(rows, required)]
 
     @cache
     def offers(k: int) -> tuple[list[int | None], FloatArray]:
         """(mask per kind, cost per row) of ``k`` GPUs."""
-        kinds = range(len(machines.kinds))
-        masks = [kind_mask(machines, kind, k, options) for kind in kinds]
+        masks = machines.masks(k)
         return masks, machines.row_costs(masks)
 
     def following(among: IntArray, wanted: int) -> tuple[int, int] | None:
@@ -68,4 +63,4 @@ def uneven_rows(
     if not fewest <= len(picked) <= most:
         return None
     ordered = sorted(picked)
-    return np.array(ordered, dtype=np.int64), tuple(picked[row] for row in ordered)
+    return machines.placed(np.array(ordered, dtype=np.int64), [picked[row] for row in ordered])

@@ -1,4 +1,4 @@
-"""MAPA: placement by the links between GPUs (Ranganath et al., SC'21, section 4).
+"""MAPA: placement by the links between GPUs (Ranganath et al., SC'21, section 4), and ``pal+mapa``.
 
 ============== =====================================================================
 mapa-greedy    the set with the largest AggBW (eq. 1)
@@ -35,8 +35,7 @@ from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_links import ByLinks, compared_in_part
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.selection.link_kinds import Goal, Objective, graph_of
-from slurm_gpu_aware.placement.selection.link_values import promised_set
+from slurm_gpu_aware.placement.selection.links import Goal, Objective, graph_of, worst_set
 from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.bandwidth import (
     BOTTLENECK,
@@ -135,7 +134,7 @@ def links_account(
             "measured": bool(cluster.graphs) and cluster.graphs[node] is not None,
         }
         if not cluster.indexed[node] and not request.whole_node:
-            slots = slots_of(promised_set(graph, free, slots, goal))
+            slots = slots_of(worst_set(graph, free, free, len(slots), goal).promised)
             entry["worst"] = list(slots)
         left = _kept(graph, free & ~mask_of(slots))
         entry["preservedbw_gbps"] = round(left, 3)

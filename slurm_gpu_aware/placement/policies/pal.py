@@ -1,20 +1,24 @@
-"""PAL: variability and locality together (Jain et al., SC'24, section III-C, algorithm 2)."""
+"""PM-First and PAL (Jain et al., SC'24, algorithms 1 and 2): scores, and scores with locality."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
-from slurm_gpu_aware.placement.cells import Cell, first_cell
+from slurm_gpu_aware.placement.cells import Cell, first_cell, holds, smallest_bound
 from slurm_gpu_aware.placement.feasible import Supply
-from slurm_gpu_aware.placement.level_views import level_views
+from slurm_gpu_aware.placement.level_views import anywhere, level_views
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
+from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.shapes import splits
+from slurm_gpu_aware.placement.selection.rows import fixed_scores
+from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Pal", "best_cell"]
+__all__ = ["Pal", "PmFirst", "best_anywhere", "best_cell"]
 
 
 def best_cell(request: Request, cluster: Cluster) -> Cell | None:
@@ -49,7 +53,6 @@ class Pal(Policy):
     by_levels = True
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
         cell = best_cell(request, cluster)
         if cell is None:
             return None
@@ -60,3 +63,45 @@ class Pal(Policy):
         if tried > 1:
             rule = f"the smallest L x V that holds a set, {tried} cells tried"
         return assignment(self.name, cell, choice, why=why, rule=rule)
+
+
+def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choice] | None:
+    """Return the set with the least worst score over all splits, then the least sum.
+
+    Locality does not count; of equal sets the one on fewer nodes wins.
+    """
+    level = anywhere(supply.cluster.shape[0])
+    found = smallest_bound(supply, level, choices, len(supply.table.values), [])
+    if found is None:
+        return None
+    bound, _ = found
+    cells = [Cell(supply, level, bound, s) for s in choices if holds(supply, level, s, bound)]
+    sets = [(cell, ByScores().choose(cell)) for cell in cells]
+    return min(sets, key=_total) if len(sets) > 1 else sets[0]
+
+
+def _total(pair: tuple[Cell, Choice]) -> int:
+    """Sum of scores in units of 1e-5."""
+    cell, choice = pair
+    fixed = fixed_scores(cell, cell.units.searchsorted(choice.nodes)).tolist()
+    return sum(own[s] for own, slots in zip(fixed, choice.slots, strict=True) for s in slots)
+
+
+class PmFirst(Policy):
+    """The GPUs with the best scores for the job's class, locality ignored.
+
+    With free choice per node these are the G best GPUs on any nodes. Under Slurm's constraint the
+    worst score is minimised exactly over node counts, index sets and nodes. (Algorithm 1 prints a
+    descending sort, but scores are times, so the lowest is best.)
+    """
+
+    name = "pm-first"
+
+    def place(self, request: Request, cluster: Cluster) -> Assignment | None:
+        supply = Supply(request, cluster, score_table(cluster, request.app_class))
+        found = best_anywhere(supply, splits(request, cluster))
+        if found is None:
+            return None
+        cell, choice = found
+        rule = "the best free scores, without locality"
+        return assignment(self.name, cell, choice, why={"bound": round(cell.score, 4)}, rule=rule)

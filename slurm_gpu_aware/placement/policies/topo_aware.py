@@ -10,17 +10,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
+from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet
 from slurm_gpu_aware.placement.drb.options import TopoOptions
-from slurm_gpu_aware.placement.drb.reason import constraint_reason
 from slurm_gpu_aware.placement.drb.search import SearchResult, search
 from slurm_gpu_aware.placement.drb.utility import Terms
+from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.shapes import splits
 from slurm_gpu_aware.topology.distances import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 
@@ -41,25 +42,61 @@ class TopoAware(Policy):
     has_rules = True
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
         found = search(request, with_known_sockets(cluster), self._options_of(request))
-        if found is None or found.terms.utility < self._threshold(request) - 1e-9:
+        if found is None or found.best.terms.utility < self._threshold(request) - 1e-9:
             return None
-        return self._assignment(found)
+        machines = found.machines
+        nodes, slots = _places(machines, found.best)
+        if not request.whole_node:
+            kinds = machines.of_row[found.best.rows].tolist()
+            slots = tuple(
+                slots_of(machines.kinds[kind].allowed)[: len(own)] if machines.plain[kind] else own
+                for kind, own in zip(kinds, slots, strict=True)
+            )
+        choice = Choice(nodes, slots, found.sets, found.ties, cut=found.cut)
+        ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
+        rule = f"the highest utility, {found.best.terms.utility:.2f}{ties}"
+        why = self._account(found)
+        return assignment(self.name, machines.cell, choice, why=why, rule=rule)
 
     def own_reason(self, request: Request, cluster: Cluster) -> str | None:
         """Say which option makes :meth:`place` return None; None: no option."""
         options, known = self._options_of(request), with_known_sockets(cluster)
         found = search(request, known, options)
         if found is None:
-            return constraint_reason(self.name, request, known, options)
+            return self._broken_option(request, known, options)
         wanted = self._threshold(request)
-        if found.terms.utility >= wanted - 1e-9:
+        if found.best.terms.utility >= wanted - 1e-9:
             return None
         return (
             "the policy waits for better GPUs than the free ones"
-            f" (utility {found.terms.utility:.2f}, it asks for {wanted:.2f} now)"
+            f" (utility {found.best.terms.utility:.2f}, it asks for {wanted:.2f} now)"
         )
+
+    def _broken_option(
+        self, request: Request, cluster: Cluster, options: TopoOptions
+    ) -> str | None:
+        """Say which option leaves the job without a set; None: the options do not affect it."""
+        need = options.min_bandwidth_gbps
+        if need > 0.0:
+            without = replace(options, min_bandwidth_gbps=0.0, single_node=options.one_machine)
+            if search(request, cluster, without) is not None:
+                return (
+                    f"no set that would fit has links of at least {need:g} GB/s between all its"
+                    f" GPUs (min_bandwidth_gbps of policy {self.name})"
+                )
+        choices = splits(request, cluster)
+        if options.one_machine and any(split.nodes != 1 for split in choices):
+            what, rate = "single_node", ""
+            if not options.single_node:
+                what = f"min_bandwidth_gbps {need:g}"
+                rate = f" (network_gbps {options.network_gbps:g})"
+            why = _on_one(request, cluster)
+            return f"{what} of policy {self.name} keeps it on one node{rate}: {why}"
+        if options.anti_collocation and any(split.per_node != 1 for split in choices):
+            why = _apart(request, cluster)
+            return f"anti_collocation of policy {self.name} gives each GPU a node of its own: {why}"
+        return None
 
     def _options_of(self, request: Request) -> TopoOptions:
         return replace(self.options, **request.options) if request.options else self.options
@@ -70,25 +107,13 @@ class TopoAware(Policy):
             return 0.0
         return self._options_of(request).threshold(request.gpus, request.waited_s)
 
-    def _assignment(self, found: SearchResult) -> Assignment:
-        machines = found.machines
-        cell = machines.cell
-        nodes, slots = _places(found, found.rows, found.masks)
-        if not cell.supply.request.whole_node:
-            slots = tuple(
-                slots_of(machines.kinds[kind].allowed)[: len(own)] if machines.plain[kind] else own
-                for kind, own in zip(machines.of_row[found.rows].tolist(), slots, strict=True)
-            )
-        choice = Choice(nodes, slots, 0, len(cell.units), found.sets, found.ties, cut=found.cut)
-        why = self._account(found)
-        return assignment(self.name, cell, choice, why=why, rule=_rule(found))
-
     def _account(self, found: SearchResult) -> dict[str, Any]:
-        machines = found.machines
+        machines, terms = found.machines, found.best.terms
         weights = machines.weights
+        names, request = machines.cluster.nodes, machines.cell.supply.request
         account: dict[str, Any] = {
-            "utility": round(found.terms.utility, 4),
-            "terms": _terms_account(found),
+            "utility": round(terms.utility, 4),
+            "terms": _terms_account(machines, terms),
             "weights": [
                 round(w, 4)
                 for w in (weights.communication, weights.interference, weights.fragmentation)
@@ -97,15 +122,16 @@ class TopoAware(Policy):
             "kinds_of_machines": len(machines.kinds),
             "alternatives": [
                 {
-                    "set": set_words(machines.cluster.nodes, *_places(found, rows, masks)),
-                    "utility": round(terms.utility, 4),
-                    **_short(terms),
+                    "set": set_words(names, *_places(machines, other)),
+                    "utility": round(other.terms.utility, 4),
+                    "t": other.terms.t,
+                    "I": round(other.terms.i, 4),
+                    "w": round(other.terms.w, 4),
                 }
-                for rows, masks, terms in found.alternatives
+                for other in found.alternatives
             ],
         }
         if self.may_postpone:
-            request = machines.cell.supply.request
             account["threshold"] = round(self._threshold(request), 4)
             account["waited_s"] = request.waited_s
         return account
@@ -129,23 +155,20 @@ class TopoAwareP(TopoAware):
         found = search(request, with_known_sockets(cluster), options)
         if found is None:
             return None
-        utility = max(round(found.terms.utility, 4) - _STEP, 0.0)
+        utility = max(round(found.best.terms.utility, 4) - _STEP, 0.0)
         return options.patience_s * (1.0 - utility / threshold)
 
 
 def _places(
-    found: SearchResult, rows: IntArray, masks: tuple[int, ...]
+    machines: Machines, chosen: PlacedSet
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    nodes = tuple(int(node) for node in found.machines.cell.units[rows])
-    return nodes, tuple(slots_of(mask) for mask in masks)
+    """Nodes and slots of a set."""
+    nodes = machines.cell.units[chosen.rows].tolist()
+    return tuple(nodes), tuple(map(slots_of, chosen.masks))
 
 
-def _short(terms: Terms) -> dict[str, float]:
-    return {"t": terms.t, "I": round(terms.i, 4), "w": round(terms.w, 4)}
-
-
-def _terms_account(found: SearchResult) -> dict[str, dict[str, float]]:
-    terms, scale = found.terms, found.machines.scale
+def _terms_account(machines: Machines, terms: Terms) -> dict[str, dict[str, float]]:
+    scale = machines.scale
     return {
         "communication": {
             "t": terms.t,
@@ -166,7 +189,21 @@ def _terms_account(found: SearchResult) -> dict[str, dict[str, float]]:
     }
 
 
-def _rule(found: SearchResult) -> str:
-    """The rule with the utility; the account has its terms."""
-    ties = f", the lowest index of {found.ties} equal ones" if found.ties > 1 else ""
-    return f"the highest utility, {found.terms.utility:.2f}{ties}"
+def _on_one(request: Request, cluster: Cluster) -> str:
+    """Reason why one node is not enough."""
+    fewest = max(request.fewest_nodes, request.gpus // (request.gpus_per_node or request.gpus))
+    if fewest > 1:
+        return f"it asks for {fewest} nodes"
+    width = cluster.shape[1]
+    if request.gpus > width:
+        return f"nodes have at most {width} GPUs"
+    return common_reason(replace(request, max_nodes=1), cluster)
+
+
+def _apart(request: Request, cluster: Cluster) -> str:
+    """Reason why the job has no place with one GPU on each node."""
+    if request.gpus_per_node not in (None, 1):
+        return f"it asks for {request.gpus_per_node} GPUs per node"
+    if request.max_nodes is not None and request.max_nodes < request.gpus:
+        return f"it asks for {request.max_nodes} node{'s' * (request.max_nodes > 1)} at most"
+    return common_reason(replace(request, gpus_per_node=1), cluster)

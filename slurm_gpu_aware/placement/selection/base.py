@@ -6,31 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection"]
+__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection", "choice_of"]
 
 MOST_CONSIDERED = 5  # sets in an account
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The chosen GPUs, and the candidates of the choice."""
-
-    nodes: tuple[int, ...]
-    slots: tuple[tuple[int, ...], ...]
-    total: int
-    """Sum of scores in units of 1e-5, to compare splits."""
-    candidates: int
-    """Number of candidate rows."""
-    sets: int | None
-    """Candidate sets; None: not counted."""
-    ties: int
-    """Candidates equal to the chosen one except for the index."""
-    considered: tuple[Considered, ...] = ()
-    """The best sets of the best nodes, the chosen set first; empty for several nodes."""
-    cut: str | None = None
-    """Words for the account on the part of the cell that was not compared; None: none."""
 
 
 class Considered(NamedTuple):
@@ -42,36 +24,60 @@ class Considered(NamedTuple):
     """Compared value: the mean score, or a bandwidth in GB/s."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The chosen GPUs, and the candidates of the choice."""
+
+    nodes: tuple[int, ...]
+    slots: tuple[tuple[int, ...], ...]
+    sets: int | None
+    """Candidate sets; None: not counted."""
+    ties: int
+    """Candidates equal to the chosen one except for the index."""
+    considered: tuple[Considered, ...] = ()
+    """The best sets of the best nodes, the chosen set first; empty for several nodes."""
+    cut: str | None = None
+    """Words for the account on the part of the cell that was not compared; None: none."""
+
+
+def choice_of(
+    cell: Cell,
+    rows: IntArray,
+    masks: list[int],
+    *,
+    sets: int,
+    ties: int,
+    considered: tuple[Considered, ...] = (),
+    cut: str | None = None,
+) -> Choice:
+    """Return the choice of these masks on these rows."""
+    nodes = tuple(cell.units[rows].tolist())
+    return Choice(nodes, tuple(map(slots_of, masks)), sets, ties, considered, cut)
+
+
 class Selection(ABC):
     """A way to compare sets, with one method for each shape (`shapes`)."""
 
     def choose(self, cell: Cell) -> Choice:
-        """Return the best set of the cell. Raises ValueError if the cell holds none."""
-        choice: Choice | None
+        """Return the best set of the cell, which holds one."""
         if cell.split.nodes == 1:
-            choice = self.one_node(cell)
-        elif cell.split.uneven:
-            choice = self.uneven(cell)
-        elif cell.split.same_slots:
-            choice = self.same_indices(cell)
-        else:
-            choice = self.even(cell)
-        if choice is None:
-            raise ValueError("the cell holds no set: it is not feasible")
-        return choice
+            return self.one_node(cell)
+        if cell.split.uneven:
+            return self.uneven(cell)
+        return self.same_indices(cell) if cell.split.same_slots else self.even(cell)
 
     @abstractmethod
     def one_node(self, cell: Cell) -> Choice:
         """Return the best set of one row."""
 
     @abstractmethod
-    def even(self, cell: Cell) -> Choice | None:
+    def even(self, cell: Cell) -> Choice:
         """Return the best rows of one group, with the same count of GPUs each."""
 
     @abstractmethod
-    def same_indices(self, cell: Cell) -> Choice | None:
+    def same_indices(self, cell: Cell) -> Choice:
         """Return the best rows of one group, with the same slots each."""
 
     @abstractmethod
-    def uneven(self, cell: Cell) -> Choice | None:
+    def uneven(self, cell: Cell) -> Choice:
         """Return the best GPUs of one group, with any count of each row."""

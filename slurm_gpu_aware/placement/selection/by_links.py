@@ -12,19 +12,30 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.masks import popcount
-from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.base import (
+    MOST_CONSIDERED,
+    Choice,
+    Considered,
+    Selection,
+    choice_of,
+)
 from slurm_gpu_aware.placement.selection.by_links_same import choose_same
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.selection.groups import groups_of, load_of_groups, top_rows
-from slurm_gpu_aware.placement.selection.link_kinds import (
+from slurm_gpu_aware.placement.selection.links import (
+    BestSet,
     Goal,
     Kinds,
-    choice_of,
+    best_set,
     graph_of,
     kinds_of,
+    worst_set,
 )
-from slurm_gpu_aware.placement.selection.link_values import BestSet, best_set, worst_set
-from slurm_gpu_aware.placement.selection.score_rows import left_beside
+from slurm_gpu_aware.placement.selection.rows import (
+    groups_of,
+    left_beside,
+    load_of_groups,
+    top_rows,
+)
 from slurm_gpu_aware.topology.matching import exact_tables
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of
 
@@ -42,16 +53,10 @@ class ByLinks(Selection):
         kinds = kinds_of(cell)
         best, cut = _best_of_kinds(cell, kinds, self.goal), _cut(kinds, self.goal)
         if len(cell.units) == 1:  # a single machine
-            only, row = best[0], np.zeros(1, dtype=np.int64)
-            considered = (Considered(cell.units.item(0), slots_of(only.mask), only.values[0]),)
+            only, rows = best[0], np.zeros(1, dtype=np.int64)
+            one = (Considered(cell.units.item(0), slots_of(only.mask), only.values[0]),)
             return choice_of(
-                cell,
-                row,
-                [only.mask],
-                sets=only.sets,
-                ties=only.ties,
-                considered=considered,
-                cut=cut,
+                cell, rows, [only.mask], sets=only.sets, ties=only.ties, considered=one, cut=cut
             )
         # Filters instead of a sort: best values, then fewest GPUs left on the node, in the domain.
         values = np.array([b.values for b in best])
@@ -61,9 +66,8 @@ class ByLinks(Selection):
         for spare in (left_beside(cell), popcount(cell.masks)):
             rows = rows[spare[rows] == spare[rows].min()]
         picked = rows[np.argmin(cell.units[rows])][None]
-        return _choice(
-            cell, kinds, best, picked, rows, cut, _considered(cell, kinds, best, int(picked[0]))
-        )
+        shown = _considered(cell, kinds, best, picked.item())
+        return _choice(cell, kinds, best, picked, rows, cut, shown)
 
     def even(self, cell: Cell) -> Choice:
         """Return several nodes that each give their own best set."""
@@ -78,37 +82,33 @@ class ByLinks(Selection):
         equal = np.flatnonzero((of_row == of_row[last]).all(axis=1) & (left == left[last]))
         return _choice(cell, kinds, best, np.sort(order), equal, _cut(kinds, self.goal))
 
-    def same_indices(self, cell: Cell) -> Choice | None:
-        """Return the index set and the nodes, chosen together."""
+    def same_indices(self, cell: Cell) -> Choice:
         return choose_same(cell, kinds_of(cell), self.goal)
 
     def uneven(self, cell: Cell) -> Choice:
         """Return, with the counts of `ByScores`, the best set on every node."""
         counts = ByScores().choose(cell)
-        row_of = {int(node): row for row, node in enumerate(cell.units)}
+        rows = cell.units.searchsorted(counts.nodes)
         chosen: list[tuple[int, ...]] = []
         sets = ties = 1
-        for node, slots in zip(counts.nodes, counts.slots, strict=True):
-            free, allowed = int(cell.supply.free[node]), int(cell.masks[row_of[node]])
-            if not cell.supply.cluster.indexed[node]:
-                chosen.append(slots)
-                continue
-            graph = graph_of(cell.supply.cluster, node)
-            found = best_set(graph, free, allowed, len(slots), self.goal)
-            chosen.append(slots_of(found.mask))
-            sets, ties = sets * found.sets, ties * found.ties
-        return Choice(counts.nodes, tuple(chosen), counts.total, counts.candidates, sets, ties)
+        for node, slots, mask in zip(counts.nodes, counts.slots, cell.masks[rows], strict=True):
+            if cell.supply.cluster.indexed[node]:
+                graph, free = graph_of(cell.supply.cluster, node), int(cell.supply.free[node])
+                found = best_set(graph, free, int(mask), len(slots), self.goal)
+                slots = slots_of(found.mask)
+                sets, ties = sets * found.sets, ties * found.ties
+            chosen.append(slots)
+        return Choice(counts.nodes, tuple(chosen), sets, ties)
 
 
 def _best_of_kinds(cell: Cell, kinds: Kinds, goal: Goal) -> list[BestSet]:
-    return [_best_of_kind(cell, kinds, kind, goal) for kind in range(len(kinds.graph))]
-
-
-def _best_of_kind(cell: Cell, kinds: Kinds, kind: int, goal: Goal) -> BestSet:
-    allowed = kinds.allowed[kind]
-    size = allowed.bit_count() if cell.supply.request.whole_node else cell.split.per_node
-    find = worst_set if kinds.plain[kind] else best_set
-    return find(kinds.graph[kind], kinds.free[kind], allowed, size, goal)
+    whole, per_node = cell.supply.request.whole_node, cell.split.per_node
+    return [
+        (worst_set if plain else best_set)(
+            graph, free, allowed, allowed.bit_count() if whole else per_node, goal
+        )
+        for graph, free, allowed, plain in kinds.each
+    ]
 
 
 def _choice(
@@ -139,13 +139,13 @@ def compared_in_part(cell: Cell, choice: Choice, goal: Goal) -> bool:
     if goal.pattern.name != "edges" or goal.objective == "preserved":
         return False
     sizes = {len(slots) for slots in choice.slots if len(slots) <= MAX_EXACT}
-    graphs = kinds_of(cell).graph
-    return any(not exact_tables(graph, goal.pattern, k) for graph in graphs for k in sizes)
+    kinds = kinds_of(cell).each
+    return any(not exact_tables(kind.graph, goal.pattern, k) for kind in kinds for k in sizes)
 
 
 def _cut(kinds: Kinds, goal: Goal) -> str | None:
     """Words for the account on nodes that are too large for tables; None: no such node."""
-    for graph, allowed in zip(kinds.graph, kinds.allowed, strict=True):
+    for graph, _, allowed, _ in kinds.each:
         many = goal.objective == "preserved" or allowed.bit_count() > MAX_EXACT
         if graph.n > MAX_EXACT and many and not graph.is_uniform:
             return "on nodes with more than 16 GPUs sets grown from each GPU, not all compared"
@@ -156,17 +156,13 @@ def _considered(
     cell: Cell, kinds: Kinds, best: list[BestSet], picked: int
 ) -> tuple[Considered, ...]:
     """The picked row's set, then one row's best set for each of the best other kinds."""
-    own = int(kinds.of_row[picked])
+    own = kinds.of_row.item(picked)
     others = sorted((k for k in range(len(best)) if k != own), key=lambda k: best[k].values)
-    kind_order = others[::-1][: MOST_CONSIDERED - 1]
-    rows = [picked, *(int((kinds.of_row == kind).argmax()) for kind in kind_order)]
+    shown = [own, *others[::-1][: MOST_CONSIDERED - 1]]
+    rows = [picked, *((kinds.of_row == kind).argmax() for kind in shown[1:])]
     return tuple(
-        Considered(
-            int(cell.units[row]),
-            slots_of(best[int(kinds.of_row[row])].mask),
-            best[int(kinds.of_row[row])].values[0],
-        )
-        for row in rows
+        Considered(node, slots_of(best[kind].mask), best[kind].values[0])
+        for node, kind in zip(cell.units[rows].tolist(), shown, strict=True)
     )
 
 

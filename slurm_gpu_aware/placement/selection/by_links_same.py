@@ -2,7 +2,7 @@
 
 Slurm gives a job one GRES line for all its nodes. For every index set that is free on enough nodes
 (``cells.supports_of``) the nodes with its best links are taken; then the sets are compared. Nodes
-of one kind (same graph, same free GPUs) are one entry with a count.
+of one kind are one entry with a count.
 """
 
 from __future__ import annotations
@@ -13,64 +13,59 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.selection.base import Choice
-from slurm_gpu_aware.placement.selection.groups import (
+from slurm_gpu_aware.placement.selection.base import Choice, choice_of
+from slurm_gpu_aware.placement.selection.links import Goal, Kind, Kinds, table_values
+from slurm_gpu_aware.placement.selection.rows import (
     Candidate,
-    Walk,
+    GroupKey,
     best_first,
+    left_beside,
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.placement.selection.link_kinds import (
-    Goal,
-    Kinds,
-    choice_of,
-)
-from slurm_gpu_aware.placement.selection.score_rows import left_beside
-from slurm_gpu_aware.topology.bandwidth import preserved_bw
-from slurm_gpu_aware.topology.matching import agg_table, eff_table
-from slurm_gpu_aware.topology.subsets import MAX_EXACT, rank_of_mask
+from slurm_gpu_aware.topology.subsets import MAX_EXACT
 
 __all__ = ["choose_same"]
 
 _MOST_WORK = 1 << 22  # index sets x kinds of nodes of one group; the account reports a cut
+_SIGNLESS = (1 << 63) - 1  # index sets are signed and never contain slot 63
 _AGG_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 _EFF_STEP = float(1 << 28)  # above any AggBW in those steps, so EffBW decides first
 
 
-def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice | None:
+def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
     """Return the best index set and nodes: by links, then best fit, then the lowest index.
 
     Exact, except for groups with more than 2^22 pairs of an index set and a kind of node, and for
     nodes of more than 16 GPUs (see ``Choice.cut``).
     """
-    found = {number: sets for number, sets, _ in supports_of(cell)}
+    found = dict(supports_of(cell))
     cuts = [words_of_cut(cell.supply, found.values())]
     members = {number: _members(cell, kinds, number) for number in found}
     cuts.append(_cut_to_work(found, members))
-    large = any(graph.n > MAX_EXACT and not graph.is_uniform for graph in kinds.graph)
-    if large and goal.objective != "preserved":
+    graphs = [kind.graph for kind in kinds.each if kind.graph.n > MAX_EXACT]
+    if goal.objective != "preserved" and not all(graph.is_uniform for graph in graphs):
         cuts.append(
             "index sets of nodes with more than 16 GPUs compared by the sum of all their links"
         )
     left = left_beside(cell)
-    best: tuple[int, IntArray, int] | None = None
-    walk = Walk(_promising(cell, kinds, goal, found, left))
-    for bound, number in walk:
+    best: tuple[GroupKey, int, IntArray, int] | None = None
+    for bound, number in _promising(cell, kinds, goal, found, left):
+        if best is not None and best[0] < bound:
+            break
         group, sets = members[number], found[number]
         values = _set_values(kinds, group.kinds, sets, goal)
         quality, spare = _compare(cell, goal, group, values, left)
         which = int(np.lexsort((spare, -quality))[0])
-        if walk.improves((-float(quality[which]), float(spare[which]), *bound[2:])):
+        key = (-float(quality[which]), float(spare[which]), *bound[2:])
+        if best is None or key < best[0]:
             picked = _nodes_for(cell, goal, group, values[which], left)
             ties = int(((quality == quality[which]) & (spare == spare[which])).sum())
-            best = (int(sets[which]), picked, ties)
-    if best is None:
-        return None
-    mask, picked, ties = best
+            best = key, int(sets[which]), picked, ties
+    assert best is not None  # noqa: S101 - the cell holds a set
+    _, mask, picked, ties = best
     count = sum(len(own) for own in found.values())
     cut = "; ".join(words for words in cuts if words) or None
     return choice_of(cell, picked, [mask] * len(picked), sets=count, ties=ties, cut=cut)
@@ -88,7 +83,7 @@ class _Members(NamedTuple):
 
 def _members(cell: Cell, kinds: Kinds, number: int) -> _Members:
     if cell.level.groups == 1:
-        return _Members(np.arange(len(kinds.of_row)), np.arange(len(kinds.graph)), kinds.of_row)
+        return _Members(np.arange(len(kinds.of_row)), np.arange(len(kinds.each)), kinds.of_row)
     rows = np.flatnonzero(cell.group == number)
     present, of_row = np.unique(kinds.of_row[rows], return_inverse=True)
     return _Members(rows, present, of_row.reshape(-1))
@@ -113,7 +108,7 @@ def _promising(
     fine, count, group = np.array(numbers, dtype=np.int64), cell.split.nodes, cell.group
     sets = np.unique(np.concatenate(list(found.values())))
     step = max(1, _MOST_WORK // len(sets))
-    every = np.arange(len(kinds.graph))
+    every = np.arange(len(kinds.each))
     parts = [every[start : start + step] for start in range(0, len(every), step)]
     best = [_set_values(kinds, part, sets, goal).max(axis=0) for part in parts]
     most = np.concatenate(best)[kinds.of_row]
@@ -128,29 +123,23 @@ def _set_values(kinds: Kinds, which: IntArray, sets: IntArray, goal: Goal) -> Fl
     values = np.full((len(sets), len(which)), -np.inf)
     size = int(sets[0]).bit_count()
     for place, kind in enumerate(which.tolist()):
-        inside = (sets & ~kinds.allowed[kind]) == 0
+        inside = (sets & ~(kinds.each[kind].allowed & _SIGNLESS)) == 0
         if inside.any():
-            graph, free = kinds.graph[kind], kinds.free[kind]
-            values[inside, place] = _values_on(graph, free, sets[inside], size, goal)
+            values[inside, place] = _values_on(kinds.each[kind], sets[inside], size, goal)
     return values
 
 
-def _values_on(
-    graph: HardwareGraph, free: int, sets: IntArray, size: int, goal: Goal
-) -> FloatArray:
-    if goal.objective == "preserved":
-        return preserved_bw(graph, free, sets) - float(preserved_bw(graph, free, 0))
-    if graph.n > MAX_EXACT:
+def _values_on(kind: Kind, sets: IntArray, size: int, goal: Goal) -> FloatArray:
+    graph = kind.graph
+    if graph.n > MAX_EXACT and goal.objective != "preserved":
         # Too large for tables: the sum of all links of the set.
         bits = ((sets[:, None] >> np.arange(graph.n)) & 1).astype(np.float64)
         return np.asarray(((bits @ graph.gbps) * bits).sum(axis=1) / 2.0)
-    rank = rank_of_mask(graph.n, size)[sets]
-    agg = agg_table(graph, goal.pattern, size)[rank]
-    if goal.objective == "aggbw":
-        return agg
-    eff = eff_table(graph, goal.pattern, size, goal.model)[rank]
+    first, second = table_values(graph, kind.free, sets, size, goal)
+    if goal.objective != "effbw":
+        return first
     # EffBW in steps of 0.001 GB/s, then AggBW: one number that sorts like the pair.
-    return np.round(eff * 1000.0) * _EFF_STEP + agg * _AGG_STEPS
+    return np.round(first * 1000.0) * _EFF_STEP + second * _AGG_STEPS
 
 
 def _compare(
@@ -164,14 +153,9 @@ def _compare(
     count = np.bincount(of_row[~must], minlength=number)
     spare_of = np.zeros(number)
     spare_of[of_row] = left[rows]
-    emptiest_last = np.argsort(spare_of, kind="stable")
-    count, spare_of, values = (
-        count[emptiest_last],
-        spare_of[emptiest_last],
-        values[:, emptiest_last],
-    )
-    position = np.argsort(emptiest_last)
-    fixed = values[:, position[of_row[must]]]
+    fixed = values[:, of_row[must]]
+    by_spare = np.argsort(spare_of, kind="stable")  # of equal kinds the fullest comes first
+    count, spare_of, values = count[by_spare], spare_of[by_spare], values[:, by_spare]
     order = np.argsort(-values, axis=1, kind="stable")
     sorted_values = np.take_along_axis(values, order, axis=1)
     taken = _taken(count[order], others)

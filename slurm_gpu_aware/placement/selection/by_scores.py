@@ -7,6 +7,7 @@ left (best fit), then the lowest node and the lowest slots.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from math import comb
 
@@ -14,16 +15,22 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.masks import popcount
+from slurm_gpu_aware.placement.fit import widest_nodes
+from slurm_gpu_aware.placement.masks import popcount, unpack
 from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
 from slurm_gpu_aware.placement.selection.by_scores_same import choose_same
-from slurm_gpu_aware.placement.selection.by_scores_uneven import choose_uneven
-from slurm_gpu_aware.placement.selection.groups import groups_of, load_of_groups, top_rows
-from slurm_gpu_aware.placement.selection.score_rows import (
+from slurm_gpu_aware.placement.selection.rows import (
     SUM_WEIGHT,
+    Candidate,
+    GroupKey,
+    best_first,
     best_slots,
+    fixed_scores,
+    groups_of,
     least_totals,
     left_beside,
+    load_of_groups,
+    top_rows,
 )
 
 __all__ = ["ByScores"]
@@ -36,38 +43,26 @@ class ByScores(Selection):
         self.best_fit = best_fit
 
     def one_node(self, cell: Cell) -> Choice:
-        """Return the set of the row with the fewest GPUs left."""
         units = cell.units
         sizes = popcount(cell.masks).astype(np.int64)
         if len(units) == 1 or not self.best_fit:
-            row, ties = 0, len(units)
-            rows = [row]
+            rows, ties = [0], len(units)
         else:
             # After the GPUs left on the node, the candidates left: larger rows stay whole.
             key = least_totals(cell) * SUM_WEIGHT + (left_beside(cell) * 128 + sizes)
             rows = _least(key, MOST_CONSIDERED)
-            row = rows[0]
-            ties = int(np.count_nonzero(key == key.item(row)))
-        taken = best_slots(cell, rows, cell.split.per_node)
-        slots, total = taken[0]
-        return Choice(
-            nodes=(units.item(row),),
-            slots=(slots,),
-            total=total,
-            candidates=len(units),
-            sets=_count_sets(cell, sizes),
-            ties=ties,
-            considered=tuple(
-                [
-                    Considered(node, chosen, 1e-5 * summed / max(len(chosen), 1))
-                    for node, (chosen, summed) in zip(units[rows].tolist(), taken, strict=True)
-                ]
-            ),
-        )
+            ties = int(np.count_nonzero(key == key.item(rows[0])))
+        considered = [
+            Considered(node, chosen, 1e-5 * summed / max(len(chosen), 1))
+            for node, (chosen, summed) in zip(
+                units[rows].tolist(), best_slots(cell, rows, cell.split.per_node), strict=True
+            )
+        ]
+        best = considered[0]
+        sets = _count_sets(cell, sizes)
+        return Choice((best.node,), (best.slots,), sets, ties, tuple(considered))
 
-    def even(self, cell: Cell) -> Choice | None:
-        """Return the best rows of the best group."""
-        count = cell.split.nodes
+    def even(self, cell: Cell) -> Choice:
         key = np.zeros(len(cell.units), dtype=np.int64)
         if self.best_fit:
             key += least_totals(cell) * SUM_WEIGHT + left_beside(cell)
@@ -75,9 +70,7 @@ class ByScores(Selection):
         if required:
             key[np.isin(cell.units, list(required))] -= 1 << 60
         group, fine = cell.group, groups_of(cell)
-        if not len(fine):
-            return None
-        top = top_rows(group, key.argsort(kind="stable"), fine, count)
+        top = top_rows(group, key.argsort(kind="stable"), fine, cell.split.nodes)
         which = 0
         if len(fine) > 1:
             which = int(np.lexsort((fine, load_of_groups(cell)[fine], key[top].sum(axis=1)))[0])
@@ -85,21 +78,37 @@ class ByScores(Selection):
         chosen = np.sort(top[which])
         picked = best_slots(cell, chosen.tolist(), cell.split.per_node)
         return Choice(
-            nodes=tuple(int(cell.units[row]) for row in chosen),
+            nodes=tuple(cell.units[chosen].tolist()),
             slots=tuple(slots for slots, _ in picked),
-            total=sum(total for _, total in picked),
-            candidates=len(cell.units),
             sets=None,
             ties=int(((key == last) & (group == fine[which])).sum()),
         )
 
-    def same_indices(self, cell: Cell) -> Choice | None:
-        """Return the index set and the nodes, chosen together."""
+    def same_indices(self, cell: Cell) -> Choice:
         return choose_same(cell, self.best_fit)
 
-    def uneven(self, cell: Cell) -> Choice | None:
-        """Return the best GPUs of the best group."""
-        return choose_uneven(cell)
+    def uneven(self, cell: Cell) -> Choice:
+        request = cell.supply.request
+        capacity = cell.supply.capacity(cell.units, cell.masks)
+        best: tuple[GroupKey, IntArray, IntArray] | None = None
+        for bound, number in _promising(cell, groups_of(cell)):
+            if best is not None and best[0] < bound:
+                break
+            rows = np.flatnonzero((cell.group == number) & (capacity > 0))
+            row_of, slot_of, fixed = _best_gpus(cell, rows, capacity[rows])
+            most = request.max_nodes
+            if most is not None and len(np.unique(row_of)) > most:
+                widest = widest_nodes(request.required, cell.units[rows], capacity[rows], most)
+                rows = np.sort(rows[widest])
+                row_of, slot_of, fixed = _best_gpus(cell, rows, capacity[rows])
+            key = (float(fixed.sum()), *bound[1:])
+            if best is None or key < best[0]:
+                best = key, row_of, slot_of
+        assert best is not None  # noqa: S101 - the cell holds a set
+        _, row_of, slot_of = best
+        used = np.unique(row_of)
+        slots = tuple(tuple(sorted(slot_of[row_of == row].tolist())) for row in used)
+        return Choice(tuple(cell.units[used].tolist()), slots, sets=None, ties=1)
 
 
 def _least(key: IntArray, count: int) -> list[int]:
@@ -130,3 +139,52 @@ def _count_sets(cell: Cell, sizes: IntArray) -> int:
 def _combinations(width: int, size: int) -> IntArray:
     """C(n, size) for n = 0..width."""
     return np.array([comb(n, size) for n in range(width + 1)], dtype=np.int64)
+
+
+def _promising(cell: Cell, fine: IntArray) -> Iterable[Candidate]:
+    """Groups by the least sum of their best scores, on any nodes of the group."""
+    if len(fine) == 1:
+        return [((0.0, 0.0, 0.0), int(fine[0]))]
+    gpus = cell.supply.request.gpus
+    least = np.full(len(fine), float(gpus * cell.supply.table.fixed_value(0)))
+    if cell.bound_index > 0:  # otherwise all GPUs of the cell are equal
+        row, slot = np.nonzero(cell.allowed)
+        score, group = fixed_scores(cell)[row, slot], cell.group[row]
+        least = score[top_rows(group, score.argsort(), fine, gpus)].sum(axis=1).astype(np.float64)
+    return best_first(fine, load_of_groups(cell), least)
+
+
+def _best_gpus(
+    cell: Cell, rows: IntArray, capacity: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Row, slot and score of the job's GPUs, from these rows.
+
+    By score, then from the node with the most candidates, to use fewer nodes.
+    """
+    request = cell.supply.request
+    fixed = fixed_scores(cell, rows)
+    bits = unpack(cell.masks[rows], fixed.shape[1])
+    order = np.argsort(np.where(bits, fixed, np.iinfo(np.int64).max), axis=1, kind="stable")
+    rank = np.argsort(order, axis=1, kind="stable")
+    at, slot = np.nonzero(rank < capacity[:, None])
+    score = fixed[at, slot]
+    by_score = np.lexsort((slot, at, -capacity[at], score))
+    chosen = by_score[: request.gpus]
+    needed = [int(np.searchsorted(cell.units[rows], n)) for n in request.required]
+    used = set(at[chosen].tolist())
+    if len(used) < request.fewest_nodes or not used.issuperset(needed):
+        chosen = _spread(by_score, at, needed, request.fewest_nodes, request.gpus)
+    return rows[at[chosen]], slot[chosen], score[chosen]
+
+
+def _spread(
+    by_score: IntArray, at: IntArray, needed: list[int], fewest: int, gpus: int
+) -> IntArray:
+    """First the best GPU of each required node and of enough others, then the best of the rest."""
+    first: dict[int, int] = {}
+    for gpu in by_score.tolist():
+        first.setdefault(int(at[gpu]), gpu)
+    others = [row for row in first if row not in needed]
+    spread = [first[row] for row in [*needed, *others][:fewest]]
+    rest = [gpu for gpu in by_score.tolist() if gpu not in set(spread)]
+    return np.array([*spread, *rest][:gpus], dtype=np.int64)

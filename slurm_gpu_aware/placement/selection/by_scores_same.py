@@ -15,16 +15,18 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.masks import unpack
+from slurm_gpu_aware.placement.masks import MaskArray, unpack
 from slurm_gpu_aware.placement.selection.base import Choice
-from slurm_gpu_aware.placement.selection.groups import (
+from slurm_gpu_aware.placement.selection.rows import (
+    SUM_WEIGHT,
     Candidate,
-    Walk,
+    GroupKey,
     best_first,
+    least_totals,
+    left_beside,
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.placement.selection.score_rows import SUM_WEIGHT, least_totals, left_beside
 from slurm_gpu_aware.topology.subsets import slots_of
 
 __all__ = ["choose_same"]
@@ -35,48 +37,53 @@ _FEW = 1 << 9  # index sets x nodes up to which plain Python is faster than arra
 _MANY = 1 << 16  # index sets x nodes above which equal nodes are merged
 
 
+class _Rows(NamedTuple):
+    """Candidate rows of one group: nodes, free GPUs, and GPUs left on the nodes."""
+
+    nodes: IntArray
+    masks: MaskArray
+    left: IntArray
+
+
 class _Best(NamedTuple):
     """The best of some index sets, and its nodes."""
 
     value: float
     mask: int
-    rows: IntArray
+    nodes: IntArray
     ties: int
 
 
-def choose_same(cell: Cell, best_fit: bool) -> Choice | None:
+def choose_same(cell: Cell, best_fit: bool) -> Choice:
     """Return the index set and nodes with the least sum of scores, then the fewest GPUs left.
 
     Exact for groups of up to 2^26 pairs of an index set and a node (see ``Choice.cut``).
     """
-    supply, count = cell.supply, cell.split.nodes
-    found = {group: sets for group, sets, _ in supports_of(cell)}
+    found = supports_of(cell)
     left = left_beside(cell) if best_fit else np.zeros(len(cell.units), dtype=np.int64)
-    cut = words_of_cut(supply, found.values())
-    chosen: _Best | None = None
-    walk = Walk(_promising(cell, sorted(found), left))
-    for bound, number in walk:
-        rows = None if cell.level.groups == 1 else np.flatnonzero(cell.group == number)
-        sets = found[number]
-        if len(sets) * (len(left) if rows is None else len(rows)) > _MANY:
-            rows = _different(cell, rows, left)
-            most = max(1, _MOST_WORK // len(rows))
+    every = _Rows(cell.units, cell.masks, left)
+    cut = words_of_cut(cell.supply, found.values())
+    best: tuple[GroupKey, _Best] | None = None
+    for bound, number in _promising(cell, sorted(found), left):
+        if best is not None and best[0] < bound:
+            break
+        rows, sets = every, found[number]
+        if cell.level.groups > 1:
+            rows = _some(every, np.flatnonzero(cell.group == number))
+        if len(sets) * len(rows.nodes) > _MANY:
+            rows = _different(cell, rows)
+            most = max(1, _MOST_WORK // len(rows.nodes))
             if len(sets) > most:
                 sets, cut = sets[:most], f"the lowest {most} index sets compared"
-        own = _best_set(cell, sets, rows, left, best_fit)
-        if walk.improves((own.value, *bound[1:])):
-            chosen = own
-    if chosen is None:
-        return None
-    slots, nodes = slots_of(chosen.mask), cell.units[chosen.rows]
-    total = count * cell.split.per_node * supply.table.fixed_value(0)
-    if cell.bound_index > 0:
-        total = int(supply.table.fixed[nodes][:, list(slots)].sum())
+        own = _best_set(cell, sets, rows, best_fit)
+        key = (own.value, *bound[1:])
+        if best is None or key < best[0]:
+            best = key, own
+    assert best is not None  # noqa: S101 - the cell holds a set
+    chosen = best[1]
     return Choice(
-        nodes=tuple(nodes.tolist()),
-        slots=(slots,) * count,
-        total=total,
-        candidates=len(cell.units),
+        nodes=tuple(chosen.nodes.tolist()),
+        slots=(slots_of(chosen.mask),) * cell.split.nodes,
         sets=sum(map(len, found.values())),
         ties=chosen.ties,
         cut=cut,
@@ -93,40 +100,36 @@ def _promising(cell: Cell, numbers: list[int], left: IntArray) -> Iterable[Candi
     return best_first(fine, load_of_groups(cell), key[top].sum(axis=1).astype(np.float64))
 
 
-def _different(cell: Cell, rows: IntArray | None, left: IntArray) -> IntArray:
+def _some(rows: _Rows, which: IntArray) -> _Rows:
+    return _Rows(rows.nodes[which], rows.masks[which], rows.left[which])
+
+
+def _different(cell: Cell, rows: _Rows) -> _Rows:
     """Rows that can matter: of equal rows only the lowest, as many as the job has nodes.
 
     If all scores of the cell are equal, rows with the same GPUs and as many left are equal.
     """
-    every = np.arange(len(left)) if rows is None else rows
     if cell.bound_index > 0 or cell.supply.request.required:
-        return every
-    masks, spare = cell.masks[every], left[every]
-    order = np.lexsort((spare, masks))
-    masks, spare = masks[order], spare[order]
+        return rows
+    order = np.lexsort((rows.left, rows.masks))
+    masks, left = rows.masks[order], rows.left[order]
     new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (masks[1:] != masks[:-1]) | (spare[1:] != spare[:-1])
+    new[1:] = (masks[1:] != masks[:-1]) | (left[1:] != left[:-1])
     place = np.arange(len(order)) - np.flatnonzero(new)[np.cumsum(new) - 1]
-    return np.asarray(every[np.sort(order[place < cell.split.nodes])])
+    return _some(rows, np.sort(order[place < cell.split.nodes]))
 
 
-def _best_set(
-    cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray, best_fit: bool
-) -> _Best:
-    """The best of these index sets on the best of these rows (None: all); on ties the lowest."""
-    count = cell.split.nodes
-    must: BoolArray | None = None
-    if cell.supply.request.required:
-        units = cell.units if rows is None else cell.units[rows]
-        must = np.isin(units, list(cell.supply.request.required))
-    pairs = len(sets) * (len(left) if rows is None else len(rows))
-    if pairs <= _FEW and best_fit and must is None and cell.bound_index == 0:
-        return _best_of_few(cell, sets, rows, left)
+def _best_set(cell: Cell, sets: IntArray, rows: _Rows, best_fit: bool) -> _Best:
+    """The best of these index sets on the best of these rows; on ties the lowest."""
+    count, required = cell.split.nodes, cell.supply.request.required
+    must = np.isin(rows.nodes, list(required)) if required else None
+    if len(sets) * len(rows.nodes) <= _FEW and best_fit and not (required or cell.bound_index):
+        return _best_of_few(sets, rows, count)
     best: _Best | None = None
-    step = max(1, _AT_ONCE // (len(left) if rows is None else len(rows)))
+    step = max(1, _AT_ONCE // len(rows.nodes))
     for start in range(0, len(sets), step):
         part = sets[start : start + step]
-        key = _same_keys(cell, part, rows, left)
+        key = _same_keys(cell, part, rows)
         values = _least_sums(key, count, must)
         which = int(values.argmin()) if best_fit else _first_nodes(key, count, must)
         value = values.item(which)
@@ -136,29 +139,25 @@ def _best_set(
         by_key = key[which] if must is None else np.where(must, -1.0, key[which])
         order = by_key.argsort(kind="stable")[:count]
         order.sort()
-        chosen = order if rows is None else rows[order]
-        earlier = not best_fit and best is not None and tuple(chosen) < tuple(best.rows)
+        nodes = rows.nodes[order]
+        earlier = not best_fit and best is not None and tuple(nodes) < tuple(best.nodes)
         if best is None or value < best.value or earlier:
-            best = _Best(value, part.item(which), chosen, ties)
+            best = _Best(value, part.item(which), nodes, ties)
     assert best is not None  # noqa: S101 - every group has sets
     return best
 
 
-def _best_of_few(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> _Best:
+def _best_of_few(sets: IntArray, rows: _Rows, count: int) -> _Best:
     """`_best_set` for equal scores: each set takes the nodes with the fewest GPUs left."""
-    masks = cell.masks if rows is None else cell.masks[rows]
-    spare = left if rows is None else left[rows]
-    order = spare.argsort(kind="stable")
-    ranked = list(zip(masks[order].tolist(), spare[order].tolist(), order.tolist(), strict=True))
+    order = rows.left.argsort(kind="stable")
+    ranked = list(zip(*(column[order].tolist() for column in rows), strict=True))
     found: list[tuple[int, int, list[int]]] = []
     for one in sets.tolist():
-        having = [(less, row) for mask, less, row in ranked if mask & one == one]
-        having = having[: cell.split.nodes]
-        found.append((sum([less for less, _ in having]), one, [row for _, row in having]))
-    value = min(found, key=itemgetter(0))[0]
-    ties = [each for each in found if each[0] == value]
-    chosen = np.array(sorted(ties[0][2]), dtype=np.int64)
-    return _Best(value, ties[0][1], chosen if rows is None else rows[chosen], len(ties))
+        having = [(left, node) for node, mask, left in ranked if mask & one == one][:count]
+        found.append((sum([left for left, _ in having]), one, [node for _, node in having]))
+    value, mask, nodes = min(found, key=itemgetter(0))
+    ties = sum([each[0] == value for each in found])
+    return _Best(value, mask, np.array(sorted(nodes)), ties)
 
 
 def _first_nodes(key: FloatArray, count: int, must: BoolArray | None) -> int:
@@ -189,18 +188,14 @@ def _least_sums(key: FloatArray, count: int, must: BoolArray | None) -> FloatArr
     return sums + _least_sums(key[:, ~must], others, None) if others else np.asarray(sums)
 
 
-def _same_keys(cell: Cell, sets: IntArray, rows: IntArray | None, left: IntArray) -> FloatArray:
+def _same_keys(cell: Cell, sets: IntArray, rows: _Rows) -> FloatArray:
     """(F, R) sum of scores and GPUs left for each index set on each row; inf if a slot is missing.
 
     Whole numbers below 2^53, so floats and their fast product are exact.
     """
-    masks, units = cell.masks, cell.units
-    if rows is not None:
-        masks, units, left = masks[rows], units[rows], left[rows]
-    key: IntArray | FloatArray = left
+    key: IntArray | FloatArray = rows.left
     if cell.bound_index > 0:
-        width = cell.supply.cluster.shape[1]
-        member = unpack(sets.astype(np.uint64), width).astype(np.float64)
-        fixed = cell.supply.table.fixed[units].astype(np.float64)
-        key = left + (member @ fixed.T) * SUM_WEIGHT
-    return np.where(sets[:, None] & ~masks.astype(np.int64), np.inf, key)
+        member = unpack(sets.astype(np.uint64), cell.supply.cluster.shape[1]).astype(np.float64)
+        fixed = cell.supply.table.fixed[rows.nodes].astype(np.float64)
+        key = rows.left + (member @ fixed.T) * SUM_WEIGHT
+    return np.where(sets[:, None] & ~rows.masks.astype(np.int64), np.inf, key)

@@ -12,7 +12,7 @@ from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Request
-from slurm_gpu_aware.placement.node_groups import constrained
+from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round

@@ -169,7 +169,7 @@ def test_best_cell_offers_all_equal_candidates():
     assert cell is not None
     assert cell.units.tolist() == [0, 1]
     assert cell.allowed.tolist() == [[True, True, False], [True, True, True]]
-    assert (cell.level.name, cell.score, cell.product) == ("node", 0.9, 0.9)
+    assert (cell.level.name, cell.score) == ("node", 0.9)
     assert best_cell(ask(4, max_nodes=1), cluster) is None
 
 

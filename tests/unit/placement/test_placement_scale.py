@@ -11,10 +11,10 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement import wide_sets
+from slurm_gpu_aware.placement import index_sets
+from slurm_gpu_aware.placement.index_sets import _common_sets, _lowest_common
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.placement.selection import by_links_same, by_scores_same
-from slurm_gpu_aware.placement.wide_sets import common_sets, lowest_common
 from slurm_gpu_aware.topology.subsets import slots_of
 
 
@@ -116,17 +116,14 @@ def test_the_sets_that_wide_nodes_share_are_those_of_brute_force():
     for _ in range(60):
         count, nodes, size = (int(v) for v in rng.integers(2, 6, 3))
         masks = rng.integers(0, 1 << 10, count) & rng.integers(0, 1 << 10, count)
-        expected = {}
+        expected = []
         for slots in combinations(range(10), size):
             mask = sum(1 << s for s in slots)
-            holders = int(((masks & mask) == mask).sum())
-            if holders >= nodes:
-                expected[slots] = holders
-        common = lowest_common(masks, size, nodes, 1 << 20)
-        found = dict(zip(map(slots_of, common.sets.tolist()), common.holders.tolist(), strict=True))
+            if int(((masks & mask) == mask).sum()) >= nodes:
+                expected.append(slots)
+        common = _lowest_common(masks, size, nodes, 1 << 20)
         assert common.complete
-        assert found == expected
-        assert list(found) == sorted(found)
+        assert list(map(slots_of, common.sets.tolist())) == sorted(expected)
 
 
 def wide_masks(nodes, width, share, seed=0):
@@ -138,27 +135,26 @@ def wide_masks(nodes, width, share, seed=0):
 def test_the_work_on_wide_nodes_does_not_grow_with_the_groups():
     _, masks = wide_masks(1152, 24, 0.75)
     for groups in (1, 16, 64):
-        found = dict(common_sets(masks, np.arange(1152) % groups, groups, 8, 6))
-        assert sum(one.work for one in found.values()) < 1.5 * wide_sets._MOST_WORK
+        found = dict(_common_sets(masks, np.arange(1152) % groups, groups, 8, 6))
+        assert sum(one.work for one in found.values()) < 1.5 * index_sets._MOST_WORK
         for number, one in found.items():
             own = masks[np.arange(1152) % groups == number]
-            assert len(one.sets) <= wide_sets._MOST_SETS + 1
-            for mask, holders in zip(one.sets.tolist(), one.holders.tolist(), strict=True):
+            assert len(one.sets) <= index_sets._MOST_SETS + 1
+            for mask in one.sets.tolist():
                 assert mask.bit_count() == 8
-                assert holders == int((own & mask == mask).sum()) >= 6
+                assert int((own & mask == mask).sum()) >= 6
             slots = [slots_of(mask) for mask in one.sets.tolist()]
             assert slots == sorted(set(slots))
 
 
 def test_a_set_far_up_the_order_needs_no_search(monkeypatch):
     """Half of the nodes share their upper slots; lower slots give no set for a long time."""
-    monkeypatch.setattr(wide_sets, "_MOST_WORK", 0)
+    monkeypatch.setattr(index_sets, "_MOST_WORK", 0)
     upper = 0xFF << 16
     _, masks = wide_masks(18, 24, 0.6)
     masks[::2] |= upper
-    found = dict(common_sets(masks, np.zeros(18, dtype=np.int64), 1, 8, 9))[0]
+    found = dict(_common_sets(masks, np.zeros(18, dtype=np.int64), 1, 8, 9))[0]
     assert found.sets.tolist() == [upper]
-    assert found.holders.tolist() == [9]
 
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa", "packed", "mapa-preserve"])

@@ -130,7 +130,7 @@ def test_a_reason_that_fails_stops_no_round(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*_: object) -> str:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(topo_aware, "constraint_reason", broken)
+    monkeypatch.setattr(topo_aware.TopoAware, "own_reason", broken)
     entry = waiting(Cluster.uniform(2, 8), ALONE, gpus=32)
     assert "needs 32 GPUs; the nodes it may use have 16 GPUs" in entry.reason
 
