@@ -22,8 +22,7 @@ from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, bin_all, synthetic_site
-from slurm_gpu_aware.simulator.synthetic import poisson_trace
-from slurm_gpu_aware.simulator.trace import Trace, read_csv
+from slurm_gpu_aware.simulator.trace import Trace, poisson_trace, read_csv
 
 FIVE = ("packed", "packed:non-sticky", "random:non-sticky", "pm-first:non-sticky", "pal:non-sticky")
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,9 +13,8 @@ from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site, with_scores
-from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
-from slurm_gpu_aware.simulator.trace import Trace, read_csv
+from slurm_gpu_aware.simulator.trace import Trace, poisson_trace, read_csv
 
 CLASSES = ("A", "B", "C", "D")
 APPS = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}

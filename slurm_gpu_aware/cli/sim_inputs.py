@@ -14,9 +14,8 @@ from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.selector.interference_file import read_interference
 from slurm_gpu_aware.selector.policy_options import policy_options
-from slurm_gpu_aware.simulator.history import with_slots, without_unsupported
+from slurm_gpu_aware.simulator.history import BASELINE, with_slots, with_work, without_unsupported
 from slurm_gpu_aware.simulator.parallel import Run
-from slurm_gpu_aware.simulator.recorded import BASELINE, with_work
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import (
@@ -25,9 +24,8 @@ from slurm_gpu_aware.simulator.simulated_site import (
     synthetic_site,
     with_scores,
 )
-from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
-from slurm_gpu_aware.simulator.trace import Trace
+from slurm_gpu_aware.simulator.trace import Trace, poisson_trace
 from slurm_gpu_aware.slurm.sacct import live_history
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -47,7 +45,7 @@ class Inputs:
     settings: tuple[SimSettings, ...]
     """One per policy."""
     recorded: Mapping[str, int]
-    """Key of ``recorded.KNOWLEDGE`` -> number of recorded jobs."""
+    """Key of ``history.KNOWLEDGE`` -> number of recorded jobs."""
 
     def runs(self) -> list[Run]:
         """One run per policy."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slurm_gpu_aware.cli.output import paragraph, say, table
-from slurm_gpu_aware.simulator.recorded import KNOWLEDGE, LIMITS, RECORDED
+from slurm_gpu_aware.simulator.history import KNOWLEDGE, LIMITS, RECORDED
 from slurm_gpu_aware.simulator.report import calibration, counted
 from slurm_gpu_aware.simulator.result import compared, ended_in_all
 from slurm_gpu_aware.time_text import age

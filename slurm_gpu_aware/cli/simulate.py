@@ -195,8 +195,8 @@ def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any
 
     from slurm_gpu_aware.cli import sim_text
     from slurm_gpu_aware.simulator.files import save_results
+    from slurm_gpu_aware.simulator.history import recorded_result
     from slurm_gpu_aware.simulator.parallel import run_all
-    from slurm_gpu_aware.simulator.recorded import recorded_result
     from slurm_gpu_aware.simulator.result import ended_in_all
 
     bar = sim_text.Progress([s.label for s in inputs.settings], len(inputs.trace.jobs))
@@ -232,12 +232,9 @@ def report(folder: Path, as_json: bool) -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise RequestError(not_installed("matplotlib", "plots")) from None
-    from slurm_gpu_aware.simulator.files import load_results
-    from slurm_gpu_aware.simulator.report import plain_summary, write_report
+    from slurm_gpu_aware.simulator.report import write_report
 
-    written = write_report(folder)
-    head, _ = load_results(folder)
-    sentences = plain_summary(head)
+    written, sentences = write_report(folder)
     if as_json:
         print_json({"files": [str(path) for path in written], "summary": sentences})
         return

@@ -59,10 +59,10 @@ def plan_preemption(
     """Choose the cheapest victims and the GPUs for the request, or None.
 
     Cheapest: fewest jobs, then the lowest tiers, then the newest; if Slurm preempts the newest
-    first, the tiers do not count. On one node this is exact over nodes for GPU counts. Over several
-    nodes victims are added in order of cost until the job fits; then the most expensive ones that
-    are not needed are removed. The victims are those that Slurm preempts for the chosen GPUs (see
-    `planning.victims`); on one node a set without further victims is preferred.
+    first, the tiers do not count. On one node this is exact for GPU counts. Over several nodes
+    victims are added in order of cost until the job fits; then those not needed are removed, the
+    most expensive first. The victims are all that Slurm preempts for the chosen GPUs
+    (`planning.victims`).
 
     ``running``: in the order of Slurm's records.
     """
@@ -70,11 +70,10 @@ def plan_preemption(
     queue = VictimQueue(allowed, cluster.preemption)
     if not queue.jobs or queue.suspends:
         return None
+    found = None
     if 1 in request.node_counts(cluster.shape[1]):
         found = _on_one_node(request, cluster, queue, dispatcher)
-        if found is not None:
-            return found
-    return _over_nodes(request, cluster, queue, dispatcher)
+    return found or _over_nodes(request, cluster, queue, dispatcher)
 
 
 def can_preempt(request: Request) -> bool:
@@ -83,11 +82,9 @@ def can_preempt(request: Request) -> bool:
 
 
 def _may_preempt(request: Request, job: RunningJob) -> bool:
-    if job.preempt_group is not None:
+    if (group := job.preempt_group) is not None:
         lower = job.priority < request.preempting_priority
-        return job.preempt_group in request.preempts or (
-            lower and job.preempt_group in request.preempts_lower
-        )
+        return group in request.preempts or (lower and group in request.preempts_lower)
     own = request.preemption_tier
     return own is not None and job.preemptable_by is not None and job.preemptable_by < own
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -47,12 +49,7 @@ def guaranteed_prefix(gpus: Sequence[int], total: int) -> int:
     >>> guaranteed_prefix([2, 4, 3, 1], 7)
     2
     """
-    left = total
-    for length, wanted in enumerate(gpus):
-        left -= wanted
-        if left < 0:
-            return length
-    return len(gpus)
+    return bisect_right(list(accumulate(gpus)), total)
 
 
 class TrialResults(dict[int, tuple[Assignment | None, "TrialResults"]]):

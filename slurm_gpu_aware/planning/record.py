@@ -1,4 +1,4 @@
-"""Record of a round: its input and its decisions as plain values, for a replay.
+"""Record of a round: its input and its decisions as plain values, and their replay.
 
 The values are JSON values, except that times without a limit are infinite. A request's own options
 must be plain values. An interference profile in a policy's options is written as its tables.
@@ -24,8 +24,16 @@ from slurm_gpu_aware.model.penalties import Penalty
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.round import plan_round
 
-__all__ = ["RecordedRound", "read_round", "record_round"]
+__all__ = [
+    "Difference",
+    "RecordedRound",
+    "read_round",
+    "record_round",
+    "replay",
+    "replay_all",
+]
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
@@ -56,10 +64,7 @@ def record_round(
     plan: Plan,
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Plain values of a round; :func:`read_round` turns them back.
-
-    It has the ``policy_options`` of the policies that the queue uses.
-    """
+    """Plain values of a round, with the ``policy_options`` of the policies that the queue uses."""
     used = {request.policy or settings.policy for request in queue}
     given = (policy_options or {}).items()
     masks: dict[bytes, int] = {}
@@ -222,3 +227,38 @@ def _read_level(
 ) -> LocalityLevel:
     own = {c: Penalty(float(value), str(word)) for c, (value, word) in by_class.items()}
     return LocalityLevel(name, float(penalty), np.array(group, dtype=np.int64), source, own)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A job with another placement in the replay; a placement of None: it waits."""
+
+    now: float
+    """Time of the round."""
+    job_id: str
+    then: object
+    """(node names, slots) in the recorded round."""
+    again: object
+
+
+def replay(recorded: RecordedRound) -> list[Difference]:
+    """Plan a round as the simulator does; return every job with another placement."""
+    cluster, now, options = recorded.cluster, recorded.now, recorded.policy_options
+    plan = plan_round(recorded.queue, cluster, recorded.settings, now, policy_options=options)
+    again: Placed = {
+        a.job_id: (tuple(cluster.nodes[n] for n in a.nodes), a.slots) for a in plan.assignments
+    }
+    return [
+        Difference(now, job, recorded.placed.get(job), again.get(job))
+        for job in sorted(recorded.placed.keys() | again.keys())
+        if recorded.placed.get(job) != again.get(job)
+    ]
+
+
+def replay_all(contents: Iterable[Mapping[str, Any]]) -> tuple[int, list[Difference]]:
+    """Replay recorded rounds; return their number and all differences.
+
+    Raises ValueError if a recorded round is damaged.
+    """
+    rounds = [read_round(content) for content in contents]
+    return len(rounds), [difference for one in rounds for difference in replay(one)]

@@ -6,11 +6,6 @@
    otherwise it gets a shadow reservation.
 4. Behind the head only jobs that do not delay the head start (EASY backfill).
 
-The jobs within the sum of demands are placed by class. If one of them finds no place, jobs are
-placed in Slurm's order to find the prefix, and the prefix is placed again by class. If a job then
-has no place, it chooses first in a second attempt; if that fails, the placements in Slurm's order
-are used. So no job of the prefix loses its turn to placement priority.
-
 An infeasible job, which could not start even on the idle cluster, blocks no other job.
 
 A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a *postponed*
@@ -69,22 +64,15 @@ def plan_round(
 ) -> Plan:
     """Plan one round.
 
+    If the policy of a job fails (unknown name, bad option, a bug), the job waits with the error as
+    its reason and does not affect the others.
+
     Parameters
     ----------
     queue : parked requests that may start, in any order.
     cluster : the snapshot; it is not changed. ``cluster.running`` has the ends for the shadow.
     now : time in seconds, on the clock of ``RunningJob.end_s``.
     policy_options : options per policy name; a request's own options override them.
-
-    Returns
-    -------
-    Plan : every request of the queue is in exactly one of ``assignments`` (prefix, then backfill)
-        and ``waiting``.
-
-    Notes
-    -----
-    If the policy of a job fails (unknown name, bad option, a bug), the job waits with the error as
-    its reason and does not affect the others.
     """
     dispatcher = Dispatcher(settings, policy_options, now)
     return _Round(cluster, settings, now, dispatcher).plan(in_slurm_order(queue))
@@ -117,7 +105,8 @@ class _Round:
         """Start the guaranteed prefix; return the rest of the queue, the head first.
 
         First the jobs that demand up to the free GPUs (PAL's truncation) are placed by class. If
-        one of them finds no place, the prefix is found by placing in Slurm's order.
+        one of them finds no place, the prefix is found by placing in Slurm's order, and placed
+        again by class, so that no job of it loses its turn to placement priority.
         """
         cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.cluster.free)))
         behind = ordered[cut:]
@@ -131,10 +120,7 @@ class _Round:
         return [request for request in behind if request.job_id not in self.waiting]
 
     def _in_turn(self, requests: list[Request]) -> tuple[_Placed, Request | None]:
-        """Place requests on a copy until one has no place; return also that one.
-
-        Infeasible jobs and jobs with a failing policy are skipped.
-        """
+        """Place requests on a copy until a feasible one has no place; return also that one."""
         trial = Trial(self.cluster, self.dispatcher, self._results)
         placed: _Placed = []
         for request in requests:
@@ -152,7 +138,10 @@ class _Round:
         return placed, None
 
     def _class_first(self, prefix: _Placed) -> _Placed:
-        """Place the prefix again, most sensitive class first; unchanged if that fails."""
+        """Place the prefix again by class; in a second attempt a job without a place chooses first.
+
+        If both fail, the placements in Slurm's order stay.
+        """
         in_order = [request for request, _ in prefix]
         wanted = by_class(in_order, self.settings.classes)
         for _ in range(2 if wanted != in_order else 0):
@@ -163,11 +152,7 @@ class _Round:
         return [(request, a) for request, a in prefix if request.job_id not in self.waiting]
 
     def _continue(self, behind: list[Request]) -> list[Request]:
-        """Continue in Slurm's order while jobs fit or may preempt; return the rest, head first.
-
-        The head did not fit beside the prefix in Slurm's order. It may fit beside the prefix placed
-        by class.
-        """
+        """Continue in Slurm's order while jobs fit or may preempt; return the rest, head first."""
         for position, request in enumerate(behind):
             try:
                 assignment = self.dispatcher.place(request, self.cluster)
@@ -208,16 +193,20 @@ class _Round:
 
     def _left_by_victims(self, after: Cluster) -> RunningJob:
         """Resources that the victims free beyond the preempting job, as a job that ends now."""
-        node, slot = np.nonzero(after.free & ~self.cluster.free)
-        cpus = after.free_cpus - self.cluster.free_cpus
-        memory = after.free_memory_mb - self.cluster.free_memory_mb
+        here = self.cluster
+        node, slot = np.nonzero(after.free & ~here.free)
+        cpus = after.free_cpus - here.free_cpus
+        memory = after.free_memory_mb - here.free_memory_mb
+        more = np.zeros((len(cpus), 1), dtype=np.int64)
+        if after.sockets is not None and here.sockets is not None:
+            more = after.sockets.free_cpus - here.sockets.free_cpus
         return RunningJob(
             job_id="(preempted)",
             gpus=tuple((int(n), (int(s),)) for n, s in zip(node, slot, strict=True)),
             end_s=self.now,
             cpus={int(n): int(cpus[n]) for n in np.flatnonzero(cpus)},
             memory_mb={int(n): int(memory[n]) for n in np.flatnonzero(memory)},
-            socket_cpus=_more_on_sockets(after, self.cluster),
+            socket_cpus={int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))},
         )
 
     def _assign(self, request: Request, assignment: Assignment) -> None:
@@ -230,18 +219,9 @@ class _Round:
         self.running += unsure(held, self.now)
         self.assignments.append(replace(assignment, clock_mhz=self.settings.clock_mhz(request)))
 
-    def _wait(
-        self,
-        request: Request,
-        reason: str,
-        shadow_start_s: float | None = None,
-        *,
-        infeasible: bool = False,
-        by_policy: bool = False,
-    ) -> None:
-        self.waiting[request.job_id] = Waiting(
-            request.job_id, reason, shadow_start_s, infeasible, by_policy
-        )
+    def _wait(self, request: Request, reason: str, **more: Any) -> None:
+        """Add a `Waiting`; ``more``: its other fields."""
+        self.waiting[request.job_id] = Waiting(request.job_id, reason, **more)
 
     def _is_infeasible(self, request: Request) -> bool:
         """Say whether the job does not fit even on the idle cluster; if so, it waits."""
@@ -282,15 +262,14 @@ class _Round:
             )
             what = "reconsidered" if postponed else "starts"
             reason += f"; {what} {latest}, reserved: {names}"
-        self._wait(head, reason, shadow.start_s if shadow is not None else None)
-        if not self.settings.backfill:
-            for request in behind:
-                self._wait(request, f"waits for its turn behind job {head.job_id}")
-            return
-        depth = self.settings.backfill_depth
-        self._backfill(head, BackfillRoom(self.cluster, shadow), behind[:depth])
+        self._wait(head, reason, shadow_start_s=None if shadow is None else shadow.start_s)
+        depth, why = 0, f"waits for its turn behind job {head.job_id}"
+        if self.settings.backfill:
+            depth = self.settings.backfill_depth
+            why = f"waits behind job {head.job_id}, beyond the depth of backfill"
+            self._backfill(head, BackfillRoom(self.cluster, shadow), behind[:depth])
         for request in behind[depth:]:
-            self._wait(request, f"waits behind job {head.job_id}, beyond the depth of backfill")
+            self._wait(request, why)
 
     def _backfill(self, head: Request, room: BackfillRoom, behind: list[Request]) -> None:
         """Start jobs that do not delay the head.
@@ -313,7 +292,7 @@ class _Round:
                 elif not self._is_infeasible(request):
                     reason = self._why_behind(head, room, request, short)
                     self._wait(request, reason)
-                    if not self.dispatcher.postponed(request, room.view(request, self.now)):
+                    if not self.dispatcher.postponed(request, view):
                         failed[key] = reason  # a job that waits longer may have a lower threshold
             except PlacementFailedError as exc:
                 self._wait(request, str(exc))
@@ -325,14 +304,6 @@ class _Round:
                 "which comes first and has these GPUs reserved"
             )
         return f"behind job {head.job_id}: {self.dispatcher.why_not(request, room.now).text}"
-
-
-def _more_on_sockets(after: Cluster, here: Cluster) -> dict[int, tuple[int, ...]]:
-    """CPUs that are free in ``after`` but not in ``here``, per socket, by node."""
-    if after.sockets is None or here.sockets is None:
-        return {}
-    more = after.sockets.free_cpus - here.sockets.free_cpus
-    return {int(n): tuple(more[n].tolist()) for n in np.flatnonzero(more.any(axis=1))}
 
 
 def _with_reserved(

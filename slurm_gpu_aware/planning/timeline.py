@@ -125,10 +125,7 @@ class Timeline:
         """Distinct ends, ascending; inf last if a job has no limit."""
 
     def at(self, cluster: Cluster, time_s: float) -> Cluster:
-        """Return a copy of the cluster without the jobs that end by ``time_s``.
-
-        All placed jobs have started by then, so no GPUs are unsure.
-        """
+        """Return a copy of the cluster without the jobs that end by ``time_s``."""
         later = cluster.copy()
         node, slot, _ = self._gpus.by(time_s)
         later.free[node, slot] = later.exists[node, slot]
@@ -138,7 +135,7 @@ class Timeline:
         if later.sockets is not None:
             node, socket, cpus = self._sockets.by(time_s)
             np.add.at(later.sockets.free_cpus, (node, socket), cpus)
-            later.sockets.quiet[:] = True
+            later.sockets.quiet[:] = True  # all placed jobs have started by then
         return later
 
 

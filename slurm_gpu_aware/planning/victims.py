@@ -3,8 +3,7 @@
 Slurm (24.11.5, ``_run_now`` of select/cons_tres) removes running jobs in its order until the job
 fits, moves the last removed job to the front and tries again (by default twice, see
 ``reorder_count``). It preempts all jobs removed in the last attempt on the job's nodes, whether
-they hold GPUs or not. On one node a set of jobs therefore goes alone by default if all but two of
-them are first in the order; otherwise the jobs before them go, too.
+they hold GPUs or not.
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ class Shortage:
 
     slots: set[tuple[int, int]] = field(default_factory=set)
     """(node, slot) of held GPUs."""
-    cpus: dict[int, int] = field(default_factory=dict)
-    """Node -> missing CPUs; 0 or less: enough."""
-    memory_mb: dict[int, int] = field(default_factory=dict)
-    """Node -> missing memory; 0 or less: enough. Units: MB."""
+    amounts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(``cpus`` or ``memory_mb``, node) -> missing amount; 0 or less: enough."""
     jobs: set[str] = field(default_factory=set)
     """Jobs that must end for another reason."""
 
@@ -52,48 +49,46 @@ class Shortage:
                 slots = tuple(np.flatnonzero(cluster.exists[node]).tolist())
                 cpus = cpus if cluster.cpus is None else int(cluster.cpus[node])
             shortage.slots |= {(node, slot) for slot in slots if not cluster.free[node, slot]}
-            shortage.cpus[node] = cpus - int(cluster.free_cpus[node])
-            shortage.memory_mb[node] = memory - int(cluster.free_memory_mb[node])
+            shortage.amounts["cpus", node] = cpus - int(cluster.free_cpus[node])
+            shortage.amounts["memory_mb", node] = memory - int(cluster.free_memory_mb[node])
         by_slurm = not assignment.exact and not request.whole_node
         if by_slurm or request.bound or not shortage:
             shortage.jobs = {job.job_id for job in needed}
         return shortage
 
     def __bool__(self) -> bool:
-        amounts = (self.cpus, self.memory_mb)
-        return bool(self.slots or self.jobs) or any(n > 0 for a in amounts for n in a.values())
+        return bool(self.slots or self.jobs) or any(n > 0 for n in self.amounts.values())
 
     def copy(self) -> Shortage:
         """The same shortage with its own sets."""
-        return Shortage(set(self.slots), dict(self.cpus), dict(self.memory_mb), set(self.jobs))
+        return Shortage(set(self.slots), dict(self.amounts), set(self.jobs))
 
     def take_away(self, job: RunningJob) -> None:
         """Remove the resources of a job from the shortage, in place."""
         for node, slots in job.gpus:
             self.slots.difference_update((node, slot) for slot in slots)
-        for amounts, held in ((self.cpus, job.cpus), (self.memory_mb, job.memory_mb)):
+        for kind, held in (("cpus", job.cpus), ("memory_mb", job.memory_mb)):
             for node, amount in held.items():
-                if node in amounts:
-                    amounts[node] -= amount
+                if (kind, node) in self.amounts:
+                    self.amounts[kind, node] -= amount
         self.jobs.discard(job.job_id)
 
 
 class VictimQueue:
     """All jobs that a request may preempt, in Slurm's order of removal.
 
-    Lowest tier first, then fewest nodes, then the order of Slurm's records; with
+    Lowest tier first, then fewest nodes, then the order of Slurm's records (that of ``jobs``); with
     ``youngest_first`` only the newest first.
     """
 
     def __init__(self, jobs: Sequence[RunningJob], order: PreemptionOrder) -> None:
-        """``jobs``: in the order of Slurm's records."""
         self.order = order
         if order.youngest_first:
             ordered = sorted(jobs, key=lambda job: -job.start_s)
         else:
             ordered = sorted(jobs, key=lambda job: (tier(job), job.node_count))
         self.suspends = bool(ordered) and ordered[0].keeps_gpus
-        """For this request Slurm suspends jobs and ends none."""
+        """Slurm suspends jobs and ends none."""
         self.jobs = [job for job in ordered if not job.keeps_gpus]
         self._places: dict[int, list[int]] = {}
         for place, job in enumerate(self.jobs):

@@ -136,7 +136,7 @@ class LedgerWriter:
         self._write(lambda ledger: ledger.add_round(record))
 
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
-        """Write a whole round, so that it can be planned again (``simulator.replay``).
+        """Write a whole round, so that it can be planned again (``planning.record``).
 
         This takes at most a fiftieth of the time; rounds in between are not written.
         """

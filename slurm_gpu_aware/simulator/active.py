@@ -55,7 +55,7 @@ class ActiveJob:
     preemptions: int = 0
     migrations: int = 0
     placed_s: float = math.nan
-    """Time at which it got its current GPUs; NaN: it waits."""
+    """When it got its current GPUs; NaN: it waits."""
     since_s: float = 0.0
     """Time up to which progress is credited."""
     resume_s: float = 0.0
@@ -113,19 +113,17 @@ def order_key(settings: SimSettings) -> Key:
     """A sort key, smallest first; submission breaks ties, then the job's number (``Rounds``).
 
     LAS has two queues (Gu et al., Tiresias, NSDI'19, section 3.2): jobs below the threshold of
-    attained service, then jobs above it. Each is ordered by submission, so that jobs of similar
-    service do not alternate.
+    attained service, then jobs above it, each ordered by submission.
     """
     limit = settings.las_threshold_gpu_s - _SLACK_GPU_S
     keys: dict[str, Callable[[ActiveJob], float]] = {
+        "fifo": lambda active: 0.0,
         "las": lambda active: float(active.service_gpu_s >= limit),
         "srtf": lambda active: active.job.duration_s - active.done_s,
         "priority": lambda active: -active.job.priority,
         "edf": lambda active: math.inf if active.job.deadline_s is None else active.job.deadline_s,
     }
-    first = keys.get(settings.order)
-    if first is None:
-        return lambda active: (active.job.submit_s,)
+    first = keys[settings.order]
     return lambda active: (first(active), active.job.submit_s)
 
 

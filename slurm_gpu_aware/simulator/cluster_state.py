@@ -6,7 +6,7 @@ The cost of an event is independent of the number of nodes and of waiting jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -96,7 +96,8 @@ class ClusterState:
         """The cluster as the planner sees it: the running jobs in ``keep`` (None: all) and the
         background jobs hold their GPUs. ``with_holders``: list these jobs in ``running``."""
         held = [part for parts in self.background.values() for part in parts]
-        view, shown = self.cluster, set(self.running) if keep is None else keep
+        view = self.cluster
+        shown: Collection[int] = self.running if keep is None else keep
         if len(shown) < len(self.running):
             view = self.idle.copy()
             for gpus in (*(p.gpus for p in held), *(self.running[p].gpus() for p in shown)):
@@ -151,9 +152,8 @@ class ClusterState:
 class BackgroundJobs:
     """Jobs of a history that hold GPUs at their recorded times under every policy.
 
-    They started before the history begins, or still run when it ends. A job takes the recorded GPUs
-    if they are known and free, else free GPUs of the recorded nodes, else the lowest free GPUs of
-    the cluster. If too few are free, it takes the rest as soon as they are.
+    A job takes the recorded GPUs if they are known and free, else free GPUs of the recorded nodes,
+    else the lowest free GPUs of the cluster. If too few are free, it takes the rest later.
     """
 
     def __init__(self, jobs: Iterable[TraceJob], state: ClusterState) -> None:

@@ -7,15 +7,10 @@ Semantics
   1 / slowdown, and not at all for ``migration_s`` after a restart or a move.
 - Without ``round_s`` a round follows each arrival and end, each time at which a running job
   reaches the LAS threshold, and each time at which a policy accepts a worse set for a job that it
-  postponed. With it, rounds run at its multiples; a job ends when its work is done, and its GPUs
-  wait for the next round.
-- The planner sees binned scores; the jobs run at per-GPU scores (``truth``), so that the loss by
-  binning counts.
+  postponed. With it, rounds run at its multiples; GPUs of ended jobs wait for the next round.
+- The planner sees binned scores; the jobs run at per-GPU scores (``truth``).
 - Background jobs hold GPUs at their recorded times and precede all others.
 - With interference the pace of a job changes whenever a neighbour starts or ends.
-
-The cost of an event is independent of the number of nodes and of waiting jobs. The cost of planning
-is not, above all where jobs may move and each round plans all of them.
 """
 
 from __future__ import annotations
@@ -88,6 +83,7 @@ class Simulator:
         """Something has happened since the last round."""
         self.infeasible: list[tuple[str, str]] = []
         self.used: list[tuple[float, int]] = [(0.0, 0)]
+        """(time, GPUs in use from then on)."""
         self.fragmented = 0.0
         self.placement_ms: list[float] = []
         self.placements: list[dict[str, Any]] = []
@@ -95,7 +91,9 @@ class Simulator:
     def run(self) -> Result:
         """Advance from event to event until every job has ended or is infeasible."""
         while (time := self._next_time()) is not None:
-            self._account(time)
+            self.fragmented += self.state.partly * (time - self.clock.now)
+            if self.state.used != self.used[-1][1]:
+                self.used.append((self.clock.now, self.state.used))
             self.clock.now = time
             self._end_jobs()
             if self.background.advance(time):
@@ -127,10 +125,9 @@ class Simulator:
 
     def _wants_round(self) -> bool:
         """Whether a round may place a job even if nothing arrives or ends before it."""
-        if self.changed:
-            return True
         # attained service and remaining time change while jobs run
-        return self.settings.preemptive and bool(self.rounds.waiting) and bool(self.state.running)
+        mixed = bool(self.rounds.waiting) and bool(self.state.running)
+        return self.changed or (self.settings.preemptive and mixed)
 
     def _admit(self) -> None:
         jobs, now = self.trace.jobs, self.clock.now
@@ -200,11 +197,7 @@ class Simulator:
             self.clock.due_s = self._next_due(waiting)
 
     def _next_due(self, requests: Iterable[Request]) -> float | None:
-        """Next time at which the policy accepts the best free set for one of these postponed
-        requests; None: there is none.
-
-        A live round follows after seconds; the virtual clock only has arrivals and ends.
-        """
+        """Next time at which the policy accepts the best free set for a postponed request."""
         view = self.state.view(None, with_holders=self.profiled)
         waits: dict[object, float | None] = {}
         times = []
@@ -212,10 +205,9 @@ class Simulator:
             shape = shape_of(request)
             if shape not in waits:
                 waits[shape] = self.policy.due_after_s(request, view)
-            wait = waits[shape]
-            if wait is not None and request.submit_s + wait > self.clock.now:
+            if (wait := waits[shape]) is not None:
                 times.append(request.submit_s + wait)
-        return min(times, default=None)
+        return min((time for time in times if time > self.clock.now), default=None)
 
     def _apply(self, due: Round) -> None:
         by_id = {a.job.job_id: a for a in due.queue}
@@ -252,12 +244,6 @@ class Simulator:
                     "slowdown": active.slowdown,
                 }
             )
-
-    def _account(self, until: float) -> None:
-        """Integrate fragmentation up to ``until`` and record the GPUs in use."""
-        self.fragmented += self.state.partly * (until - self.clock.now)
-        if self.state.used != self.used[-1][1]:
-            self.used.append((self.clock.now, self.state.used))
 
     def _result(self) -> Result:
         self.used.append((self.clock.now, self.state.used))

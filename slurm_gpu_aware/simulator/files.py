@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ class SavedRun:
     """One policy of a result folder."""
 
     label: str
-    summary: Mapping[str, Any]
     app_class: tuple[str, ...]
     """Class of each job that ended in every run of the folder."""
     columns: Mapping[str, FloatArray]
@@ -43,10 +42,9 @@ class SavedRun:
 
 
 def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result]) -> None:
-    """Write ``summary.json``, ``jobs-POLICY.csv`` and ``gpus-POLICY.csv``.
+    """Write ``summary.json``, ``jobs-POLICY.csv`` and ``gpus-POLICY.csv``. Raises SourceError.
 
-    ``head``: the summary without ``runs[].files``. Raises SourceError if the folder cannot be
-    written.
+    ``head``: the summary without ``runs[].files``.
     """
     summary = json.loads(json.dumps(head))
     names: list[str] = []
@@ -56,8 +54,11 @@ def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result
         for entry, result in zip(summary["runs"], results, strict=True):
             name = _file_name(str(entry["policy"]), names)
             entry["files"] = {"jobs": f"jobs-{name}.csv", "gpus": f"gpus-{name}.csv"}
-            _write_jobs(folder / f"jobs-{name}.csv", result, compared)
-            _write_used(folder / f"gpus-{name}.csv", result)
+            _write(folder / f"jobs-{name}.csv", _job_rows(result, compared))
+            changed = np.diff(result.used_gpus, prepend=-1) != 0
+            used = zip(result.used_s[changed].tolist(), result.used_gpus[changed], strict=True)
+            rows = ((f"{time:.3f}", gpus) for time, gpus in used)
+            _write(folder / f"gpus-{name}.csv", [("time_s", "gpus_in_use"), *rows])
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as exc:
         raise SourceError(f"{folder}: cannot be written: {exc.strerror}") from None
@@ -72,47 +73,32 @@ def _file_name(policy: str, taken: list[str]) -> str:
     return name
 
 
-def _write_jobs(path: Path, result: Result, compared: Mask) -> None:
-    """Write every job of the trace, with empty times if it did not end.
+def _write(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(rows)
+
+
+def _job_rows(result: Result, compared: Mask) -> Iterator[Sequence[object]]:
+    """Every job of the trace, with empty times if it did not end.
 
     ``compared``: (jobs,) True for jobs that ended in every run.
     """
     reasons = dict(result.infeasible)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        out = csv.writer(stream)
-        out.writerow([*_COLUMNS, "compared", "infeasible"])
-        for i, job in enumerate(result.trace.jobs):
-            start, end = float(result.start_s[i]), float(result.end_s[i])
-            times = [""] * 6
-            if math.isfinite(end):
-                run = float(result.run_s[i])
-                seconds = (start, end, start - job.submit_s, end - job.submit_s, run)
-                times = [*(f"{s:.3f}" for s in seconds), f"{run / job.duration_s:.5f}"]
-            counts = (int(result.preemptions[i]), int(result.migrations[i]))
-            row = [job.job_id, f"{job.submit_s:.3f}", job.gpus, *times, job.app_class, job.model]
-            last = (job.user, int(compared[i]), reasons.get(job.job_id))
-            out.writerow([*row, *counts, *last])
-
-
-def _write_used(path: Path, result: Result) -> None:
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        out = csv.writer(stream)
-        out.writerow(["time_s", "gpus_in_use"])
-        last = None
-        for time, used in zip(result.used_s.tolist(), result.used_gpus.tolist(), strict=True):
-            if used != last:
-                out.writerow([f"{time:.3f}", used])
-            last = used
+    yield [*_COLUMNS, "compared", "infeasible"]
+    for i, job in enumerate(result.trace.jobs):
+        start, end = float(result.start_s[i]), float(result.end_s[i])
+        times = [""] * 6
+        if math.isfinite(end):
+            run = float(result.run_s[i])
+            seconds = (start, end, start - job.submit_s, end - job.submit_s, run)
+            times = [*(f"{s:.3f}" for s in seconds), f"{run / job.duration_s:.5f}"]
+        row = [job.job_id, f"{job.submit_s:.3f}", job.gpus, *times, job.app_class, job.model]
+        counts = (int(result.preemptions[i]), int(result.migrations[i]))
+        yield [*row, *counts, job.user, int(compared[i]), reasons.get(job.job_id)]
 
 
 def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
-    """Read a folder that :func:`save_results` wrote.
-
-    Raises
-    ------
-    SourceError
-        The folder is not a result folder, or a file in it is damaged. The message names the file.
-    """
+    """Read a folder that :func:`save_results` wrote. Raises SourceError that names a bad file."""
     file = folder / SUMMARY
     try:
         head = parse_json(read_text(file), file)
@@ -136,18 +122,15 @@ def damaged(folder: Path, exc: Exception) -> SourceError:
 
 
 def _load_run(folder: Path, entry: Mapping[str, Any]) -> SavedRun:
-    files = [folder / Path(entry["files"][name]).name for name in ("jobs", "gpus")]
-    jobs, gpus = (_rows_of(file) for file in files)
+    files = (folder / Path(entry["files"][name]).name for name in ("jobs", "gpus"))
+    jobs, used = (_rows_of(file) for file in files)
     rows = [row for row in jobs if row["compared"] == "1"]
-    used = [(_finite(row["time_s"]), _finite(row["gpus_in_use"])) for row in gpus]
-    columns = {name: np.array([_finite(row[name]) for row in rows]) for name in _NUMBERS}
     return SavedRun(
         label=str(entry["policy"]),
-        summary=entry,
         app_class=tuple(row["class"] for row in rows),
-        columns=columns,
-        used_s=np.array([time for time, _ in used]),
-        used_gpus=np.array([gpus for _, gpus in used]),
+        columns={name: np.array([_finite(row[name]) for row in rows]) for name in _NUMBERS},
+        used_s=np.array([_finite(row["time_s"]) for row in used]),
+        used_gpus=np.array([_finite(row["gpus_in_use"]) for row in used]),
     )
 
 

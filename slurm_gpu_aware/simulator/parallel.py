@@ -6,8 +6,8 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,10 @@ __all__ = ["Run", "run_all"]
 _EVERY_S = 0.25
 _PR_SET_PDEATHSIG = 1
 """Option of prctl(2)."""
-_work: dict[str, Any] = {}
-"""Runs of a worker, inherited by fork so that no trace is copied per run."""
+_work: tuple[Any, ...] = ()
+"""Runs, timer and counts of a worker, inherited by fork so that no trace is copied per run."""
+Timer = Callable[[], float]
+Progress = Callable[[Sequence[int]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,51 +41,40 @@ class Run:
     settings: SimSettings
     keep_placements: bool = False
 
-    def execute(
-        self, timer: Callable[[], float] | None, progress: Callable[[int], None] | None = None
-    ) -> Result:
-        """Simulate in this process."""
-        return simulate(
-            self.trace,
-            self.cluster,
-            self.settings,
-            truth={**self.cluster.scores, **self.truth},
-            timer=timer,
-            progress=progress,
-            keep_placements=self.keep_placements,
-        )
-
 
 def run_all(
     runs: Sequence[Run],
     *,
-    timer: Callable[[], float] | None = None,
+    timer: Timer | None = None,
     processes: int | None = None,
-    progress: Callable[[Sequence[int]], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Simulate all runs; return their results in the same order.
+
+    An AwareError of a run ends the others.
 
     Parameters
     ----------
     timer : seconds from any origin; measures planning.
     processes : at most this many at a time; None: one per CPU. 1: in this process.
     progress : called periodically with the number of ended jobs per run.
-
-    Raises
-    ------
-    AwareError
-        A run raises it; the other runs are terminated.
     """
     count = min(len(runs), processes or os.cpu_count() or 1)
     if count <= 1:
-        return list(_here(runs, timer, progress))
+        here = [0] * len(runs)
+        return [_simulate(run, i, timer, here, progress) for i, run in enumerate(runs)]
     context = multiprocessing.get_context("fork")
     done = context.Array("q", len(runs), lock=False)
-    with ProcessPoolExecutor(count, context, _start, (runs, timer, done, os.getpid())) as pool:
-        futures = [pool.submit(_one, position) for position in range(len(runs))]
+    with ProcessPoolExecutor(count, context, _start, (os.getpid(), runs, timer, done)) as pool:
+        futures = [pool.submit(_in_worker, position) for position in range(len(runs))]
+        pending = set(futures)
         try:
-            _wait(futures, lambda: progress(list(done)) if progress is not None else None)
-            results = [future.result() for future in futures]
+            while pending:
+                finished, pending = wait(pending, _EVERY_S, FIRST_COMPLETED)
+                if progress is not None:
+                    progress(list(done))
+                for future in finished:
+                    future.result()  # raises what the run raised
         except BaseException as exc:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
@@ -91,56 +82,42 @@ def run_all(
             if isinstance(exc, AwareError):  # without the worker's traceback
                 raise type(exc)(*exc.args) from None
             raise
-    return [replace(r, trace=run.trace) for r, run in zip(results, runs, strict=True)]
+    return [replace(f.result(), trace=run.trace) for f, run in zip(futures, runs, strict=True)]
 
 
-def _here(
-    runs: Sequence[Run],
-    timer: Callable[[], float] | None,
-    progress: Callable[[Sequence[int]], None] | None,
-) -> Iterator[Result]:
-    done = [0] * len(runs)
-    for position, run in enumerate(runs):
-
-        def ended(jobs: int, position: int = position) -> None:
-            done[position] += jobs
-            if progress is not None:
-                progress(done)
-
-        yield run.execute(timer, ended)
-
-
-def _start(runs: Sequence[Run], timer: Callable[[], float] | None, done: Any, parent: int) -> None:
-    """Initialize a worker. Ctrl-C is ignored: the parent handles it and ends the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _end_with(parent)
-    _work.update(runs=runs, timer=timer, done=done)
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel end this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before the call
-        os._exit(1)
-
-
-def _one(position: int) -> Result:
-    """Simulate one run in a worker. The result omits the trace: the parent has it."""
-    done = _work["done"]
+def _simulate(
+    run: Run, position: int, timer: Timer | None, done: Any, progress: Progress | None
+) -> Result:
+    """Simulate in this process; count the ended jobs in ``done``."""
 
     def ended(jobs: int) -> None:
         done[position] += jobs
+        if progress is not None:
+            progress(done)
 
-    run: Run = _work["runs"][position]
-    result = run.execute(_work["timer"], ended)
-    return replace(result, trace=Trace(run.trace.name, ()))
+    return simulate(
+        run.trace,
+        run.cluster,
+        run.settings,
+        truth={**run.cluster.scores, **run.truth},
+        timer=timer,
+        progress=ended,
+        keep_placements=run.keep_placements,
+    )
 
 
-def _wait(futures: Sequence[Future[Result]], report: Callable[[], None]) -> None:
-    """Wait until all are done; raise what one raises."""
-    pending = set(futures)
-    while pending:
-        finished, pending = wait(pending, timeout=_EVERY_S, return_when=FIRST_COMPLETED)
-        report()
-        for future in finished:
-            future.result()
+def _start(parent: int, *work: Any) -> None:
+    """Initialize a worker. Ctrl-C is ignored: the parent handles it and ends the workers."""
+    global _work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # end with the parent
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+    _work = work
+
+
+def _in_worker(position: int) -> Result:
+    """Simulate one run in a worker. The result omits the trace: the parent has it."""
+    runs, timer, done = _work
+    result = _simulate(runs[position], position, timer, done, None)
+    return replace(result, trace=Trace(result.trace.name, ()))

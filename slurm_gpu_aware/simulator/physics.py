@@ -77,7 +77,7 @@ class Physics:
         """Slowdown >= 1 of ``job`` beside ``others`` on its machines (Amaral et al., SC'17, 3.2).
 
         Only pairs are measured, so the excess over 1 of each neighbour is added. A pair without a
-        measurement, or with a measured gain (noise), counts as no interference.
+        measurement, or with a measured gain (noise), does not count.
         """
         profile = self.settings.interference
         if profile is None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.simulator.files import SavedRun
+from slurm_gpu_aware.simulator.result import used_gpu_s
 
 __all__ = ["PICTURES", "Draw", "draw_picture", "line_look", "time_unit"]
 
@@ -65,13 +66,13 @@ def line_look(number: int) -> tuple[Any, str]:
     return _DASHES[number % len(_DASHES)], _MARKERS[number % len(_MARKERS)]
 
 
-def _line(ax: Any, number: int, x: Any, y: Any, label: str, **more: Any) -> None:
+def _line(ax: Any, number: int, x: Any, y: Any, label: str) -> None:
     dashes, marker = line_look(number)
     every = max(1, len(x) // _MARKS)
     start = (number % len(_MARKERS)) * every // len(_MARKERS)
     ax.plot(
         x, y, label=label, linestyle=dashes, color=_COLOURS[number % len(_COLOURS)], marker=marker,
-        markevery=(start, every), markersize=max(8.0 - 0.5 * number, 4.0), **more,
+        markevery=(start, every), markersize=max(8.0 - 0.5 * number, 4.0),
     )  # fmt: skip
 
 
@@ -119,12 +120,8 @@ def _wait_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) 
         _line(ax, number, middle[there], mean[there] / wait_size, run.label)
     ax.set_ylim(bottom=0)
     ax.set_xlim(left=0)
-    _decorate(
-        ax,
-        "Wait by time of submission",
-        f"submission after the first one, {name}",
-        f"average wait, {wait_name}",
-    )
+    below = f"submission after the first one, {name}"
+    _decorate(ax, "Wait by time of submission", below, f"average wait, {wait_name}")
 
 
 def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
@@ -133,9 +130,8 @@ def _gpus_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) 
     edges = np.linspace(0, max(end - begin, 1.0), 2 * _BINS + 1)
     highest = 0.0
     for number, run in enumerate(runs):
-        times = np.append(run.used_s, max(end, run.used_s[-1]))  # some jobs still hold GPUs
-        area = np.concatenate([[0.0], np.cumsum(np.diff(times) * run.used_gpus)])
-        mean = np.diff(np.interp(begin + edges, times, area)) / np.diff(edges)
+        busy = used_gpu_s(run.used_s, run.used_gpus, begin + edges)
+        mean = np.diff(busy) / np.diff(edges)
         _line(ax, number, (edges[1:] + edges[:-1]) / 2 / size, mean, run.label)
         highest = max(highest, float(mean.max()))
     total = head["site"]["gpus"]
@@ -157,10 +153,8 @@ def _slowdown_per_class(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, An
     values: list[tuple[float, float]] = []
     for number, run in enumerate(runs):
         own = np.array(run.app_class)
-        means = [
-            float(run.columns["slowdown"][own == name].mean()) if (own == name).any() else np.nan
-            for name in classes
-        ]
+        slowdown = {name: run.columns["slowdown"][own == name] for name in classes}
+        means = [float(own.mean()) if len(own) else np.nan for own in slowdown.values()]
         at = np.arange(len(classes)) + (number - (len(runs) - 1) / 2) * width
         ax.bar(
             at, means, width * 0.9, label=run.label, color=_COLOURS[number % len(_COLOURS)],
@@ -199,46 +193,24 @@ def _boxes(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
         ha="right" if tilt else "center",
     )  # fmt: skip
     ax.set_ylim(bottom=0)
-    _decorate(
-        ax,
-        "Completion time per policy: box 25..75%, whiskers 5..95%, bar median, diamond mean",
-        "",
-        f"completion time, {name}",
-        legend=False,
-    )
+    title = "Completion time per policy: box 25..75%, whiskers 5..95%, bar median, diamond mean"
+    _decorate(ax, title, "", f"completion time, {name}", legend=False)
     ax.title.set_fontsize(10)
 
 
-PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
-    (
-        "jct-cdf",
-        "How long jobs took",
-        "From submission to end. A curve further left is better.",
-        _jct_cdf,
-    ),
-    (
-        "jct-boxes",
-        "Completion time per policy",
-        "The same numbers as boxes; values outside the whiskers are not drawn.",
-        _boxes,
-    ),
-    (
-        "wait",
-        "How long jobs waited",
-        "Average wait of the jobs submitted in each interval, from the first submission on.",
-        _wait_over_time,
-    ),
-    (
-        "gpus-in-use",
-        "GPUs in use",
-        "Averages per interval from the first submission to the last end, of all jobs of a run and "
-        "of background jobs. A policy that ends earlier does the same work in less time.",
-        _gpus_over_time,
-    ),
-    (
-        "slowdown",
-        "Slowdown per class",
-        "Time on GPUs / duration in the trace; 1 is the median GPU inside one node.",
-        _slowdown_per_class,
-    ),
+_ABOUT_USE = (
+    "Averages per interval from the first submission to the last end, of all jobs of a run and of "
+    "background jobs. A policy that ends earlier does the same work in less time."
 )
+_ABOUT_WAIT = "Average wait of the jobs submitted in each interval, from the first submission on."
+_ABOUT_BOXES = "The same numbers as boxes; values outside the whiskers are not drawn."
+_ABOUT_JCT = "From submission to end. A curve further left is better."
+_ABOUT_SLOWDOWN = "Time on GPUs / duration in the trace; 1 is the median GPU inside one node."
+PICTURES: tuple[tuple[str, str, str, Draw], ...] = (
+    ("jct-cdf", "How long jobs took", _ABOUT_JCT, _jct_cdf),
+    ("jct-boxes", "Completion time per policy", _ABOUT_BOXES, _boxes),
+    ("wait", "How long jobs waited", _ABOUT_WAIT, _wait_over_time),
+    ("gpus-in-use", "GPUs in use", _ABOUT_USE, _gpus_over_time),
+    ("slowdown", "Slowdown per class", _ABOUT_SLOWDOWN, _slowdown_per_class),
+)
+"""File's name, title, explanation, function that draws."""

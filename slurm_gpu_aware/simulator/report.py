@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.simulator.files import DAMAGE, SavedRun, damaged, load_results
+from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
+from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import PICTURES, draw_picture, time_unit
-from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
 
 __all__ = ["calibration", "counted", "page_text", "plain_summary", "write_report"]
 
@@ -21,23 +21,13 @@ _SAME_PERCENT = 0.05
 """Below it a difference is printed as 0.0%."""
 
 
-def write_report(folder: Path) -> list[Path]:
-    """Write ``report.html`` and its pictures into a result folder; return their paths.
+def write_report(folder: Path) -> tuple[list[Path], list[str]]:
+    """Write ``report.html`` and its pictures into a result folder.
 
-    Raises
-    ------
-    SourceError
-        The folder is not a result folder, is damaged or cannot be written, or no job ended in
-        every run.
+    Returns their paths and the sentences of :func:`plain_summary`. Raises SourceError if the folder
+    is not a result folder, is damaged or cannot be written, or no job ended in every run.
     """
     head, runs = load_results(folder)
-    try:
-        return _written(folder, head, runs)
-    except DAMAGE as exc:
-        raise damaged(folder, exc) from None
-
-
-def _written(folder: Path, head: Mapping[str, Any], runs: Sequence[SavedRun]) -> list[Path]:
     if not all(len(run.columns["jct_s"]) for run in runs):
         raise SourceError(f"{folder}: no job ended in every run, nothing to compare")
     try:
@@ -47,24 +37,24 @@ def _written(folder: Path, head: Mapping[str, Any], runs: Sequence[SavedRun]) ->
         ]
         page = folder / "report.html"
         page.write_text(page_text(head, pictures), encoding="utf-8")
+        return [page, *(path for _, _, path in pictures)], plain_summary(head)
     except OSError as exc:
         raise SourceError(f"{folder}: cannot be written: {exc.strerror}") from None
-    return [page, *(path for _, _, path in pictures)]
+    except DAMAGE as exc:
+        raise damaged(folder, exc) from None
 
 
 def plain_summary(head: Mapping[str, Any]) -> list[str]:
     """The numbers in words, one sentence per policy after the first.
 
-    A record is compared with the simulation of Slurm's own placement only. Gains are reported
-    against that simulation, so that errors of the model do not count as gains.
+    A record is compared with the simulation of Slurm's own placement only, and gains with that
+    simulation, so that errors of the model do not count as gains.
     """
     runs = [run for run in head["runs"] if run["avg_jct_s"] is not None]
     record = next((run for run in runs if run["policy"] == RECORDED), None)
     runs = [run for run in runs if run is not record]
-    if not runs:
-        return [f"{run['policy']}: {run['jobs']} jobs ended." for run in head["runs"][:1]]
-    if record is None and len(runs) == 1:
-        return [f"{runs[0]['policy']}: {runs[0]['jobs']} jobs ended."]
+    if not runs or (record is None and len(runs) == 1):
+        return [f"{run['policy']}: {run['jobs']} jobs ended." for run in (runs or head["runs"])[:1]]
     first = runs[0]
     slurm = first["policy"]
     if slurm == BASELINE:
@@ -133,14 +123,17 @@ def _cell(run: Mapping[str, Any], key: str, form: str, size: float) -> str:
     value = run[key] if key in run else run["placement_ms"][key]
     if value is None:
         return "<td>n/a</td>"
-    text = _in_unit(value, size) if form == "time" else form.format(value)
+    text = form.format(value) if form != "time" else f"{value / size:.2f}"
+    if form == "time" and text == "0.00" and value > 0:
+        text = "<0.01"
     return f"<td>{html.escape(text)}</td>"
 
 
 def page_text(head: Mapping[str, Any], pictures: Sequence[tuple[str, str, Path]]) -> str:
     """The page in HTML with the pictures embedded; ``pictures``: (title, explanation, PNG file)."""
 
-    size, unit = _table_unit(head["runs"])
+    times = [run["avg_jct_s"] for run in head["runs"] if run["avg_jct_s"] is not None]
+    size, unit = time_unit(median(times) if times else 0.0)
     headers = "".join(f"<th>{name.format(unit=unit)}</th>" for name, _, _ in _COLUMNS)
     rows = "".join(
         "<tr>" + "".join(_cell(run, key, form, size) for _, key, form in _COLUMNS) + "</tr>"
@@ -195,18 +188,6 @@ def _about(head: Mapping[str, Any]) -> str:
         more = counted(given["background"], "more holds", "more hold")
         text += f"; {more} GPUs at the recorded times"
     return f"{text}."
-
-
-def _table_unit(runs: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
-    """Divisor and name of the unit of all times of a table, chosen by the completion times."""
-    times = [run["avg_jct_s"] for run in runs if run["avg_jct_s"] is not None]
-    return time_unit(median(times) if times else 0.0)
-
-
-def _in_unit(seconds: float, size: float) -> str:
-    """Two decimals; a positive number is never printed as 0."""
-    text = f"{seconds / size:.2f}"
-    return "<0.01" if text == "0.00" and seconds > 0 else text
 
 
 def counted(count: int, one: str, several: str = "") -> str:

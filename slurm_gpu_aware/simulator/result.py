@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
-__all__ = ["Mask", "Result", "compared", "ended_in_all"]
+__all__ = ["Mask", "Result", "compared", "ended_in_all", "used_gpu_s"]
 
 Mask = BoolArray
 """(jobs,) True for the jobs that count."""
@@ -54,21 +55,20 @@ class Result:
         """(jobs,) True for jobs that ended."""
         return np.isfinite(self.end_s)
 
-    def _submit(self) -> FloatArray:
-        return np.array([job.submit_s for job in self.trace.jobs], dtype=np.float64)
+    def _of_trace(self, column: str) -> FloatArray:
+        return np.array([getattr(job, column) for job in self.trace.jobs], dtype=np.float64)
 
     def jct_s(self, among: Mask | None = None) -> FloatArray:
         """End - submission of the jobs that ended, within the mask ``among``."""
-        return np.asarray((self.end_s - self._submit())[self._chosen(among)])
+        return np.asarray((self.end_s - self._of_trace("submit_s"))[self._chosen(among)])
 
     def wait_s(self, among: Mask | None = None) -> FloatArray:
         """First start - submission of the jobs that ended."""
-        return np.asarray((self.start_s - self._submit())[self._chosen(among)])
+        return np.asarray((self.start_s - self._of_trace("submit_s"))[self._chosen(among)])
 
     def slowdown(self, among: Mask | None = None) -> FloatArray:
         """Time on GPUs / duration in the trace, of the jobs that ended."""
-        work = np.array([job.duration_s for job in self.trace.jobs], dtype=np.float64)
-        return np.asarray((self.run_s / work)[self._chosen(among)])
+        return np.asarray((self.run_s / self._of_trace("duration_s"))[self._chosen(among)])
 
     def makespan_s(self, among: Mask | None = None) -> float:
         """Last end - first submission; 0 without jobs."""
@@ -80,7 +80,7 @@ class Result:
         chosen = self._chosen(among)
         if not chosen.any():
             return 0.0, 0.0
-        return float(self._submit()[chosen].min()), float(self.end_s[chosen].max())
+        return float(self._of_trace("submit_s")[chosen].min()), float(self.end_s[chosen].max())
 
     def _chosen(self, among: Mask | None) -> Mask:
         return self.done if among is None else self.done & among
@@ -93,30 +93,26 @@ class Result:
         begin, end = self._span(among)
         if len(self.used_s) < 2 or end <= begin:
             return 0.0
-        times = np.append(self.used_s, max(end, self.used_s[-1]))
-        area = np.concatenate([[0.0], np.cumsum(np.diff(times) * self.used_gpus)])
-        busy = np.interp([begin, end], times, area)
+        busy = used_gpu_s(self.used_s, self.used_gpus, np.array([begin, end]))
         used = float(busy[1] - busy[0]) / (self.total_gpus * (end - begin))
         return used if used < 1.0 + 1e-9 else None
 
     def fragmentation(self) -> float | None:
         """Share of the GPU time that is idle on partly used nodes; None: not known."""
-        whole = self.total_gpus * self.makespan_s()
         if self.fragmented_gpu_s is None:
             return None
+        whole = self.total_gpus * self.makespan_s()
         return self.fragmented_gpu_s / whole if whole else 0.0
 
     def summary(self, among: Mask | None = None) -> dict[str, Any]:
         """Numbers of the run, JSON-able; None: not known.
 
-        ``among`` restricts averages, percentiles and makespan, so that runs with different ended
-        jobs can be compared. The use of GPUs is always that of all jobs.
+        ``among`` restricts averages, percentiles and makespan; the use of GPUs is that of all jobs.
         """
-        run = np.asarray(self.run_s[self._chosen(among)])
-        times = {"jct_s": self.jct_s(among), "wait_s": self.wait_s(among)}
+        columns = {"jct_s": self.jct_s, "wait_s": self.wait_s, "slowdown": self.slowdown}
         stats = {
-            f"{how}_{name}": _statistic(values, how)
-            for name, values in (*times.items(), ("slowdown", self.slowdown(among)))
+            f"{how}_{name}": _statistic(values(among), how)
+            for name, values in columns.items()
             for how in ("avg", "median", "p99")
         }
         return {
@@ -125,17 +121,21 @@ class Result:
             "jobs": int(self.done.sum()),
             "infeasible": len(self.infeasible),
             **stats,
-            "avg_run_s": _statistic(run, "avg"),
+            "avg_run_s": _statistic(self.run_s[self._chosen(among)], "avg"),
             "makespan_s": self.makespan_s(among),
             "utilization": self.utilization(among),
             "fragmentation": self.fragmentation(),
             "preemptions": int(self.preemptions.sum()),
             "migrations": int(self.migrations.sum()),
-            "placement_ms": {
-                "median": _statistic(self.placement_ms, "median"),
-                "max": _statistic(self.placement_ms, "max"),
-            },
+            "placement_ms": {how: _statistic(self.placement_ms, how) for how in ("median", "max")},
         }
+
+
+def used_gpu_s(used_s: FloatArray, used_gpus: npt.ArrayLike, at: FloatArray) -> FloatArray:
+    """GPU seconds in use from the first time in ``used_s`` up to each time in ``at``."""
+    times = np.append(used_s, max(at.max(), used_s[-1]))  # some jobs may still hold GPUs
+    area = np.concatenate([[0.0], np.cumsum(np.diff(times) * used_gpus)])
+    return np.asarray(np.interp(at, times, area))
 
 
 def _statistic(values: FloatArray, how: str) -> float | None:

@@ -28,8 +28,7 @@ class Round:
 
     plan: Plan
     keep: set[int] | None
-    """Positions of the running jobs that keep their GPUs; None: all. Other running jobs lose theirs
-    unless the plan places them."""
+    """Positions of the running jobs that keep their GPUs; None: all. Others may lose theirs."""
     queue: list[ActiveJob]
     """The jobs to place."""
 
@@ -77,8 +76,7 @@ class Rounds:
         self.blocked = self._line[0][-1] if self._line else None
 
     def _still_blocked(self) -> bool:
-        """Whether the round cannot place a job: the head is the one that found no place last time,
-        no GPU has become free since, and no job may overtake or accept a worse set later."""
+        """Whether the head found no place last time, and nothing has changed for it."""
         return not self._patient and bool(self._line) and self._line[0][-1] == self.blocked
 
     def next(self) -> Round | None:
@@ -135,8 +133,8 @@ class Rounds:
     def _fewer(self, tail: list[ActiveJob], want: list[ActiveJob]) -> Iterator[list[ActiveJob]]:
         """Ever shorter prefixes of ``tail``: the jobs that keep their GPUs.
 
-        The first prefix omits as many jobs, from the last on, as hold the GPUs that ``want`` lacks.
-        Packing may need more, so each further one omits twice as many.
+        The first prefix omits as many jobs as hold the GPUs that ``want`` lacks; packing may need
+        more, so each further one omits twice as many.
         """
         lacking = sum(a.job.gpus for a in want) - self.state.free
         go = 0

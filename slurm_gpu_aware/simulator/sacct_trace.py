@@ -42,8 +42,8 @@ class _Run:
     """End of the run; submission if it did not start."""
     job: TraceJob | None
     """None: not a GPU job that started."""
-    running: bool
-    """The job has not ended."""
+    ended: bool
+    """A GPU job that started and has ended."""
 
 
 def read_trace(
@@ -53,10 +53,7 @@ def read_trace(
     default_class: str = "B",
     classes: Sequence[str] = ("A", "B", "C"),
 ) -> Trace:
-    """Read jobs from a file: output of ``sacct`` (``JobID|...`` or JSON), else CSV (`read_csv`).
-
-    Raises SourceError if the file cannot be read or has another format.
-    """
+    """Jobs of a file: output of ``sacct`` (text or JSON), else CSV. Raises SourceError."""
     file = Path(path)
     data = read_data(file)  # once: the file may be a pipe
     start = data[:4096].decode("utf-8-sig", errors="replace").lstrip()
@@ -81,12 +78,8 @@ def read_sacct(
     """Read a saved file, or ``text`` if given (then ``source`` is only its name).
 
     ``now`` (Unix s) and ``days`` are the end and the length of the time window, see
-    ``history.select_window``; None: the latest recorded time, and everything.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read, or is neither parsable2 output with the required columns nor JSON.
+    ``history.select_window``; None: the latest recorded time, and everything. Raises SourceError if
+    the file cannot be read, or is neither parsable2 output with the needed columns nor JSON.
     """
     if text is None:
         text = read_text(source, errors="replace")
@@ -104,11 +97,10 @@ def read_sacct(
         except BAD_ROW as exc:
             bad.append(BadRow(line, str(exc), unit))
     last, again, requeued = _last_runs(runs, unit)
-    if requeued:
-        skipped["an earlier run of a requeued job"] += requeued
+    skipped["an earlier run of a requeued job"] += requeued
     jobs, background, left_out = select_window(
-        [run.job for run in last if run.job is not None and not run.running],
-        [run.job for run in last if run.job is not None and run.running],
+        [run.job for run in last if run.job is not None and run.ended],
+        [run.job for run in last if run.job is not None and not run.ended],
         now=now,
         seconds=None if days is None else days * 86_400.0,
     )
@@ -135,7 +127,8 @@ def _run(
         skipped[reason] += 1
     submit = row.submit_s or -math.inf
     end = submit if row.start_s is None else row.start_s + row.elapsed_s
-    return _Run(line, row.job_id, row.user, submit, end, job, row.running)
+    ended = job is not None and not row.running
+    return _Run(line, row.job_id, row.user, submit, end, job, ended)
 
 
 def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow], int]:
@@ -149,33 +142,23 @@ def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow
     # the order of sacct within a job is not documented; equal times keep that of the file
     for run in sorted(runs, key=lambda run: run.submit_s):
         before = last.get(run.job_id)
+        if before is not None:
+            again = run.submit_s - before.end_s <= _REQUEUE_S
+            if again and before.user == run.user:
+                requeued += before.ended
+                job = run.job
+                if job is not None and math.isfinite(before.submit_s):
+                    job = replace(job, submit_s=min(before.submit_s, job.submit_s))
+                run = replace(run, submit_s=before.submit_s, job=job)
+            elif before.ended:
+                other.append(before)
         last[run.job_id] = run
-        if before is None:
-            continue
-        ended = before.job is not None and not before.running
-        if before.user == run.user and run.submit_s - before.end_s <= _REQUEUE_S:
-            last[run.job_id] = _resubmitted(run, before)
-            requeued += ended
-        elif ended:
-            other.append(before)
-    bad = [
-        BadRow(
-            run.line,
-            f"job {run.job_id} occurs again in {unit} {last[run.job_id].line}; "
-            "the last record counts",
-            unit,
-        )
-        for run in other
-    ]
+    bad = []
+    for run in other:
+        name, line = run.job_id, last[run.job_id].line
+        text = f"job {name} occurs again in {unit} {line}; the last record counts"
+        bad.append(BadRow(run.line, text, unit))
     return sorted(last.values(), key=lambda run: run.line), bad, requeued
-
-
-def _resubmitted(run: _Run, before: _Run) -> _Run:
-    """The run with the submission of an earlier one."""
-    job = run.job
-    if job is not None and math.isfinite(before.submit_s):
-        job = replace(job, submit_s=min(before.submit_s, job.submit_s))
-    return replace(run, submit_s=before.submit_s, job=job)
 
 
 def _no_job(row: SacctRow) -> str | None:
@@ -193,7 +176,7 @@ def _no_job(row: SacctRow) -> str | None:
 
 def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJob:
     """The job of a row that started; its work is the recorded run time."""
-    start, submit = row.start_s or 0.0, row.submit_s
+    start, submit, run_s = row.start_s or 0.0, row.submit_s, float(row.elapsed_s)
     if submit is None:
         raise ValueError(f"job {row.job_id}: no submission time")
     if start < submit:
@@ -205,14 +188,14 @@ def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJo
         job_id=row.job_id,
         submit_s=submit,
         gpus=row.gpus,
-        duration_s=float(row.elapsed_s),
+        duration_s=run_s,
         nodes=row.wanted_nodes,
         app_class=_class(row.comment, classes) or default_class,
         time_limit_s=row.time_limit_s,
         priority=row.priority,
         user=row.user or None,
         recorded_start_s=start,
-        recorded_run_s=float(row.elapsed_s),
+        recorded_run_s=run_s,
         recorded_nodes=row.nodes,
         recorded_slots=row.slots,
     )
@@ -224,4 +207,4 @@ def _class(comment: str, classes: tuple[str, ...]) -> str | None:
         hints = parse_comment(comment, classes, ())
     except RequestError:
         return None
-    return hints.app_class if hints is not None and hints.app_class in classes else None
+    return hints.app_class if hints and hints.app_class in classes else None

@@ -65,12 +65,6 @@ class SimSettings:
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise PolicyError(f"unknown order {self.order!r}; known: {', '.join(ORDERS)}")
-        if self.round_s is not None and self.round_s <= 0:
-            raise ValueError("round_s must be more than 0")
-        if self.migration_s < 0:
-            raise ValueError("migration_s must not be negative")
-        if self.communication_share is not None and not 0 <= self.communication_share < 1:
-            raise ValueError("communication_share must be at least 0 and less than 1")
 
     @property
     def preemptive(self) -> bool:
@@ -86,10 +80,7 @@ class SimSettings:
 def parse_policy(text: str, base: SimSettings) -> SimSettings:
     """Settings of ``NAME``, ``NAME:sticky`` or ``NAME:non-sticky`` on top of ``base``.
 
-    Raises
-    ------
-    PolicyError
-        The part after the colon is invalid. The policy's name is not checked here.
+    Raises PolicyError if the part after the colon is invalid; the name is not checked here.
     """
     name, colon, how = text.partition(":")
     if colon and how not in ("sticky", "non-sticky"):

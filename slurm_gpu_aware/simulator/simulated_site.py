@@ -33,7 +33,6 @@ class SimulatedSite:
     truth: Mapping[str, FloatArray]
     """Class -> (N, W) scores at which jobs run."""
     label: str
-    """Text for users: ``16 nodes with 4 GPUs``."""
     variability: str = "none: all GPUs are equal"
     """Origin of the scores."""
 
@@ -74,10 +73,7 @@ def synthetic_site(
 ) -> SimulatedSite:
     """``nodes`` equal nodes (``n1``, ``n2``, ...) by GPU count, or by machine with its links.
 
-    Raises
-    ------
-    SourceError
-        Neither is given, they contradict, the machine is unknown, or a number is out of range.
+    Raises SourceError if neither is given, they contradict, or one is unknown or out of range.
     """
     graph = None
     if machine_name is not None:
@@ -87,8 +83,8 @@ def synthetic_site(
             raise SourceError(str(exc)) from None
         if gpus_per_node not in (None, graph.n):
             raise SourceError(f"{machine_name} has {graph.n} GPUs, not {gpus_per_node}")
-    width = graph.n if graph is not None else gpus_per_node
-    if width is None or not 1 <= width <= MAX_GPUS_PER_NODE:
+    width = graph.n if graph is not None else gpus_per_node or 0
+    if not 1 <= width <= MAX_GPUS_PER_NODE:
         raise SourceError(
             f"a node has 1 to {MAX_GPUS_PER_NODE} GPUs: give their number or a machine"
         )
@@ -129,9 +125,6 @@ def with_scores(base: SimulatedSite, draw: Draw) -> SimulatedSite:
 
     A class that is not in the draw keeps its scores.
     """
-    exists = base.cluster.exists
-    seen = {**base.cluster.scores, **bin_all(draw.scores, exists)}
-    truth = {**base.truth, **draw.scores}
-    return replace(
-        base, cluster=replace(base.cluster, scores=seen), truth=truth, variability=draw.how
-    )
+    scores = {**base.cluster.scores, **bin_all(draw.scores, base.cluster.exists)}
+    cluster = replace(base.cluster, scores=scores)
+    return SimulatedSite(cluster, {**base.truth, **draw.scores}, base.label, draw.how)

@@ -40,12 +40,8 @@ class Timings:
     def medians(self) -> tuple[tuple[str, ...], tuple[str, ...], FloatArray]:
         """GPUs in the order of the file, their nodes, and the medians of their runs, ms."""
         medians = run_medians(self.gpu, self.value_ms)
-        node_of = dict(zip(reversed(self.gpu), reversed(self.node), strict=True))
-        return (
-            tuple(medians),
-            tuple(map(node_of.__getitem__, medians)),
-            np.array([*medians.values()]),
-        )
+        node = dict(zip(reversed(self.gpu), reversed(self.node), strict=True))  # the first counts
+        return tuple(medians), tuple(node[gpu] for gpu in medians), np.array([*medians.values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +57,7 @@ class Draw:
 def read_timings(path: Path | str) -> Timings:
     """Read columns gpu, node, value_ms; other columns are ignored, rows of one GPU are its runs.
 
-    Raises
-    ------
-    SourceError
-        The file cannot be read, lacks a column or has no usable row.
+    Raises SourceError if the file cannot be read, lacks a column or has no usable row.
     """
     table = read_table(path)
     table.require("gpu", "value_ms", hint=" and node")
@@ -86,38 +79,35 @@ def draw_scores(
 ) -> Draw:
     """Give every GPU of a cluster scores from measured ones.
 
+    All classes get the same GPUs if the files name enough common ones; otherwise each class is
+    drawn separately. Raises SourceError if ``how`` is unknown, or there are too few GPUs (or whole
+    nodes) to draw without repetition.
+
     Parameters
     ----------
     profile : class -> its timings.
     exists : (N, W) GPUs of the cluster.
-    how : a key of :data:`DRAWS`. All classes get the same GPUs if the files name enough common
-        ones; otherwise each class is drawn separately.
-    seed : seed of NumPy's default generator.
-
-    Raises
-    ------
-    SourceError
-        ``how`` is unknown, or there are too few GPUs (or whole nodes) to draw without repetition.
+    how : a key of :data:`DRAWS`.
     """
     if how not in DRAWS:
         raise SourceError(f"unknown draw {how!r}; known: {', '.join(DRAWS)}")
-    if how == "runs":
-        scores = {
-            name: _place(_single_runs(timings, int(exists.sum()), seed, i), exists)
-            for i, (name, timings) in enumerate(profile.items())
-        }
-        return Draw(scores, f"{DRAWS[how]}, seed {seed}")
+    origin, scores = f"{DRAWS[how]}, seed {seed}", {}
     pool = {name: timings.medians() for name, timings in profile.items()}
+    if how == "runs":
+        for i, (name, timings) in enumerate(profile.items()):
+            rng = np.random.default_rng([seed, i])
+            drawn = rng.choice(timings.value_ms, size=int(exists.sum()), replace=True)
+            scores[name] = _place(drawn / float(np.median(pool[name][2])), exists)
+        return Draw(scores, origin)
     joint = _joint(pool, exists, how, seed)
     if joint is not None:
-        return Draw(joint, f"{DRAWS[how]}, seed {seed}, the same GPUs for all classes")
-    scores = {}
+        return Draw(joint, f"{origin}, the same GPUs for all classes")
     for i, (name, timings) in enumerate(profile.items()):
-        drawn = _joint({name: pool[name]}, exists, how, [seed, i])
-        if drawn is None:
+        own = _joint({name: pool[name]}, exists, how, [seed, i])
+        if own is None:
             raise SourceError(_too_few(timings, len(pool[name][0]), exists, how))
-        scores |= drawn
-    return Draw(scores, f"{DRAWS[how]}, seed {seed}, drawn separately for each class")
+        scores |= own
+    return Draw(scores, f"{origin}, drawn separately for each class")
 
 
 _Medians = tuple[tuple[str, ...], tuple[str, ...], FloatArray]
@@ -130,13 +120,12 @@ def _joint(
     order, nodes, _ = next(iter(pool.values()))
     common = set(order).intersection(*(set(gpus) for gpus, _, _ in pool.values()))
     places = [(gpu, node) for gpu, node in zip(order, nodes, strict=True) if gpu in common]
-    rng = np.random.default_rng(seed)
+    rng, count = np.random.default_rng(seed), int(exists.sum())
+    chosen: list[str] | None = None
     if how == "nodes":
         chosen = _whole_nodes(places, exists.sum(axis=1), rng)
-    elif not places or (how == "gpus" and len(places) < exists.sum()):
-        chosen = None
-    else:
-        picks = rng.choice(len(places), size=int(exists.sum()), replace=how == "repeat")
+    elif places and (how == "repeat" or len(places) >= count):
+        picks = rng.choice(len(places), size=count, replace=how == "repeat")
         chosen = [places[pick][0] for pick in picks]
     if chosen is None:
         return None
@@ -162,14 +151,6 @@ def _whole_nodes(
     return [gpu for row, width in zip(rows, widths, strict=True) for gpu in full[row][:width]]
 
 
-def _single_runs(timings: Timings, count: int, seed: int, stream: int) -> FloatArray:
-    """Times of single runs / median time of the GPUs."""
-    _, _, medians = timings.medians()
-    rng = np.random.default_rng([seed, stream])
-    drawn: FloatArray = rng.choice(timings.value_ms, size=count, replace=True)
-    return drawn / float(np.median(medians))
-
-
 def _place(values: npt.ArrayLike, exists: BoolArray) -> FloatArray:
     scores = np.ones(exists.shape)
     scores[exists] = values
@@ -177,9 +158,8 @@ def _place(values: npt.ArrayLike, exists: BoolArray) -> FloatArray:
 
 
 def _too_few(timings: Timings, gpus: int, exists: BoolArray, how: str) -> str:
+    lack, instead = f"{gpus} GPUs are too few to draw {int(exists.sum())} without repetition", ""
     if how == "nodes":
-        width = int(exists.sum(axis=1).max(initial=0))
+        width, instead = int(exists.sum(axis=1).max(initial=0)), "'gpus' or "
         lack = f"fewer than {len(exists)} nodes with {width} GPUs to draw from"
-        return f"{timings.name}: {lack}; draw 'gpus' or 'repeat' instead"
-    lack = f"{gpus} GPUs are too few to draw {int(exists.sum())} without repetition"
-    return f"{timings.name}: {lack}; draw 'repeat' instead"
+    return f"{timings.name}: {lack}; draw {instead}'repeat' instead"

@@ -1,4 +1,4 @@
-"""Traces: jobs for the simulator, and their CSV form. Bad rows carry their line number."""
+"""Traces: jobs for the simulator, from CSV or synthetic. Bad rows carry their line number."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
-__all__ = ["BadRow", "Trace", "TraceJob", "checked", "read_csv"]
+__all__ = ["SIZES", "BadRow", "Trace", "TraceJob", "checked", "poisson_trace", "read_csv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class TraceJob:
     gpus: int
     duration_s: float
     """Work: run time on GPUs of score 1.0 inside one node. For a recorded job the recorded run
-    time, until ``recorded.with_work``."""
+    time, until ``history.with_work``."""
     app_class: str = "B"
     model: str | None = None
     """Application (``resnet50``)."""
@@ -71,16 +73,15 @@ class Trace:
         bad_rows: Sequence[BadRow] = (),
         skipped: Mapping[str, int] | None = None,
     ) -> Trace:
-        """Sort jobs by submission; equal times keep their order.
-
-        Raises SourceError if two jobs have the same id.
-        """
+        """Sort jobs, with distinct ids, by submission; equal times keep their order."""
         ordered = sorted(jobs, key=lambda job: job.submit_s)
-        if len({job.job_id for job in ordered}) < len(ordered):
-            raise SourceError(f"{name}: two jobs have the same id")
         return cls(name, tuple(ordered), tuple(bad_rows), dict(skipped or {}))
 
 
+_NO_TIMES = (
+    "; jobs without run times cannot be simulated. Sia's own traces have none: use those prepared "
+    "for PAL"
+)
 _MAX_PRIORITY = 1e15
 """Far above Slurm's 32 bits, and below the limit of exact integers in a double."""
 _RANGES = (
@@ -95,13 +96,7 @@ _RANGES = (
 
 
 def checked(job: TraceJob) -> TraceJob:
-    """The job, if its values are valid.
-
-    Raises
-    ------
-    ValueError
-        A number is out of range or the pattern is unknown; names the column and the value.
-    """
+    """The job. Raises ValueError if a number is out of range or the pattern is unknown."""
     for name, least, most in _RANGES:
         value = getattr(job, name)
         unset = value is None or (name == "time_limit_s" and value == math.inf)
@@ -117,10 +112,10 @@ def checked(job: TraceJob) -> TraceJob:
 
 
 def _flag(row: Row, column: str) -> bool:
-    flags = {"1": True, "true": True, "high": True, "0": False, "false": False, "low": False}
-    if row.cells[column].lower() not in flags:
+    text = row.cells[column].lower()
+    if text not in ("1", "true", "high", "0", "false", "low"):
         raise ValueError(f"{column} is {quoted(row.cells[column])}: expected high or low")
-    return flags[row.cells[column].lower()]
+    return text in ("1", "true", "high")
 
 
 _REQUIRED: Mapping[str, Callable[[Row, str], object]] = {
@@ -153,28 +148,16 @@ def read_csv(
 
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
     nodes, time_limit_s, deadline_s, bw (high, low), pattern, priority, user. Other columns are
-    ignored. An empty optional cell means the default.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read, is not CSV, or lacks a required column.
+    ignored. An empty optional cell means the default. Raises SourceError if the file cannot be
+    read, is not CSV, or lacks a required column.
     """
     table = read_table(source, text)
-    hint = ""
-    if {*_REQUIRED} - {*table.columns} == {"duration_s"}:
-        hint = (
-            "; jobs without run times cannot be simulated. Sia's own traces have none: use those"
-            " prepared for PAL"
-        )
-    table.require(*_REQUIRED, hint=hint)
+    no_times = {*_REQUIRED} - {*table.columns} == {"duration_s"}
+    table.require(*_REQUIRED, hint=_NO_TIMES if no_times else "")
+    columns = {class_column if name == "class" else name: _OPTIONAL[name] for name in _OPTIONAL}
     if class_column != "class":
         table.require(class_column)
-    optional = {
-        column: target
-        for name, target in _OPTIONAL.items()
-        if (column := class_column if name == "class" else name) in table.columns
-    }
+    optional = {name: columns[name] for name in columns if name in table.columns}
 
     def job(row: Row) -> tuple[int, TraceJob]:
         values: dict[str, object] = {"app_class": default_class}
@@ -193,3 +176,45 @@ def read_csv(
     ]
     jobs = (job for line, job in parsed if last[job.job_id] == line)
     return Trace.of(Path(source).stem, jobs, sorted(bad))
+
+
+SIZES: Mapping[int, float] = {1: 0.70, 2: 0.09, 4: 0.12, 8: 0.06, 16: 0.03}
+"""GPU count -> share of the jobs: mostly one GPU, powers of two, as in the Philly trace."""
+
+
+def poisson_trace(
+    jobs: int,
+    per_hour: float,
+    *,
+    seed: int = 0,
+    sizes: Mapping[int, float] = SIZES,
+    classes: Sequence[str] = ("A", "B", "C"),
+) -> Trace:
+    """A trace with Poisson arrivals. Raises SourceError if it is too long.
+
+    Durations follow Synergy's recipe (Mohan et al., OSDI'22, section 5.1): 60 x 10^u seconds, u
+    uniform in 1.5..3 for 80% of the jobs and in 3..4 for the rest. Classes are equally likely, and
+    half of the jobs are bandwidth sensitive.
+    """
+    rng = np.random.default_rng(seed)
+    if not 3600.0 / per_hour * jobs <= MAX_TIME_S / 10:  # a margin, because gaps are random
+        raise SourceError(f"{jobs} jobs at {per_hour:g} per hour would take more than 30 years")
+    submit = np.cumsum(rng.exponential(3600.0 / per_hour, size=jobs))
+    shares = np.array(list(sizes.values()))
+    gpus = rng.choice(list(sizes), size=jobs, p=shares / shares.sum())
+    short = rng.random(jobs) < 0.8
+    exponent = np.where(short, rng.uniform(1.5, 3.0, jobs), rng.uniform(3.0, 4.0, jobs))
+    kinds = rng.integers(len(classes), size=jobs)
+    sensitive = rng.random(jobs) < 0.5
+    made = [
+        TraceJob(
+            job_id=str(i),
+            submit_s=float(submit[i]),
+            gpus=int(gpus[i]),
+            duration_s=float(60.0 * 10.0 ** exponent[i]),
+            app_class=classes[int(kinds[i])],
+            bandwidth_sensitive=bool(sensitive[i]),
+        )
+        for i in range(jobs)
+    ]
+    return Trace.of(f"synthetic: {jobs} jobs, {per_hour:g} per hour, seed {seed}", made)

@@ -1,4 +1,4 @@
-"""Rounds of the live selector, planned again by the simulator, give the same places."""
+"""Rounds of the live selector, planned again, give the same places."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ pytestmark = OUTRUN
 
 REPLAY = """
 import json
-from slurm_gpu_aware.planning.record import read_round
-from slurm_gpu_aware.simulator.replay import replay_ledger
+from slurm_gpu_aware.planning.record import read_round, replay_all
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
 with open_store('/var/lib/slurm-gpu-aware/store.db', readonly=True) as store:
-    rounds, differences = replay_ledger(store)
+    contents = Ledger(store).snapshots()
+    rounds, differences = replay_all(contents)
     placed = {}
-    for content in Ledger(store).snapshots():
+    for content in contents:
         placed |= read_round(content).placed
 print(json.dumps({'rounds': rounds, 'differences': [str(d) for d in differences],
                   'placed': placed}))

@@ -36,7 +36,7 @@ ALLOWED = {
     "store": MODEL | {"config"},
     "selector": CORE_BELOW
     | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
-    "simulator": CORE_BELOW | {"slurm", "planning", "placement", "store"},
+    "simulator": CORE_BELOW | {"slurm", "planning", "placement"},
     "clocks": SHARED | {"slurm"},
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
 }

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.simulator.files import load_results
+from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import _HATCHES, PICTURES, line_look
-from slurm_gpu_aware.simulator.recorded import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.report import page_text, plain_summary
 
 

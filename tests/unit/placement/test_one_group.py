@@ -17,9 +17,8 @@ from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning import Plan, PlanSettings, plan_round
 from slurm_gpu_aware.planning.dispatcher import shape_of
-from slurm_gpu_aware.planning.record import read_round, record_round
+from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.selector.infeasible import fits_by_counts
-from slurm_gpu_aware.simulator.replay import replay
 
 BLOCKS = NodeGroups(np.array([0, 1, 0, 1]), "block")  # n0 and n2, n1 and n3
 SETTINGS = PlanSettings(policy="pal")

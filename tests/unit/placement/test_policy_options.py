@@ -15,11 +15,11 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.record import read_round, record_round
+from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.planning.timeline import as_running
 from slurm_gpu_aware.selector.policy_options import policy_options
-from slurm_gpu_aware.simulator.replay import replay, replay_ledger
 from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
 
 NOISY = ("noisy/1", 2)
 
@@ -137,7 +137,7 @@ def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
         nodes = {job["nodes"] for job in slurm.jobs.values()}
         assert len(nodes) == (2 if apart else 1)
     with open_store(slurm.store, readonly=True) as store:
-        rounds, differences = replay_ledger(store)
+        rounds, differences = replay_all(Ledger(store).snapshots())
     assert rounds >= 1
     assert differences == []
 

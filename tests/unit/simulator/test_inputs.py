@@ -9,8 +9,8 @@ import pytest
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.sacct_trace import read_trace
 from slurm_gpu_aware.simulator.simulated_site import stored_site, synthetic_site, with_scores
-from slurm_gpu_aware.simulator.synthetic import poisson_trace
 from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
+from slurm_gpu_aware.simulator.trace import poisson_trace
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).parents[3].parent / "shared" / "data")
@@ -117,7 +117,7 @@ def test_synthetic_traces_depend_on_their_seed_alone():
     assert gaps.std() == pytest.approx(120, rel=0.1)  # exponential
     assert {job.app_class for job in first.jobs} == set("ABC")
     with pytest.raises(SourceError):
-        poisson_trace(10, 0.0)
+        poisson_trace(10, 1e-9)
 
 
 def test_a_trace_without_run_times_is_told_so(tmp_path):

@@ -6,12 +6,17 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.history import UNSUPPORTED, with_slots, without_unsupported
+from slurm_gpu_aware.simulator.history import (
+    RECORDED,
+    UNSUPPORTED,
+    recorded_result,
+    with_slots,
+    with_work,
+    without_unsupported,
+)
 from slurm_gpu_aware.simulator.physics import Physics, expected_worst
-from slurm_gpu_aware.simulator.recorded import RECORDED, recorded_result, with_work
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.machines import machine
@@ -98,8 +103,6 @@ def test_what_was_not_recorded_stays_open():
     assert summary["policy"] == RECORDED
     assert summary["order"] is None
     assert summary["fragmentation"] is None
-    with pytest.raises(SourceError, match="without a start time"):
-        recorded_result(Trace.of("t", [TraceJob("1", 0, 1, 1.0)]), CLUSTER)
 
 
 def test_the_ledger_names_the_gpus_where_the_accounts_do_not():

@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.trace import Trace, read_csv
+from slurm_gpu_aware.simulator.trace import read_csv
 from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS, sacct_command
 
 HEADER = "job_id,submit_s,gpus,duration_s"
@@ -88,8 +88,6 @@ def test_of_rows_for_one_job_the_last_counts_and_the_others_are_reported():
     assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("b", 1.0), ("a", 3.0)]
     assert [row.line for row in trace.bad_rows] == [2, 4, 6]
     assert trace.bad_rows[0].reason == "job a occurs again in line 5; the last record counts"
-    with pytest.raises(SourceError, match="two jobs have the same id"):
-        Trace.of("t", [trace.jobs[0], trace.jobs[0]])
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""A recorded round, planned again by the simulator, gives the same places."""
+"""A recorded round, planned again, gives the same places."""
 
 import json
 import math
@@ -12,8 +12,7 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning import PlanSettings, plan_round
-from slurm_gpu_aware.planning.record import read_round, record_round
-from slurm_gpu_aware.simulator.replay import replay, replay_ledger
+from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
@@ -102,7 +101,7 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
         for seed in range(3):
             queue, cluster, settings, plan = a_round(seed)
             ledger.add_snapshot(seed, record_round(queue, cluster, settings, 50.0, plan))
-        assert replay_ledger(store) == (3, [])
+        assert replay_all(ledger.snapshots()) == (3, [])
         for i in range(KEEP):
             ledger.add_snapshot(100.0 + i, {"i": i})
         assert [content["i"] for content in ledger.snapshots()] == list(range(KEEP))
