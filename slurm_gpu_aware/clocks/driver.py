@@ -12,6 +12,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
 __all__ = ["Result", "lock_clocks", "reset_clocks"]
 
@@ -54,13 +55,7 @@ def lock_clocks(indices: Sequence[int], asked_mhz: int, limit_s: float) -> list[
 
     Returns one result per index, within about ``limit_s`` seconds. Never raises for a driver.
     """
-
-    def work() -> Iterator[Result]:
-        from slurm_gpu_aware.clocks import nvml
-
-        return nvml.lock(indices, asked_mhz)
-
-    return _in_child(work, indices, limit_s)
+    return _in_child(lambda nvml: nvml.lock(indices, asked_mhz), indices, limit_s)
 
 
 def reset_clocks(
@@ -70,26 +65,22 @@ def reset_clocks(
 
     ``methods``: index -> how it was set. Empty, not known: both ways are undone.
     """
-
-    def work() -> Iterator[Result]:
-        from slurm_gpu_aware.clocks import nvml
-
-        return nvml.reset(methods, every)
-
-    return _in_child(work, methods, limit_s)
+    return _in_child(lambda nvml: nvml.reset(methods, every), methods, limit_s)
 
 
 def _in_child(
-    work: Callable[[], Iterator[Result]], indices: Iterable[int], limit_s: float
+    work: Callable[[Any], Iterator[Result]], indices: Iterable[int], limit_s: float
 ) -> list[Result]:
-    """Run ``work`` in a child and return a result per index, also for those it did not reach."""
+    """Results of ``work``, given `nvml` in a child, and of the indices that it did not reach."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.close(reader)
-            for result in work():
+            from slurm_gpu_aware.clocks import nvml  # takes milliseconds
+
+            for result in work(nvml):
                 os.write(writer, result.line())
             code = 0
         except Exception as exc:

@@ -34,13 +34,11 @@ class Job:
 
 
 def parse_extra(text: str) -> tuple[int, list[int] | None] | None:
-    """Return what ``freq=MHZ`` or ``freq=MHZ@0+3`` among comma separated items asks for.
+    """(MHz, GPU indices on each node) of ``freq=MHZ`` or ``freq=MHZ@0+3`` in a list with commas.
 
-    That is (MHz, GPU indices on each of its nodes, ascending; None: what Slurm says). The indices
-    are needed where every GPU has a GRES type of its own: the ``SLURM_JOB_GPUS`` of a prolog holds
-    the GPUs of one type only, the job's last (seen on 24.11).
-
-    Returns None if there is no such item. Raises ValueError if it is there twice or is malformed.
+    The indices are ascending; None: what Slurm says. They are needed where every GPU has a GRES
+    type of its own: ``SLURM_JOB_GPUS`` of a prolog holds the GPUs of the job's last type (24.11).
+    Returns None without such an item. Raises ValueError if it is there twice or is malformed.
     """
     found = [item.strip() for item in text.split(",") if item.strip().startswith("freq=")]
     if not found:
@@ -60,10 +58,7 @@ def parse_extra(text: str) -> tuple[int, list[int] | None] | None:
 
 
 def parse_gpus(text: str) -> list[int]:
-    """Return the GPU indices of ``SLURM_JOB_GPUS`` (``0,2`` or ``0-3``), ascending.
-
-    Raises ValueError for anything else.
-    """
+    """GPU indices of ``SLURM_JOB_GPUS`` (``0,2`` or ``0-3``), ascending. Raises ValueError."""
     found: set[int] = set()
     for item in filter(None, text.strip().split(",")):
         first, dash, last = item.partition("-")

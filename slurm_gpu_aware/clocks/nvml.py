@@ -89,7 +89,7 @@ def _reset(gpu: Gpu, method: str) -> Result:
             except NvmlError as exc:
                 if not exc.unsupported:
                     raise
-    return Result(gpu.minor, method=method)
+    return Result(gpu.minor)
 
 
 class NvmlError(Exception):

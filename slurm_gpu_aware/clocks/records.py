@@ -27,18 +27,11 @@ def to_json(record: Record) -> str:
 
 
 def _value(value: object) -> str:
-    if isinstance(value, str):
-        return '"' + "".join(map(_escaped, value)) + '"'
-    return "null" if value is None else str(value)
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if " " <= character <= "~":
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code <= 0xFFFF else "?"
+    if not isinstance(value, str):
+        return "null" if value is None else str(value)
+    text = value.replace("\\", "\\\\").replace('"', '\\"')
+    plain = (c if " " <= c <= "~" else f"\\u{ord(c):04x}" if c <= "\uffff" else "?" for c in text)
+    return f'"{"".join(plain)}"'
 
 
 def spool(

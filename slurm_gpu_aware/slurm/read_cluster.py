@@ -108,8 +108,8 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         name=raw["name"],
         nodes=frozenset(expand_hostlist(_value(raw["nodes"]))),
         up=raw["state_up"] == _PARTITION_UP,
-        max_time_s=_minutes(raw["max_time"], math.inf),
-        default_time_s=_minutes(raw["default_time"], None),
+        max_time_s=60.0 * raw["max_time"] if raw["max_time"] >= 0 else math.inf,
+        default_time_s=60.0 * raw["default_time"] if raw["default_time"] >= 0 else None,
         max_nodes=raw["max_nodes"] if raw["max_nodes"] >= 0 else None,
         priority_tier=raw["priority_tier"],
         preempt_mode=_modes(printed.get("PreemptMode", "OFF")),
@@ -118,11 +118,6 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         per_gpu=_gpu_defaults(printed.get("JobDefaults", "")),
         topology=_value(raw["topology_name"]),
     )
-
-
-def _minutes(number: int, unset: Any) -> Any:
-    """Minutes in seconds; ``unset`` if not given or unlimited."""
-    return unset if number < 0 else 60.0 * number
 
 
 def _gpu_defaults(text: str) -> GpuDefaults:
@@ -208,9 +203,7 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
         counts_cores=("CR_CPU" in resources or "CR_CORE" in resources)
         and "CR_SOCKET" not in resources,
         enforce_binding="ENFORCE_BINDING_GRES" in resources,
-        preempt_type=_value(settings.get("PreemptType", ""))
-        .removeprefix("preempt/")
-        .replace("none", ""),
+        preempt_type=_value(settings.get("PreemptType", "").removeprefix("preempt/")),
         preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
         per_gpu=_gpu_defaults(settings.get("JobDefaults", "")),
         preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,

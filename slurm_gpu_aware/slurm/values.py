@@ -15,7 +15,7 @@ __all__ = [
     *("parse_indices", "parse_licenses", "parse_tres"),
 ]
 
-UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
+UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", "none", ""})
 """Slurm's spellings of no value."""
 
 _LICENSE_COUNT = re.compile(r"\s*([0-9]{1,10})")
