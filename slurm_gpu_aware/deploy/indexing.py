@@ -30,8 +30,8 @@ from slurm_gpu_aware.slurm.conffile import (
     pairs_of,
     render_pairs,
 )
-from slurm_gpu_aware.slurm.gres_line import is_mig, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
+from slurm_gpu_aware.slurm.values import is_mig, parse_gres
 
 __all__ = ["NodeForm", "SiteFiles", "read_site"]
 

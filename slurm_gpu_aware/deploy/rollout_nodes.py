@@ -12,8 +12,8 @@ from slurm_gpu_aware.deploy.typed_jobs import all_jobs
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.gres_line import is_mig
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmNode
+from slurm_gpu_aware.slurm.values import is_mig
 
 __all__ = ["DRAINED", "REASON", "RolloutNodes", "has_index_types", "unusable"]
 

@@ -12,8 +12,8 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import gpu_names, seen_only
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
-from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
+from slurm_gpu_aware.slurm.values import parse_gres
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 

@@ -15,7 +15,6 @@ from typing import Any
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.names import slot_of
-from slurm_gpu_aware.slurm.gres_line import is_mig, parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import (
     GpuDefaults,
@@ -29,7 +28,9 @@ from slurm_gpu_aware.slurm.records import (
 from slurm_gpu_aware.slurm.values import (
     UNSET,
     gpu_count,
+    is_mig,
     parse_duration,
+    parse_gres,
     parse_indices,
     parse_licenses,
     parse_tres,
@@ -52,7 +53,7 @@ def node_of(raw: Mapping[str, Any]) -> SlurmNode:
     return SlurmNode(
         name=raw["name"],
         states=frozenset(raw["state"].replace("*", "+NOT_RESPONDING").split("+")),
-        features=frozenset(filter(None, _value(raw["features"]).split(","))),
+        features=frozenset(filter(None, raw["features"].split(","))),
         gpus=tuple((item.kind, item.count) for item in gres if item.name == "gpu"),
         gpus_used=_gpu_indices(raw["gres_used"]),
         gpus_drained=_gpu_indices(raw["gres_drain"]),
@@ -203,7 +204,7 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
         counts_cores=("CR_CPU" in resources or "CR_CORE" in resources)
         and "CR_SOCKET" not in resources,
         enforce_binding="ENFORCE_BINDING_GRES" in resources,
-        preempt_type=_value(settings.get("PreemptType", "").removeprefix("preempt/")),
+        preempt_type=_value(settings.get("PreemptType", "")).rpartition("/")[2].replace("none", ""),
         preempt_mode=_modes(settings.get("PreemptMode", "OFF")),
         per_gpu=_gpu_defaults(settings.get("JobDefaults", "")),
         preempt_exempt_s=_exempt(settings.get("PreemptExemptTime", "NONE")) or 0.0,

@@ -14,11 +14,10 @@ from typing import Any
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import UNSUPPORTED_BOUNDS, in_holding_pool
-from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
-from slurm_gpu_aware.slurm.values import parse_indices, parse_licenses, parse_tres
+from slurm_gpu_aware.slurm.values import parse_gres, parse_indices, parse_licenses, parse_tres
 
 __all__ = ["job_of"]
 

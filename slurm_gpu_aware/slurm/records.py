@@ -1,7 +1,7 @@
 """Records of Slurm: jobs, nodes, partitions, QOS, reservations, switches, configuration.
 
 ``None`` is "not set", ``math.inf`` "unlimited", 0 is zero. Times are Unix seconds, memory is MB.
-Node names are plain names, never host lists.
+Node names are plain names, never host lists. Licences are (name, count).
 """
 
 from __future__ import annotations
@@ -51,12 +51,10 @@ class NodeShare:
 
 @dataclass(frozen=True)
 class GpuDefaults:
-    """``JobDefaults`` of a partition or of the cluster for each GPU of a job."""
+    """``JobDefaults`` for each GPU of a job: ``DefCpuPerGPU``, ``DefMemPerGPU``."""
 
     cpus: int | None = None
-    """``DefCpuPerGPU``; None: not set here."""
     memory_mb: int | None = None
-    """``DefMemPerGPU``; None: not set here."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +103,9 @@ class SlurmJob:
     req_nodes: tuple[str, ...] = ()
     exc_nodes: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    """Nodes of the running job."""
     min_nodes: int = 1
     max_nodes: int | None = None
     cpus: int = 1
-    """CPUs that Slurm counts for it."""
     tasks: int = 1
     cpus_per_task: int | None = None
     ntasks_per_node: int | None = None
@@ -117,7 +113,6 @@ class SlurmJob:
     threads_per_core: int | None = None
     """``--threads-per-core``, ``--hint=nomultithread``; None: not given."""
     tasks_per_core: int | None = None
-    """``--ntasks-per-core``; None: not given."""
     unsupported: tuple[str, ...] = ()
     """Unsupported options that it has, as users type them."""
     enforce_binding: bool | None = None
@@ -134,7 +129,6 @@ class SlurmJob:
     """Reservation of ours in which it waits (`gate.holding_pool`)."""
     exclusive: bool = False
     licenses: tuple[tuple[str, int], ...] = ()
-    """(name, count)."""
     admin_comment: str | None = None
     comment: str | None = None
     extra: str | None = None

@@ -15,9 +15,8 @@ from slurm_gpu_aware.bounds import MAX_TIME_S
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.gres_line import is_mig
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
-from slurm_gpu_aware.slurm.values import gpu_count, parse_tres
+from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_tres
 from slurm_gpu_aware.text_file import parse_json
 
 __all__ = ["BAD_ROW", "SACCT_FIELDS", "SacctRow", "live_history", "sacct_command", "sacct_rows"]

@@ -19,9 +19,9 @@ from slurm_gpu_aware.deploy.rollout_nodes import REASON, RolloutNodes
 from slurm_gpu_aware.deploy.rollout_site import RolloutState, unfinished_run
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
-from slurm_gpu_aware.slurm.gres_line import parse_gres
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.values import parse_gres
 
 CONF = """\
 ClusterName=test  # a comment
