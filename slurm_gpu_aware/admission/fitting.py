@@ -20,17 +20,8 @@ from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob
 from slurm_gpu_aware.slurm.topology import BLOCK
 
-__all__ = [
-    "bind",
-    "binds_sockets",
-    "check_binding",
-    "fills_sockets",
-    "fits",
-    "fits_idle",
-    "most_in_one_group",
-    "needs_both_kinds",
-    "required_groups",
-]
+__all__ = ["bind", "binds_sockets", "check_binding", "fills_sockets", "fits"]
+__all__ += ["fits_idle", "most_in_one_group", "needs_both_kinds", "required_groups"]
 
 _SHAPE = attrgetter(
     *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from slurm_gpu_aware.admission.profile_arrays import profiled_cluster
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
-from slurm_gpu_aware.cli.output import paragraph, say
+from slurm_gpu_aware.cli.output import paragraph, say, some
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.model.cluster import Cluster
@@ -49,10 +49,7 @@ def stored_cluster(config: Config) -> tuple[Cluster, Profile]:
 
 
 def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str, str]]:
-    """Level -> node -> group of Slurm's network, if ``used`` contains one of its levels.
-
-    Empty, with a message, if Slurm does not answer.
-    """
+    """Level -> node -> group of Slurm's network; empty if ``used`` needs none, or none is known."""
     wanted = [name for name in NETWORK_LEVELS if name in used]
     if not wanted:
         return {}
@@ -65,8 +62,7 @@ def _network_groups(config: Config, used: Collection[str]) -> dict[str, dict[str
     except SourceError as exc:
         say(paragraph(f"The levels of the network are left out: {exc}."))
         return {}
-    lacking = [name for name in wanted if name not in groups]
-    if lacking:
+    if lacking := [name for name in wanted if name not in groups]:
         say(f"Slurm's topology has no level {', '.join(lacking)}; placement ignores it.")
     return groups
 
@@ -75,20 +71,14 @@ def mark_busy(cluster: Cluster, busy: Iterable[str]) -> Cluster:
     """The cluster with the GPUs ``n1:0,3`` in use. Raises RequestError for unknown GPUs."""
     taken = cluster.copy()
     for text in busy:
-        match = _BUSY.match(text)
-        if match is None:
+        if (match := _BUSY.match(text)) is None:
             raise RequestError(f"{quoted(text)} does not name GPUs; expected NODE:0,3")
-        name, slots = match.group(1), [int(s) for s in match.group(2).split(",")]
+        name, slots = match[1], [int(s) for s in match[2].split(",")]
         if name not in cluster.nodes:
-            raise RequestError(f"no node {name!r}; known: {_some(cluster.nodes)}")
+            raise RequestError(f"no node {name!r}; known: {some(cluster.nodes, 10)}")
         row = cluster.nodes.index(name)
         there = [s for s in range(cluster.shape[1]) if cluster.exists[row, s]]
-        wrong = [s for s in slots if s not in there]
-        if wrong:
+        if wrong := [s for s in slots if s not in there]:
             raise RequestError(f"{name} has no GPU {wrong[0]}; it has {', '.join(map(str, there))}")
         taken.take(row, [s for s in dict.fromkeys(slots) if taken.free[row, s]])
     return taken
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

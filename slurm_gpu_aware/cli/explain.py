@@ -16,6 +16,7 @@ from slurm_gpu_aware.cli.output import (
     place_text,
     print_json,
     say,
+    some,
     table,
 )
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
@@ -119,7 +120,7 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
     state, slurm, tasks = answer["state"], answer["slurm"] or {}, answer["tasks"]
     about = []
     if tasks:
-        shown = ", ".join(tasks[:_MAX_ROWS]) + (", ..." if len(tasks) > _MAX_ROWS else "")
+        shown = some(tasks, _MAX_ROWS)
         about.append(f"A job array; each task was placed separately: {shown}. Explain one of them.")
     elif state == "unknown":
         about.append(
@@ -128,7 +129,7 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
         )
     elif state == "not ours":
         about.append(
-            f"The selector does not place this job; Slurm places it ({_in_slurm(slurm)}). So are"
+            f"Slurm places this job, not the selector ({_in_slurm(slurm)}). The selector leaves out"
             " jobs without GPUs, jobs with place=off, and unsupported request forms (direct srun"
             " --gpus, heterogeneous and scrontab jobs)."
         )

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-__all__ = ["clean", "json_option", "pairs", "paragraph", "place_text", "print_json", "say", "table"]
+__all__ = ["clean", "json_option", "pairs", "paragraph", "place_text", "print_json", "say"]
+__all__ += ["some", "table"]
 
 _MAX_WIDTH = 100
 _MIN_WIDTH = 60
@@ -90,6 +91,11 @@ def place_text(placed: Mapping[str, Any]) -> str:
         return ", ".join(placed["nodes"])
     chosen = zip(placed["nodes"], placed["slots"], strict=True)
     return "; ".join(f"{node}: {','.join(map(str, slots))}" for node, slots in chosen)
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first names of a list, with dots if there are more."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def paragraph(text: str, indent: str = "") -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,10 +20,6 @@ from slurm_gpu_aware.cli.options import (
 )
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.errors import RequestError, not_installed
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.cli.sim_inputs import Inputs
-    from slurm_gpu_aware.config.settings import Config
 
 __all__ = ["report", "simulate"]
 
@@ -173,33 +170,20 @@ def simulate(context: Context, /, **given: Any) -> None:
       gpu-aware simulate --sacct live --out results
       gpu-aware simulate --what-if --days 90 --out results
     """
-    from slurm_gpu_aware.cli import sim_inputs, sim_text
-
-    config = context.config(check_policies=True)
-    try:
-        inputs = sim_inputs.gather(config, given)
-    except ValueError as exc:
-        raise RequestError(str(exc)) from None
-    sim_text.say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
-    if not inputs.trace.jobs:
-        raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
-    output = _run(config, inputs, given)
-    if given["as_json"]:
-        print_json(output)
-    else:
-        click.echo(sim_text.table_text(output))
-
-
-def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any]:
-    import time
-
-    from slurm_gpu_aware.cli import sim_text
+    from slurm_gpu_aware.cli import simulation
     from slurm_gpu_aware.simulator.files import save_results
     from slurm_gpu_aware.simulator.history import recorded_result
     from slurm_gpu_aware.simulator.parallel import run_all
     from slurm_gpu_aware.simulator.result import ended_in_all
 
-    bar = sim_text.Progress([s.label for s in inputs.settings], len(inputs.trace.jobs))
+    try:
+        inputs = simulation.gather(context.config(check_policies=True), given)
+    except ValueError as exc:
+        raise RequestError(str(exc)) from None
+    simulation.say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
+    if not inputs.trace.jobs:
+        raise RequestError(f"{inputs.trace.name}: no usable job, nothing to simulate")
+    bar = simulation.Progress([s.label for s in inputs.settings], len(inputs.trace.jobs))
     results = run_all(
         inputs.runs(), timer=time.perf_counter, processes=given["processes"], progress=bar.show
     )
@@ -207,12 +191,15 @@ def _run(config: Config, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any
     if given["what_if"]:
         ended = ended_in_all(results)
         results = [recorded_result(inputs.trace, inputs.site.cluster, ended), *results]
-    sim_text.say_results(results)
-    output = sim_text.as_json(inputs, results)
+    simulation.say_results(results)
+    output = simulation.as_json(inputs, results)
     if given["out"] is not None:
         save_results(given["out"], output, results)
         say(f"wrote {given['out']}; pictures: gpu-aware report {given['out']}")
-    return output
+    if given["as_json"]:
+        print_json(output)
+    else:
+        click.echo(simulation.table_text(output))
 
 
 @click.command("report")
