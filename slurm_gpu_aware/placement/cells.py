@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
-from slurm_gpu_aware.placement.feasible import Supply
-from slurm_gpu_aware.placement.fit import fitting_groups
+from slurm_gpu_aware.placement.feasible import Supply, fitting_groups
 from slurm_gpu_aware.placement.index_sets import EXACT_WIDTH, some_support, supports
 from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, every, popcount, some, unpack
@@ -144,10 +143,9 @@ def smallest_bound(
 def holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
     """Say whether the cell (level, ``values[index]``) has a set for this split."""
     key = ("holds", level, split, index)
-    known: bool | None = supply.memo.get(key)
-    if known is None:
-        known = supply.memo[key] = _holds(supply, level, split, index)
-    return known
+    if key not in supply.memo:
+        supply.memo[key] = _holds(supply, level, split, index)
+    return bool(supply.memo[key])
 
 
 def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
@@ -166,11 +164,12 @@ def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
 
 def supports_of(cell: Cell) -> dict[int, IntArray]:
     """All of :func:`supports` for a cell, from the search if it computed them."""
-    key = ("supports", cell.level, cell.split, cell.bound_index)
-    known: dict[int, IntArray] | None = cell.supply.memo.get(key)
-    if known is not None:
-        return known
-    return dict(supports(cell.supply, cell.level, cell.split, cell.units, cell.masks))
+    known: dict[int, IntArray] | None = cell.supply.memo.get(
+        ("supports", cell.level, cell.split, cell.bound_index)
+    )
+    if known is None:
+        known = dict(supports(cell.supply, cell.level, cell.split, cell.units, cell.masks))
+    return known
 
 
 def _spans(level: LevelView, split: Split) -> bool:

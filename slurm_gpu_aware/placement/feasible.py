@@ -14,11 +14,13 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.identity_cache import by_identity
+from slurm_gpu_aware.placement.level_views import LevelView
 from slurm_gpu_aware.placement.masks import MaskArray, every, pack, popcount
 from slurm_gpu_aware.placement.score_table import ScoreTable
 from slurm_gpu_aware.placement.shapes import Split, splits
 
-__all__ = ["Supply", "allowed_nodes", "common_reason", "node_demand"]
+__all__ = ["Supply", "allowed_nodes", "common_reason"]
+__all__ += ["fitting_groups", "node_demand", "widest_nodes"]
 
 
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
@@ -133,6 +135,62 @@ class Supply:
         return carrying
 
 
+def fitting_groups(
+    supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
+) -> BoolArray:
+    """(groups,) groups that hold a set.
+
+    ``nodes``, ``masks``: (C,) node and candidate GPUs of each row; each row can give
+    ``split.per_node``.
+    """
+    if split.uneven:
+        return _uneven_groups(supply, level, nodes, masks)
+    counts = np.bincount(level.group[nodes], minlength=level.groups)
+    return (counts >= split.nodes) & _required_ok(supply, level, nodes)
+
+
+def _required_ok(supply: Supply, level: LevelView, nodes: IntArray) -> BoolArray:
+    """(groups,) groups that hold all required nodes, each among the candidate rows."""
+    fine = np.ones(level.groups, dtype=np.bool_)
+    required = list(supply.request.required)
+    if required:
+        fine[:] = False
+        groups = set(level.group[required].tolist())
+        if len(groups) == 1 and bool(np.isin(required, nodes).all()):
+            fine[groups.pop()] = True
+    return fine
+
+
+def _uneven_groups(
+    supply: Supply, level: LevelView, nodes: IntArray, masks: MaskArray
+) -> BoolArray:
+    """(groups,) groups with enough GPUs on an allowed number of nodes."""
+    request = supply.request
+    capacity = supply.capacity(nodes, masks)
+    has = capacity > 0
+    group = level.group[nodes]
+    number = np.bincount(group[has], minlength=level.groups)
+    total = np.bincount(group, weights=capacity, minlength=level.groups)
+    fine: BoolArray = (number >= request.fewest_nodes) & (total >= request.gpus)
+    fine &= _required_ok(supply, level, nodes[has])
+    if request.max_nodes is not None:
+        for g in np.flatnonzero(fine):
+            inside = group == g
+            chosen = widest_nodes(
+                request.required, nodes[inside], capacity[inside], request.max_nodes
+            )
+            fine[g] = int(capacity[inside][chosen].sum()) >= request.gpus
+    return fine
+
+
+def widest_nodes(
+    required: tuple[int, ...], nodes: IntArray, capacity: IntArray, most: int
+) -> IntArray:
+    """Positions of the ``most`` rows that give the most GPUs, required nodes first."""
+    optional = ~np.isin(nodes, list(required))
+    return np.lexsort((nodes, -capacity, optional))[:most]
+
+
 def common_reason(request: Request, cluster: Cluster) -> str:
     """Say in one sentence why no free GPUs fit the request.
 
@@ -178,10 +236,8 @@ def _too_few(
         if not counts[node]:
             return f"required node {cluster.nodes[node]} has no {what}GPU that the job may use"
     for split in choices:
-        if split.uneven:
-            if int(counts.sum()) >= request.gpus:
-                return None
-        elif int((counts >= split.per_node).sum()) >= split.nodes:
+        many = (counts >= split.per_node).sum() >= split.nodes
+        if counts.sum() >= request.gpus if split.uneven else many:
             return None
     entire = "entirely free " if request.whole_node and what else ""
     if len(choices) == 1 and choices[0].nodes > 1:

@@ -67,8 +67,7 @@ def _inside_groups(levels: tuple[LocalityLevel, ...], of: IntArray) -> tuple[Loc
 
 def _both(group: IntArray, of: IntArray) -> IntArray:
     """(N,) numbers of the pairs; -1 if either is -1."""
-    pairs = np.stack([group, of], axis=1)
-    inverse = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    inverse = np.unique(np.stack([group, of]), axis=1, return_inverse=True)[1].reshape(-1)
     return np.where((group >= 0) & (of >= 0), inverse, -1).astype(np.int64)
 
 

@@ -25,7 +25,7 @@ _POLICIES = {
     "mapa-topo-aware": "mapa.MapaTopoAware",
     "packed": "baselines.Packed",
     "pal": "pal.Pal",
-    "pal+mapa": "pal_mapa.PalMapa",
+    "pal+mapa": "mapa.PalMapa",
     "pm-first": "pal.PmFirst",
     "random": "baselines.Random",
     "topo-aware": "topo_aware.TopoAware",

@@ -17,7 +17,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
-from slurm_gpu_aware.placement.evaluate import level_of, predicted_slowdown
+from slurm_gpu_aware.placement.account import level_of, predicted_slowdown
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK

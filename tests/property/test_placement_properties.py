@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, cost, level_index, requests
 from small_oracle import assert_best, chosen_of, relabelled
 
-from slurm_gpu_aware.placement.evaluate import predicted_slowdown
+from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.placement.policies.pal import best_cell
 from slurm_gpu_aware.placement.registry import make_policy
 

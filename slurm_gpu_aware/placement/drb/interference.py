@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,14 +50,10 @@ class InterferenceProfile:
         known = (self.slowdown(job, neighbour) for job, neighbour in self.together)
         return max((ratio for ratio in known if ratio is not None), default=1.0)
 
-    @cached_property
-    def digest(self) -> str:
-        """Digest of the times."""
-        text = repr((sorted(self.solo.items()), sorted(self.together.items())))
-        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
     def __repr__(self) -> str:
-        return f"InterferenceProfile({len(self.together)} pairs, {self.digest})"
+        text = repr((sorted(self.solo.items()), sorted(self.together.items())))
+        digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        return f"InterferenceProfile({len(self.together)} pairs, {digest})"
 
 
 def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) -> FloatArray:
@@ -80,8 +77,7 @@ def interference(profile: InterferenceProfile, job: Workload, cluster: Cluster) 
     return np.asarray((others + own) / (jobs + 1), dtype=np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class _Holders:
+class _Holders(NamedTuple):
     """The GPUs of running jobs by job and node, and the workloads of the jobs."""
 
     job: IntArray
@@ -95,20 +91,13 @@ class _Holders:
 @by_identity
 def _holders(running: tuple[RunningJob, ...]) -> _Holders:
     """Cached, because all decisions of a round share one tuple of running jobs."""
-    flat = [
-        (number, node, slot)
-        for number, job in enumerate(running)
-        for node, slots in sorted(job.gpus)
-        for slot in slots
-    ]
-    table = np.array(flat, dtype=np.int64).reshape(-1, 3)
+    flat: list[tuple[int, int, int]] = []
     known: dict[Workload, int] = {}
-    workload = [
-        -1
-        if job.application is None
-        else known.setdefault((job.application, sum(len(s) for _, s in job.gpus)), len(known))
-        for job in running
-    ]
-    return _Holders(
-        table[:, 0], table[:, 1], table[:, 2], np.array(workload, dtype=np.int64), tuple(known)
-    )
+    workload = np.full(len(running), -1, dtype=np.int64)
+    for number, job in enumerate(running):
+        flat += [(number, node, slot) for node, slots in sorted(job.gpus) for slot in slots]
+        if job.application is not None:
+            gpus = sum(len(slots) for _, slots in job.gpus)
+            workload[number] = known.setdefault((job.application, gpus), len(known))
+    job_of, node_of, slot_of = np.array(flat, dtype=np.int64).reshape(-1, 3).T
+    return _Holders(job_of, node_of, slot_of, workload, tuple(known))

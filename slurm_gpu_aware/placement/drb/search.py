@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
 from slurm_gpu_aware.placement.drb.bipartition import linked_enough, narrow_pairs
 from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet, scale_for
 from slurm_gpu_aware.placement.drb.options import TopoOptions
-from slurm_gpu_aware.placement.drb.uneven import uneven_set
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import LevelView, level_views, two_levels
@@ -151,7 +151,7 @@ def _several(machines: Machines, masks: Sequence[int | None]) -> SearchResult | 
     for number in compared:
         inside = np.flatnonzero(cell.group == number)
         if cell.split.uneven:
-            found.append(uneven_set(machines, inside))
+            found.append(_uneven_set(machines, inside))
         elif masks:
             found.append(_picked(machines, inside, masks, costs))
         else:
@@ -273,3 +273,55 @@ def _fill(
         wanted = min(count - len(chosen), len(rows))
         chosen += _fill(cell, rows, wanted, levels[:-1], [*picked, *chosen])
     return chosen
+
+
+def _uneven_set(machines: Machines, rows: IntArray) -> PlacedSet | None:
+    """A set of some of ``rows``, with any number of GPUs of each; None if there is none.
+
+    As few machines as possible: next the one that holds all remaining GPUs, else the one that holds
+    most; of several the cheapest. Required nodes come first. Each of them, and each of
+    ``min_nodes``, gives at least one GPU.
+    """
+    cell = machines.cell
+    request = cell.supply.request
+    capacity = cell.supply.capacity(cell.units, cell.masks)
+    required = [int(row) for row in rows[np.isin(cell.units[rows], list(request.required))]]
+    fewest = request.fewest_nodes
+    rest = rows[(capacity[rows] > 0) & ~np.isin(rows, required)]
+
+    @cache
+    def offers(k: int) -> tuple[list[int | None], FloatArray]:
+        """(mask per kind, cost per row) of ``k`` GPUs."""
+        masks = machines.masks(k)
+        return masks, machines.row_costs(masks)
+
+    def following(among: IntArray, wanted: int) -> tuple[int, int] | None:
+        """The next row, and its mask of at most ``wanted`` GPUs."""
+        count = int(min(wanted, capacity[among].max(initial=0)))
+        while count > 0:
+            masks, costs = offers(count)
+            able = among[(capacity[among] >= count) & np.isfinite(costs[among])]
+            if len(able):
+                row = int(able[np.lexsort((able, machines.left[able], costs[able]))[0]])
+                mask = masks[int(machines.of_row[row])]
+                return None if mask is None else (row, mask)
+            count -= 1  # links are too narrow for this many
+        return None
+
+    picked: dict[int, int] = {}
+    left = request.gpus
+    while left > 0:
+        first = np.array([r for r in required if r not in picked], dtype=np.int64)
+        among = first[:1] if len(first) else rest[~np.isin(rest, list(picked))]
+        later = max(fewest - len(picked) - 1, len(first) - 1, 0)  # nodes that still need a GPU
+        step = following(among, left - later)
+        if step is None:
+            return None
+        row, mask = step
+        picked[row] = mask
+        left -= mask.bit_count()
+    most = request.max_nodes if request.max_nodes is not None else len(picked)
+    if not fewest <= len(picked) <= most:
+        return None
+    ordered = sorted(picked)
+    return machines.placed(np.array(ordered, dtype=np.int64), [picked[row] for row in ordered])

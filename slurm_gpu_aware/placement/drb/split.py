@@ -74,14 +74,16 @@ def choose_by_sockets(cell: Cell) -> Choice:
     if cell.split.nodes != 1 or cell.supply.request.whole_node:
         return ByScores().choose(cell)
     kinds, k = kinds_of(cell), cell.split.per_node
-    masks, spanned = [], []
-    for graph, _, allowed, plain in kinds.each:
-        if plain:
-            masks.append(mask_of(slots_of(allowed)[:k]))
-            spanned.append(min(k, _sockets(graph, allowed)))
-        else:
-            masks.append(socket_first(graph, (1 << graph.n) - 1, allowed, k))
-            spanned.append(_sockets(graph, masks[-1]))
+    masks = [
+        mask_of(slots_of(allowed)[:k])
+        if plain
+        else socket_first(graph, (1 << graph.n) - 1, allowed, k)
+        for graph, _, allowed, plain in kinds.each
+    ]
+    spanned = [
+        min(k, _sockets(kind.graph, kind.allowed if kind.plain else mask))
+        for kind, mask in zip(kinds.each, masks, strict=True)
+    ]
     sockets = np.array(spanned, dtype=np.int64)[kinds.of_row]
     rows = np.flatnonzero(sockets == sockets.min())
     left = left_beside(cell)[rows]

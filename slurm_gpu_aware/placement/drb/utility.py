@@ -25,7 +25,6 @@ all sockets of a cluster would be the same for every choice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -72,15 +71,12 @@ class Scale:
     def communication(self, t: FloatArray | float) -> FloatArray | float:
         """Cost of t; more than 1 for a set on more machines than necessary."""
         span = self.t_worst - self.t_best
-        if span <= 0:
-            span = max(self.t_best, 1)
-        return np.maximum(t - self.t_best, 0.0) / span
+        return np.maximum(t - self.t_best, 0.0) / (span if span > 0 else max(self.t_best, 1))
 
     def interference(self, i: FloatArray | float) -> FloatArray | float:
         """Cost of I, 0..1."""
-        if self.i_worst <= 1.0:
-            return i * 0.0
-        return np.clip((i - 1.0) / (self.i_worst - 1.0), 0.0, 1.0)
+        worst = self.i_worst - 1.0
+        return np.clip((i - 1.0) / worst, 0.0, 1.0) if worst > 0.0 else i * 0.0
 
     def fragmentation(self, w: FloatArray | float) -> FloatArray | float:
         """Cost of w; may exceed 1 for a set on more machines than necessary."""
@@ -90,12 +86,9 @@ class Scale:
         self, weights: Weights, t: FloatArray | float, i: FloatArray | float, w: FloatArray | float
     ) -> FloatArray:
         """Eq. 1, rounded to 1e-9, so that sums in another order compare equal."""
-        total = (
-            weights.communication * self.communication(t)
-            + weights.interference * self.interference(i)
-            + weights.fragmentation * self.fragmentation(w)
-        )
-        return np.round(total, 9)
+        total = weights.communication * self.communication(t)
+        total = total + weights.interference * self.interference(i)
+        return np.round(total + weights.fragmentation * self.fragmentation(w), 9)
 
 
 @dataclass(frozen=True)
@@ -155,7 +148,7 @@ def extremes(graph: HardwareGraph, exists: int, k: int) -> tuple[int, int, float
 
 def _idle_shares(graph: HardwareGraph, exists: int, bits: FloatArray) -> FloatArray:
     """(S,) w of each set on an idle machine."""
-    total, used = np.zeros(len(bits)), np.zeros(len(bits))
+    total, used = np.zeros((2, len(bits)))
     for socket in sockets_of(graph, exists):
         taken = bits[:, list(slots_of(socket))].sum(axis=1)
         total += np.where(taken > 0, 1.0 - taken / socket.bit_count(), 0.0)
@@ -166,10 +159,8 @@ def _idle_shares(graph: HardwareGraph, exists: int, bits: FloatArray) -> FloatAr
 def _greedy(graph: HardwareGraph, exists: int, k: int, start: int, sign: int) -> int:
     """``k`` GPUs, each the nearest (with ``sign`` -1 the farthest) to those before."""
     length = distances(graph) * sign
-    chosen: list[int] = [start]
-    rest: Sequence[int] = [s for s in slots_of(exists) if s != start]
+    chosen = [start]
     while len(chosen) < k:
-        nearest = min(rest, key=lambda s: (int(length[s, chosen].sum()), s))
-        chosen.append(nearest)
-        rest = [s for s in rest if s != nearest]
+        rest = [s for s in slots_of(exists) if s not in chosen]
+        chosen.append(min(rest, key=lambda s: (int(length[s, chosen].sum()), s)))
     return mask_of(chosen)

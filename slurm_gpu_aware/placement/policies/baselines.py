@@ -31,7 +31,6 @@ class _Flat(Policy):
     best_fit: ClassVar[bool] = True
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
         supply = Supply(request, cluster, flat_table(cluster))
         cell = first_cell(supply, self.levels(request, cluster), splits(request, cluster))
         if cell is None:
@@ -56,7 +55,6 @@ class Packed(_Flat):
     rule = "tightest level, then fewest GPUs left on the node"
 
     def levels(self, request: Request, cluster: Cluster) -> tuple[LevelView, ...]:
-        """Return all levels of the cluster."""
         return level_views(cluster, request.app_class)
 
 
@@ -103,18 +101,13 @@ class Random(Policy):
     options: RandomOptions
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
         job = int.from_bytes(hashlib.sha256(request.job_id.encode()).digest()[:8], "big")
         order = np.random.default_rng([self.options.seed, job]).permutation(cluster.exists.size)
-        drawn = 1.0 + order.reshape(cluster.exists.shape).astype(np.float64) * (
-            50.0 / max(order.size, 1)
-        )
-        table = ScoreTable(drawn, cluster.exists)
+        drawn = 1.0 + order.astype(np.float64) * (50.0 / max(order.size, 1))
+        table = ScoreTable(drawn.reshape(cluster.shape), cluster.exists)
         found = best_anywhere(Supply(request, cluster, table), splits(request, cluster))
         if found is None:
             return None
         cell, choice = found
-        seed = self.options.seed
-        return assignment(
-            self.name, cell, choice, why={"seed": seed}, rule=f"drawn with seed {seed}"
-        )
+        why = {"seed": self.options.seed}
+        return assignment(self.name, cell, choice, why=why, rule=f"drawn with seed {why['seed']}")

@@ -1,4 +1,4 @@
-"""MAPA: placement by the links between GPUs (Ranganath et al., SC'21, section 4), and ``pal+mapa``.
+"""MAPA: placement by the links between GPUs (Ranganath et al., SC'21, section 4).
 
 ============== =====================================================================
 mapa-greedy    the set with the largest AggBW (eq. 1)
@@ -6,6 +6,7 @@ mapa-preserve  bandwidth-sensitive jobs: the largest EffBW (eq. 2 or the default
                model); others: the largest PreservedBW (eq. 3)
 mapa-baseline  the lowest free indices of the first node with room
 mapa-topo-aware  recursive bipartition: same socket first (``drb.split``)
+pal+mapa       PAL chooses the cell, mapa-preserve the GPUs inside it
 ============== =====================================================================
 
 MAPA places within one machine. In a cluster the same values choose the node, then best fit, then
@@ -14,7 +15,7 @@ the lowest index; jobs larger than a node take the fewest nodes (see ``selection
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -25,11 +26,12 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.account import MOST_NODES, assignment
+from slurm_gpu_aware.placement.account import MOST_NODES, assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.split import choose_by_sockets
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import two_levels
+from slurm_gpu_aware.placement.policies.pal import best_cell
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions
 from slurm_gpu_aware.placement.score_table import flat_table
 from slurm_gpu_aware.placement.selection.base import Choice
@@ -37,29 +39,19 @@ from slurm_gpu_aware.placement.selection.by_links import ByLinks, compared_in_pa
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.links import Goal, Objective, graph_of, worst_set
 from slurm_gpu_aware.placement.shapes import splits
-from slurm_gpu_aware.topology.bandwidth import (
-    BOTTLENECK,
-    PAPER,
-    EffBwModel,
-    eq2_model,
-)
+from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, EffBwModel, eq2_model
 from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
-__all__ = [
-    "LinkPolicy",
-    "MapaBaseline",
-    "MapaGreedy",
-    "MapaPreserve",
-    "MapaTopoAware",
-]
+__all__ = ["MapaBaseline", "MapaGreedy", "MapaPreserve", "MapaTopoAware", "PalMapa"]
 
-_RULES: dict[Objective, str] = {
-    "effbw": "the largest EffBW",
-    "aggbw": "the largest AggBW",
-    "preserved": "the least link bandwidth taken from others",
+_RULES: dict[Objective, tuple[str, str]] = {
+    "effbw": ("the largest EffBW", "effbw_gbps"),
+    "aggbw": ("the largest AggBW", "aggbw_gbps"),
+    "preserved": ("the least link bandwidth taken from others", "preservedbw_change_gbps"),
 }
+"""Objective -> the rule in words, and the key of its values in the account."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +91,6 @@ def goal_for(request: Request, model: EffBwModel, objective: Objective | None = 
         communicates = pattern.has_edges(request.gpus)
         objective = "effbw" if request.bandwidth_sensitive and communicates else "preserved"
     return Goal(objective, pattern, model)
-
-
-_COMPARED_BY: dict[str, str] = {
-    "effbw": "effbw_gbps",
-    "aggbw": "aggbw_gbps",
-    "preserved": "preservedbw_change_gbps",
-}
-"""Objective -> key of its values in the account."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -168,7 +152,7 @@ def links_account(
 
 def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> str:
     """Rule, ties and missing measurements; the account has the bandwidths."""
-    parts = [_RULES[goal.objective]]
+    parts = [_RULES[goal.objective][0]]
     if choice.sets is not None:
         parts[0] += f" of {choice.sets} sets" if choice.sets != 1 else " (the only set)"
     if choice.ties > 1:
@@ -199,14 +183,13 @@ class LinkPolicy(Policy):
     objective: ClassVar[Objective | None] = None
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
         goal = goal_for(request, self.options.model, self.objective)
         cell = self.cell(request, cluster)
         if cell is None:
             return None
         choice = ByLinks(goal).choose(cell)
         links = links_account(cell, choice, goal)
-        rule, by = links_rule(choice, goal, links), _COMPARED_BY[goal.objective]
+        rule, by = links_rule(choice, goal, links), _RULES[goal.objective][1]
         why = {**self.account(cell), **links}
         return assignment(self.name, cell, choice, why=why, rule=rule, by=by)
 
@@ -214,7 +197,7 @@ class LinkPolicy(Policy):
         """Return the cell to choose from."""
         return _one_node_first(request, cluster)
 
-    def account(self, cell: Cell) -> Mapping[str, Any]:
+    def account(self, cell: Cell) -> dict[str, Any]:
         """Return the account of the cell."""
         return {}
 
@@ -232,6 +215,23 @@ class MapaPreserve(LinkPolicy):
     name = "mapa-preserve"
 
 
+class PalMapa(LinkPolicy):
+    """PAL chooses the cell, MAPA the GPUs inside it; the selector's default.
+
+    For PAL all sets of a cell of the L x V matrix are equal: the same level, the same worst score.
+    Links decide among them as in ``mapa-preserve``. The predicted slowdown is that of ``pal``.
+    """
+
+    name = "pal+mapa"
+    by_levels = True
+
+    def cell(self, request: Request, cluster: Cluster) -> Cell | None:
+        return best_cell(request, cluster)
+
+    def account(self, cell: Cell) -> dict[str, Any]:
+        return cells_tried(cell)
+
+
 class MapaBaseline(Policy):
     """MAPA's baseline: the lowest free indices of the first node with room."""
 
@@ -239,7 +239,6 @@ class MapaBaseline(Policy):
     rule: ClassVar[str] = "the lowest free indices"
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        """Return exact nodes and slots, or None if nothing fits now."""
         goal = goal_for(request, BOTTLENECK)
         cell = _one_node_first(request, cluster)
         if cell is None:
@@ -249,7 +248,6 @@ class MapaBaseline(Policy):
         return assignment(self.name, cell, choice, why=why, rule=self.rule)
 
     def choose(self, cell: Cell) -> Choice:
-        """Return a set of the cell, without regard to bandwidths."""
         return ByScores(best_fit=False).choose(cell)
 
 
@@ -260,5 +258,4 @@ class MapaTopoAware(MapaBaseline):
     rule = "the same socket first"
 
     def choose(self, cell: Cell) -> Choice:
-        """Return the set on the fewest sockets."""
         return choose_by_sockets(cell)

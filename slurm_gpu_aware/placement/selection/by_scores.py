@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.fit import widest_nodes
+from slurm_gpu_aware.placement.feasible import widest_nodes
 from slurm_gpu_aware.placement.masks import popcount, unpack
 from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
 from slurm_gpu_aware.placement.selection.by_scores_same import choose_same

@@ -38,19 +38,8 @@ from slurm_gpu_aware.topology.subsets import (
     slots_of,
 )
 
-__all__ = [
-    "BestSet",
-    "Goal",
-    "Kind",
-    "Kinds",
-    "Objective",
-    "best_set",
-    "graph_of",
-    "kinds_of",
-    "sorted_rows",
-    "table_values",
-    "worst_set",
-]
+__all__ = ["BestSet", "Goal", "Kind", "Kinds", "Objective", "best_set"]
+__all__ += ["graph_of", "kinds_of", "sorted_rows", "table_values", "worst_set"]
 
 Objective = Literal["effbw", "aggbw", "preserved"]
 

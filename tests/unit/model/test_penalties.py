@@ -18,7 +18,7 @@ from slurm_gpu_aware.model.penalties import (
     level_ratios,
 )
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.evaluate import predicted_slowdown
+from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning import PlanSettings, plan_round
 from slurm_gpu_aware.planning.record import read_round, record_round

@@ -19,7 +19,7 @@ from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.placement.policies.pal_mapa import PalMapa
+from slurm_gpu_aware.placement.policies.mapa import PalMapa
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.round import Outcome
 from slurm_gpu_aware.slurm.updates import JobUpdate
