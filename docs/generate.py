@@ -22,10 +22,10 @@ from pathlib import Path
 import click
 
 from gpu_aware_profile.cli import cli as profile_cli
+from slurm_gpu_aware import filter_rules
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import render
-from slurm_gpu_aware.deploy.lua_files import lua_rules
 from slurm_gpu_aware.model import job_phase
 from slurm_gpu_aware.slurm.conffile import SlurmConf
 
@@ -135,6 +135,13 @@ def slurm_example() -> str:
     values = render.slurm_settings(Config(), SlurmConf(), scripts).values
     lines = [*(f"{k}={v}" for k, v in values.items()), *render.node_lines(NODES)]
     return EXAMPLE + "\n".join(lines) + "\n"
+
+
+def lua_rules() -> str:
+    """etc/lua/gpu_aware_rules.lua: the table of `filter_rules`, its names in lower case."""
+    rules = {k.lower(): v for k, v in vars(filter_rules).items() if k.isupper() and k[0] != "_"}
+    head = "-- Written by docs/generate.py from slurm_gpu_aware/filter_rules.py. Do not edit.\n"
+    return f"{head}return {render.lua_value(rules)}\n"
 
 
 FILES = {

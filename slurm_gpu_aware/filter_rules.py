@@ -1,6 +1,6 @@
 """Rules that the Lua filter and Python share.
 
-``docs/generate.py`` writes the constants to ``etc/lua/gpu_aware_rules.lua`` (`deploy.lua_files`).
+``docs/generate.py`` writes the constants to ``etc/lua/gpu_aware_rules.lua``.
 A pattern is a Python regular expression and a Lua pattern of the same meaning; both sides add the
 anchors.
 """

@@ -34,18 +34,10 @@ Rules = Iterator[tuple[bool, str, str]]
 
 
 def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ...] = ()) -> Config:
-    """Read and check the configuration.
+    """Read and check the configuration. Raises ConfigError that names file, key and reason.
 
-    Parameters
-    ----------
-    path : file to read; None: ``$GPU_AWARE_CONFIG``, or the default path if it exists.
-    known_policies : if given, policy names in the file must be among them.
-
-    Raises
-    ------
-    ConfigError
-        A named file is missing, the file is not TOML, or a key is unknown or has a bad value. The
-        message names file, key and reason.
+    ``path`` None: ``$GPU_AWARE_CONFIG``, or the default path if it exists. ``known_policies``: if
+    given, policy names in the file must be among them.
     """
     named = path if path is not None else os.environ.get("GPU_AWARE_CONFIG")
     file = Path(named) if named is not None else DEFAULT_PATH

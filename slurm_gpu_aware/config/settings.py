@@ -10,18 +10,7 @@ from typing import Any
 from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 
-__all__ = [
-    "DEFAULT_PATH",
-    "ClassConfig",
-    "Config",
-    "EventsConfig",
-    "GateConfig",
-    "PlacementConfig",
-    "SelectorConfig",
-    "SetupConfig",
-    "SiteConfig",
-    "StoreConfig",
-]
+__all__ = ["DEFAULT_PATH", "ClassConfig", "Config", "GateConfig", "PlacementConfig"]
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
 _ACROSS = 1.5
@@ -41,8 +30,7 @@ class SiteConfig:
     park_uncommented: bool = True
     """Park GPU jobs with any other comment, too (with the default class)."""
     operators: tuple[str, ...] = ()
-    """Users, by name or id, that may change gate, nodes and GRES of jobs, beside root and
-    SlurmUser."""
+    """Users (name or id) that may change jobs' gate, nodes and GRES, as root and SlurmUser may."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +60,19 @@ class PlacementConfig:
     )
     """Policies that users may name with ``place=``."""
     levels: Mapping[str, float] = field(default_factory=dict)
-    """Level of `LEVELS` -> penalty of the site, a factor >= 1 on the iteration time of a job;
-    ``cluster`` is PAL's L_across, for a job that no tighter level holds."""
+    """Level of `LEVELS` -> its factor >= 1 on a job's iteration time; ``cluster``: L_across."""
     backfill: bool = True
     max_clock_mhz: int | None = None
     """What ``freq=max`` locks; absent: the default clock."""
 
     @property
     def penalties(self) -> dict[str, float]:
-        """L of every level in use, tightest first, without measurements; ``node`` and ``cluster``
-        always."""
+        """L of every level in use, always of ``node`` and ``cluster``, without measurements."""
         given = {"node": 1.0, "cluster": _ACROSS, **self.levels}
         return {name: given[name] for name in LEVELS if name in given}
 
     def penalties_with(self, measured: Mapping[str, Mapping[str, float]]) -> LevelPenalties:
-        """L of every level for every class, with ``measured`` (`Profile.level_ratios`) combined.
-
-        See `penalties.combine`.
-        """
+        """L of every level and class, combined with ``measured`` (`Profile.level_ratios`)."""
         return combine(self.levels, measured, across=_ACROSS)
 
     def with_across(self, penalty: float) -> PlacementConfig:
@@ -107,8 +90,7 @@ class GateConfig:
     lease_s: int = 90
     """The reservation ends this long after the last heartbeat; parked jobs then start as usual."""
     queue_tests: int = 4_000
-    """How often one pass of Slurm's main scheduler may look at a node for a parked job; parked jobs
-    beyond that wait in the holding pool. 12,000 are about 0.1 s of slurmctld's time."""
+    """Tests of a node for a parked job in a pass of Slurm's scheduler: 12,000 take about 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +132,7 @@ class SetupConfig:
     """``[setup]``: how ``gpu-aware setup --roll`` changes nodes."""
 
     distribute: tuple[str, ...] = ()
-    """Command and its arguments that copies slurm.conf and gres.conf to all nodes; empty: they
-    share the folder, or slurmctld sends them (configless)."""
+    """Command with arguments that copies slurm.conf and gres.conf to all nodes, if any."""
     distribute_timeout_s: float = 600.0
     """Limit for that command."""
     register_timeout_s: float = 120.0

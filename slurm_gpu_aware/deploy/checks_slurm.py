@@ -11,7 +11,6 @@ from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.files import LUA_CONF, OWN_FILTER
 from slurm_gpu_aware.deploy.install import filter_files
-from slurm_gpu_aware.deploy.lua_files import filter_table, lua_value
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
 from slurm_gpu_aware.gate.liveness import longest_silence_s
@@ -147,7 +146,10 @@ def _check_filter_conf(g: DoctorContext, path: Path) -> Check:
     if not have.startswith("return{"):
         found = f"{path} does not return a table: jobs pass unmodified"
         return failed("filter config", found, cure)
-    wanted = {k: _squeeze(lua_value(v)) for k, v in filter_table(g.config, g.slurm_user).items()}
+    wanted = {
+        k: _squeeze(render.lua_value(v))
+        for k, v in render.filter_table(g.config, g.slurm_user).items()
+    }
     wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
     lists = ("policies", "operators")
     wrong += [key for key in lists if _items(_entry(have, key)) != _items(wanted[key])]

@@ -62,7 +62,12 @@ def shipped(kind: str) -> list[Path]:
 
 def diff(change: Change) -> str:
     """Unified diff between the file on disk and the change; empty if they are equal."""
-    old = _on_disk(change.path)
+    try:
+        old: str | None = change.path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        old = None
+    except OSError as exc:
+        raise SourceError(f"{change.path}: cannot be read: {exc.strerror}") from None
     return "".join(
         difflib.unified_diff(
             (old or "").splitlines(keepends=True),
@@ -75,16 +80,7 @@ def diff(change: Change) -> str:
 
 def pending(changes: Sequence[Change]) -> list[Change]:
     """Changes that are not on disk yet."""
-    return [c for c in changes if _on_disk(c.path) != c.text]
-
-
-def _on_disk(path: Path) -> str | None:
-    try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return None
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
+    return [change for change in changes if diff(change)]
 
 
 def check_lua(changes: Iterable[Change]) -> bool:

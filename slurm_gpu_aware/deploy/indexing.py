@@ -172,14 +172,10 @@ class SiteFiles:
         return texts
 
 
-def read_site(
-    slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus] | None = None
-) -> SiteFiles:
+def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]) -> SiteFiles:
     """Read both files. Raises SourceError if one cannot be read or one of our blocks was edited.
 
-    Parameters
-    ----------
-    profile : measured nodes; used for nodes on which Slurm detects the GPUs (AutoDetect).
+    ``profile``: measured nodes, for nodes on which Slurm detects the GPUs (AutoDetect).
     """
     slurm = ConfFiles(slurm_conf)
     gres = ConfFiles(gres_conf, missing_ok=True)
@@ -196,10 +192,9 @@ def read_site(
             for name in _names(values["nodename"]):
                 read.setdefault(name, _NodeLines()).now = values.get("gres", "")
     _read_devices(gres, read)
-    known = profile or {}
-    forms = {name: _form(lines, known.get(name)) for name, lines in read.items()}
+    forms = {name: _form(lines, profile.get(name)) for name, lines in read.items()}
     nodes = {name: form for name, form in forms.items() if form is not None}
-    return SiteFiles(slurm, gres, nodes, known)
+    return SiteFiles(slurm, gres, nodes, profile)
 
 
 def _node_record(entry: Entry, defaults: Values) -> _Record | None:

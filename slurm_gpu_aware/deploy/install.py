@@ -15,7 +15,6 @@ from typing import NamedTuple
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
 from slurm_gpu_aware.deploy.files import LUA_CONF, OWN_FILTER, Change, shipped
-from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
@@ -170,7 +169,7 @@ def _described(lines: Iterable[str]) -> set[str]:
 def _lua_conf(site: Site) -> str:
     models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
     with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
-    return lua_conf(
+    return render.lua_conf(
         site.config,
         site.user,
         models,

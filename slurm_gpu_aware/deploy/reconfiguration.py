@@ -44,13 +44,9 @@ _HANGS = (
 
 
 class Reconfiguration:
-    """One ``scontrol reconfigure``, repeated if slurmctld dies before it reaches the slurmds.
+    """``scontrol reconfigure``, repeated if slurmctld dies before it reaches the slurmds.
 
-    Parameters
-    ----------
-    client : Slurm.
-    say : takes a line of progress.
-    stopping : asked while slurmctld does not answer; True gives up.
+    ``say`` takes a line of progress; ``stopping``, asked while slurmctld is silent, gives up.
     """
 
     HOLD = "gpuaware_rollout"
@@ -64,8 +60,7 @@ class Reconfiguration:
     LAUNCH_S = 20.0
     """Longest wait for jobs that are being launched; shorter than the reservation."""
     SLURMDS_S = 20.0
-    """Longest wait for slurmds to read their files; a restarted slurmctld asks the nodes to
-    register after some seconds."""
+    """Longest wait for slurmds to read their files, and to register with a new slurmctld."""
     ANSWER_S = 30.0
     """Silence of slurmctld before a message."""
     REPEAT_S = 60.0
@@ -100,7 +95,10 @@ class Reconfiguration:
             ready()
             with self._no_starts() as held:
                 self._await_launched()
-                before = self._known_starts() if before is None else before
+                try:
+                    before = self._starts() if before is None else before
+                except SourceError as exc:
+                    log.warning("cannot tell when slurmd has read its files: %s", exc)
                 if held:
                     self._warned(self._hold_longer)
                 asked = time.monotonic()
@@ -169,13 +167,6 @@ class Reconfiguration:
             if node.slurmd_start_s is not None and not any(map(_AWAY.search, node.states))
         }
 
-    def _known_starts(self) -> dict[str, float] | None:
-        try:
-            return self._starts()
-        except SourceError as exc:
-            log.warning("cannot tell when slurmd has read its files: %s", exc)
-            return None
-
     # -- the reservation -----------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -213,13 +204,11 @@ class Reconfiguration:
         end = time.monotonic() + within_s
         while True:
             try:
-                self._client.delete_reservation(self.HOLD)
-                return
+                return self._client.delete_reservation(self.HOLD)
             except SourceError as exc:
-                log.debug("reservation %s: %s", self.HOLD, exc)
-            if time.monotonic() >= end:
-                log.warning("reservation %s is left; it ends within two minutes", self.HOLD)
-                return
+                if time.monotonic() >= end:
+                    text = "reservation %s is left; it ends within two minutes: %s"
+                    return log.warning(text, self.HOLD, exc)
             time.sleep(self.POLL_S)
 
     def _await_launched(self) -> None:

@@ -5,15 +5,18 @@ The GPU of Slurm index K gets the GRES type ``gK``, so that a job can request ex
 
 from __future__ import annotations
 
+import pwd
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_gpu_aware import filter_rules as rules
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
+from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conffile import SlurmConf
@@ -27,8 +30,11 @@ __all__ = [
     "clock_conf",
     "cores_of",
     "feature_of",
+    "filter_table",
     "gres_lines",
     "index_gres",
+    "lua_conf",
+    "lua_value",
     "node_lines",
     "slurm_settings",
     "usable_model",
@@ -195,3 +201,80 @@ def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
     for node in sorted(nodes, key=lambda n: by_number(n.name)):
         groups.setdefault(replace(node, name=""), []).append(node.name)
     return [(hostlist(names), node) for node, names in groups.items()]
+
+
+# -- Lua ---------------------------------------------------------------------------------------
+
+
+def lua_conf(
+    config: Config,
+    slurm_user: str,
+    models: Iterable[str],
+    largest: Mapping[str, int] = MappingProxyType({}),
+) -> str:
+    """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
+
+    ``largest``: ``gpus``, ``cpus``, ``memory_mb`` -> maximum of the nodes with GPUs; 0: unknown.
+    """
+    table = filter_table(config, slurm_user, models)
+    table |= {f"max_{what}_per_node": count for what, count in largest.items() if count}
+    head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
+    return f"{head}return {lua_value(table)}\n"
+
+
+def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) -> dict[str, object]:
+    """The part of the filter's configuration that does not depend on the nodes.
+
+    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. Raises ConfigError
+    if an operator or SlurmUser is no user of this host.
+    """
+    placement = config.placement
+    return {
+        "classes": config.site.classes,
+        "policies": list(dict.fromkeys([placement.policy, *placement.allowed])),
+        "licence": config.gate.licence,
+        "reservation": config.gate.reservation,
+        "submit_file": str(config.events.submit_file),
+        "models": sorted(models),
+        "park_uncommented": config.site.park_uncommented,
+        "operators": _operators(config, slurm_user),
+    }
+
+
+def _operators(config: Config, slurm_user: str) -> list[int]:
+    """User ids that pass all checks of the filter: root, SlurmUser (the selector), operators."""
+    uids = {0}
+    for name in (slurm_user, *config.site.operators):
+        try:
+            number = name.isascii() and name.isdigit()
+            uids.add(int(name) if number else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            where = f"{config.source or DEFAULT_PATH}: site.operators"
+            if name == slurm_user:
+                where = "slurm.conf: SlurmUser"
+            raise ConfigError(f"{where}: no such user on this host: {name!r}") from None
+    return sorted(uids)
+
+
+def lua_value(value: object, indent: str = "") -> str:
+    """A Lua 5.1 literal of a text, number, sequence or mapping, on several lines if long.
+
+    In texts, bytes other than printable ASCII become decimal escapes.
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        chars = value.encode("utf-8").decode("latin-1")
+        plain = (c if " " <= c <= "~" and c not in '"\\' else f"\\{ord(c):03d}" for c in chars)
+        return f'"{"".join(plain)}"'
+    deeper = indent + "    "
+    if isinstance(value, Mapping):
+        entries = [f"{key} = {lua_value(entry, deeper)}" for key, entry in value.items()]
+    elif isinstance(value, list | tuple):
+        entries = [lua_value(entry, deeper) for entry in value]
+    else:
+        return str(value)
+    line = f"{{ {', '.join(entries)} }}" if entries else "{}"
+    if not isinstance(value, Mapping) and len(indent + line) <= 96:
+        return line
+    return "{\n" + "".join(f"{deeper}{entry},\n" for entry in entries) + indent + "}"

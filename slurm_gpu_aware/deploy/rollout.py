@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles
+from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.deploy.rollout_nodes import (
     REASON,
@@ -76,6 +77,7 @@ class Rollout:
         self._state_file = state_file
         self._undo = undo
         self._say = nodes.say
+        self._reconfigure = Reconfiguration(nodes.client, nodes.say, nodes.stopping).run
         self._summary = Summary("undo" if undo else "rollout")
         self._waited_s = 0.0
         """Wait until the current node was empty."""
@@ -196,7 +198,7 @@ class Rollout:
         if changes or unknown:
             self._say("adding the features of GPU models to slurm.conf")
             self._site.apply(changes)
-            self._nodes.reconfigure()
+            self._reconfigure()
         self._site.filter_models(files.models())
         self._untype(files.models())
 
@@ -229,7 +231,7 @@ class Rollout:
             return
         self._say("removing the features from slurm.conf")
         self._site.apply(changes)
-        self._nodes.reconfigure()
+        self._reconfigure()
 
     # -- one node ------------------------------------------------------------------------------
 
@@ -324,7 +326,7 @@ class Rollout:
             if not self._nodes.is_free(self._nodes.all()[name]):
                 raise ResumedError("it was resumed meanwhile")
 
-        self._nodes.reconfigure(still_ours, name)
+        self._reconfigure(still_ours, name)
         node = files.nodes[name]
         types = {index_type(i) for i in node.indices} if name in wanted else set()
         self._nodes.await_registered(name, types, node.count)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.typed_jobs import all_jobs
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type
@@ -36,12 +35,8 @@ REPEAT_S = 60.0
 class RolloutNodes:
     """Queries, changes and waits. Methods raise SourceError if Slurm refuses.
 
-    Parameters
-    ----------
-    client : Slurm.
-    say : takes a line of progress.
-    stopping : asked often; True ends the run at the next safe moment.
-    register_s : time limit for a node to register after a reconfigure.
+    ``say`` takes a line of progress; ``stopping``, asked often, ends the run at the next safe
+    moment; ``register_s`` limits the wait for a node to register after a reconfigure.
     """
 
     def __init__(
@@ -85,12 +80,6 @@ class RolloutNodes:
             self.client.resume_node(name)
         elif view.states & DRAINED:
             self.say(f"{name}: stays drained: {view.reason}")
-
-    def reconfigure(
-        self, ready: Callable[[], None] = lambda: None, node: str | None = None
-    ) -> None:
-        """Make all daemons read their files again; see `Reconfiguration.run`."""
-        Reconfiguration(self.client, self.say, self.stopping).run(ready, node)
 
     # -- waits ---------------------------------------------------------------------------------
 

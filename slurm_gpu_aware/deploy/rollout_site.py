@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
-from slurm_gpu_aware.deploy.lua_files import lua_value
+from slurm_gpu_aware.deploy.render import lua_value
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.names import is_node_name
@@ -108,14 +108,10 @@ def nodes_in_scope(
     nodes: str | None,
     partition: str | None,
 ) -> list[str]:
-    """Nodes of a rollout, in the order of slurm.conf.
+    """Nodes of a rollout, in the order of slurm.conf: ``nodes`` or ``partition`` if given.
 
-    Parameters
-    ----------
-    last : the unfinished run, if any; a run in the same direction resumes with its nodes.
-    nodes, partition : choice of the user; at most one of them.
-
-    Raises RequestError for a node without GPUs, SourceError for an unknown partition.
+    Otherwise a run in the direction of ``last``, the unfinished run, resumes with its nodes. Raises
+    RequestError for a node without GPUs, SourceError for an unknown partition.
     """
     chosen: Collection[str]
     if nodes is not None:

@@ -23,7 +23,7 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.install import filter_files
-from slurm_gpu_aware.deploy.lua_files import lua_conf
+from slurm_gpu_aware.deploy.render import lua_conf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.times import Run, put_timings

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, SiteConfig
-from slurm_gpu_aware.deploy.lua_files import lua_conf
 from slurm_gpu_aware.deploy.render import (
     NodeGpus,
     cores_of,
     gres_lines,
+    lua_conf,
     node_lines,
     slurm_settings,
     usable_model,

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from sample_jobs import slurm_job
 
-from slurm_gpu_aware.deploy import rollout_nodes
+from slurm_gpu_aware.deploy import rollout, rollout_nodes
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.rollout import Rollout, Summary
 from slurm_gpu_aware.deploy.rollout_nodes import REASON, RolloutNodes
@@ -112,7 +112,7 @@ class World:
 
     def reconfigure(
         self,
-        ready: Callable[[], None],
+        ready: Callable[[], object],
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
@@ -150,7 +150,7 @@ class World:
     # Site
 
     def read(self) -> SiteFiles:
-        return read_site(self.folder / "slurm.conf", self.folder / "gres.conf")
+        return read_site(self.folder / "slurm.conf", self.folder / "gres.conf", {})
 
     def apply(self, changes: Mapping[Path, str]) -> None:
         for path, text in changes.items():
@@ -210,11 +210,14 @@ def run(
     said: list[str] | None = None,
 ) -> Summary:
     def reconfiguration(*arguments: Any) -> SimpleNamespace:
-        return SimpleNamespace(run=lambda ready, node: world.reconfigure(ready, *arguments[1:]))
+        return SimpleNamespace(
+            run=lambda ready=bool, node=None: world.reconfigure(ready, *arguments[1:])
+        )
 
     time = SimpleNamespace(monotonic=lambda: world.clock, sleep=world.pause)
     client: Any = world
-    with mock.patch.multiple(rollout_nodes, time=time, Reconfiguration=reconfiguration):
+    clock = mock.patch.object(rollout_nodes, "time", time)
+    with clock, mock.patch.object(rollout, "Reconfiguration", reconfiguration):
         nodes = RolloutNodes(client, (said if said is not None else []).append, stopping, 120.0)
         state = world.folder / "rollout.json"
         return Rollout(nodes, client, state, undo=undo).run(NODES if scope is None else scope)
@@ -434,7 +437,7 @@ def test_resumed_by_an_admin_who_restarts_slurmctld(world: World, undo: bool):
     assert list(results(summary).values()) == ["skipped", "changed", "changed"]
     assert any("it was resumed meanwhile" in line for line in said)
     assert world.registered == dict.fromkeys(NODES, PLAIN if undo else INDEXED)
-    conf = read_site(world.folder / "slurm.conf", world.folder / "gres.conf")
+    conf = read_site(world.folder / "slurm.conf", world.folder / "gres.conf", {})
     assert conf.indexed_by_us() == (frozenset() if undo else frozenset(NODES))
 
 
