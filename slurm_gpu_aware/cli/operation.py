@@ -71,7 +71,7 @@ def release(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     """
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
-    from slurm_gpu_aware.deploy.restore_all import restore_all
+    from slurm_gpu_aware.deploy.job_requests import restore_all
     from slurm_gpu_aware.gate.manual_release import release_by_hand
     from slurm_gpu_aware.slurm.client import open_client
 

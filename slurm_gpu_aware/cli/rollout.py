@@ -16,7 +16,7 @@ from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.indexing import SiteFiles
-from slurm_gpu_aware.deploy.restore_all import restore_all
+from slurm_gpu_aware.deploy.job_requests import restore_all
 from slurm_gpu_aware.deploy.rollout import Rollout, Summary
 from slurm_gpu_aware.deploy.rollout_nodes import RolloutNodes
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, nodes_in_scope, unfinished_run

@@ -13,7 +13,6 @@ from slurm_gpu_aware.cli.output import json_option, paragraph, say
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.deploy.files import Change
-    from slurm_gpu_aware.deploy.install import Plan
     from slurm_gpu_aware.deploy.site import Site
 
 __all__ = ["command"]
@@ -91,10 +90,10 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
     from slurm_gpu_aware.deploy import files
     from slurm_gpu_aware.deploy import install as work
 
-    plan = work.for_output(site, output) if output is not None else work.in_place(site)
-    if not files.check_lua(plan.changes):
+    wanted, notes = work.for_output(site, output) if output is not None else work.in_place(site)
+    if not files.check_lua(wanted):
         say("luac is not installed: the Lua files were not checked.")
-    changes = files.pending(plan.changes)
+    changes = [change for change in wanted if files.diff(change)]
     for change in changes:
         if change.path.exists():
             click.echo(files.diff(change), nl=False)
@@ -103,7 +102,7 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
     if output is None and not install:
         them = "it" if len(changes) == 1 else "them"
         last = f"{_files(changes)} would change; --install writes {them}."
-        _end(plan, last if changes else "All files are up to date; no file would change.")
+        _end(notes, last if changes else "All files are up to date; no file would change.")
         return
     existing = [c for c in changes if c.path.exists()]
     if existing and not yes and not _may_overwrite(existing):
@@ -128,11 +127,11 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
             " 'systemctl daemon-reload'; 'systemctl restart slurmctld'; 'systemctl enable --now"
             " gpu-aware-selectd'; 'gpu-aware doctor'."
         )
-    _end(plan, last)
+    _end(notes, last)
 
 
-def _end(plan: Plan, last: str) -> None:
-    for note in plan.notes:
+def _end(notes: Sequence[str], last: str) -> None:
+    for note in notes:
         say(paragraph(f"note: {note}."))
     say(paragraph(last))
 

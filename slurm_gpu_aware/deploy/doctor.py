@@ -39,10 +39,7 @@ skipped = partial(Check, status="skipped")
 
 @dataclass
 class DoctorContext:
-    """Configuration, Slurm and store for the checks; each property is read once, on first use.
-
-    Properties raise AwareError if they cannot be read.
-    """
+    """Configuration, Slurm and store for the checks; each property is read once, or AwareError."""
 
     config: Config
     now: float = field(default_factory=time.time)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,6 @@ __all__ = [
     "check_lua",
     "diff",
     "make_folders",
-    "pending",
     "reload_filter",
     "shipped",
     "write",
@@ -76,11 +75,6 @@ def diff(change: Change) -> str:
             tofile=str(change.path),
         )
     )
-
-
-def pending(changes: Sequence[Change]) -> list[Change]:
-    """Changes that are not on disk yet."""
-    return [change for change in changes if diff(change)]
 
 
 def check_lua(changes: Iterable[Change]) -> bool:

@@ -49,15 +49,15 @@ class NodeForm:
 
     count: int
     """GPUs in slurm.conf."""
-    indices: tuple[int, ...] = ()
+    indices: tuple[int, ...]
     """Indices of its types; empty: it cannot be indexed, see ``problem``."""
-    model: str | None = None
+    model: str | None
     """In lower case; None: unknown."""
-    indexed: bool = False
+    indexed: bool
     """It has one type per GPU now."""
-    ours: bool = False
+    ours: bool
     """A rollout indexed it: the files keep its plain form."""
-    problem: str | None = None
+    problem: str | None
     """Why it cannot be indexed."""
 
 
@@ -231,14 +231,14 @@ def _form(read: _NodeLines, known: NodeGpus | None) -> NodeForm | None:
     types, count, shared = _gpus_of(read.gres)
     if not count:
         return None
-    if types and all(slot_of(t) is not None for t in types):
-        return NodeForm(count, indexed=True, problem="it has one type per GPU already")
+    typed = bool(types) and all(slot_of(t) is not None for t in types)
     kept = tuple(slot for t in _gpus_of(read.now)[0] if (slot := slot_of(t)) is not None)
     models = {t.lower() for t in [*types, *read.types] if t} or {(known and known.model) or ""}
     model = usable_model(next(iter(models))) if len(models) == 1 else None
     indices = tuple(sorted(read.files)) or (known.indices if known else ())
     listed = ", ".join(map(str, indices))
     problems = (
+        (typed, "it has one type per GPU already"),
         (shared, "its GPUs are shared (MPS, shards)"),
         (read.problem, read.problem),
         (any(map(is_mig, models)), "its GPUs are partitioned (MIG)"),
@@ -255,7 +255,7 @@ def _form(read: _NodeLines, known: NodeGpus | None) -> NodeForm | None:
     )
     problem = next((text for wrong, text in problems if wrong), None)
     usable = kept or (() if problem else indices)
-    return NodeForm(count, usable, model, bool(kept), bool(kept), problem)
+    return NodeForm(count, usable, model, typed or bool(kept), bool(kept), problem)
 
 
 def _gpus_of(gres: str) -> tuple[list[str | None], int, bool]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy import render
@@ -19,7 +17,7 @@ from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.slurm.conffile import edit_settings, fields_of, outside_block, replace_block
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist, hostlist
 
-__all__ = ["SCRIPT_KEYS", "Plan", "clock_conf_path", "filter_files", "for_output", "in_place"]
+__all__ = ["SCRIPT_KEYS", "clock_conf_path", "filter_files", "for_output", "in_place"]
 
 SCRIPT_KEYS = {"prolog.d": "Prolog", "epilog.d": "Epilog", "resv.d": "ResvProlog"}
 """Folder of our scripts -> their key in slurm.conf."""
@@ -27,11 +25,8 @@ _COMMANDS = Path(sys.prefix) / "bin"
 """Folder of the commands of this installation."""
 
 
-class Plan(NamedTuple):
-    """Files to write, and notes for the administrator."""
-
-    changes: list[Change]
-    notes: list[str]
+Plan = tuple[list[Change], list[str]]
+"""Files to write, and notes for the administrator."""
 
 
 def for_output(site: Site, folder: Path) -> Plan:
@@ -51,7 +46,7 @@ def for_output(site: Site, folder: Path) -> Plan:
         *_own_files(site, folder, folder / "systemd"),
         _copy(_own_filter(), folder),
     ]
-    return Plan(changes, settings.notes)
+    return changes, settings.notes
 
 
 def in_place(site: Site) -> Plan:
@@ -74,7 +69,7 @@ def in_place(site: Site) -> Plan:
         # Last, because it refers to the other files.
         changed = edit_settings(conf, settings.values)
         changes.append(Change(site.slurm_dir / "slurm.conf", changed))
-    return Plan(changes, notes)
+    return changes, notes
 
 
 def _settings(site: Site) -> render.Settings:
@@ -150,20 +145,16 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
         lines = "; ".join(render.node_lines(absent))
         notes.append(f"slurm.conf has no GPUs on these nodes; add to their lines: {lines}")
     text = site.text("gres.conf") or ""
-    described = _described(outside_block(text))
+    lines_of_site = [fields_of(line.split("#", 1)[0]) for line in outside_block(text)]
+    described = {
+        name
+        for fields in lines_of_site
+        if fields.get("name", "").lower() == "gpu"
+        for name in expand_hostlist(fields.get("nodename", ""))
+    }
     ours = [n for n in site.nodes if indexed.get(n.name) and n.name not in described]
     changed = replace_block(text, render.gres_lines(ours))
     return [Change(site.slurm_dir / "gres.conf", changed)] if changed != text else []
-
-
-def _described(lines: Iterable[str]) -> set[str]:
-    """Nodes with GPUs in the site's own lines of gres.conf."""
-    out: set[str] = set()
-    for line in lines:
-        fields = fields_of(line.split("#", 1)[0])
-        if fields.get("name", "").lower() == "gpu" and "nodename" in fields:
-            out.update(expand_hostlist(fields["nodename"]))
-    return out
 
 
 def _lua_conf(site: Site) -> str:

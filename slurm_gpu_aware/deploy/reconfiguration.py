@@ -17,6 +17,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -81,14 +82,9 @@ class Reconfiguration:
     def run(self, ready: Callable[[], None] = lambda: None, node: str | None = None) -> None:
         """Reconfigure. ``ready`` is called before each try and may raise to prevent it.
 
-        ``node``: the node that must read its files, if it answers; None: any.
-
-        Raises
-        ------
-        SourceError
-            Slurm refuses, or the slurmds have not read their files after three tries.
-        StoppedError
-            ``stopping`` is true while slurmctld does not answer.
+        ``node``: the node that must read its files, if it answers; None: any. Raises SourceError if
+        Slurm refuses or the slurmds have not read their files after three tries, StoppedError if
+        ``stopping`` is true while slurmctld does not answer.
         """
         before: Mapping[str, float] | None = None
         for _ in range(self.TRIES):
@@ -99,8 +95,9 @@ class Reconfiguration:
                     before = self._starts() if before is None else before
                 except SourceError as exc:
                     log.warning("cannot tell when slurmd has read its files: %s", exc)
-                if held:
-                    self._warned(self._hold_longer)
+                if held:  # a large slurmctld reads its files for up to a minute
+                    longer = time.time() + self.LONGER_S
+                    self._warned(partial(self._client.move_reservation, self.HOLD, longer))
                 asked = time.monotonic()
                 lost = self._tell()
                 since = asked if lost else time.monotonic()
@@ -178,7 +175,7 @@ class Reconfiguration:
             if held and not self._silent:
                 self._let_start(self.RELEASE_S)
 
-    def _warned(self, change: Callable[[], None]) -> bool:
+    def _warned(self, change: Callable[[], object]) -> bool:
         try:
             change()
         except SourceError as exc:
@@ -194,10 +191,6 @@ class Reconfiguration:
         except SourceError:
             self._let_start(0.0)  # the reservation of a killed run
             self._client.create_reservation(wanted)
-
-    def _hold_longer(self) -> None:
-        """Extend the reservation: a large slurmctld reads its files for up to a minute."""
-        self._client.move_reservation(self.HOLD, time.time() + self.LONGER_S)
 
     def _let_start(self, within_s: float) -> None:
         """Delete the reservation; slurmctld may not answer for a moment."""

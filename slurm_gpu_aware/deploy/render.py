@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_gpu_aware import filter_rules as rules
@@ -210,7 +209,7 @@ def lua_conf(
     config: Config,
     slurm_user: str,
     models: Iterable[str],
-    largest: Mapping[str, int] = MappingProxyType({}),
+    largest: Mapping[str, int],
 ) -> str:
     """``gpu_aware_conf.lua``: the configuration of the filter in slurmctld; see `filter_table`.
 

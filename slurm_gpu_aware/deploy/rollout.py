@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu_aware.deploy.indexing import SiteFiles
+from slurm_gpu_aware.deploy.job_requests import jobs_with_feature, untype_pending
 from slurm_gpu_aware.deploy.reconfiguration import Reconfiguration
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.deploy.rollout_nodes import (
@@ -22,7 +23,6 @@ from slurm_gpu_aware.deploy.rollout_nodes import (
     unusable,
 )
 from slurm_gpu_aware.deploy.rollout_site import LocalSite, RolloutState, unfinished_run
-from slurm_gpu_aware.deploy.typed_jobs import jobs_with_feature, untype_pending
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.names import index_type
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from slurm_gpu_aware.deploy.typed_jobs import all_jobs
+from slurm_gpu_aware.deploy.job_requests import all_jobs
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.slurm.client import SlurmClient

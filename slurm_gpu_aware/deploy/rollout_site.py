@@ -25,10 +25,7 @@ _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 
 
 class LocalSite:
-    """The site's files on this host. ``say`` takes a line of progress.
-
-    Methods raise SourceError.
-    """
+    """The site's files on this host. Methods raise SourceError."""
 
     def __init__(self, site: Site, say: Callable[[str], None]) -> None:
         self._setup = site.config.setup

@@ -43,7 +43,6 @@ class Site:
     slurm_dir: Path
     """Folder of slurm.conf."""
     unit_dir: Path
-    """Folder of systemd units."""
     conf: SlurmConf
     conf_nodes: Mapping[str, ConfNode]
     """Nodes of slurm.conf."""

@@ -171,7 +171,7 @@ def test_the_filter_accepts_what_is_written(tmp_path: Path, most: int):
 def test_any_path_survives_the_way_through_lua(text: str):
     path = "/" + text.encode("utf-8", "replace").decode("utf-8")
     config = Config(events=EventsConfig(submit_file=Path(path)))
-    got = read_lua(lua_conf(config, "root", []))
+    got = read_lua(lua_conf(config, "root", [], {}))
     assert got["submit_file"] == str(Path(path)).encode()
 
 

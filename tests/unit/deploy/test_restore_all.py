@@ -14,7 +14,7 @@ from slurm_gpu_aware.cli import rollout as roll
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config, StoreConfig
-from slurm_gpu_aware.deploy.restore_all import Restored, restore_all
+from slurm_gpu_aware.deploy.job_requests import Restored, restore_all
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.lockfile import hold_selector_lock
 from slurm_gpu_aware.slurm.updates import JobUpdate

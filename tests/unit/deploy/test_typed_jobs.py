@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.deploy.typed_jobs import untype_pending
+from slurm_gpu_aware.deploy.job_requests import untype_pending
 
 
 def test_typed_requests_become_features(slurm: SlurmFolder) -> None:
