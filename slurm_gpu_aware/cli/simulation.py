@@ -189,7 +189,7 @@ def _placement(placement: PlacementConfig, penalty: float | None) -> PlacementCo
                 f"--locality-penalty {penalty:g} is less than placement.levels.{name} ({value:g}), "
                 "a tighter level"
             )
-    return placement.with_across(penalty)
+    return replace(placement, levels={**placement.levels, "cluster": penalty})
 
 
 def _timings(entries: Sequence[str]) -> dict[str, Timings]:

@@ -70,27 +70,15 @@ class _WrongError(Exception):
     """(key, error)."""
 
 
-# -- types -------------------------------------------------------------------------------------
-
-
 def _entries(section: type, raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Field -> value of a section; its keys are ``prefix`` + field."""
     hints = get_type_hints(section)
     hints.pop("source", None)
+    noun, end = ("section", ".NAME") if section is Config else ("key", "")
+    known = [k + end if get_origin(h) is Mapping else k for k, h in sorted(hints.items())]
     for key in (key for key in raw if key not in hints):
-        noun = "section" if section is Config else "key"
-        known = ", ".join(
-            f"{k}.NAME" if _holds_sections(h) else k for k, h in sorted(hints.items())
-        )
-        raise _WrongError(prefix + key, f"unknown {noun}; known: {known}")
+        raise _WrongError(prefix + key, f"unknown {noun}; known: {', '.join(known)}")
     return {key: _value(hints[key], value, prefix + key) for key, value in raw.items()}
-
-
-def _holds_sections(hint: Any) -> bool:
-    if get_origin(hint) is not Mapping:
-        return False
-    item = get_args(hint)[1]
-    return is_dataclass(item) or get_origin(item) is Mapping
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
@@ -105,7 +93,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         return hint(**_entries(hint, value, f"{key}."))
     if get_origin(hint) is Mapping:
         if not isinstance(value, dict):
-            kind = f"sections [{key}.NAME]" if _holds_sections(hint) else "a table"
+            kind = "a table" if "." in key else f"sections [{key}.NAME]"
             raise _WrongError(key, f"expected {kind}, not {quoted(value)}")
         return {k: _value(get_args(hint)[1], v, f"{key}.{k}") for k, v in value.items()}
     if get_origin(hint) is tuple:
@@ -122,9 +110,6 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     if hint is not str and not abs(value) <= _MOST:  # nor is NaN
         raise _WrongError(key, f"{quoted(value)} is out of range")
     return hint(value)
-
-
-# -- rules that need a range or more than one key ----------------------------------------------
 
 
 def _classes(config: Config) -> Rules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,6 @@ class PlacementConfig:
     def penalties_with(self, measured: Mapping[str, Mapping[str, float]]) -> LevelPenalties:
         """L of every level and class, combined with ``measured`` (`Profile.level_ratios`)."""
         return combine(self.levels, measured, across=_ACROSS)
-
-    def with_across(self, penalty: float) -> PlacementConfig:
-        """The same settings with this L of ``cluster``, as if the file had it."""
-        return replace(self, levels={**self.levels, "cluster": penalty})
 
 
 @dataclass(frozen=True)

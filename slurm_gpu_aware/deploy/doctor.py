@@ -39,7 +39,7 @@ skipped = partial(Check, status="skipped")
 
 @dataclass
 class DoctorContext:
-    """Configuration, Slurm and store for the checks; each property is read once, or AwareError."""
+    """Configuration, Slurm and store for the checks; to read them may raise AwareError."""
 
     config: Config
     now: float = field(default_factory=time.time)

@@ -35,9 +35,6 @@ from slurm_gpu_aware.slurm.values import is_mig, parse_gres
 
 __all__ = ["NodeForm", "SiteFiles", "read_site"]
 
-Values = dict[str, str]
-"""Key in lower case -> value without quotes."""
-
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
 _PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
 """Parameters of a NodeName line that hold one value per node."""
@@ -79,8 +76,8 @@ class _Record(NamedTuple):
 
     names: list[str]
     pairs: Pairs
-    values: Values
-    """Without NodeName, with the ``NodeName=DEFAULT`` lines before it."""
+    values: dict[str, str]
+    """As `fields_of`, without NodeName, with the ``NodeName=DEFAULT`` lines before it."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class SiteFiles:
         return {path: text for path, text in out.items() if old.get(path) != text}
 
     def _slurm_texts(self, chosen: frozenset[str], features: bool) -> dict[Path, str]:
-        defaults: Values = {}
+        defaults: dict[str, str] = {}
 
         def wanted(name: str) -> tuple[tuple[int, ...], str | None]:
             """(indices of its types; empty: plain, model for its feature)."""
@@ -180,7 +177,7 @@ def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]
     slurm = ConfFiles(slurm_conf)
     gres = ConfFiles(gres_conf, missing_ok=True)
     read: dict[str, _NodeLines] = {}
-    defaults: Values = {}
+    defaults: dict[str, str] = {}
     for entry in slurm.records():
         record = _node_record(entry, defaults)
         if record is None:
@@ -197,7 +194,7 @@ def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]
     return SiteFiles(slurm, gres, nodes, profile)
 
 
-def _node_record(entry: Entry, defaults: Values) -> _Record | None:
+def _node_record(entry: Entry, defaults: dict[str, str]) -> _Record | None:
     """The NodeName line of the site; None: another line, or one that changes ``defaults``."""
     pairs = pairs_of(entry.text)
     if not pairs or pairs[0][0].lower() != "nodename":

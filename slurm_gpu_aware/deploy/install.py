@@ -160,21 +160,18 @@ def _gres(site: Site, notes: list[str]) -> list[Change]:
 def _lua_conf(site: Site) -> str:
     models = {n.model for n in site.nodes if n.model} - _unfeatured(site)
     with_gpus = [node for node in site.conf_nodes.values() if node.has_gpus]
+    cpus = [node.cpus for node in with_gpus] or [0]
+    memory_mb = [node.memory_mb for node in with_gpus] or [0]
     return render.lua_conf(
         site.config,
         site.user,
         models,
         {
             "gpus": max((len(n.indices) for n in site.nodes), default=0),
-            "cpus": _most([node.cpus for node in with_gpus]),
-            "memory_mb": _most([node.memory_mb for node in with_gpus]),
+            "cpus": max(cpus) if all(cpus) else 0,
+            "memory_mb": max(memory_mb) if all(memory_mb) else 0,
         },
     )
-
-
-def _most(values: list[int]) -> int:
-    """The largest value; 0 (unknown) if one is unknown or there is none."""
-    return max(values) if values and all(values) else 0
 
 
 def _unfeatured(site: Site) -> set[str]:

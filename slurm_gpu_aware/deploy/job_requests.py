@@ -98,9 +98,6 @@ def _typed(job: SlurmJob) -> bool:
     return any(placed_slots(text) is not None for text in (job.tres_per_node, job.tres_per_job))
 
 
-# -- types of models ---------------------------------------------------------------------------
-
-
 def all_jobs(client: SlurmClient) -> list[SlurmJob]:
     """All jobs. Raises SourceError also if one cannot be read."""
     jobs = client.jobs()

@@ -164,8 +164,6 @@ class Reconfiguration:
             if node.slurmd_start_s is not None and not any(map(_AWAY.search, node.states))
         }
 
-    # -- the reservation -----------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _no_starts(self) -> Iterator[bool]:
         held = self._warned(self._hold_starts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from contextlib import suppress
 
 from slurm_gpu_aware.deploy.job_requests import all_jobs
 from slurm_gpu_aware.errors import SourceError
@@ -15,8 +15,6 @@ from slurm_gpu_aware.slurm.records import HOLDING, SlurmNode
 from slurm_gpu_aware.slurm.values import is_mig
 
 __all__ = ["DRAINED", "REASON", "RolloutNodes", "has_index_types", "unusable"]
-
-T = TypeVar("T")
 
 REASON = "gpu-aware setup --roll"
 """Reason of nodes that a rollout drains."""
@@ -89,7 +87,9 @@ class RolloutNodes:
         told_at = started = time.monotonic()
         while True:
             view = self._look(name)
-            jobs = _unless_silent(lambda: self.jobs_on(name))
+            jobs = None
+            with suppress(SourceError):
+                jobs = self.jobs_on(name)
             now = time.monotonic()
             given_up = self._given_up(view)
             responds = view is not None and "NOT_RESPONDING" not in view.states
@@ -146,15 +146,9 @@ class RolloutNodes:
         return view
 
     def _look(self, name: str) -> SlurmNode | None:
-        nodes = _unless_silent(self.all)
-        return nodes.get(name) if nodes else None
-
-
-def _unless_silent(read: Callable[[], T]) -> T | None:
-    """What Slurm answers; None: it does not answer, because a reconfigure restarts slurmctld."""
-    try:
-        return read()
-    except SourceError:
+        """The node; None: slurmctld does not answer, because a reconfigure restarts it."""
+        with suppress(SourceError):
+            return self.all().get(name)
         return None
 
 

@@ -1,5 +1,6 @@
 """The configuration: bad files stop the start with file, key and reason."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,4 +135,5 @@ def test_a_penalty_in_the_file_wins_over_a_measured_one_and_a_default_does_not(t
     silent = load_config(write(tmp_path, "[placement]\n")).placement
     assert silent.penalties_with(measured).of("A")["cluster"] == (1.6, "measured")
     assert silent.penalties_with(measured).of("B")["cluster"] == (1.5, "default")
-    assert silent.with_across(1.7).penalties_with(measured).of("A")["cluster"].value == 1.7
+    given = replace(silent, levels={"cluster": 1.7})
+    assert given.penalties_with(measured).of("A")["cluster"].value == 1.7
