@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make demo: sweep a cluster of fake GPUs, run a mix of jobs on it, say why each got its GPUs.
+"""make demo: sweep a cluster of fake GPUs, run a mix of jobs on it, explain each choice.
 
 KEEP=1 leaves the cluster running. GPU_AWARE_PROJECT and GPU_AWARE_SUITE as in docker/cluster.
 """
@@ -26,15 +26,15 @@ START_S = 60
 RUN_S = 180
 WIDTH = 100
 """Columns of the output."""
-# Beside the usual spread, what measured clusters have, too: a few GPUs that are much slower, and
-# only for some classes.
+# Beside the usual spread, as in measured clusters: a few GPUs that are much slower, and only for
+# some classes.
 SLOW = (
     ("n1", "0", "A=1.35", "B=1.15"),
     ("n1", "1", "A=1.2", "B=1.1"),
     ("n2", "2", "A=1.5", "B=1.25", "C=1.02"),
     ("n3", "0", "A=1.25", "B=1.1"),
 )
-# What a job does: say where its steps run and which GPUs they see, then "compute".
+# The script of a job: print where its steps run and which GPUs they see, then "compute".
 SCRIPT = """#!/bin/bash
 srun sh -c 'echo "step $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
 sleep 12
@@ -58,7 +58,7 @@ MIX: list[tuple[str, str, list[str], int]] = [
 
 
 class DemoError(Exception):
-    """Something that the demo needs did not happen; the text is for people."""
+    """A step of the demo failed; the text is for the user."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Job:
     seen: dict[str, set[int]] = field(default_factory=dict)
     """Node -> GPUs in CUDA_VISIBLE_DEVICES of the job's own steps."""
     ended_at: float = math.inf
-    """When the selector saw that it had ended: in its next rounds these GPUs are free."""
+    """Time at which the selector saw its end: in the next rounds these GPUs are free."""
 
     def gpus(self) -> set[tuple[str, int]]:
         """(node, GPU index) pairs of its decision."""
@@ -113,7 +113,7 @@ def wait_for_selector() -> None:
 
 
 def asked_of(options: Sequence[str]) -> str:
-    """The options that say how many GPUs, as a table shows them."""
+    """The options with the number of GPUs, for a table."""
     return " ".join(o for o in options if o not in NOT_SHOWN)
 
 
@@ -168,7 +168,7 @@ def documents(text: str) -> list[Any]:
 
 
 def read_ledger(jobs: Sequence[Job]) -> None:
-    """Fill in each job's last decision, when its end was seen, and what its steps saw."""
+    """Fill in each job's last decision, the time of its end, and the GPUs of its steps."""
     loop = 'for job in "$@"; do gpu-aware explain "$job" --json || exit 1; done'
     ids = [job.job_id for job in jobs]
     answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
@@ -233,7 +233,7 @@ def place_of(nodes: Iterable[str], slots: Iterable[Sequence[int]]) -> str:
 
 
 def report_jobs(jobs: Sequence[Job]) -> None:
-    """Print what each job got and why, and check that the job itself saw the same GPUs."""
+    """Print each job's GPUs and the reason, and check that its steps saw the same GPUs."""
     rows, wrong = [], []
     for job in jobs:
         d = job.decision

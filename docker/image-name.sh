@@ -1,6 +1,6 @@
 #!/bin/sh
 # Print the name of the image that this checkout builds and starts: docker/image-name.sh [trixie|sid] [own|foreign]
-# Each checkout has its own, so that one side by side with another never starts the other's code.
+# Each checkout has its own, so that it never starts another checkout's code.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 number=$(printf '%s' "$root" | cksum | cut -d' ' -f1)

@@ -37,8 +37,8 @@ machine hgx-a100-4 a2 2
 machine two-socket-4 v1 3
 machine two-socket-4 v2 4
 
-# The first name is this checkout's, which docker/cluster starts; the second is the latest one's, for
-# people. Without buildx, the classic builder; it says so at length.
+# docker/cluster starts the first name, this checkout's; the second is the latest image's, for manual
+# use. Without buildx, the classic builder; its long warning is not shown.
 case $kind in
 own) set -- -t "slurm-gpu-aware:$suite" -f docker/Dockerfile ;;
 foreign) set -- -t "slurm-gpu-aware-site:$suite" -f docker/site/Dockerfile ;;

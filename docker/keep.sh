@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# What the entry points of our containers share (services.sh, site/services.sh): keep services running.
+# Shared by the entry points of the containers (services.sh, site/host.sh): keep services running.
 state=/run/services
 logs=/var/log/cluster
 mkdir -p $state $logs
 
 say() { echo "$(date +%T) $*" >>"$logs/services.log"; }
 
-# Keep one service running: start, wait for its end, start again, unless it was told to stay down.
-# One that ends by itself is started again more slowly than one that was killed.
+# Keep one service running: start, wait for its end, start again, unless it must stay down.
+# A service that ends by itself is started again later than one that was killed.
 keep() {
     local name=$1 status
     shift

@@ -21,7 +21,7 @@ await() {
         "$@" >/dev/null 2>&1 && return 0
         sleep 0.1
     done
-    echo "make-accounting.sh: waited in vain: $*" >&2
+    echo "make-accounting.sh: no success within the time limit: $*" >&2
     cat /tmp/slurm/*.log >&2 || true
     exit 1
 }

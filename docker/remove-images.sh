@@ -1,5 +1,5 @@
 #!/bin/sh
-# Remove the images that this checkout built; those of others, and the base, which all share, stay.
+# Remove the images that this checkout built; those of other checkouts and the shared base stay.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 command -v docker >/dev/null || exit 0
@@ -12,7 +12,7 @@ for kind in own foreign; do for suite in trixie sid; do
     own=$("$here/image-name.sh" "$suite" "$kind")
     image=$(id "$own")
     [ -n "$image" ] || continue
-    # By name: by number, an equal image of another checkout would go with it.
+    # By name: removal by number would also remove an equal image of another checkout.
     docker rmi -f "$own"
     # The name of the latest one, should that be this.
     latest=${own%-*}

@@ -1,11 +1,11 @@
 #!/bin/bash
-# What runs in a container of the cluster, each service restarted when it ends.
+# Services of a container of the cluster; each is restarted when it ends.
 #
 #   services run ctl|node            the container's entry point
 #   services down NAME [SIGNAL]      stop a service and keep it down (default TERM)
-#   services up NAME                 let it run again
+#   services up NAME                 start it again
 #   services pid NAME                print its process id
-#   services mode plain|aware        without us (no filter, no selector) or with us
+#   services mode plain|aware        without filter and selector, or with them
 set -u
 # shellcheck source=docker/keep.sh
 . /opt/cluster/keep.sh
@@ -28,7 +28,7 @@ lay_out() {
     fi
 }
 
-# Slurm reads a job_submit.lua again whose time is later, in whole seconds.
+# Slurm reads job_submit.lua again if its time is later, in whole seconds.
 install_filter() {
     local before
     before=$(stat -c %Y /etc/slurm/job_submit.lua 2>/dev/null || echo 0)

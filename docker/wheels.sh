@@ -1,5 +1,5 @@
 #!/bin/sh
-# Download what our package needs, for the Python of the image, so that the image builds offline.
+# Download the dependencies of the package for the image's Python, so that the image builds offline.
 #
 #   docker/wheels.sh SUITE    -> build/wheels/SUITE/*.whl (kept while the dependencies are the same)
 set -eu

@@ -1,4 +1,4 @@
--- What the filter knows of the container cluster (`gpu-aware setup` writes this file on a site).
+-- The filter's copy of the configuration of the container cluster (on a site `gpu-aware setup` writes it).
 return {
   classes = { "A", "B", "C" },
   policies = { "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },

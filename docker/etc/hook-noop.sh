@@ -1,3 +1,3 @@
 #!/bin/sh
-# Slurm wants at least one file where Prolog= or Epilog= names a pattern.
+# Slurm needs at least one file where Prolog= or Epilog= names a pattern.
 exit 0

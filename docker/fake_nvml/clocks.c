@@ -1,4 +1,4 @@
-/* Clocks: what there is, what is set, setting and resetting. */
+/* Clocks: supported, current, set and reset. */
 #include "state.h"
 
 #include <stdio.h>

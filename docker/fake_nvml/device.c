@@ -36,7 +36,7 @@ API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
     return NVML_SUCCESS;
 }
 
-/* A handle is given out only after the faults of the GPU were looked at, as the driver does. */
+/* The faults of the GPU are applied before its handle is returned, as in the driver. */
 static nvmlReturn_t handle(unsigned int position, const char *call, nvmlDevice_t *device)
 {
     struct view v;

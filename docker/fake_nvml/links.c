@@ -1,4 +1,4 @@
-/* How the GPUs hang together: PCIe tree and NVLinks. */
+/* Links between the GPUs: PCIe tree and NVLinks. */
 #include "state.h"
 
 #include <stdio.h>

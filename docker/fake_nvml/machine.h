@@ -1,4 +1,4 @@
-/* The machine that the fake plays, and what every NVML call does first. */
+/* The simulated machine, and the first steps of every NVML call. */
 #ifndef FAKE_MACHINE_H
 #define FAKE_MACHINE_H
 
@@ -11,8 +11,8 @@ struct nvmlDevice_st {
     unsigned int position; /* NVML index */
 };
 
-/* What one call works with. A machine that was read is never freed, because another thread may
- * still look at it: files change a few times in a process's life. */
+/* State of one call. A machine that was read is never freed, because another thread may still use
+ * it: files change a few times in a process's life. */
 struct view {
     const struct json *machine;
     const struct json *gpu; /* entry of the GPU; NULL for calls without one */
@@ -30,7 +30,7 @@ const struct json *fake_gpu_at(const struct json *machine, unsigned int position
 int fake_position_of_minor(const struct json *machine, int minor);
 int fake_minor(const struct json *gpu);
 
-/* A key of the GPU's entry, or, where it has none, of the machine. */
+/* A key of the GPU's entry, or, without one, of the machine. */
 const struct json *fake_key(const struct view *view, const char *key);
 double fake_number(const struct view *view, const char *key, double otherwise);
 const char *fake_text(const struct view *view, const char *key, const char *otherwise);

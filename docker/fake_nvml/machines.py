@@ -115,7 +115,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Iteration time of the median GPU, and how much its GPUs differ (one standard deviation).
+# Iteration time of the median GPU, and the standard deviation of the GPUs.
 CLASSES = {"A": (110.0, 0.06), "B": (240.0, 0.025), "C": (66.0, 0.004)}
 
 
@@ -231,7 +231,7 @@ def lose(path: Path, minor: int) -> None:
 
 
 def heal(path: Path) -> None:
-    """Take all faults away; slowness stays."""
+    """Remove all faults; slowness stays."""
     file, content = _target(path)
     content.pop("lost", None)
     content.pop("faults", None)

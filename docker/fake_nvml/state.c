@@ -34,7 +34,7 @@ static nvmlReturn_t of_errno(void)
                                                                 : NVML_ERROR_OPERATING_SYSTEM;
 }
 
-/* Write beside the file, then rename: a reader sees the old text or the new one, never half. */
+/* Write beside the file, then rename: a reader sees either the old or the new text. */
 static int replace(const char *path, const char *text)
 {
     char temporary[640];

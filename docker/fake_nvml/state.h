@@ -1,10 +1,10 @@
-/* Small files that hold what was set on a GPU, shared by all processes of a node. */
+/* Small files with the settings of a GPU, shared by all processes of a node. */
 #ifndef FAKE_STATE_H
 #define FAKE_STATE_H
 
 #include "machine.h"
 
-/* Read up to `n` whole numbers of STATE/gpuMINOR.NAME; returns how many were there (0: no file). */
+/* Read up to `n` whole numbers of STATE/gpuMINOR.NAME; returns their number (0: no file). */
 int state_read(int minor, const char *name, unsigned long long *values, int n);
 
 /* Replace the file in one step (or remove it: text NULL) and append a line to STATE/history. */

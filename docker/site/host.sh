@@ -1,10 +1,10 @@
 #!/bin/bash
-# What runs on a host of the foreign site, each service restarted when it ends.
+# Services of a host of the foreign site; each is restarted when it ends.
 #
 #   services run ctl|node|login   the container's entry point
 #   services unit NAME            keep the ExecStart of a systemd unit running (systemctl asks for it)
 #   services down NAME [SIGNAL]   stop a service and keep it down (default TERM)
-#   services up NAME              let it run again
+#   services up NAME              start it again
 #   services pid NAME             print its process id
 set -u
 # shellcheck source=docker/keep.sh

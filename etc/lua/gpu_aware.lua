@@ -2,8 +2,8 @@
 gpu_aware.lua: the filter of slurm-gpu-aware inside slurmctld.
 
 It parks GPU jobs behind a gate (a licence that a reservation holds), so that the selector can
-choose their exact GPUs, and keeps ordinary users from opening that gate themselves. A site's own
-job_submit.lua takes it in with two lines, after its functions and before its "return":
+choose their exact GPUs, and prevents ordinary users from opening that gate. A site's own
+job_submit.lua loads it with two lines, after its functions and before its "return":
 
     local loaded, gpu_aware = pcall(dofile, "/etc/slurm/gpu_aware.lua")
     if loaded then gpu_aware.join() end
@@ -11,8 +11,8 @@ job_submit.lua takes it in with two lines, after its functions and before its "r
 The configuration, gpu_aware_conf.lua, and the other gpu_aware_*.lua lie beside this file. All are
 read once, when slurmctld (re)loads job_submit.lua: touch job_submit.lua after changing one.
 
-Rules: any error of ours lets the job go on as if we were not there, and the log says why. A job
-is changed only after everything was decided, all fields or none. Nothing here waits for anything.
+Rules: after any error here the job passes unmodified, and the log says why. A job is changed only
+after the decision is complete: all fields or none. No call here blocks.
 Runs on Lua 5.1 to 5.4.
 ]]
 
@@ -30,7 +30,7 @@ local number32 = base.number32
 local text_of = base.text_of
 local names_licence = forbidden.names_licence
 
--- What an ordinary user may not change in a job of ours: field, its name in scontrol, and for
+-- Fields of a gated job that an ordinary user may not change: field, its name in scontrol, and for
 -- numbers the value that means "not given".
 local U16, U32 = 65534, 4294967294
 local GUARDED = {
@@ -81,7 +81,7 @@ local function log_error(format, ...)
     end, ...)
 end
 
---- Give a sentence to the user; reaches sbatch, salloc, srun and scontrol.
+--- Print a sentence to the user of sbatch, salloc, srun or scontrol.
 local function tell(text)
     if not pcall(function()
         slurm.log_user("%s", text)
@@ -102,9 +102,9 @@ function M.configure(conf, problem)
     end
 end
 
--- Submitting --------------------------------------------------------------------------------------
+-- Submission -------------------------------------------------------------------------------------
 
---- gpus=MIN-MAX must hold what Slurm's options ask for: with that the job starts if we are away.
+--- gpus=MIN-MAX must contain the number of Slurm's options: the job's GPUs if the selector is down.
 local function gpus_sentence(hints, part, job)
     local range = hints and hints.gpus
     local total = range and request.shape(job, part).total
@@ -171,7 +171,7 @@ local function decide_submit(job, uid, conf)
     return { new = new, environment = environment, parked = true, text = not hints and hint or nil }
 end
 
---- Assign all fields, or none: whatever fails, what was assigned before is put back.
+--- Assign all fields, or none: after a failure the earlier assignments are undone.
 local function apply(job, new, environment)
     local done = {}
     local function assign(target, name, value)
@@ -198,7 +198,7 @@ local function apply(job, new, environment)
 end
 
 --- Wake the selector: one more byte in a regular file. "r+" never blocks, not even on a FIFO, and
---- a FIFO cannot seek; "a" is tried only where nothing is there yet. Failing is harmless.
+--- a FIFO cannot seek; "a" is tried only where no file exists yet. A failure is harmless.
 local function append_byte(path)
     local file, _, code = io.open(path, "r+")
     if not file and code == 2 then
@@ -217,9 +217,9 @@ local function append_byte(path)
     file:close()
 end
 
--- Modifying -------------------------------------------------------------------------------------
+-- Modification -----------------------------------------------------------------------------------
 
---- Is a field of an update given? A 32 bit number may well be 65534.
+--- Is a field of an update given? A 32 bit number may be 65534.
 local function is_set(value, unset)
     if type(value) == "number" then
         return value ~= (unset or U32)
@@ -255,7 +255,7 @@ local function decide_modify(job, record, conf)
     return sentence or (parts[1] and gpus_sentence(hints, parts[1], record))
 end
 
--- What slurmctld's script calls -----------------------------------------------------------------
+-- Functions for slurmctld's script ---------------------------------------------------------------
 
 local function success()
     return slurm.SUCCESS or 0
@@ -299,11 +299,11 @@ local function modify(job, record, uid)
     return sentence and refusal(sentence) or success()
 end
 
---- Call for a result of ours; an error inside is logged and the job goes on.
+--- Call a function of the filter; after an error, which is logged, the job passes unmodified.
 local function guarded(what, call, ...)
     local fine, result = pcall(call, ...)
     if not fine then
-        log_error("%s: job goes on unmodified: %s", what, tostring(result))
+        log_error("%s: job passes unmodified: %s", what, tostring(result))
         return type(slurm) == "table" and slurm.SUCCESS or 0
     end
     return result
@@ -319,8 +319,8 @@ function M.modify(job_desc, job_rec, part_list, modify_uid)
     return guarded("modify", modify, job_desc, job_rec, modify_uid)
 end
 
---- Let the script's own slurm_job_submit and slurm_job_modify (globals) be followed by ours.
--- The site's comes first, with its own return codes and its own errors; ours sees what it accepted.
+--- Append our functions to the script's own slurm_job_submit and slurm_job_modify (globals).
+-- The site's functions run first, with their own return codes and errors; ours see accepted jobs.
 function M.join()
     local function followed(own, ours)
         return function(...)

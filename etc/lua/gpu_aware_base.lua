@@ -1,4 +1,4 @@
--- Helpers of gpu_aware.lua: strings, and the numbers that Slurm means.
+-- Helpers of gpu_aware.lua: strings, and numbers of Slurm's fields.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local rules = dofile(here .. "gpu_aware_rules.lua")
@@ -13,7 +13,7 @@ function B.set_of(list)
     return set
 end
 
---- A number that Slurm means: nil for NO_VAL, INFINITE and their 64 bit forms.
+--- The number of a field; nil for NO_VAL, INFINITE and their 64 bit forms.
 function B.number32(value)
     if type(value) ~= "number" or value ~= value or value < 0 or value >= 4294967294 then
         return nil
@@ -30,7 +30,7 @@ function B.number16(value)
     return value
 end
 
---- A string that is there; nil for nil and "".
+--- The text of a field; nil for nil and "".
 function B.text_of(value)
     if type(value) ~= "string" or value == "" then
         return nil
@@ -43,8 +43,8 @@ function B.is_record(text)
     return type(text) == "string" and text:sub(1, #rules.record) == rules.record
 end
 
---- A job with fields that are read from Slurm once: it copies a text each time, and a script may have
---- megabytes.
+--- A job that reads each field from Slurm only once: Slurm copies a text at each access, and a script
+--- may have megabytes.
 function B.read_once(job)
     return setmetatable({}, {
         __index = function(fields, name)
@@ -54,7 +54,7 @@ function B.read_once(job)
     })
 end
 
---- Without the blanks at both ends. By hand: a pattern would be quadratic in a run of blanks.
+--- The text without blanks at both ends. A pattern would be quadratic in a run of blanks.
 function B.trim(text)
     local first, last = text:find("[^ \t]"), #text
     if not first then
@@ -79,7 +79,7 @@ function B.split(text, separators)
     end
 end
 
---- A user's text as it may stand in a sentence: printable ASCII, not long.
+--- A user's text for a sentence: printable ASCII, shortened.
 function B.shown(text)
     local plain = text:sub(1, rules.max_shown):gsub("[^ -~]", "?")
     return #text > rules.max_shown and plain .. "..." or plain

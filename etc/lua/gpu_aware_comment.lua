@@ -1,6 +1,6 @@
 --[[
-The user's comment: --comment=class=A,bw=high, or "run 7 gpu:class=A". The grammar of docs/comment.md,
-which slurm_gpu_aware/model/job_hints.py reads, too: same verdict and same sentence for every comment.
+The user's comment: --comment=class=A,bw=high, or "run 7 gpu:class=A". docs/comment.md describes the
+grammar. slurm_gpu_aware/model/job_hints.py parses it, too: same result, same sentence.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"

@@ -1,5 +1,5 @@
--- What the filter knows of the site. `gpu-aware setup` writes this file from the configuration;
--- it is data: a table, no calls. Touch job_submit.lua after a change, so that slurmctld reads it.
+-- The filter's copy of the configuration, written by `gpu-aware setup`: data, a table without calls.
+-- Touch job_submit.lua after a change, so that slurmctld reads it.
 return {
     -- Application classes, most sensitive to variability first (site.classes).
     classes = { "A", "B", "C" },
@@ -10,16 +10,16 @@ return {
     reservation = "gpuaware_gate",
     -- One byte per parked job is appended here and wakes the selector (events.submit_file).
     submit_file = "/var/spool/slurm-gpu-aware/submitted",
-    -- GRES types in requests that are GPU models: gpu:a100:2 becomes feature gpu_a100.
+    -- GPU models that requests may name as GRES types: gpu:a100:2 becomes feature gpu_a100.
     models = {},
     -- Park GPU jobs with a comment that is not ours, too (site.park_uncommented).
     park_uncommented = true,
     -- GPUs of the largest node; a larger --gpus must spread evenly over nodes.
     max_gpus_per_node = 8,
-    -- CPUs and memory of the largest node with GPUs: what is larger is left to Slurm, which
-    -- refuses it at once. Absent: not known.
+    -- CPUs and memory of the largest node with GPUs: a larger request is left to Slurm,
+    -- which refuses it at once. Absent: not known.
     -- max_cpus_per_node = 64,
     -- max_memory_mb_per_node = 512000,
-    -- Beside root: SlurmUser and operators, by user id; they pass all checks of changes.
+    -- User ids of SlurmUser and operators; they, and root, may change every job.
     operators = {},
 }

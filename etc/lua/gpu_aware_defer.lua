@@ -1,11 +1,11 @@
 --[[
-A begin time some seconds ahead, for batch jobs that come while others wait in the holding pool.
+A begin time some seconds ahead, for batch jobs that arrive while others wait in the holding pool.
 
-Slurm's main scheduler tries each new job at every node of its partition before it finds that the
-gate's licence is missing: 15 ms on 2,000 nodes, with slurmctld's locks held. It does not try a job
+Slurm's main scheduler tries each new job on every node of its partition before it checks the gate's
+licence: 15 ms on 2,000 nodes, with slurmctld's locks held. It does not try a job
 that may not begin yet, and by then the selector has put it in the holding pool, or placed it and let
-it begin at once. A file that the selector writes beside submit_file says until when jobs wait there;
-a selector that has gone does not renew it. Lua does not see --deadline.
+it begin at once. The selector writes beside submit_file until when jobs wait there, and renews the
+time while it runs. Lua does not see --deadline.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -14,9 +14,9 @@ local text_of = dofile(here .. "gpu_aware_base.lua").text_of
 local D = {}
 
 local SOON_S = 10 -- several rounds of the selector
-local LONGEST_S = 3600 -- a later time was not written by a selector of ours
+local LONGEST_S = 3600 -- the selector writes no later time
 
---- Until when new jobs are deferred; nil: they are not. "r+" and seeking: see append_byte.
+--- Time until which new jobs are deferred; nil: none are. "r+" and seeking: see append_byte.
 local function until_s(path)
     local file = io.open(path, "r+")
     if not file then

@@ -1,14 +1,14 @@
 --[[
-What an ordinary user may not ask for: the gate's licence and reservation, a clock, the GPU of an
-index. All texts of a job are read as Slurm reads them, so that no spelling passes.
+Requests that an ordinary user may not make: the gate's licence and reservation, a clock, the GPU of
+an index. All texts of a job are parsed as Slurm parses them, so that no spelling passes.
 
-Lengths come first, for slurmctld waits while we read, and applies its own limits only afterwards:
-- What is parsed (PARSED, and the comment in gpu_aware_comment.lua) is refused if it is longer than
-  Slurm's own limit. Slurm would refuse all of it but licences; those cannot be left alone, for what
-  was not read was not checked.
-- What is only copied into the record of a parked job (node lists, AdminComment) may be longer: the
-  job is left to Slurm (gpu_aware_request.lua).
-- Of all others only whether they are there is looked at.
+Lengths are checked first: slurmctld waits for the filter, and applies its own limits afterwards.
+- A text that is parsed (PARSED, and the comment in gpu_aware_comment.lua) is refused if it is longer
+  than Slurm's own limit. Slurm itself would refuse all of these but licences, and licences that are
+  not parsed are not checked.
+- A text that is only copied into the record of a parked job (node lists, AdminComment) may be longer:
+  the job is left to Slurm (gpu_aware_request.lua).
+- Of all other texts only the presence is checked.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -37,7 +37,7 @@ local PARSED = {
     { "tres_freq", "--gpu-freq" },
     { "features", "--constraint" },
 }
--- Those in which Slurm looks for GRES types.
+-- The texts in which Slurm looks for GRES types.
 local TYPED = {
     "tres_per_node",
     "tres_per_job",
@@ -63,7 +63,7 @@ end
 
 -- Licences and reservations -----------------------------------------------------------------------
 
---- Does a licence list name this licence? False for a list that is too long: none of ours is.
+--- Does a licence list name this licence? False for a list that is too long: ours never is.
 function F.names_licence(licences, licence)
     licences = text_of(licences)
     if not licences or #licences > MAX_TEXT or not licences:find(licence, 1, true) then
@@ -121,7 +121,7 @@ end
 
 --- The GRES type at the start of "TYPE:COUNT" that is an index type to Slurm: (type, index type);
 --- nil: there is none. Where the type ends depends on what follows, so each end is tried. Whether C's
---- char is signed depends on the machine, so both sums are looked at.
+--- char is signed depends on the machine, so both sums are compared.
 local function index_type_in(text)
     local signed, unsigned = 0, 0
     for i = 1, #text + 1 do
@@ -156,8 +156,8 @@ end
 
 -- All together ------------------------------------------------------------------------------------
 
---- Why a job or an update of a user is refused, as a sentence; nil: it asks for nothing of ours.
--- Texts have been found not too long.
+--- Why a job or an update of a user is refused, as a sentence; nil: it is allowed.
+-- The caller has checked the lengths.
 function F.trespass(job, conf)
     for _, licence in ipairs({ conf.licence, rules.holding_pool }) do
         local option = F.licence_option(job, licence)

@@ -1,5 +1,5 @@
 --[[
-GPU requests in all of Slurm's forms: what is asked, and how it is recorded when the job is parked.
+GPU requests in all of Slurm's forms: GPUs, nodes and tasks, and the record of a parked job.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -21,10 +21,11 @@ local FORM_FIELDS = {
 }
 local FORM_ORDER = { "node", "job", "task", "socket" }
 
--- What the planner cannot evaluate node by node (slurm_gpu_aware/admission/eligible.py).
+-- Characters of constraints that the planner cannot evaluate node by node
+-- (slurm_gpu_aware/admission/eligible.py).
 R.NOT_UNDERSTOOD = "[^A-Za-z0-9_.:=+&|,() -]"
 
--- Environment of a batch job in which sbatch hands the GPU type on to srun inside the job.
+-- Variables of a batch job in which sbatch passes the GPU type to srun inside the job.
 local TYPED_ENVIRONMENT = {
     "SLURM_GPUS",
     "SLURM_GPUS_PER_NODE",
@@ -34,7 +35,7 @@ local TYPED_ENVIRONMENT = {
 }
 
 --- Read one TRES list. Returns the GPU entries {type=, count=} (count nil: not understood) and
---- what else stands in it: sharing (shard, mps), others (any, but for cpu=N of --cpus-per-task).
+--- what else it contains: sharing (shard, mps), others (any, but for cpu=N of --cpus-per-task).
 function R.gpu_entries(text)
     local gpus, rest = {}, {}
     for item in (text or ""):gmatch("[^,]+") do
@@ -107,7 +108,7 @@ local function with_feature(constraint, feature)
     if not constraint then
         return feature
     end
-    -- Only plain conjunctions and plain alternatives: groups and mixtures bind in ways of their own.
+    -- Only plain conjunctions and plain alternatives: groups and mixtures have rules of their own.
     if not constraint:find("[|()]") then
         return constraint .. "&" .. feature
     elseif not constraint:find("[&,()]") then
@@ -167,7 +168,7 @@ function R.admin_comment(job, new, model, variable)
     return bytes <= rules.max_record and #record <= rules.max_record and record or nil
 end
 
---- Take the model out of a TRES list: gres/gpu:a100:2 -> gres/gpu:2, gres/gpu:a100=2 -> gres/gpu=2.
+--- Remove the model from a TRES list: gres/gpu:a100:2 -> gres/gpu:2, gres/gpu:a100=2 -> gres/gpu=2.
 local function without_type(text, kind)
     local items = split(text, ",")
     for i, item in ipairs(items) do
@@ -209,8 +210,8 @@ function R.model_changes(job, part, new)
     return environment
 end
 
---- The same for a job that is left to Slurm, since no node has the model as a GRES type once its
---- GPUs are indexed. What srun itself asks for a step cannot be changed, so only scripts and --gres.
+--- The same for a job that is left to Slurm: an indexed node does not have the model as a GRES type.
+--- The request of srun for its own step cannot be changed, so only scripts and --gres.
 --- Returns (changes, environment), or nil: the request stays as it is.
 function R.left_changes(job, parts, besides, conf)
     local part = parts[1]

@@ -1,6 +1,6 @@
 --[[
-The configuration that `gpu-aware setup` writes beside the filter (gpu_aware_conf.lua): checked when
-it is read, so that no decision about a job meets a wrong value.
+The configuration that `gpu-aware setup` writes beside the filter (gpu_aware_conf.lua), checked when
+it is read.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -78,7 +78,7 @@ local function checked(raw)
     return conf
 end
 
---- Read a configuration file in an empty environment: it is data. Returns nil and why if wrong.
+--- Read a configuration file in an empty environment: it is data. Returns nil and the reason if wrong.
 function S.read_conf(path)
     local chunk, problem
     if setfenv then

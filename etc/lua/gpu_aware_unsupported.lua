@@ -1,5 +1,5 @@
 --[[
-GPU jobs that are left to Slurm, and the words that tell the user why.
+GPU jobs that are left to Slurm, and the reasons for the user.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -14,10 +14,10 @@ local shown = base.shown
 local L = {}
 
 --[[
-Which forms of a request are parked: those that the selector can rewrite to exact GPUs so that
-srun inside the job still works (slurm_gpu_aware/gate/request_forms.py has a row for each). Whatever is
-not in this table is left to Slurm. Keys: form of the request / batch (a script) or interactive
-(salloc, srun: Slurm does not tell us which).
+Forms of a request that are parked: the selector can rewrite them to exact GPUs, and srun inside the
+job still works (slurm_gpu_aware/gate/request_forms.py has a row for each). All other forms are left
+to Slurm. Keys: form of the request / batch (a script) or interactive (salloc or srun: Slurm does not
+tell the filter which).
   cpus_per_gpu  may come with --cpus-per-gpu
 ]]
 local FORMS = {
@@ -37,8 +37,8 @@ local FORM_OPTIONS = {
 }
 
 --- Can `total` be spread evenly over a node count that the request and the widest node allow?
--- Up to the root only, and of numbers as short as a GPU count: users choose them (2147483647), and
--- slurmctld waits for us.
+-- Up to the root only, and for small numbers only: users choose them (2147483647), and slurmctld
+-- waits for the filter.
 local function even_split(total, least, most, widest)
     if total > rules.max_gpus then
         return false
@@ -79,8 +79,8 @@ local function cpus_per_gpu_reason(job, form, size)
     return nil
 end
 
---- Why no node can hold the CPUs or the memory that a request wants on one; nil if one can.
--- salloc and srun would wait at the gate for what Slurm refuses at once.
+--- Why no node has the CPUs or the memory that a request wants on one; nil if one has.
+-- salloc and srun would wait behind the gate for a request that Slurm refuses at once.
 local function too_large_reason(job, part, conf)
     local task = number16(job.cpus_per_task) or 1
     local gpus = part.form == "job" and 1 or part.count
@@ -108,7 +108,7 @@ end
 local function uneven_reason(part, size, conf)
     local widest = conf.max_gpus_per_node
     if part.form == "node" then
-        -- salloc and srun would wait at the gate for what Slurm refuses at once.
+        -- salloc and srun would wait behind the gate for a request that Slurm refuses at once.
         if widest and part.count > widest then
             return "more GPUs than a node has"
         end
@@ -141,8 +141,8 @@ local function has_flag(job, flag)
 end
 
 --- The first option that bounds a job's nodes in a way that the planner does not check: it would
---- choose the same impossible node again and again. nil: there is none. What a version of Slurm does
---- not show here (24.11: core_spec), the selector finds in the job's record
+--- choose the same impossible node again and again. nil: there is none. An option that a version of
+--- Slurm does not show here (24.11: core_spec), the selector finds in the job's record
 --- (slurm_gpu_aware/slurm/read_jobs.py).
 local function unsupported_bound(job)
     for _, bound in ipairs(rules.unsupported_bounds) do
@@ -196,7 +196,7 @@ function L.reason(job, parts, besides, hints, conf)
     elseif (number16(job.shared) or 0) > 0 then
         return "--oversubscribe and --exclusive=user|mcs|topo"
     elseif (text_of(job.tres_bind) or ""):find("ma[ps]k?_gpu") then
-        -- It names GPUs by number: which ones the job has must stay as on plain Slurm.
+        -- It names GPUs by number, so the job must get the GPUs that plain Slurm would choose.
         return "--gpu-bind by GPU number"
     elseif (number16(job.immediate) or 0) > 0 then
         return "--immediate"
@@ -210,7 +210,7 @@ function L.reason(job, parts, besides, hints, conf)
     local size = request.shape(job, part)
     if not script and math.max(size.least or 1, size.most or 1) > 1 then
         -- A direct srun --gpus-per-node is refused after typing per node, srun -n1 in a salloc
-        -- after typing per job, and Slurm does not tell us which of the two asks.
+        -- after typing per job, and Slurm does not tell the filter which of the two submits.
         return "several nodes with salloc or srun"
     elseif uneven_tasks(size) then
         return "--ntasks that is no multiple of --ntasks-per-node"

@@ -1,7 +1,7 @@
 --[[
 job_submit.lua for a site that has none: GPU placement and nothing else. A site that has its own
-keeps it, see the head of gpu_aware.lua. Check a change with `luac -p` before installing it: with a
-script that has a syntax error slurmctld does not start.
+keeps it, see the head of gpu_aware.lua. Check a change with `luac -p` before you install it:
+slurmctld does not start with a script that has a syntax error.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"

@@ -207,7 +207,7 @@ PIECES = [
     )
 )
 def test_no_text_raises_an_error_inside(filter_: Filter, texts: dict[str, str]) -> None:
-    """After an error the job goes on unmodified, and unchecked."""
+    """After an error the job passes unmodified and unchecked."""
     for asked in (texts, {**NODE, **texts}):
         assert filter_.submit(**asked).log == []
         assert filter_.modify(FOREIGN, **asked).log == []

@@ -291,7 +291,7 @@ def test_odd_comments_do_no_harm(cluster: Cluster) -> None:
     submit(cluster, "--gres=gpu:1", "--comment=" + "class=A," * 1280)
     assert cluster.sh("ctl", "ls /tmp/owned 2>&1 || true").startswith("ls: cannot")
     assert {j["Licenses"] for j in waiting(cluster)} == {"gpuaware:1"}
-    assert "goes on unmodified" not in cluster.sh("ctl", "cat /var/log/cluster/slurmctld.log")
+    assert ": job passes unmodified" not in cluster.sh("ctl", "cat /var/log/cluster/slurmctld.log")
 
 
 def test_each_parked_job_leaves_a_byte(cluster: Cluster) -> None:
