@@ -7,8 +7,9 @@ Exit codes: 0 done; 1 failed (one line on stderr says why, nothing was stored); 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -16,9 +17,10 @@ from slurm_gpu_aware import __version__
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.cli.run import LateGroup, run
 
-__all__ = ["cli", "main", "store_options"]
+if TYPE_CHECKING:
+    from slurm_gpu_aware.config.settings import Config
 
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["cli", "main", "store_options"]
 
 _ELSEWHERE = {
     "export": "gpu_aware_profile.commands_show:export",
@@ -34,26 +36,31 @@ _ELSEWHERE = {
 fast."""
 
 
-def store_options(command: F) -> F:
-    """Add ``--store`` and ``--config``; the parameters are ``store_path`` and ``config_path``."""
-    for option in (
-        click.option(
-            "--config",
-            "config_path",
-            metavar="FILE",
-            help="Configuration file. Default: $GPU_AWARE_CONFIG, then"
-            " /etc/slurm-gpu-aware/config.toml.",
-        ),
-        click.option(
-            "--store",
-            "store_path",
-            metavar="FILE",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="SQLite file. Default: store.path of the configuration.",
-        ),
-    ):
-        command = option(command)
-    return command
+def store_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--store`` and ``--config``; the command gets the arguments ``path`` and ``config``."""
+
+    @click.option(
+        "--config",
+        "config_path",
+        metavar="FILE",
+        help="Configuration file. Default: $GPU_AWARE_CONFIG, then"
+        " /etc/slurm-gpu-aware/config.toml.",
+    )
+    @click.option(
+        "--store",
+        "store_path",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="SQLite file. Default: store.path of the configuration.",
+    )
+    @wraps(command)
+    def wrapped(store_path: Path | None, config_path: str | None, **options: Any) -> None:
+        from slurm_gpu_aware.config.load import load_config
+
+        config = load_config(config_path)
+        command(path=store_path or config.store.path, config=config, **options)
+
+    return wrapped
 
 
 @click.group(
@@ -75,7 +82,7 @@ def cli() -> None:
     help="Median of PM scores: that of the GPU model (default), or of all GPUs, so that scores"
     " rank the models, too. The choice is stored.",
 )
-def rescore(store_path: Path | None, config_path: str | None, reference: str | None) -> None:
+def rescore(path: Path, config: Config, reference: str | None) -> None:
     """Recompute scores and bins from the stored timings (after a change of site.classes).
 
     \b
@@ -83,10 +90,8 @@ def rescore(store_path: Path | None, config_path: str | None, reference: str | N
       gpu-aware-profile rescore --reference cluster
     """
     from gpu_aware_profile.store_writer import recompute_scores, writable_store
-    from slurm_gpu_aware.config.load import load_config
 
-    config = load_config(config_path)
-    with writable_store(store_path or config.store.path, config) as store:
+    with writable_store(path, config) as store:
         count = recompute_scores(store, config.site.classes, reference=reference)
         say(f"{count} scores in {store.path}")
 

@@ -10,7 +10,10 @@ import click
 
 from gpu_aware_profile.cli import store_options
 from slurm_gpu_aware.cli.output import say
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.names import NODE_NAME
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import forget_gpus, forget_levels
 
 __all__ = ["forget"]
 
@@ -37,8 +40,8 @@ def _parsed(
     "--levels", "classes", multiple=True, metavar="CLASS", help="Level times of this class."
 )
 def forget(
-    store_path: Path | None,
-    config_path: str | None,
+    path: Path,
+    config: Config,
     gpus: tuple[tuple[str, int | None], ...],
     classes: tuple[str, ...],
 ) -> None:
@@ -55,13 +58,8 @@ def forget(
     """
     if not gpus and not classes:
         raise click.UsageError("name a NODE, a GPU as NODE:INDEX, or --levels CLASS")
-    from gpu_aware_profile.store_writer import recompute_scores, writable_store
-    from slurm_gpu_aware.config.load import load_config
-    from slurm_gpu_aware.store.database import open_store
-    from slurm_gpu_aware.store.inventory import forget_gpus, forget_levels
+    from gpu_aware_profile.store_writer import recompute_scores, writable_store  # imports NumPy
 
-    config = load_config(config_path)
-    path = store_path or config.store.path
     open_store(path, readonly=True).close()  # a mistyped path must not become an empty store
     with writable_store(path, config) as store:
         with store.write():

@@ -10,6 +10,8 @@ import click
 
 from gpu_aware_profile.cli import store_options
 from slurm_gpu_aware.cli.options import SECONDS
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.text_file import read_table
 
 __all__ = ["import_command"]
 
@@ -30,11 +32,7 @@ SKIPPED = 3
     "--taken-at", type=SECONDS, metavar="UNIX_S", help="Time of the measurement. Default: now."
 )
 def import_command(
-    store_path: Path | None,
-    config_path: str | None,
-    file: BinaryIO,
-    taken_at: float | None,
-    **options: Any,
+    path: Path, config: Config, file: BinaryIO, taken_at: float | None, **options: Any
 ) -> None:
     """Import timings from a CSV with the columns gpu,node,class,value_ms (- reads stdin).
 
@@ -59,12 +57,8 @@ def import_command(
       gpu-aware-profile import resnet.csv --class A --skip-bad
       gpu-aware-profile import levels.csv
     """
-    from gpu_aware_profile.importing import Import
-    from slurm_gpu_aware.config.load import load_config
-    from slurm_gpu_aware.text_file import read_table
+    from gpu_aware_profile.importing import Import  # imports NumPy
 
-    config = load_config(config_path)
     at = time.time() if taken_at is None else taken_at
-    work = Import(read_table(file), store_path or config.store.path, config, at, **options)
-    if not work.run():
+    if not Import(read_table(file), path, config, at, **options).run():
         raise click.exceptions.Exit(SKIPPED)

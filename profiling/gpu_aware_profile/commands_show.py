@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +13,6 @@ import click
 
 from gpu_aware_profile.cli import store_options
 from gpu_aware_profile.import_rows import TIMING_COLUMNS
-from gpu_aware_profile.level_tables import penalties_of, penalty_table
 from gpu_aware_profile.tables import (
     LEVEL_TIME,
     SCORE,
@@ -22,6 +20,8 @@ from gpu_aware_profile.tables import (
     everything,
     fault_records,
     fault_table,
+    penalties_of,
+    penalty_table,
     records,
     score_table,
     summarise,
@@ -30,14 +30,12 @@ from gpu_aware_profile.tables import (
     write_csv,
 )
 from slurm_gpu_aware.cli.output import json_option, print_json, say
-from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuScore
-from slurm_gpu_aware.store.database import Store, open_store
-from slurm_gpu_aware.store.inventory import listed
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import level_times, listed
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
-from slurm_gpu_aware.store.times import level_times
 
 __all__ = ["export", "show"]
 
@@ -58,8 +56,8 @@ __all__ = ["export", "show"]
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
 def show(
-    store_path: Path | None,
-    config_path: str | None,
+    path: Path,
+    config: Config,
     classes: tuple[str, ...],
     nodes: tuple[str, ...],
     sort: str,
@@ -89,7 +87,7 @@ def show(
         raise click.UsageError("--summary has no CSV form; use --json")
     if only_levels and (only_summary or nodes):
         raise click.UsageError("--levels goes with neither --summary nor --node")
-    with _opened(store_path, config_path) as (store, config):
+    with open_store(path, readonly=True) as store:
         penalties = penalties_of(store, config, classes if only_levels else ())
         rows = [] if only_levels else _selected(score_rows(store), classes, nodes)
         faults = load_profile(store).faults
@@ -138,13 +136,7 @@ def _text(rows: Sequence[GpuScore], answer: Record) -> str:
 @click.argument("file", type=click.File("w", encoding="utf-8", lazy=True), default="-")
 @click.option("--levels", "only_levels", is_flag=True, help="Times per locality level instead.")
 @json_option
-def export(
-    store_path: Path | None,
-    config_path: str | None,
-    file: IO[str],
-    only_levels: bool,
-    as_json: bool,
-) -> None:
+def export(path: Path, config: Config, file: IO[str], only_levels: bool, as_json: bool) -> None:
     """Export the newest timings as CSV for import (default: to stdout).
 
     --levels exports the times per locality level, also for import. --json exports the whole
@@ -157,21 +149,13 @@ def export(
     """
     if only_levels and as_json:
         raise click.UsageError("--json exports everything; leave --levels out")
-    with _opened(store_path, config_path) as (store, _):
+    with open_store(path, readonly=True) as store:
         if only_levels:
             write_csv(file, records(level_times(store), LEVEL_TIME), LEVEL_TIME)
         elif as_json:
             file.write(json.dumps(everything(store), indent=2, ensure_ascii=False) + "\n")
         else:
             write_csv(file, timing_records(store), TIMING_COLUMNS)
-
-
-@contextmanager
-def _opened(store_path: Path | None, config_path: str | None) -> Iterator[tuple[Store, Config]]:
-    """The store, opened read-only, and the configuration."""
-    config = load_config(config_path)
-    with open_store(store_path or config.store.path, readonly=True) as store:
-        yield store, config
 
 
 def _selected(

@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from gpu_aware_profile.sweep import Outcome, Sweep, Target, gpu_nodes
 from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
-from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
@@ -72,8 +72,8 @@ PARTLY = 3
 def sweep(
     context: click.Context,
     /,
-    store_path: Path | None,
-    config_path: str | None,
+    path: Path,
+    config: Config,
     nodes: tuple[str, ...],
     resume: str | None,
     as_json: bool,
@@ -97,29 +97,48 @@ def sweep(
       gpu-aware-profile sweep --jobs 32 --srun-option=--account=ops
       gpu-aware-profile sweep --resume 20260102T030405
     """
-    from gpu_aware_profile.store_writer import (  # imports NumPy
-        recompute_scores,
-        stored_outliers,
-        writable_store,
-    )
-
-    config = load_config(config_path)
-    path = store_path if store_path is not None else config.store.path
     progress = SweepProgress(path.parent / "sweeps", resume or time.strftime("%Y%m%dT%H%M%S"))
+    unfinished = progress.unfinished()
     if resume is not None:
-        known = progress.unfinished()
-        if resume not in known:
-            listed = ", ".join(known) or "none"
+        if resume not in unfinished:
+            listed = ", ".join(unfinished) or "none"
             raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
         given = _as_before(context, progress.scope()[1], given)
     whole, targets, outcomes = _plan(progress, nodes, resume=resume is not None)
     done = progress.done()
     pending = [target for target in targets if target.node not in done]
     outcomes = [outcome for outcome in outcomes if outcome.node not in done]
-    _announce(len(pending), len(done), progress, resume)
-    again = _resume_command(progress.sweep_id, store_path, config_path)
+    already = f", {len(done)} done before" if done else ""
+    plural = "" if len(pending) == 1 else "s"
+    say(f"sweep {progress.sweep_id}: {len(pending)} node{plural} to probe{already}")
+    if unfinished and resume is None:
+        say(f"unfinished: {', '.join(unfinished)} (--resume ID resumes one)")
+    again = _resume_command(progress.sweep_id, context.params)
+    new, far = _probe(progress, path, config, whole, pending, given, again)
+    complete = set(whole) <= progress.done()
+    if complete:
+        progress.finish()
+    _print(progress.sweep_id, [*outcomes, *new], far, complete=complete, as_json=as_json)
+    if not complete:
+        say(f"for the other nodes: {again}")
+        context.exit(PARTLY)
+
+
+def _probe(
+    progress: SweepProgress,
+    path: Path,
+    config: Config,
+    whole: Sequence[str],
+    pending: Sequence[Target],
+    given: Mapping[str, Any],
+    again: str,
+) -> tuple[list[Outcome], list[Outlier]]:
+    """Run the probes and store their reports; return the outcomes, and outliers of the nodes."""
+    from gpu_aware_profile import store_writer  # imports NumPy
+
+    outcomes = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # probes end with this process
-    with writable_store(path, config) as store:
+    with store_writer.writable_store(path, config) as store:
         running = _sweep(progress.sweep_id, store, given)
         progress.begin(whole, given)
         try:
@@ -132,16 +151,9 @@ def sweep(
             raise
         finally:
             if progress.done():
-                recompute_scores(store, config.site.classes)
-        far = [o for o in stored_outliers(store) if o.node in progress.done()]
-    complete = set(whole) <= progress.done()
-    if complete:
-        progress.finish()
-    outcomes.sort(key=lambda outcome: outcome.node)
-    _print(progress.sweep_id, outcomes, far, complete=complete, as_json=as_json)
-    if not complete:
-        say(f"for the other nodes: {again}")
-        context.exit(PARTLY)
+                store_writer.recompute_scores(store, config.site.classes)
+        far = store_writer.stored_outliers(store)
+    return outcomes, [one for one in far if one.node in progress.done()]
 
 
 def _as_before(
@@ -201,20 +213,13 @@ def _plan(
     )
 
 
-def _resume_command(sweep_id: str, store_path: Path | None, config_path: str | None) -> str:
+def _resume_command(sweep_id: str, given: Mapping[str, Any]) -> str:
     """The command that resumes a sweep."""
     words = ["gpu-aware-profile", "sweep", "--resume", sweep_id]
-    words += ["--store", str(store_path)] if store_path is not None else []
-    words += ["--config", config_path] if config_path is not None else []
+    for option in ("store", "config"):
+        if given[f"{option}_path"] is not None:
+            words += [f"--{option}", str(given[f"{option}_path"])]
     return shlex.join(words)
-
-
-def _announce(pending: int, done: int, progress: SweepProgress, resume: str | None) -> None:
-    already = f", {done} done before" if done else ""
-    say(f"sweep {progress.sweep_id}: {pending} node{'' if pending == 1 else 's'} to probe{already}")
-    others = [name for name in progress.unfinished() if name != progress.sweep_id]
-    if others and resume is None:
-        say(f"unfinished: {', '.join(others)} (--resume ID resumes one)")
 
 
 def _shown(outcomes: Iterator[Outcome], total: int) -> Iterable[Outcome]:
@@ -245,6 +250,7 @@ def _print(
 ) -> None:
     from slurm_gpu_aware.variability.outliers import outlier_sentences
 
+    outcomes = sorted(outcomes, key=lambda outcome: outcome.node)
     if as_json:
         rows = [vars(outcome) for outcome in outcomes]
         slow = [one._asdict() for one in far]

@@ -12,9 +12,8 @@ from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, check_time_ms, quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.penalties import INSIDE_NODE, LEVELS, LevelTime, reference_of
 from slurm_gpu_aware.model.profile import Gpu
-from slurm_gpu_aware.store.inventory import listed
+from slurm_gpu_aware.store.measurements import Run, listed
 from slurm_gpu_aware.store.report import check_name
-from slurm_gpu_aware.store.times import Run
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
 __all__ = [

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_aware_profile.import_rows import KnownGpus, has_levels, read_levels, read_timings
-from gpu_aware_profile.level_tables import hidden
 from gpu_aware_profile.store_writer import recompute_scores, stored_outliers, writable_store
 from slurm_gpu_aware.cli.output import paragraph, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.penalties import LevelTime, level_ratios
+from slurm_gpu_aware.model.penalties import LevelPenalties, LevelTime, level_ratios
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.inventory import gpus_by_uuid, seen_gpus, unseen_gpus
-from slurm_gpu_aware.store.times import Run, put_level_times, put_timings
+from slurm_gpu_aware.store.measurements import (
+    Run,
+    gpus_by_uuid,
+    put_level_times,
+    put_timings,
+    seen_gpus,
+    unseen_gpus,
+)
 from slurm_gpu_aware.text_file import BadRow, Table
 from slurm_gpu_aware.variability.outliers import mixed_units, new_outliers, outlier_sentences
 
@@ -92,7 +97,7 @@ class Import:
         plural = "" if len(names) == 1 else "es"
         what = f"{len(times)} level times of class{plural} {', '.join(names)}"
         say(f"imported {what} into {self.path}")
-        for sentence in hidden(times, self.config.placement.penalties_with(level_ratios(times))):
+        for sentence in _hidden(times, self.config.placement.penalties_with(level_ratios(times))):
             say(sentence)
         return bad
 
@@ -121,6 +126,18 @@ def _refuse_far(times: Sequence[LevelTime]) -> None:
                     f"class {app_class} takes {ratio:.3g} times as long at level {level} as at"
                     f" {inner}{mixed_units(ratio)}. {_REFUSED}"
                 )
+
+
+def _hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
+    """A sentence for each measured penalty that placement does not use as measured."""
+    sentences = []
+    for app_class, ratios in level_ratios(times).items():
+        for level, ratio in list(ratios.items())[1:]:  # the first is the reference
+            value, source = penalties.of(app_class)[level]
+            if source != "measured" and abs(value - ratio) > 5e-5:
+                what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
+                sentences.append(f"class {app_class}, level {level}: {what}")
+    return sentences
 
 
 def _s(things: Sequence[object]) -> str:

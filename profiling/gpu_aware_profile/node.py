@@ -54,13 +54,9 @@ def probe(
 ) -> dict[str, Any]:
     """Probe this node and return the report.
 
-    Parameters
-    ----------
-    node : name under which Slurm knows the node.
-    backend : measures times; None: the report has none.
-    classes : classes to measure; empty: all of the backend.
-    repeats : samples per GPU and class, >= 1.
-    progress : called with a line of text before each measurement.
+    ``node``: Slurm's name of it. ``backend``: measures times; None: the report has none.
+    ``classes``: to measure; empty: all of the backend. ``repeats``: samples per GPU and class.
+    ``progress``: called with a line of text before each measurement.
     """
     faults: Faults = []
     report: dict[str, Any] = {

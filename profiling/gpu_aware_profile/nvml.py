@@ -91,15 +91,6 @@ class Nvml:
             raise NvmlError(name, _words(exc), int(exc.value)) from None
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
-    def maybe(self, name: str, *args: Any) -> Any:
-        """Like :meth:`call`; None: the device does not support it."""
-        try:
-            return self.call(name, *args)
-        except NvmlError as exc:
-            if exc.unsupported:
-                return None
-            raise
-
     def devices(self) -> Iterator[tuple[int, Device | NvmlError]]:
         """Yield (minor number, GPU), or (-1, error) for a GPU that cannot be opened.
 
@@ -132,7 +123,12 @@ class Device:
 
     def maybe(self, name: str, *args: Any) -> Any:
         """Like :meth:`call`; None: this GPU or driver does not support it."""
-        return self._nvml.maybe(name, self._handle, *args)
+        try:
+            return self.call(name, *args)
+        except NvmlError as exc:
+            if exc.unsupported:
+                return None
+            raise
 
     def pci(self) -> str:
         """``00000000:06:00.0``"""

@@ -18,12 +18,11 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish
-from slurm_gpu_aware.store.inventory import unseen_gpus
+from slurm_gpu_aware.store.measurements import newest_runs, unseen_gpus
 from slurm_gpu_aware.store.ownership import give_folder, of_selector
 from slurm_gpu_aware.store.profiles import put_scores, score_reference
-from slurm_gpu_aware.store.times import newest_runs
 from slurm_gpu_aware.variability.outliers import Outlier, outliers
-from slurm_gpu_aware.variability.scores import REFERENCES, median_runs, scores_of_gpus
+from slurm_gpu_aware.variability.scores import median_runs, scores_of_gpus
 
 __all__ = ["newest_timings", "recompute_scores", "stored_outliers", "writable_store"]
 
@@ -36,7 +35,9 @@ def writable_store(path: Path, config: Config) -> Iterator[Store]:
 
     As root, the folder of the configured store is given to SlurmUser. Raises StoreError.
     """
-    if os.geteuid() == 0 and path == config.store.path and _is_roots(path.parent):
+    folder = path.parent
+    roots = os.geteuid() == 0 and (not folder.is_dir() or folder.stat().st_uid == 0)
+    if roots and path == config.store.path:
         _give(path, config)
     with open_store(path) as store:
         try:
@@ -46,10 +47,6 @@ def writable_store(path: Path, config: Config) -> Iterator[Store]:
                 republish(store)
             except StoreError as exc:
                 say(f"the published copy was not renewed: {exc}")
-
-
-def _is_roots(folder: Path) -> bool:
-    return not folder.is_dir() or folder.stat().st_uid == 0
 
 
 def _give(path: Path, config: Config) -> None:
@@ -84,7 +81,7 @@ def recompute_scores(
         keeps it; None: the stored one.
     """
     timings = newest_timings(store)
-    chosen = reference or score_reference(store) or REFERENCES[0]
+    chosen = reference or score_reference(store) or "model"
     unseen = unseen_gpus(store, (timing[:2] for timing in timings))
     scores = scores_of_gpus(timings, classes, unseen=unseen, reference=chosen)
     put_scores(store, scores, reference)

@@ -1,18 +1,28 @@
-"""Output of times and scores: records for JSON and CSV, tables for users."""
+"""Output of times, scores and penalties: records for JSON and CSV, tables for users."""
 
 from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
 from slurm_gpu_aware.cli.output import table
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.model.penalties import (
+    LevelPenalties,
+    LevelTime,
+    level_medians,
+    level_ratios,
+    reference_of,
+)
 from slurm_gpu_aware.model.profile import Fault, GpuScore
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.measurements import level_times, newest_runs
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
-from slurm_gpu_aware.store.times import level_times, newest_runs
 from slurm_gpu_aware.time_text import age
 
 __all__ = [
@@ -22,6 +32,9 @@ __all__ = [
     "everything",
     "fault_records",
     "fault_table",
+    "penalties_of",
+    "penalty_records",
+    "penalty_table",
     "records",
     "score_table",
     "summarise",
@@ -102,23 +115,24 @@ def summarise(rows: Sequence[GpuScore]) -> list[Record]:
     groups: dict[tuple[str, str], list[GpuScore]] = {}
     for row in rows:
         groups.setdefault((row.app_class, row.model or ""), []).append(row)
-    return [_summary(name, model, groups[name, model]) for name, model in sorted(groups)]
-
-
-def _summary(app_class: str, model: str, rows: Sequence[GpuScore]) -> Record:
-    raw = [r.raw for r in rows]
-    best = min(raw)
-    return {
-        "class": app_class,
-        "model": model or None,
-        "gpus": len(rows),
-        "bins": len({r.binned for r in rows}),
-        "outliers": sum(r.outlier > 0 for r in rows),
-        "best": best,
-        "worst": max(raw),
-        "geomean_over_best": math.exp(math.fsum(math.log(v / best) for v in raw) / len(raw)) - 1.0,
-        "oldest_at": min(r.taken_at for r in rows),
-    }
+    summaries = []
+    for (app_class, model), own in sorted(groups.items()):
+        raw = [row.raw for row in own]
+        best = min(raw)
+        logs = math.fsum(math.log(value / best) for value in raw)
+        summary = {
+            "class": app_class,
+            "model": model or None,
+            "gpus": len(own),
+            "bins": len({row.binned for row in own}),
+            "outliers": sum(row.outlier > 0 for row in own),
+            "best": best,
+            "worst": max(raw),
+            "geomean_over_best": math.exp(logs / len(raw)) - 1.0,
+            "oldest_at": min(row.taken_at for row in own),
+        }
+        summaries.append(summary)
+    return summaries
 
 
 def summary_table(summaries: Sequence[Record], now: float) -> str:
@@ -162,3 +176,67 @@ def fault_table(faults: Sequence[Record]) -> str:
     """Table of :func:`fault_records`."""
     names = ("node", "GPU", "call", "error")
     return table(names, [tuple(fault.values()) for fault in faults], right=("GPU",))
+
+
+def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list[Record]:
+    """L of the site's classes (``only``: of these) with the measurements.
+
+    Raises StoreError for an unknown class.
+    """
+    known = config.site.classes
+    for name in only:
+        if name not in known:
+            raise StoreError(f"class {name!r} is not one of {', '.join(known)}")
+    times = level_times(store)
+    penalties = config.placement.penalties_with(level_ratios(times))
+    return penalty_records(times, penalties, [name for name in known if not only or name in only])
+
+
+def penalty_records(
+    times: Sequence[LevelTime], penalties: LevelPenalties, classes: Sequence[str]
+) -> list[Record]:
+    """L of ``classes`` at the levels in use, tightest level first; one record per model.
+
+    ``value_ms`` is a median, ``ratio`` is over the median at the innermost level (both None: not
+    measured), ``penalty`` is L for placement, ``source`` as in `penalties.Penalty`.
+    """
+    runs = Counter((time.app_class, time.model, time.level) for time in times)
+    medians = level_medians(times)
+    found = []
+    for app_class in classes:
+        models = [model for name, model in medians if name == app_class] or [""]
+        for level, (penalty, source) in penalties.of(app_class).items():
+            for model in models:
+                own = medians.get((app_class, model), {})
+                inner, there = own.get(reference_of(own) or ""), own.get(level)
+                record = {
+                    "class": app_class,
+                    "level": level,
+                    "model": model or None,
+                    "value_ms": there,
+                    "runs": runs[app_class, model, level],
+                    "ratio": there / inner if there is not None and inner is not None else None,
+                    "penalty": penalty,
+                    "source": source,
+                }
+                found.append(record)
+    return found
+
+
+def penalty_table(rows: Sequence[Record]) -> str:
+    """Table of :func:`penalty_records`."""
+    return table(
+        ("class", "level", "model", "ms", "runs", "ratio", "L", "from"),
+        [
+            (
+                *(r["class"], r["level"], r["model"]),
+                None if r["value_ms"] is None else f"{r['value_ms']:.5g}",
+                r["runs"] or None,
+                None if r["ratio"] is None else f"{r['ratio']:.4f}",
+                f"{r['penalty']:.4f}",
+                r["source"],
+            )
+            for r in rows
+        ],
+        right=("ms", "runs", "ratio", "L"),
+    )

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 from slurm_gpu_aware.model.profile import GpuRecord
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.measurements import add_runs
 from slurm_gpu_aware.store.report import ProbeReport
-from slurm_gpu_aware.store.times import add_runs
 
 __all__ = ["ingest_report"]
 

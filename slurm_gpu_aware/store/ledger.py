@@ -28,20 +28,8 @@ RECORD = "record"
 STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 """Phases of a decision's job; ``waiting``: the job went back to the queue, see the outcome."""
 EVENT_KINDS = (
-    "parked",
-    "planned",
-    "prepared",
-    "released",
-    "started",
-    "ended",
-    "reparked",
-    "requeued",
-    "refused",
-    "clock_set",
-    "clock_failed",
-    "opened_by_hand",
-    "gate_created",
-    "gate_lost",
+    *("parked", "planned", "prepared", "released", "started", "ended", "reparked", "requeued"),
+    *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
     "error",
 )
 _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"

@@ -11,8 +11,7 @@ from operator import attrgetter
 from slurm_gpu_aware.model.penalties import level_ratios
 from slurm_gpu_aware.model.profile import Fault, Gpu, GpuRecord, GpuScore, Link, Profile
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.inventory import unseen_gpus
-from slurm_gpu_aware.store.times import level_times
+from slurm_gpu_aware.store.measurements import level_times, unseen_gpus
 
 __all__ = ["load_profile", "put_scores", "score_reference", "score_rows"]
 

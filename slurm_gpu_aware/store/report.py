@@ -23,7 +23,7 @@ from slurm_gpu_aware.bounds import (
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import Fault, GpuRecord, Link
 from slurm_gpu_aware.names import is_name, is_node_name
-from slurm_gpu_aware.store.times import Run
+from slurm_gpu_aware.store.measurements import Run
 
 __all__ = ["ProbeReport", "check_name", "parse_report"]
 

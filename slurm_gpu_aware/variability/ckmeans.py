@@ -137,37 +137,23 @@ def _next_layer(previous: FloatArray, sums: _Prefix, k: int) -> tuple[FloatArray
     best = np.full(n, np.inf)
     start = np.zeros(n, dtype=np.int64)
     stride = 1 << (n - k).bit_length()
-    while stride >= 1:
+    while stride := stride // 2:
         # Odd multiples of the stride, counted from 1; the even ones are done.
         j = np.arange(stride, n - k + 1, 2 * stride, dtype=np.int64) + (k - 1)
-        if j.size:
-            before, after = j - stride, j + stride
-            low = np.where(before >= k, start[np.maximum(before, 0)], k)
-            high = np.where(after < n, start[np.minimum(after, n - 1)], j)
-            _fill(best, start, previous, sums, j, np.maximum(low, k), np.minimum(high, j))
-        stride //= 2
+        before, after = j - stride, j + stride
+        low = np.maximum(np.where(before >= k, start[np.maximum(before, 0)], k), k)
+        high = np.minimum(np.where(after < n, start[np.minimum(after, n - 1)], j), j)
+        # Try the starts low..high for each j; the first of equal ones wins. After rounding the
+        # bounds of two neighbours can cross by a step.
+        count = np.maximum(high, low) - low + 1
+        offset = np.cumsum(count) - count
+        candidate = np.arange(int(count.sum()), dtype=np.int64) + np.repeat(low - offset, count)
+        value = previous[candidate - 1] + sums.cost(candidate, np.repeat(j, count))
+        least = np.minimum.reduceat(value, offset)
+        is_least = value == np.repeat(least, count)
+        best[j] = least
+        start[j] = np.minimum.reduceat(np.where(is_least, candidate, n), offset)
     return best, start
-
-
-def _fill(
-    best: FloatArray,
-    start: IntArray,
-    previous: FloatArray,
-    sums: _Prefix,
-    j: IntArray,
-    low: IntArray,
-    high: IntArray,
-) -> None:
-    """Try the starts low..high for each j; the first of equal ones wins."""
-    high = np.maximum(high, low)  # after rounding two neighbours' bounds can cross by a step
-    count = high - low + 1
-    offset = np.cumsum(count) - count
-    candidate = np.arange(int(count.sum()), dtype=np.int64) + np.repeat(low - offset, count)
-    value = previous[candidate - 1] + sums.cost(candidate, np.repeat(j, count))
-    least = np.minimum.reduceat(value, offset)
-    is_least = value == np.repeat(least, count)
-    best[j] = least
-    start[j] = np.minimum.reduceat(np.where(is_least, candidate, best.size), offset)
 
 
 def _trace(starts: list[IntArray], k: int) -> IntArray:

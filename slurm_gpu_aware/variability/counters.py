@@ -1,11 +1,5 @@
 """Readers of utilisation counters from Nsight Compute and DCGM.
 
-Collect the counters with one of::
-
-    ncu --csv --metrics gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,\\
-    regex:sm__inst_executed_pipe_.*.avg.pct_of_peak_sustained_active APP > app.csv
-    dcgmi dmon -e 1002,1004,1005,1006,1007,1008 -d 1000 > app.txt      # beside the running APP
-
 Nsight Compute measures each kernel exactly, but slows the application down; DCGM samples the
 application while it runs. Use the same tool for all applications that are compared.
 """

@@ -12,11 +12,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.profile import Gpu, GpuScore, GpuTiming
 from slurm_gpu_aware.variability.bins import bin_scores
 
-__all__ = ["REFERENCES", "median_runs", "pm_scores", "run_medians", "scores_of_gpus"]
-
-REFERENCES = ("model", "cluster")
-"""``model``: scores are relative to the median GPU of the model. ``cluster``: to the median over
-all models, so that scores also rank the models."""
+__all__ = ["median_runs", "pm_scores", "run_medians", "scores_of_gpus"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -57,12 +53,11 @@ def pm_scores(
     [0.952, 1.048, 1.0, 1.0]
     """
     times = np.asarray(times_ms, dtype=np.float64)
-    labels = [""] * times.size if groups is None else groups
+    labels = np.asarray([""] * times.size if groups is None else groups, dtype=np.str_)
     counts = np.full(times.size, fill_value=True) if counted is None else np.asarray(counted)
-    _, label = np.unique(np.asarray(labels, dtype=np.str_), return_inverse=True)
     scores = np.empty_like(times)
-    for group in range(int(label.max()) + 1 if times.size else 0):
-        members = label == group
+    for label in np.unique(labels):
+        members = labels == label
         known = members & counts if (members & counts).any() else members
         scores[members] = times[members] / np.median(times[known])
     return scores
@@ -111,7 +106,8 @@ def scores_of_gpus(
     classes : the classes to score; None: all with timings.
     unseen : GPUs that no probe has seen. They do not count for the median and have separate bins,
         so they change no score of another GPU.
-    reference : one of ``REFERENCES``.
+    reference : ``model``: scores are relative to the median GPU of the model. ``cluster``: to the
+        median over all models, so that scores also rank the models.
     """
     of_class: dict[str, list[GpuTiming]] = {}
     for timing in timings:

@@ -10,7 +10,7 @@ from store_samples import ingest, report
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.times import Run, put_timings
+from slurm_gpu_aware.store.measurements import Run, put_timings
 
 DGX = ["--machine", "dgx-1-v100"]
 

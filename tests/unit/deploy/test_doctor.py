@@ -26,7 +26,7 @@ from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.deploy.render import lua_conf
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store, publish
-from slurm_gpu_aware.store.times import Run, put_timings
+from slurm_gpu_aware.store.measurements import Run, put_timings
 
 SETTINGS = {
     "JobCompLoc": "{root}/jobcomp",

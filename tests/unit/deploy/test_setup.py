@@ -16,7 +16,7 @@ from slurm_gpu_aware.deploy.files import Change, check_lua, shipped, write
 from slurm_gpu_aware.deploy.site import conf_nodes
 from slurm_gpu_aware.errors import AwareError
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.times import Run, put_timings
+from slurm_gpu_aware.store.measurements import Run, put_timings
 
 INDEXED = "Gres=gpu:g0:1,gpu:g1:1"
 HEAD = "ClusterName=test\nSlurmUser=root\n"

@@ -9,7 +9,7 @@ import pytest
 from pal_walk import traversal
 
 from gpu_aware_profile.import_rows import read_levels
-from gpu_aware_profile.level_tables import penalty_records
+from gpu_aware_profile.tables import penalty_records
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request

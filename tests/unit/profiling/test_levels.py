@@ -18,8 +18,8 @@ from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.selector.daemon import run
 from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import level_times
 from slurm_gpu_aware.store.profiles import load_profile
-from slurm_gpu_aware.store.times import level_times
 
 HEAD = "class,level,value_ms\n"
 GOOD = HEAD + "A,socket,100\nA,socket,104\nA,node,132.6\nA,cluster,204\nB,node,10\nB,cluster,10.5\n"

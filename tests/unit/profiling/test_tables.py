@@ -12,8 +12,8 @@ from gpu_aware_profile.store_writer import recompute_scores
 from gpu_aware_profile.tables import score_table, summarise, summary_table
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.measurements import Run, put_timings
 from slurm_gpu_aware.store.profiles import score_rows
-from slurm_gpu_aware.store.times import Run, put_timings
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")

@@ -13,7 +13,7 @@ from store_samples import ingest, report
 from gpu_aware_profile.cli import cli
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores, stored_outliers
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.times import Run, put_timings
+from slurm_gpu_aware.store.measurements import Run, put_timings
 from slurm_gpu_aware.variability.outliers import Outlier, new_outliers, outlier_sentences
 
 Import = Callable[..., click.testing.Result]
