@@ -20,7 +20,10 @@ from slurm_gpu_aware.cli.run import LateGroup, run
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
 
-__all__ = ["cli", "main", "store_options"]
+__all__ = ["PARTLY", "cli", "main", "store_options"]
+
+PARTLY = 3
+"""Exit code of an import that skipped bad rows, and of a sweep that is not complete."""
 
 _ELSEWHERE = {
     "export": "gpu_aware_profile.commands_show:export",
@@ -40,18 +43,18 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add ``--store`` and ``--config``; the command gets the arguments ``path`` and ``config``."""
 
     @click.option(
-        "--config",
-        "config_path",
-        metavar="FILE",
-        help="Configuration file. Default: $GPU_AWARE_CONFIG, then"
-        " /etc/slurm-gpu-aware/config.toml.",
-    )
-    @click.option(
         "--store",
         "store_path",
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
         help="SQLite file. Default: store.path of the configuration.",
+    )
+    @click.option(
+        "--config",
+        "config_path",
+        metavar="FILE",
+        help="Configuration file. Default: $GPU_AWARE_CONFIG, then"
+        " /etc/slurm-gpu-aware/config.toml.",
     )
     @wraps(command)
     def wrapped(store_path: Path | None, config_path: str | None, **options: Any) -> None:

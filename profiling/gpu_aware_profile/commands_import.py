@@ -8,15 +8,12 @@ from typing import Any, BinaryIO
 
 import click
 
-from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.cli import PARTLY, store_options
 from slurm_gpu_aware.cli.options import SECONDS
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.text_file import read_table
 
 __all__ = ["import_command"]
-
-SKIPPED = 3
-"""Exit code of an import that skipped bad rows."""
 
 
 @click.command("import")
@@ -61,4 +58,4 @@ def import_command(
 
     at = time.time() if taken_at is None else taken_at
     if not Import(read_table(file), path, config, at, **options).run():
-        raise click.exceptions.Exit(SKIPPED)
+        raise click.exceptions.Exit(PARTLY)

@@ -51,8 +51,8 @@ def node(
     from gpu_aware_profile.timing import timing_backend
 
     # Slurm's name: that of slurmd inside a job, else the short host name.
-    here = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    name = node_name or here
+    short = socket.gethostname().partition(".")[0]
+    name = node_name or os.environ.get("SLURMD_NODENAME") or short
     timing = None if no_timings else timing_backend(backend)
     talk = say if sys.stderr.isatty() else (lambda text: None)
     report = probe(name, timing, classes=classes, repeats=repeats, progress=talk)

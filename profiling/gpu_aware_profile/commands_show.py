@@ -19,7 +19,6 @@ from gpu_aware_profile.tables import (
     Record,
     everything,
     fault_records,
-    fault_table,
     penalties_of,
     penalty_table,
     records,
@@ -29,7 +28,7 @@ from gpu_aware_profile.tables import (
     timing_records,
     write_csv,
 )
-from slurm_gpu_aware.cli.output import json_option, print_json, say
+from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import GpuScore
@@ -127,7 +126,9 @@ def _text(rows: Sequence[GpuScore], answer: Record) -> str:
     if "gpus" in answer:
         parts.append(score_table(rows, now))
     if answer["faults"]:
-        parts.append("Could not be read:\n" + fault_table(answer["faults"]))
+        rows_of = [list(fault.values()) for fault in answer["faults"]]
+        faults = table(("node", "GPU", "call", "error"), rows_of, right=("GPU",))
+        parts.append(f"Could not be read:\n{faults}")
     return "\n\n".join(parts)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.cli import PARTLY, store_options
 from gpu_aware_profile.sweep import Outcome, Sweep, Target, gpu_nodes
 from gpu_aware_profile.sweep_progress import SweepProgress
 from slurm_gpu_aware.cli.options import Number
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.variability.outliers import Outlier
 
 __all__ = ["sweep"]
-
-PARTLY = 3
-"""Exit code of a sweep that is not complete."""
 
 
 @click.command()
@@ -206,11 +203,8 @@ def _plan(
     gone = [Outcome(n, "skipped", "Slurm has no such GPU node") for n in wanted if n not in known]
     # With a node that Slurm no longer has the sweep would never be complete.
     whole = [n for n in (names if resume else wanted) if n in known]
-    return (
-        whole,
-        [t for t in targets if t.node in wanted],
-        [*gone, *(o for o in skipped if o.node in wanted)],
-    )
+    outcomes = [*gone, *(o for o in skipped if o.node in wanted)]
+    return whole, [t for t in targets if t.node in wanted], outcomes
 
 
 def _resume_command(sweep_id: str, given: Mapping[str, Any]) -> str:

@@ -16,17 +16,10 @@ from slurm_gpu_aware.store.measurements import Run, listed
 from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table
 
-__all__ = [
-    "LEVEL_COLUMNS",
-    "TIMING_COLUMNS",
-    "KnownGpus",
-    "has_levels",
-    "read_levels",
-    "read_timings",
-]
+__all__ = ["TIMING_COLUMNS", "KnownGpus", "has_levels", "read_levels", "read_timings"]
 
 TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
-LEVEL_COLUMNS = ("class", "level", "value_ms")
+_LEVEL_COLUMNS = ("class", "level", "value_ms")
 """Required columns; ``model`` is optional, others are ignored."""
 
 
@@ -54,13 +47,12 @@ class KnownGpus:
         return slot
 
     def _check_seen(self, node: str, slot: int) -> None:
-        cure = "sweep first, or give --new-gpus"
-        if self.seen and node not in self.seen:
-            nodes = listed(sorted(self.seen))
-            raise ValueError(f"no sweep has seen node {node}, only {nodes}; {cure}")
-        if self.seen and slot not in self.seen[node]:
-            has = listed(sorted(self.seen[node]))
-            raise ValueError(f"no sweep has seen GPU {slot} of node {node}, only {has}; {cure}")
+        if not self.seen or slot in self.seen.get(node, ()):
+            return
+        of_node = node in self.seen
+        what = f"GPU {slot} of node {node}" if of_node else f"node {node}"
+        known = listed(sorted(self.seen[node])) if of_node else listed(sorted(self.seen))
+        raise ValueError(f"no sweep has seen {what}, only {known}; sweep first, or give --new-gpus")
 
 
 def has_levels(table: Table, app_class: str | None) -> bool:
@@ -69,7 +61,7 @@ def has_levels(table: Table, app_class: str | None) -> bool:
     ``app_class``: class of every row of a file without a column ``class``.
     """
     levels = "level" in table.columns and "gpu" not in table.columns
-    columns: Sequence[str] = LEVEL_COLUMNS if levels else TIMING_COLUMNS
+    columns: Sequence[str] = _LEVEL_COLUMNS if levels else TIMING_COLUMNS
     hint = "" if levels else " (or class,level,value_ms: times per locality level)"
     if app_class is not None:
         if "class" in table.columns:

@@ -1,8 +1,5 @@
 """Typed read access to NVIDIA's management library; the only module that calls ``pynvml``.
 
-``pynvml`` comes from the distribution ``nvidia-ml-py`` (extra ``gpu``). It is imported when an
-:class:`Nvml` is opened. The hooks set clocks (`clocks.nvml`).
-
 There are three index spaces. *NVML index*: position in NVML's order (PCI bus order). *Minor
 number*: N of ``/dev/nvidiaN``; all other modules call it ``index``, because gres.conf lists the
 device files and Slurm's IDX is the minor number. *CUDA order* is not used.

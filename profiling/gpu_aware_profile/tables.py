@@ -31,7 +31,6 @@ __all__ = [
     "Record",
     "everything",
     "fault_records",
-    "fault_table",
     "penalties_of",
     "penalty_records",
     "penalty_table",
@@ -170,12 +169,6 @@ def score_table(rows: Sequence[GpuScore], now: float) -> str:
         ],
         right=("GPU", "ms", "PM score", "score"),
     )
-
-
-def fault_table(faults: Sequence[Record]) -> str:
-    """Table of :func:`fault_records`."""
-    names = ("node", "GPU", "call", "error")
-    return table(names, [tuple(fault.values()) for fault in faults], right=("GPU",))
 
 
 def penalties_of(store: Store, config: Config, only: Sequence[str] = ()) -> list[Record]:

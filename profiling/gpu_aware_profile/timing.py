@@ -23,8 +23,7 @@ def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:
     """Return the median and the relative spread (1.4826 MAD / median) of at least one sample.
 
     PAL profiles with the median, because a single run may be several times slower for other reasons
-    than the GPU. The factor makes the median absolute deviation an estimate of a standard
-    deviation.
+    than the GPU. The factor makes the spread an estimate of a standard deviation.
     """
     middle = statistics.median(samples)
     deviation = statistics.median(abs(s - middle) for s in samples)

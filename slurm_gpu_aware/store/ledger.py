@@ -61,13 +61,12 @@ class Decision:
     why: Mapping[str, Any] = field(default_factory=dict)
     """The policy's account."""
     took_ms: float = 0.0
-    """Time that the decision took."""
     state: str = "planned"
     """One of ``STATES``."""
     restarts: int = 0
     """Slurm's restart count of the job at the decision."""
     outcome_at: float | None = None
-    """Time at which ``state`` was last set; None: not since the decision."""
+    """When ``state`` was last set; None: not since the decision."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
     id: int | None = None
     """Number in the ledger; None: not stored yet."""

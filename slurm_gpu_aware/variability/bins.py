@@ -56,11 +56,6 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
     ----------
     raw : (n,) PM scores, finite, > 0. n may be 0.
 
-    Raises
-    ------
-    ValueError
-        If a score is NaN, infinite or not positive, or ``raw`` is not flat.
-
     Notes
     -----
     Sigma is that of the population, including outliers; with at most ten GPUs no GPU is beyond
@@ -80,10 +75,6 @@ def bin_scores(raw: npt.ArrayLike) -> Binning:
     [0.915, 0.915, 0.915, 1.06, 1.06, 1.06, 0.915]
     """
     scores = np.asarray(raw, dtype=np.float64)
-    if scores.ndim != 1:
-        raise ValueError(f"expected a flat list of scores, not shape {scores.shape}")
-    if not bool(np.all(np.isfinite(scores) & (scores > 0.0))):
-        raise ValueError("PM scores must be finite and more than 0")
     outlier = _outliers(scores)
     binned = scores.copy()
     above = scores > (scores.mean() if scores.size else 0.0)

@@ -10,9 +10,6 @@ from slurm_gpu_aware.errors import SourceError, not_installed
 
 __all__ = ["Centres", "Utilisation", "classify", "distances", "fit_classes"]
 
-STARTS = 50
-"""Starts of K-means; the best result wins."""
-
 
 @dataclass(frozen=True)
 class Utilisation:
@@ -85,6 +82,6 @@ def fit_classes(
         from sklearn.cluster import KMeans
     except ImportError:
         raise SourceError(not_installed("scikit-learn", "classify")) from None
-    found = KMeans(len(names), n_init=STARTS, random_state=0).fit(points).cluster_centers_
+    found = KMeans(len(names), n_init=50, random_state=0).fit(points).cluster_centers_
     ordered = sorted(found.clip(0.0, 100.0).tolist(), key=lambda c: (c[0] - c[1], -c[1]))
     return {name: Utilisation(*centre) for name, centre in zip(names, ordered, strict=True)}

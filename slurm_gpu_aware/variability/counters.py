@@ -61,7 +61,11 @@ def read_ncu(lines: Iterable[str]) -> Utilisation:
         found: dict[object, Kernel] = {}
         for which, name, unit, value in (_long if set(header) >= _LONG else _wide)(header, rows):
             _take(found.setdefault(which, {}), name, value, unit)
-        kernels += _with_zeros(list(found.values()))
+        # 0 for metrics that only other kernels of the table have.
+        zeros = dict.fromkeys(
+            (name for one in found.values() for name in one if name != _TIME), 0.0
+        )
+        kernels += [{**zeros, **one} for one in found.values()]
     return _average(kernels)
 
 
@@ -156,12 +160,6 @@ def _take(kernel: Kernel, name: str, value: str, unit: str) -> None:
         pipe = unit_match["pipe"]
         both = kernel.get(pipe), _ncu_number(name, value)  # instructions and cycles of one pipe
         kernel[pipe] = max((number for number in both if number is not None), default=None)
-
-
-def _with_zeros(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
-    """The kernels of a table, with 0 for metrics that only other kernels of the table have."""
-    names = {name for kernel in kernels for name in kernel} - {_TIME}
-    return [{**dict.fromkeys(names, 0.0), **kernel} for kernel in kernels]
 
 
 def _average(kernels: Sequence[Kernel]) -> Utilisation:

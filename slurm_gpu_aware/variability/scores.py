@@ -36,9 +36,8 @@ def pm_scores(
 
     Notes
     -----
-    With GPU models as ``groups``, the default of callers, a score compares a GPU with others of its
-    model. With one median over all models (``groups=None``) scores also rank the models, and class
-    A takes the newest GPUs first. Within one model the order of the L x V matrix is the same.
+    With GPU models as ``groups`` a score compares a GPU with others of its model. With one median
+    over all models class A takes the newest GPUs first. The order within a model is the same.
 
     References
     ----------
