@@ -166,6 +166,7 @@ class Reconfiguration:
 
     @contextlib.contextmanager
     def _no_starts(self) -> Iterator[bool]:
+        self._silent = False
         held = self._warned(self._hold_starts)
         try:
             yield held

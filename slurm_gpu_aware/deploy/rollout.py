@@ -70,7 +70,7 @@ class Rollout:
     """One run over a scope of nodes; ``undo`` moves them back to the plain form."""
 
     def __init__(
-        self, nodes: RolloutNodes, site: LocalSite, state_file: Path, *, undo: bool = False
+        self, nodes: RolloutNodes, site: LocalSite, state_file: Path, *, undo: bool
     ) -> None:
         self._nodes = nodes
         self._site = site
