@@ -114,7 +114,7 @@ def victims(cluster: Cluster) -> dict[str, str]:
     wait = ["--gres=gpu:4", "--nodelist=n1", "--comment=class=A"]
     found["parked"] = cluster.submit("bob", wait, "sleep 600")
     found["array"] = cluster.submit("bob", [*wait, "--array=1-3"], "sleep 600")
-    found["held"] = cluster.submit("bob", ["--gres=gpu:1"], "sleep 600")
+    found["held"] = cluster.submit("bob", wait, "sleep 600")  # no room: not placed before the hold
     cluster.sh("ctl", ["scontrol", "hold", found["held"]])
     cluster.wait_until(
         lambda: cluster.job(found["held"])["Priority"] == "0", 20, "the administrator's hold"
