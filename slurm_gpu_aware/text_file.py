@@ -85,7 +85,7 @@ def decoded(data: bytes, name: Path | str, *, errors: str = "strict") -> str:
 
 
 def csv_records(
-    lines: Iterable[str], name: Path | str = "", *, strict: bool = True
+    lines: Iterable[str], name: str = "", *, strict: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
     """(number of its last line, cells) of each record, empty lines included.
 
@@ -93,12 +93,12 @@ def csv_records(
     cell is larger than 128 KiB or (strict) a quote is not closed.
     """
     reader = csv.reader(lines, strict=strict)
-    where = f"{name}: " if name else ""
     try:
         for cells in reader:
             yield reader.line_num, cells
     except csv.Error as exc:
-        raise SourceError(f"{where}line {reader.line_num}: not CSV: {exc}") from None
+        where = f"{name}: line" if name else "line"
+        raise SourceError(f"{where} {reader.line_num}: not CSV: {exc}") from None
 
 
 class BadRow(NamedTuple):
@@ -210,9 +210,9 @@ def read_table(source: Path | str | BinaryIO, text: str | None = None) -> Table:
     return Table(name, columns, tuple(rows), tuple(bad))
 
 
-def read_object(path: Path | str, text: str | None = None) -> dict[str, Any]:
-    """The JSON object in a file, or in ``text`` if it is given. Raises SourceError."""
-    content = parse_json(read_text(path) if text is None else text, path)
+def read_object(path: Path | str) -> dict[str, Any]:
+    """The JSON object in a file. Raises SourceError."""
+    content = parse_json(read_text(path), path)
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected a JSON object")
     return content

@@ -128,7 +128,7 @@ def _run(
     submit = row.submit_s or -math.inf
     end = submit if row.start_s is None else row.start_s + row.elapsed_s
     ended = job is not None and not row.running
-    return _Run(line, row.job_id, row.user, submit, end, job, ended)
+    return _Run(line, row.job_id, row.text("User"), submit, end, job, ended)
 
 
 def _last_runs(runs: Sequence[_Run], unit: str) -> tuple[list[_Run], list[BadRow], int]:
@@ -190,10 +190,10 @@ def _job(row: SacctRow, classes: tuple[str, ...], default_class: str) -> TraceJo
         gpus=row.gpus,
         duration_s=run_s,
         nodes=row.wanted_nodes,
-        app_class=_class(row.comment, classes) or default_class,
+        app_class=_class(row.text("Comment"), classes) or default_class,
         time_limit_s=row.time_limit_s,
         priority=row.priority,
-        user=row.user or None,
+        user=row.text("User") or None,
         recorded_start_s=start,
         recorded_run_s=run_s,
         recorded_nodes=row.nodes,

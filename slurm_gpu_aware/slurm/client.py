@@ -43,13 +43,8 @@ _UNLIMITED = 0xFFFFFFFF
 _PER_UPDATE_S = 0.02
 _AGAIN_S = 30.0
 """After this time all jobs are read again, even if slurmctld says that none changed."""
-_FLAGS = {
-    "ANY_NODES": "RESERVE_FLAG_ANY_NODES",
-    "IGNORE_JOBS": "RESERVE_FLAG_IGN_JOBS",
-    "NO_HOLD_JOBS_AFTER": "RESERVE_FLAG_NO_HOLD_JOBS",
-    "OVERLAP": "RESERVE_FLAG_OVERLAP",
-    "PURGE_COMP": "RESERVE_FLAG_PURGE_COMP",
-}
+_FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
+"""Flags whose names in ``slurm.h`` are others."""
 
 
 def open_client(timeout_s: float) -> SlurmClient:
@@ -276,7 +271,7 @@ class SlurmClient:
         """Create a reservation."""
         flags = 0
         for flag in wanted.flags:
-            flags |= getattr(self._slurm.lib, _FLAGS[flag])
+            flags |= getattr(self._slurm.lib, f"RESERVE_FLAG_{_FLAGS.get(flag, flag)}")
         texts = (wanted.name, wanted.users, wanted.licenses, wanted.nodes)
         self._slurm.call(
             "aware_create_reservation",

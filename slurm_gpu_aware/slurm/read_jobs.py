@@ -39,11 +39,8 @@ _COUNTS = {name: name for name in ("cpus_per_task", "ntasks_per_node", "threads_
     "tasks_per_core": "ntasks_per_core",
 }
 """Number of a job -> Slurm's field; 0 and its sentinels: not given."""
-_TIMES = {
-    "eligible_s": "eligible_time",
-    "accrue_s": "accrue_time",
-    "tried_at_s": "last_sched_eval",
-    "start_s": "start_time",
+_TIMES = {f"{name}_s": f"{name}_time" for name in ("eligible", "accrue", "start")} | {
+    "tried_at_s": "last_sched_eval"
 }
 """Unix time of a job -> Slurm's field; 0: not yet."""
 

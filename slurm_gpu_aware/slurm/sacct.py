@@ -45,6 +45,10 @@ class SacctRow:
     cells: Mapping[str, str]
     """Column of the text form -> cell."""
 
+    def text(self, column: str) -> str:
+        """A cell, such as ``User`` or ``Comment``; empty: not recorded."""
+        return self.cells.get(column, "")
+
     @property
     def job_id(self) -> str:
         """``7``, ``7_3``, ``7_[3-9]``, ``7+1``, each with a step (``.batch``) or without."""
@@ -55,11 +59,6 @@ class SacctRow:
         """Whether it is a step of a job."""
         # sacct shortens long lists of pending tasks: 12_[1-3,5...]
         return "." in self.job_id.rpartition("]")[2]
-
-    @property
-    def user(self) -> str:
-        """Name of the user; empty: not recorded."""
-        return self.cells.get("User", "")
 
     @property
     def running(self) -> bool:
@@ -73,7 +72,7 @@ class SacctRow:
         That is when it became eligible, as no placement shortens the time before (dependencies,
         ``--begin``, holds); its submission if that is not recorded.
         """
-        submit, eligible = _time(self.cells["Submit"]), _time(self.cells.get("Eligible", ""))
+        submit, eligible = _time(self.cells["Submit"]), _time(self.text("Eligible"))
         if submit is None or eligible is None:
             return submit
         return eligible if submit <= eligible <= (self.start_s or eligible) else submit
@@ -91,7 +90,7 @@ class SacctRow:
     @property
     def time_limit_s(self) -> float:
         """Time limit from TimelimitRaw (minutes, UNLIMITED or Partition_Limit); inf: none."""
-        minutes = self.cells.get("TimelimitRaw", "")
+        minutes = self.text("TimelimitRaw")
         limit = 60.0 * int(minutes) if minutes.isdigit() else math.inf
         return limit if limit <= MAX_TIME_S else math.inf  # Slurm's number for infinite is finite
 
@@ -111,14 +110,14 @@ class SacctRow:
 
         None for 1 node, which Slurm also counts for a job that leaves the number open.
         """
-        text = self.cells.get("NNodes", "")
+        text = self.text("NNodes")
         count = self._tres("ReqTRES").get("node", int(text) if text.isdigit() else 1)
         return count if count > 1 else None
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
         """Nodes on which the job ran."""
-        text = self.cells.get("NodeList", "")
+        text = self.text("NodeList")
         return () if text in ("None assigned", "(null)") else expand_hostlist(text)
 
     @property
@@ -133,15 +132,10 @@ class SacctRow:
     @property
     def priority(self) -> float:
         """The last priority that Slurm recorded."""
-        return float(self.cells.get("Priority") or 0)
-
-    @property
-    def comment(self) -> str:
-        """The user's comment."""
-        return self.cells.get("Comment", "")
+        return float(self.text("Priority") or 0)
 
     def _tres(self, column: str) -> Mapping[str, int]:
-        return parse_tres(self.cells.get(column, ""))[0]
+        return parse_tres(self.text(column))[0]
 
     @property
     def _gpus_by_type(self) -> dict[str, int]:
