@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_TIME_S
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import index_type, slot_of
+from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import expand_hostlist
 from slurm_gpu_aware.slurm.values import gpu_count, is_mig, parse_tres
@@ -97,12 +97,12 @@ class SacctRow:
     @property
     def on_mig(self) -> bool:
         """Whether the job had MIG devices."""
-        return any(map(is_mig, self._gpus_by_type))
+        return _gpus(self.text("AllocTRES"))[2]
 
     @property
     def gpus(self) -> int:
         """GPUs allocated, or else requested."""
-        return gpu_count(self._tres("AllocTRES")) or gpu_count(self._tres("ReqTRES"))
+        return _gpus(self.text("AllocTRES"))[0] or _gpus(self.text("ReqTRES"))[0]
 
     @property
     def wanted_nodes(self) -> int | None:
@@ -111,7 +111,7 @@ class SacctRow:
         None for 1 node, which Slurm also counts for a job that leaves the number open.
         """
         text = self.text("NNodes")
-        count = self._tres("ReqTRES").get("node", int(text) if text.isdigit() else 1)
+        count = parse_tres(self.text("ReqTRES"))[0].get("node", int(text) if text.isdigit() else 1)
         return count if count > 1 else None
 
     @cached_property
@@ -123,24 +123,23 @@ class SacctRow:
     @property
     def slots(self) -> tuple[int, ...]:
         """GPU indices on each node if every GPU has a type of its own (``gK``), else empty."""
-        types = self._gpus_by_type
-        slots = {slot for kind in types if (slot := slot_of(kind)) is not None}
-        nodes = len(self.nodes)
-        everywhere = all(types[index_type(slot)] == nodes for slot in slots)
-        return tuple(sorted(slots)) if everywhere and len(slots) * nodes == self.gpus else ()
+        counts, nodes = _gpus(self.text("AllocTRES"))[1], len(self.nodes)
+        everywhere = all(count == nodes for count in counts.values())
+        return tuple(sorted(counts)) if everywhere and len(counts) * nodes == self.gpus else ()
 
     @property
     def priority(self) -> float:
         """The last priority that Slurm recorded."""
         return float(self.text("Priority") or 0)
 
-    def _tres(self, column: str) -> Mapping[str, int]:
-        return parse_tres(self.text(column))[0]
 
-    @property
-    def _gpus_by_type(self) -> dict[str, int]:
-        start, tres = "gres/gpu:", self._tres("AllocTRES")
-        return {name.removeprefix(start): tres[name] for name in tres if name.startswith(start)}
+@lru_cache(maxsize=16384)
+def _gpus(text: str) -> tuple[int, dict[int, int], bool]:
+    """(GPUs of a TRES list, index K -> GPUs of type ``gK``, whether some are MIG devices)."""
+    start, tres = "gres/gpu:", parse_tres(text)[0]
+    types = {name.removeprefix(start): tres[name] for name in tres if name.startswith(start)}
+    slots = {slot: count for kind, count in types.items() if (slot := slot_of(kind)) is not None}
+    return gpu_count(tres), slots, any(map(is_mig, types))
 
 
 def _time(text: str) -> float | None:

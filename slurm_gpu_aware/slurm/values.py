@@ -59,7 +59,7 @@ def parse_duration(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16384)
 def parse_tres(text: str) -> tuple[Mapping[str, int], bool]:
     """``cpu=2K,mem=1.5G,gres/gpu:a100=2`` into (TRES -> amount, whether each is a number).
 
