@@ -146,7 +146,7 @@ local function decide_submit(job, uid, conf)
     end
     local function left(reason)
         local new, environment = request.left_changes(job, parts, besides, conf)
-        local text = "gpu-aware: this job is left to Slurm, which picks its GPUs: " .. reason
+        local text = "gpu-aware: this job is left to Slurm, which chooses its GPUs: " .. reason
         return { text = text, new = new, environment = environment }
     end
     local reason = unsupported.reason(job, parts, besides, hints, conf)

@@ -74,8 +74,7 @@ def command(context: Context, job_id: str, as_json: bool) -> None:
       gpu-aware explain 1234
       gpu-aware explain 1234_7 --json
     """
-    from slurm_gpu_aware.selector.explanation import explain_job
-    from slurm_gpu_aware.selector.ledger_reader import open_reader
+    from slurm_gpu_aware.selector.job_answers import explain_job, open_reader
 
     config = context.config()
     with open_reader(config) as reader:

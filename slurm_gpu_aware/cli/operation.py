@@ -72,27 +72,27 @@ def release(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
     if bool(job_ids) == everything:
         raise click.UsageError("name one or more jobs, or --all")
     from slurm_gpu_aware.deploy.job_requests import restore_all
-    from slurm_gpu_aware.gate.manual_release import release_by_hand
+    from slurm_gpu_aware.gate.restore import release_by_hand
     from slurm_gpu_aware.slurm.client import open_client
 
     config = context.config()
     chosen = None if everything else list(job_ids)
     client = open_client(config.selector.command_timeout_s)
-    opened: list[str] = []
+    released: list[str] = []
     try:
-        opened = release_by_hand(client, config, chosen)
+        released = release_by_hand(client, config, chosen)
     finally:  # also if Slurm refuses the release of a job
         if everything:
             restored = restore_all(client, config)
-            opened += restored.opened
+            released += restored.left
             if restored.kept:
                 kept = ", ".join(restored.kept)
                 say(f"placed jobs that wait stay unchanged ({kept}): {restored.kept_why}")
             for job_id, why in restored.wrong.items():
                 say(f"the request of job {job_id} could not be restored: {why}")
-        for job_id in opened:
+        for job_id in released:
             click.echo(job_id)
-    say(f"opened the gate for {len(opened)} {'job' if len(opened) == 1 else 'jobs'}")
+    say(f"opened the gate for {len(released)} {'job' if len(released) == 1 else 'jobs'}")
 
 
 @click.command("selectd")

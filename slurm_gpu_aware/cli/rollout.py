@@ -82,8 +82,8 @@ def _restore_all(config: Config) -> None:
     selector restores these jobs itself.
     """
     restored = restore_all(open_client(config.selector.command_timeout_s), config)
-    if restored.opened:
-        say(f"restored and left to Slurm: {', '.join(restored.opened)}")
+    if restored.left:
+        say(f"restored and left to Slurm: {', '.join(restored.left)}")
     for job_id, why in restored.wrong.items():
         raise SourceError(
             f"job {job_id} is bound to GPU types and its request could not be restored: {why}"

@@ -16,8 +16,7 @@ from slurm_gpu_aware.cli.output import paragraph, say, table
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.placement.registry import make_policy, option_names
-from slurm_gpu_aware.selector.interference_file import read_interference
-from slurm_gpu_aware.selector.policy_options import policy_options
+from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
     BASELINE,
     KNOWLEDGE,

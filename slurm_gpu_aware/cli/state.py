@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +26,8 @@ from slurm_gpu_aware.time_text import age, stamp
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.selector.ledger_reader import Reader
+    from slurm_gpu_aware.selector.job_answers import Reader
+    from slurm_gpu_aware.slurm.records import SlurmJob
 
 __all__ = ["queue", "status"]
 
@@ -47,10 +49,11 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
       gpu-aware queue
       gpu-aware queue -u alice --json
     """
-    from slurm_gpu_aware.gate.job_view import live_jobs, parked_of
-    from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
-    from slurm_gpu_aware.selector.ledger_reader import (
+    from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
+    from slurm_gpu_aware.selector.job_answers import (
+        live_jobs,
         open_reader,
+        parked_of,
         reason_for,
         still_open,
         waiting_of,
@@ -70,9 +73,13 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.items()]
     else:
         parked = [
-            _parked(job.shown, reason_for(job.id, waiting), job.reason, away)
-            | {"user": job.user, "gpus": job.gpus, "submitted_at": job.submit_s}
-            for job in parked_of(live)
+            _parked(_shown(one.job), reason_for(one.job.id, waiting), one.reason, away)
+            | {
+                "user": one.job.user,
+                "gpus": one.job.req_tres.get("gres/gpu"),  # None: Slurm does not count GPUs
+                "submitted_at": one.job.submit_s,
+            }
+            for one in parked_of(live)
         ]
     placed = [
         {name: getattr(d, name) for name in _PLACED}
@@ -83,7 +90,7 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         parked = [p for p in parked if p["user"] == user]
         placed = [p for p in placed if p["user"] == user]
     if as_json:
-        absence = None if silence is None else silence.as_json()
+        absence = None if silence is None else asdict(silence)
         print_json({"parked": parked, "placed": placed, "selector_away": absence})
         return
     click.echo(_queue_text(parked, placed, user))
@@ -91,6 +98,11 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
         say(paragraph(silence.sentences("parked jobs")))
     if note:
         say(note)
+
+
+def _shown(job: SlurmJob) -> str:
+    """The id with the tasks of an unsplit array record: ``98_[1-3]``."""
+    return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
 
 
 def _parked(
@@ -150,9 +162,8 @@ def status(context: Context, count: int, as_json: bool) -> None:
       gpu-aware status
       gpu-aware status --json
     """
-    from slurm_gpu_aware.gate.job_view import live_jobs, parked_of
-    from slurm_gpu_aware.gate.liveness import gate_state, selector_silence
-    from slurm_gpu_aware.selector.ledger_reader import open_reader, still_open
+    from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
+    from slurm_gpu_aware.selector.job_answers import live_jobs, open_reader, parked_of, still_open
 
     config = context.config()
     now = time.time()
@@ -161,14 +172,14 @@ def status(context: Context, count: int, as_json: bool) -> None:
         decisions = reader.ledger.open_decisions()
         note = reader.note()
     gate = gate_state(config)
-    silence = selector_silence(gate, config, now)
-    answer["gate"] = None if gate is None else gate.as_json()
-    answer["selector_away"] = None if silence is None else silence.as_json()
+    silence = selector_silence(gate, config)
+    answer["gate"] = None if gate is None else asdict(gate)
+    answer["selector_away"] = None if silence is None else asdict(silence)
     jobs = None if gate is None else live_jobs(config)
     if jobs is not None:
         parked = parked_of(jobs)
         answer["parked"] = len(parked)
-        answer["in_holding_pool"] = sum(job.pooled for job in parked)
+        answer["in_holding_pool"] = sum(live.job.holding_pool is not None for live in parked)
     states = [d.state for d in still_open(decisions, jobs, away=silence is not None)]
     answer["placed"] = {state: states.count(state) for state in OPEN_DECISION}
     if as_json:
@@ -180,7 +191,7 @@ def status(context: Context, count: int, as_json: bool) -> None:
 
 
 def _from_store(reader: Reader, count: int) -> dict[str, Any]:
-    from slurm_gpu_aware.selector.ledger_reader import event_json
+    from slurm_gpu_aware.selector.job_answers import event_json
     from slurm_gpu_aware.store.profiles import load_profile
 
     rounds = reader.ledger.last_rounds(count)

@@ -13,7 +13,7 @@ from slurm_gpu_aware.deploy.files import LUA_CONF, OWN_FILTER
 from slurm_gpu_aware.deploy.install import filter_files
 from slurm_gpu_aware.gate.holding_pool import LICENCE, LICENCE_COUNT
 from slurm_gpu_aware.gate.index_types import gpu_slots
-from slurm_gpu_aware.gate.liveness import longest_silence_s
+from slurm_gpu_aware.gate.licence_gate import longest_silence_s
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.hostlist import hostlist
 from slurm_gpu_aware.time_text import age

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.deploy.render import feature_of
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
-from slurm_gpu_aware.gate.index_types import gpu_item, placed_slots
+from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
+from slurm_gpu_aware.gate.index_types import bound_slots, gpu_item
 from slurm_gpu_aware.gate.licence_gate import hold_gate
-from slurm_gpu_aware.gate.orphans import bound_orphan
-from slurm_gpu_aware.gate.release import release
+from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.lockfile import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -38,7 +37,7 @@ _BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.REQUEUED})
 class Restored:
     """Outcome for the placed jobs that wait."""
 
-    opened: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     wrong: dict[str, str] = field(default_factory=dict)
     """Job -> why it could not be restored."""
     kept: list[str] = field(default_factory=list)
@@ -74,7 +73,7 @@ def restore_all(client: SlurmClient, config: Config) -> Restored:
             why = f"the gate cannot be held meanwhile: {exc}"
             return Restored(wrong=dict.fromkeys(ids, why))
         try:
-            wrong = release(client, config.gate, bound, now, then=JobPhase.LEFT).wrong
+            wrong = restore(client, config.gate, bound, now, then=JobPhase.LEFT).wrong
         finally:
             if created:
                 client.delete_reservation(config.gate.reservation)
@@ -87,15 +86,11 @@ def _bound_jobs(client: SlurmClient, gate: GateConfig, ledger: Ledger | None) ->
         if job.state != "PENDING":
             continue
         gated = gated_job(job, gate)
-        if gated is None and _typed(job):
+        if gated is None and bound_slots(job) is not None:
             known = ledger.decisions(job.id) if ledger else ()
             gated = bound_orphan(job, gate, known[-1] if known else None)
-        if gated is not None and (gated.phase in _BOUND or _typed(job)):
+        if gated is not None and (gated.phase in _BOUND or bound_slots(job) is not None):
             yield gated
-
-
-def _typed(job: SlurmJob) -> bool:
-    return any(placed_slots(text) is not None for text in (job.tres_per_node, job.tres_per_job))
 
 
 def all_jobs(client: SlurmClient) -> list[SlurmJob]:

@@ -1,12 +1,17 @@
-"""Record of a parked job in its AdminComment: the original request.
+"""AdminComment of a parked job: the record of its original request, and the job marker.
 
-``etc/lua/gpu_aware_request.lua`` writes it at submission; the selector reads it to place the job
-and to restore it. One line of ASCII without blanks::
+``etc/lua/gpu_aware_request.lua`` writes the record at submission, and it never changes; the
+selector reads it to place the job and to restore it. One line of ASCII without blanks::
 
     gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big
 
 Values are percent-encoded outside `filter_rules.RECORD_SAFE`; an option that was not given has no
 key. A model type (``gpu:a100:2``) is a feature, and the gate's licence is not among the licences.
+
+The selector appends its marker, which is readable after a crash: phase, Slurm's restart count,
+Unix time::
+
+    gpuaware/1;tn=gres/gpu:2;sel=released:0:1790000000
 """
 
 from __future__ import annotations
@@ -17,10 +22,25 @@ from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from slurm_gpu_aware import filter_rules as rules
+from slurm_gpu_aware.model.job_phase import JobPhase
 
-__all__ = ["OriginalRequest", "encode", "is_ours", "parse"]
+__all__ = [
+    "BOUND",
+    "MARKED",
+    "JobMarker",
+    "OriginalRequest",
+    "is_ours",
+    "marked",
+    "marker_of",
+    "parse",
+    "unmarked",
+]
 
-_UNSAFE = re.compile(f"[^{rules.RECORD_SAFE}]".encode())
+BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
+"""Marked phases of a job that the selector has bound to nodes."""
+MARKED = (JobPhase.PREPARED, JobPhase.RELEASED, JobPhase.LEFT, JobPhase.OPENED)
+"""Phases that a marker names."""
+_MARKER = re.compile(rf";sel=({'|'.join(MARKED)}):([0-9]{{1,9}}):([0-9]{{1,12}})\Z")
 _ENTRY = re.compile(rf"([a-z]{{2,4}})=((?:[{rules.RECORD_SAFE}]|%[0-9A-F]{{2}})*)\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 _NODES = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
@@ -66,7 +86,7 @@ class OriginalRequest:
     interactive: bool = False
     """No batch script: salloc or srun."""
     begin_s: int | None = None
-    """Begin time that the filter gave, Unix seconds; see `gate.deferral`."""
+    """Begin time that the filter gave, Unix seconds; see `gate.holding_pool`."""
     environment: str | None = None
     """Hints of the environment variable (`filter_rules.ENVIRONMENT`) of a batch job."""
     admin_comment: str | None = None
@@ -105,17 +125,6 @@ def parse(text: str | None) -> OriginalRequest | None:
     return OriginalRequest(**values)  # type: ignore[arg-type]  # checked key by key in _read
 
 
-def encode(request: OriginalRequest) -> str:
-    """Write a request as the filter does; the inverse of `parse`."""
-    entries = []
-    for key, name in _KEYS.items():
-        value = getattr(request, name)
-        if value is None or value is False:
-            continue
-        entries.append(f"{key}={_written(value)}")
-    return rules.RECORD_VERSION + ";".join(entries)
-
-
 def _read(kind: str, text: str) -> object | None:
     """Convert a decoded value; None if it does not have the type."""
     if kind == "bool":
@@ -130,11 +139,30 @@ def _read(kind: str, text: str) -> object | None:
     return text
 
 
-def _written(value: object) -> str:
-    if value is True:
-        return "1"
-    if isinstance(value, tuple):
-        least, most = value
-        return f"{least}" if most is None else f"{least}-{most}"
-    raw = str(value).encode("utf-8", "surrogateescape")
-    return _UNSAFE.sub(lambda m: b"%%%02X" % m[0][0], raw).decode("ascii")
+@dataclass(frozen=True)
+class JobMarker:
+    """The last step of the selector with a job."""
+
+    phase: JobPhase
+    """One of `MARKED`."""
+    restarts: int
+    at: float
+    """Unix seconds."""
+
+
+def marker_of(admin_comment: str | None) -> JobMarker | None:
+    """The marker of an AdminComment; None if there is none."""
+    match = _MARKER.search(admin_comment or "")
+    return None if match is None else JobMarker(JobPhase(match[1]), int(match[2]), float(match[3]))
+
+
+def unmarked(admin_comment: str) -> str:
+    """The AdminComment as the filter wrote it."""
+    return _MARKER.sub("", admin_comment)
+
+
+def marked(admin_comment: str, phase: JobPhase, restarts: int, at: float) -> str:
+    """The AdminComment with a new marker; without a marker if it is too long for Slurm."""
+    plain = unmarked(admin_comment)
+    text = f"{plain};sel={phase}:{restarts}:{int(at)}"
+    return text if len(text) <= rules.MAX_TEXT else plain

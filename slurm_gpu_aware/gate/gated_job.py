@@ -1,22 +1,37 @@
-"""Gated job: a job that the filter parked, with its record, marker and phase."""
+"""Gated job: a job that the filter parked, with its record, marker and phase.
+
+An orphan is a gated job that has lost its record, because AdminComment was overwritten. Only the
+ledger still knows that it is gated, and its original request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.gate.job_marker import BOUND, JobMarker, marker_of, unmarked
+from slurm_gpu_aware.gate.admin_comment import BOUND, JobMarker, OriginalRequest, marker_of, parse
+from slurm_gpu_aware.gate.index_types import bound_slots
 from slurm_gpu_aware.gate.request_forms import is_bound
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
 
-__all__ = ["GatedJob", "gated_job", "gated_jobs"]
+__all__ = [
+    "Decided",
+    "GatedJob",
+    "bound_orphan",
+    "gated_job",
+    "gated_jobs",
+    "has_task",
+    "task_number",
+    "unbound_orphan",
+]
 
-_CLOSED = frozenset({JobPhase.WAITING, JobPhase.HELD, JobPhase.PREPARED})
+_PARKED = frozenset({JobPhase.WAITING, JobPhase.HELD, JobPhase.PREPARED})
 
 
 @dataclass(frozen=True)
@@ -36,9 +51,9 @@ class GatedJob:
         return self.job.id
 
     @property
-    def closed(self) -> bool:
+    def parked(self) -> bool:
         """Whether it is pending and the gate keeps it from starting."""
-        return self.phase in _CLOSED
+        return self.phase in _PARKED
 
     @property
     def released(self) -> bool:
@@ -55,11 +70,6 @@ class GatedJob:
     def only_deferred(self) -> bool:
         """Whether Slurm shows the filter's begin time as the reason why it waits."""
         return self.job.reason == "BeginTime" and self.deferred
-
-    @property
-    def record(self) -> str:
-        """AdminComment as the filter wrote it."""
-        return unmarked(self.job.admin_comment or "")
 
     def task(self, job_id: str) -> GatedJob:
         """One task of an unsplit array record, as a record of its own."""
@@ -94,7 +104,10 @@ def _phase(
         return JobPhase.STARTED
     if job.state != "PENDING":
         return JobPhase.ENDED
-    bound = _is_bound(job, original, marker)
+    try:
+        bound = marker.phase in BOUND if marker is not None else is_bound(job, original)
+    except SourceError:
+        bound = False  # a request that cannot be read was never bound
     if job.licence_count(gate.licence):
         if bound:
             return JobPhase.PREPARED
@@ -105,10 +118,65 @@ def _phase(
     return JobPhase.REQUEUED if requeued else JobPhase.RELEASED
 
 
-def _is_bound(job: SlurmJob, original: OriginalRequest, marker: JobMarker | None) -> bool:
-    if marker is not None:
-        return marker.phase in BOUND
+def task_number(job_id: str) -> float:
+    """Number of an array task; inf: another job, or the unsplit rest of an array, which is last."""
+    task = job_id.partition("_")[2]
+    return float(task) if task else math.inf
+
+
+def has_task(job: SlurmJob, job_id: str) -> bool:
+    """Whether ``98_5`` is one of the tasks of an unsplit array record."""
+    array, _, task = job_id.partition("_")
+    if job.array_tasks is None or array != str(job.array_id):
+        return False
     try:
-        return is_bound(job, original)
-    except SourceError:
-        return False  # a request that cannot be read was never bound
+        return int(task) in array_tasks(job.array_tasks)
+    except ValueError:
+        return False
+
+
+class Decided(Protocol):
+    """The ledger's last decision about a job number, as `store.ledger.Decision` tells it."""
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def nodes(self) -> Sequence[str]: ...
+
+    @property
+    def gpus(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def record(self) -> str | None: ...
+
+
+def bound_orphan(job: SlurmJob, gate: GateConfig, decided: Decided | None) -> GatedJob | None:
+    """The gated job of an orphan that is bound as decided; None: it is not.
+
+    Slurm can reuse a job number, so user and binding must be those of the decision.
+    """
+    if decided is None or decided.user != job.user:
+        return None
+    slots = bound_slots(job)
+    same_nodes = bool(job.req_nodes) and set(job.req_nodes) == set(decided.nodes)
+    original = parse(decided.record)
+    if original is None or (slots != decided.gpus if slots is not None else not same_nodes):
+        return None
+    marker = JobMarker(JobPhase.RELEASED, job.restarts, 0.0)  # so that every field is restored
+    return GatedJob(job, original, marker, JobPhase.RELEASED).as_seen(job, gate)
+
+
+def unbound_orphan(job: SlurmJob, gate: GateConfig) -> GatedJob:
+    """The gated job of an orphan at the gate: its present request without the gate's licence."""
+    own = ",".join(f"{name}:{n}" for name, n in job.licenses if name != gate.licence)
+    original = OriginalRequest(
+        tres_per_node=job.tres_per_node,
+        tres_per_job=job.tres_per_job,
+        tres_per_task=job.tres_per_task,
+        cpus_per_tres=job.cpus_per_tres,
+        licenses=own or None,
+        req_nodes=",".join(job.req_nodes) or None,
+        tres_freq=job.tres_freq,
+    )
+    return GatedJob(job, original, None, JobPhase.WAITING)

@@ -11,15 +11,22 @@ end of the gate. If the selector dies, the gate ends, the reservation begins, an
 start in the reservation, on any nodes, before jobs without one. The reservation outlasts its jobs,
 because Slurm holds jobs after the end of their reservation. A reservation that has begun cannot be
 put off, so the next pool has another name.
+
+While the pool is in use, new jobs are deferred: the filter (``etc/lua/gpu_aware_defer.lua``) gives
+them a begin time some seconds ahead, and records it in AdminComment (``bt``). Before that time the
+selector moves a job to the pool, or places it and lets it begin at once. A file holds the time
+until which the filter defers: if the selector dies, the file is not renewed, and the deferral ends
+with the gate.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
+from slurm_gpu_aware.filter_rules import HOLDING_POOL
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import NewReservation
 
 __all__ = [
@@ -27,7 +34,7 @@ __all__ = [
     "LICENCE",
     "LICENCE_COUNT",
     "create_pool",
-    "holding_pools",
+    "defer_until",
     "leave_pool_fields",
     "lost_reservation",
 ]
@@ -38,8 +45,6 @@ LICENCE_COUNT = 8
 """More than there are pools at a time: one closed, others with running jobs."""
 LAST_S = 365 * 86400.0
 """Duration of the pool: Slurm holds a job that waits in a reservation that ends."""
-_USERS = "-root"
-"""A reservation must name its users: all but root, who may use every reservation."""
 _LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
 
 
@@ -48,24 +53,16 @@ def create_pool(client: SlurmClient, now: float, opens_s: float) -> str:
 
     Raises SourceError if Slurm refuses, as it does if slurm.conf has no licence for it.
     """
-    name = f"{HOLDING_POOL}_{int(now)}"
-    end_s = opens_s + LAST_S
-    client.create_reservation(
-        NewReservation(
-            name,
-            end_s,
-            start_s=opens_s,
-            users=_USERS,
-            licenses=f"{LICENCE}:1",
-            flags=frozenset({"ANY_NODES", "NO_HOLD_JOBS_AFTER", "PURGE_COMP"}),
-        )
+    pool = NewReservation(
+        f"{HOLDING_POOL}_{int(now)}",
+        opens_s + LAST_S,
+        start_s=opens_s,
+        users="-root",  # it must name its users; root may use every reservation
+        licenses=f"{LICENCE}:1",
+        flags=frozenset({"ANY_NODES", "NO_HOLD_JOBS_AFTER", "PURGE_COMP"}),
     )
-    return name
-
-
-def holding_pools(reservations: list[SlurmReservation]) -> list[SlurmReservation]:
-    """The holding pools among reservations, by start."""
-    return sorted((r for r in reservations if in_holding_pool(r.name)), key=lambda r: r.start_s)
+    client.create_reservation(pool)
+    return pool.name
 
 
 def lost_reservation(job: SlurmJob) -> bool:
@@ -76,3 +73,14 @@ def lost_reservation(job: SlurmJob) -> bool:
 def leave_pool_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
     """Fields of an update that take a job from the holding pool; empty if it is not in one."""
     return (("ReservationName", ""),) if job.holding_pool is not None else ()
+
+
+def defer_until(submit_file: Path, until_s: float) -> None:
+    """Let the filter defer new jobs until ``until_s`` (Unix seconds), by a file at ``submit_file``.
+
+    Raises OSError; the filter then defers no job.
+    """
+    path = submit_file.with_name(f"{submit_file.name}.defer")
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(f"{int(until_s)}\n")
+    new.replace(path)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from slurm_gpu_aware.names import index_type, slot_of
-from slurm_gpu_aware.slurm.records import SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 __all__ = [
     "GpuItem",
+    "bound_slots",
     "gpu_item",
     "gpu_slots",
     "placed_slots",
@@ -32,13 +33,9 @@ class GpuItem:
     """The other entries, unchanged."""
 
 
-def typed_gres(slots: Sequence[int], others: Sequence[str] = (), *, nodes: int = 1) -> str:
-    """TresPerNode of exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``.
-
-    With ``nodes``: TresPerJob of a job on that many nodes, with one GPU of each type on each.
-    """
-    typed = (f"gres/gpu:{index_type(slot)}:{nodes}" for slot in sorted(slots))
-    return ",".join([*typed, *others])
+def typed_gres(slots: Iterable[int]) -> str:
+    """TRES list of exactly these GPUs: ``gres/gpu:g1:1,gres/gpu:g3:1``."""
+    return ",".join(f"gres/gpu:{index_type(slot)}:1" for slot in sorted(slots))
 
 
 def gpu_item(text: str | None) -> GpuItem | None:
@@ -84,11 +81,13 @@ def _slots(gpus: tuple[tuple[str | None, int], ...]) -> tuple[tuple[int, ...], b
     return tuple(range(sum(count for _, count in gpus))), False
 
 
-def placed_slots(text: str | None) -> tuple[int, ...] | None:
-    """GPU indices of a TresPerNode or TresPerJob (``gres/gpu:g1:1,gres/gpu:g3:1``).
+def bound_slots(job: SlurmJob) -> tuple[int, ...] | None:
+    """GPU indices for which a placed job asks; None: it asks for no index types."""
+    return placed_slots(job.tres_per_node) or placed_slots(job.tres_per_job)
 
-    None if untyped.
-    """
+
+def placed_slots(text: str | None) -> tuple[int, ...] | None:
+    """GPU indices of a TRES list (``gres/gpu:g1:1,gres/gpu:g3:1``); None if untyped."""
     slots = []
     for item in filter(None, (text or "").split(",")):
         match = _GPU.match(item)

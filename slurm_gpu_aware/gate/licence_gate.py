@@ -1,21 +1,36 @@
 """Licence gate: a reservation holds the licence that parked jobs ask for, so that they wait.
 
-The reservation ends a minute or two after the last heartbeat: if the selector dies, Slurm starts
-the parked jobs. To open the gate for one job, its licences are set to those of its user.
+Every ``selector.heartbeat_s`` the heartbeat moves its end to ``gate.lease_s`` ahead: if the
+selector dies, Slurm starts the parked jobs, and the end tells the time of the last heartbeat. (The
+ledger does not: it is written only on changes.) To open the gate for one job, its licences are set
+to those of its user.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import time
+from dataclasses import dataclass
 
-from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.updates import NewReservation
+from slurm_gpu_aware.time_text import age, stamp
 
-__all__ = ["hold_gate"]
+__all__ = [
+    "GateState",
+    "Silence",
+    "gate_state",
+    "hold_gate",
+    "longest_silence_s",
+    "selector_silence",
+]
 
 log = logging.getLogger(__name__)
+
+_MARGIN_S = 10.0  # delay of a heartbeat that a slow Slurm explains
 
 
 def hold_gate(
@@ -28,27 +43,43 @@ def hold_gate(
     Returns (end of the reservation, whether it was created). Raises SourceError.
     """
     end_s = now + gate.lease_s
+    held: int | None = None
     if client.move_reservation(gate.reservation, end_s):
         held = _held(client, gate) if check else None
         if held is None or held >= gate.licence_count:
             return end_s, False
-        return end_s, _replace(client, gate, held, end_s)
+        log.warning(
+            "reservation %s holds %d licences %s instead of %d; it is created anew",
+            gate.reservation,
+            held,
+            gate.licence,
+            gate.licence_count,
+        )
+        client.delete_reservation(gate.reservation)
     try:
+        # Slurm can start parked jobs before this command, as it could with too few licences.
         client.create_reservation(_reservation(gate, gate.licence_count, end_s))
-    except SourceError:
+    except SourceError as exc:
+        if held:  # slurm.conf counts fewer licences: the gate is held as it was
+            client.create_reservation(_reservation(gate, held, end_s))
+            log.error(
+                "the gate holds only %d jobs; make Licenses in slurm.conf and gate.licence_count"
+                " agree: %s",
+                held,
+                exc,
+            )
+            return end_s, True
         # A reservation that has ended can be purged between the two calls, or another process
         # can create it.
-        if not client.move_reservation(gate.reservation, end_s):
+        if held == 0 or not client.move_reservation(gate.reservation, end_s):
             raise
         return end_s, False
     return end_s, True
 
 
 def _reservation(gate: GateConfig, count: int, end_s: float) -> NewReservation:
-    licenses = f"{gate.licence}:{count}"
-    return NewReservation(
-        gate.reservation, end_s, licenses=licenses, flags=frozenset({"ANY_NODES"})
-    )
+    flags = frozenset({"ANY_NODES"})
+    return NewReservation(gate.reservation, end_s, licenses=f"{gate.licence}:{count}", flags=flags)
 
 
 def _held(client: SlurmClient, gate: GateConfig) -> int | None:
@@ -59,34 +90,66 @@ def _held(client: SlurmClient, gate: GateConfig) -> int | None:
     return None
 
 
-def _replace(client: SlurmClient, gate: GateConfig, held: int, end_s: float) -> bool:
-    """Replace a reservation that holds too few licences by one of all.
+@dataclass(frozen=True)
+class GateState:
+    """The reservation that holds the gate's licences."""
 
-    Slurm can start parked jobs between the two commands, as it could before. If slurm.conf counts
-    fewer licences, the gate is held as it was. Raises SourceError.
-    """
+    reservation: str
+    exists: bool
+    end_s: float | None = None
+    left_s: float | None = None
 
-    def create(count: int) -> None:
-        client.create_reservation(_reservation(gate, count, end_s))
 
-    log.warning(
-        "reservation %s holds %d licences %s instead of %d; it is created anew",
-        gate.reservation,
-        held,
-        gate.licence,
-        gate.licence_count,
-    )
-    client.delete_reservation(gate.reservation)
-    try:
-        create(gate.licence_count)
-    except SourceError as exc:
-        if not held:
-            raise
-        create(held)
-        log.error(
-            "the gate holds only %d jobs; make Licenses in slurm.conf and gate.licence_count"
-            " agree: %s",
-            held,
-            exc,
+@dataclass(frozen=True)
+class Silence:
+    """Silence of the selector that is longer than that of a running one."""
+
+    quiet_s: float | None
+    """Time since its last heartbeat; None: not known, as there is no reservation."""
+    gate_opens_at: float | None
+    """Unix time at which Slurm ends the reservation; None: the gate is open."""
+
+    def sentences(self, what: str = "this job") -> str:
+        """What the silence means for ``what``, which is parked."""
+        duration = "a while" if self.quiet_s is None else age(self.quiet_s)
+        start = f"The selector has not answered for {duration}"
+        if self.gate_opens_at is None:
+            return f"{start}, and the gate is open: Slurm starts {what} by itself."
+        when = stamp(self.gate_opens_at)[11:]
+        return (
+            f"{start}. If it does not return, the gate opens by itself at {when} or within a minute"
+            f" after that, and Slurm starts {what} as if we were not installed."
         )
-    return True
+
+
+def gate_state(config: Config) -> GateState | None:
+    """State of the gate; None if Slurm does not answer, or hides reservations from this user."""
+    name = config.gate.reservation
+    try:
+        client = open_client(config.selector.command_timeout_s)
+        lease = next((r for r in client.reservations() if r.name == name), None)
+        if lease is None and os.geteuid() != 0 and client.config().private_reservations:
+            return None
+    except SourceError:
+        return None
+    if lease is None:
+        return GateState(name, False)
+    left_s = lease.end_s - time.time()
+    return GateState(name, left_s > 0, lease.end_s, max(0.0, left_s))
+
+
+def longest_silence_s(config: Config) -> float:
+    """Longest time between two heartbeats of a running selector. Units: s."""
+    return config.selector.heartbeat_s + _MARGIN_S
+
+
+def selector_silence(gate: GateState | None, config: Config) -> Silence | None:
+    """The selector's silence; None if it runs, or Slurm does not answer."""
+    if gate is None:
+        return None
+    if gate.end_s is None:
+        return Silence(None, None)
+    quiet_s = time.time() - gate.end_s + config.gate.lease_s
+    if quiet_s <= longest_silence_s(config):
+        return None
+    return Silence(quiet_s, gate.end_s if gate.exists else None)

@@ -21,7 +21,7 @@ the same by               ``CPUsPerTask`` and ``NumCPUs``: where Slurm itself ap
 beside it                 ``CPUsPerTask`` of 2 or more disables the default. One GPU per node:
                           nothing, the default works
 + ``--mem-per-gpu``       stays (clearing it breaks srun's environment)
-``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm picks the GPUs
+``--exclusive``,          ``ReqNodeList``, ``NumNodes`` only: Slurm chooses the GPUs
 plain nodes
 ========================  =======================================================================
 """
@@ -49,6 +49,18 @@ __all__ = [
 
 Fields = tuple[tuple[str, str], ...]
 
+_SHOWN = {
+    "ReqNodeList": "req_nodes",
+    "ReservationName": "holding_pool",
+    "TresPerNode": "tres_per_node",
+    "TresPerJob": "tres_per_job",
+    "TresPerTask": "tres_per_task",
+    "CpusPerTres": "cpus_per_tres",
+    "TresFreq": "tres_freq",
+    "AdminComment": "admin_comment",
+    "Extra": "extra",
+}
+"""Updated field -> field of `SlurmJob`; Slurm computes others anew, so they cannot be compared."""
 _NO_MAXIMUM = 500_000
 """NumNodes cannot be unset; more nodes than any cluster has stands for no maximum."""
 
@@ -68,7 +80,7 @@ class Binding:
 
     nodes: tuple[str, ...]
     slots: tuple[int, ...] | None
-    """GPU indices, the same on each node; None: Slurm picks the GPUs."""
+    """GPU indices, the same on each node; None: Slurm chooses the GPUs."""
     clock_mhz: int | None = None
     cpus_per_gpu: int | None = None
     """CPUs with each GPU if ``DefCpuPerGPU`` applies to the job; None: it does not."""
@@ -78,15 +90,12 @@ def form_of(original: OriginalRequest) -> Form | None:
     """The form of a request; None: unsupported."""
     if original.tres_per_socket is not None:
         return None
-    forms = [
-        Form(kind, item)
-        for kind, item in (
-            ("node", gpu_item(original.tres_per_node)),
-            ("job", gpu_item(original.tres_per_job)),
-            ("task", gpu_item(original.tres_per_task)),
-        )
-        if item is not None
-    ]
+    tres = {
+        "node": original.tres_per_node,
+        "job": original.tres_per_job,
+        "task": original.tres_per_task,
+    }
+    forms = [Form(kind, item) for kind in tres if (item := gpu_item(tres[kind])) is not None]
     return forms[0] if len(forms) == 1 and forms[0].item.count > 0 else None
 
 
@@ -116,19 +125,15 @@ def _exact_gpus(
     nodes: int,
     default_cpus: int | None,
 ) -> list[tuple[str, str]]:
-    fields: list[tuple[str, str]] = []
-    others: tuple[str, ...] = form.item.others
+    others, typed = form.item.others, typed_gres(slots)
     if form.kind == "job":
-        fields.append(("TresPerJob", ""))
-        others = ()
+        fields = [("TresPerJob", ""), ("TresPerNode", typed)]
     elif form.kind == "task":
-        fields.append(("TresPerTask", ",".join(others)))
-        others = ()
-    if form.kind == "node" and original.interactive and nodes == 1:
-        fields.append(("TresPerNode", ",".join(others)))
-        fields.append(("TresPerJob", typed_gres(slots, nodes=nodes)))
+        fields = [("TresPerTask", ",".join(others)), ("TresPerNode", typed)]
+    elif original.interactive and nodes == 1:
+        fields = [("TresPerNode", ",".join(others)), ("TresPerJob", typed)]
     else:
-        fields.append(("TresPerNode", typed_gres(slots, others)))
+        fields = [("TresPerNode", ",".join([typed, *others]))]
     per_gpu = gpu_item(original.cpus_per_tres)
     if per_gpu is not None:
         fields.append(("CpusPerTres", ""))
@@ -213,18 +218,11 @@ def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -
     least, most = original.nodes or (1, None)
     if bound and least != most:
         fields.append(("NumNodes", f"{least}-{max(least, min(most or _NO_MAXIMUM, _NO_MAXIMUM))}"))
-    for name, now, then in (
-        ("TresPerNode", job.tres_per_node, original.tres_per_node),
-        ("TresPerJob", job.tres_per_job, original.tres_per_job),
-        ("TresPerTask", job.tres_per_task, original.tres_per_task),
+    for name in ("TresPerNode", "TresPerJob", "TresPerTask", "CpusPerTres"):
+        now, then = getattr(job, _SHOWN[name]), getattr(original, _SHOWN[name])
         # Without --cpus-per-gpu Slurm itself writes DefCpuPerGPU there again and again.
-        (
-            "CpusPerTres",
-            job.cpus_per_tres if original.cpus_per_tres else None,
-            original.cpus_per_tres,
-        ),
-    ):
-        if not same_tres(now, then) and not (name == "TresPerTask" and _only_cpus(now, then)):
+        default = name == "CpusPerTres" or (name == "TresPerTask" and _only_cpus(now))
+        if not (default and not then) and not same_tres(now, then):
             fields.append((name, then or ""))
     if (original.cpus_per_tres is not None and job.cpus_per_tres is None) or (
         bound and original.cpus_per_task is None and (job.cpus_per_task or 1) > 1
@@ -251,10 +249,11 @@ def differences(job: SlurmJob, fields: Fields) -> list[str]:
     """Fields of an update that a job does not show when it is read back."""
     wrong = []
     for name, wanted in fields:
-        seen = _seen(job, name)
-        if seen is None:
+        if name not in _SHOWN:
             continue
+        seen = getattr(job, _SHOWN[name]) or ""
         if name == "ReqNodeList":
+            seen = ",".join(seen)
             same = set(job.req_nodes) == set(_names(wanted))
         elif name.startswith("TresPer") or name == "CpusPerTres":
             same = same_tres(seen, wanted)
@@ -265,24 +264,9 @@ def differences(job: SlurmJob, fields: Fields) -> list[str]:
     return wrong
 
 
-def _seen(job: SlurmJob, name: str) -> str | None:
-    """A field as it reads back; None: Slurm computes it anew, so it cannot be compared."""
-    return {
-        "ReqNodeList": ",".join(job.req_nodes),
-        "ReservationName": job.holding_pool or "",
-        "TresPerNode": job.tres_per_node or "",
-        "TresPerJob": job.tres_per_job or "",
-        "TresPerTask": job.tres_per_task or "",
-        "CpusPerTres": job.cpus_per_tres or "",
-        "TresFreq": job.tres_freq or "",
-        "AdminComment": job.admin_comment or "",
-        "Extra": job.extra or "",
-    }.get(name)
-
-
-def _only_cpus(now: str | None, then: str | None) -> bool:
+def _only_cpus(tres: str | None) -> bool:
     """Whether TresPerTask is only ``cpu=N``, which Slurm writes there for ``-c N``."""
-    return then is None and now is not None and all(i.startswith("cpu") for i in now.split(","))
+    return tres is not None and all(item.startswith("cpu") for item in tres.split(","))
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,77 +11,76 @@ __all__ = ["STALE_S", "Backoff"]
 
 STALE_S = 5.0
 """Until its scheduler tries a job again, at most this long, Slurm shows the old reason."""
-_HELD_S = 2.0
-_DOUBLINGS = 16
-"""Bounds the exponent; more than any limit needs."""
+_BLOCKED_S = 2.0
+_DOUBLINGS = 16  # bounds the exponent; more than any limit needs
+
+
+@dataclass
+class _Waits:
+    """The waits of one job, in seconds of the timer."""
+
+    until: float = -math.inf
+    doubtful_until: float = -math.inf  # until then only the reason ``Licenses`` counts
+    punished: float = -math.inf
+    count: int = 0
+    blind: int = 0  # how often it was blocked while bound and showed no cause while parked
+    misplaced: bool = False
 
 
 @dataclass
 class Backoff:
     """Back-off of jobs that could not start: the wait doubles, up to 16 times the first.
 
-    A job that Slurm shows as held waits only a short time: once parked, its reason tells how long
-    it is held. Slurm shows no reason for a job that it has not tried yet, so only ``Licenses`` says
-    that nothing else holds it. A job that did not start for no visible reason waits longer.
+    A job for which Slurm shows what blocks it waits only a short time: once parked, its reason
+    tells how long that lasts. Slurm shows no reason for a job that it has not tried yet, so only
+    ``Licenses`` says that nothing blocks it. A job that did not start for no visible reason waits
+    longer.
 
     Some causes show only while the job is bound (a maintenance of its node): once parked, it shows
     ``Licenses``. If no other reason was shown in between, the short wait doubles, too, so that such
-    a job blocks its node ever more seldom.
+    a job keeps its node from others ever more seldom.
     """
 
     base_s: float
     timer: Callable[[], float] = time.monotonic
     """Seconds of a clock that is never set."""
-    _until: dict[str, float] = field(default_factory=dict)
-    _doubtful: dict[str, float] = field(default_factory=dict)
-    """Time until which only the reason ``Licenses`` counts."""
-    _count: dict[str, int] = field(default_factory=dict)
-    _blind: dict[str, int] = field(default_factory=dict)
-    """How often a job was held while bound and showed no cause while parked."""
-    _punished: dict[str, float] = field(default_factory=dict)
-    _misplaced: set[str] = field(default_factory=set)
+    _waits: dict[str, _Waits] = field(default_factory=dict)
 
     def misplaced(self, job_id: str) -> bool:
-        """Whether the job could not start at an earlier place, and nothing else held it."""
-        return job_id in self._misplaced
+        """Whether the job could not start at an earlier place, and nothing else blocked it."""
+        return job_id in self._waits and self._waits[job_id].misplaced
 
-    def punish(self, job_id: str, *, held: bool = False, misplaced: bool = False) -> float:
+    def punish(self, job_id: str, *, blocked: bool = False, misplaced: bool = False) -> float:
         """Hold a job back once more; return for how many seconds.
 
-        ``held``: Slurm showed why. ``misplaced``: its place was the cause.
+        ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause.
         """
-        if misplaced:
-            self._misplaced.add(job_id)
+        waits = self._waits.setdefault(job_id, _Waits())
         now = self.timer()
-        count = self._count.get(job_id, 0)
-        self._count[job_id] = count + 1
-        self._punished[job_id] = now
-        long_s = wait_s = self.base_s * (1 << min(count, 4))
-        if held:
-            blind = self._blind.get(job_id, 0)
-            self._blind[job_id] = min(blind + 1, _DOUBLINGS)
-            wait_s = min(_HELD_S * (1 << blind), long_s)
-        self._until[job_id] = now + wait_s
-        self._doubtful[job_id] = now + long_s
+        long_s = wait_s = self.base_s * (1 << min(waits.count, 4))
+        if blocked:
+            wait_s = min(_BLOCKED_S * (1 << waits.blind), long_s)
+            waits.blind = min(waits.blind + 1, _DOUBLINGS)
+        waits.count += 1
+        waits.misplaced |= misplaced
+        waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + long_s
         return wait_s
 
     def shown(self, job_id: str) -> None:
-        """Note that the parked job shows what holds it, so the cause does not need a binding."""
-        if self.timer() - self._punished.get(job_id, -STALE_S) >= STALE_S:
-            self._blind.pop(job_id, None)
+        """Note that the parked job shows what blocks it, so the cause does not need a binding."""
+        waits = self._waits.get(job_id)
+        if waits is not None and self.timer() - waits.punished >= STALE_S:
+            waits.blind = 0
 
     def wait_s(self, job_id: str, reason: str = "") -> float | None:
         """Rest of the wait of a job that shows this reason; None: it is not held back."""
-        now = self.timer()
-        until = self._until.get(job_id, now)
-        if reason != "Licenses":
-            until = max(until, self._doubtful.get(job_id, now))
-        return until - now if until > now else None
+        waits = self._waits.get(job_id, _Waits())
+        until = waits.until if reason == "Licenses" else max(waits.until, waits.doubtful_until)
+        left_s = until - self.timer()
+        return left_s if left_s > 0 else None
 
     def forget(self, known: set[str]) -> None:
         """Drop jobs that are gone. ``known`` has an unsplit array under its number."""
-        gone = [j for j in list(self._count) if j not in known and j.partition("_")[0] not in known]
-        for job_id in gone:
-            for entries in (self._until, self._doubtful, self._count, self._blind, self._punished):
-                entries.pop(job_id, None)
-            self._misplaced.discard(job_id)
+        for job_id in list(self._waits):  # the start monitor's thread may add one
+            if job_id not in known and job_id.partition("_")[0] not in known:
+                del self._waits[job_id]

@@ -3,53 +3,116 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.sizes import default_cpus
-from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.admission.translate import to_request
-from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.gated_job import GatedJob, task_number
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.selector.licences import Licences, own_licences
-from slurm_gpu_aware.selector.placer import Candidate
-from slurm_gpu_aware.selector.pool_choice import alike, limits
-from slurm_gpu_aware.selector.task_order import TaskOrder, queue_order
-from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks
+from slurm_gpu_aware.selector.holding_pool import PLANNABLE, HoldingPool, alike, limits
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation, array_tasks
+from slurm_gpu_aware.slurm.values import parse_licenses
 
-__all__ = ["PLANNABLE", "Candidates", "held_by", "waiting_entry"]
+__all__ = ["Candidate", "Candidates", "Licences", "TaskOrder", "queue_order"]
 
 log = logging.getLogger(__name__)
 
-PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
-"""Reasons of parked jobs that only the gate holds."""
-_MAX_TASKS = 500
-"""Array tasks of one array that one round plans."""
+_EARLIER_TASK = "an earlier task of its array goes first"
+_MAX_TASKS = 500  # array tasks of one array that one round plans
 
 
-def waiting_entry(job_id: str, reason: str, shadow_start_s: float | None = None) -> dict[str, Any]:
-    """The record of a waiting job in a round."""
-    return {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
+@dataclass(frozen=True)
+class Candidate:
+    """A parked job, or one task of a parked array, that a round may place."""
+
+    gated: GatedJob
+    request: Request
+    unsplit: bool = False
+    """Whether it is a task of an unsplit array record."""
+    default_cpus: int | None = None
+    """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
+
+    @property
+    def id(self) -> str:
+        """Id as users type it."""
+        return self.gated.id
 
 
-def held_by(gated: GatedJob, now: float) -> str | None:
-    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known.
+class Licences:
+    """Free licences, less those of the jobs that this round places.
 
-    A job that Slurm has not tried yet (every new array) shows no reason, so its dependency and its
-    begin time are checked, too.
+    A placed job that lacks a licence would wait with its gate open.
     """
-    job = gated.job
-    if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
+
+    def __init__(self, client: SlurmClient) -> None:
+        self._client = client
+
+    @cached_property
+    def _free(self) -> dict[str, int]:
+        return self._client.free_licenses()
+
+    def lacking(self, gated: GatedJob, reservations: Sequence[SlurmReservation]) -> str | None:
+        """Name of a licence of which too few are free; None: there are enough of each.
+
+        Licences that the job's reservation holds for it never count as free.
+        """
+        names = (gated.job.reservation or "").split(",")
+        own = {name for r in reservations if r.name in names for name, _ in r.licenses}
+        for name, count in _licences(gated):
+            if name not in own and self._free.get(name, count) < count:
+                return name
         return None
-    if job.reason not in PLANNABLE:
-        return job.reason
-    if job.dependency is not None:
-        return "Dependency"
-    ahead = job.eligible_s is not None and job.eligible_s > now
-    return "BeginTime" if ahead and not gated.deferred else None
+
+    def use(self, gated: GatedJob) -> None:
+        """Count a job's licences as in use."""
+        for name, count in _licences(gated):
+            if name in self._free:
+                self._free[name] -= count
+
+
+def _licences(gated: GatedJob) -> tuple[tuple[str, int], ...]:
+    try:
+        return parse_licenses(gated.original.licenses or "")
+    except ValueError:
+        return ()
+
+
+def queue_order(job: SlurmJob) -> tuple[float, float, int, float]:
+    """Sort key of Slurm's order: priority, age, number; tasks of one array by task number."""
+    return -job.priority, job.submit_s, job.array_id or job.raw_id, task_number(job.id)
+
+
+class TaskOrder:
+    """Keeps the tasks of an array in their order.
+
+    After Slurm's scheduler rejects a record in a pass, it skips the later records of that array. So
+    a parked task with a record of its own keeps later tasks from starting, even if their gate is
+    open. The unsplit rest comes last of those with its priority: it blocks tasks with a lower one.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int | None, float] = {}
+        """Array -> priority below which its tasks are blocked."""
+
+    def waits(self, job: SlurmJob, *, unsplit: bool = False) -> None:
+        """Note that a parked job, or a task of an unsplit rest, does not start now."""
+        if job.array_id is not None:
+            rest = unsplit or job.array_tasks is not None
+            below = float(job.priority) if rest else math.inf
+            self._waiting[job.array_id] = max(below, self._waiting.get(job.array_id, below))
+
+    def blocks(self, job: SlurmJob) -> bool:
+        """Whether an earlier record of the job's array waits."""
+        return job.priority < self._waiting.get(job.array_id, -math.inf)
 
 
 @dataclass
@@ -65,7 +128,7 @@ class Candidates:
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
     """Jobs to leave to Slurm, and why."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
-    held: int = 0
+    blocked: int = 0
     """Jobs that something other than the gate holds."""
     _order: TaskOrder = field(default_factory=TaskOrder)
     _room: dict[int, int] = field(default_factory=dict)
@@ -81,71 +144,113 @@ class Candidates:
             unseen = self.pool.holds(job) or gated.only_deferred
             shown = limited.get(kind) if unseen else None
             if shown is not None and not self.pool.may_try(kind):
-                self.held += 1
+                self.blocked += 1
                 why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
-                self.waiting.append(waiting_entry(job.id, why))
+                self.waits(job.id, why)
                 continue
-            holds = held_by(gated, self.context.now)
+            holds = _blocked_by(gated, self.context.now)
             if holds is not None:
-                self.held += 1
+                self.blocked += 1
                 self.backoff.shown(job.id)
-                self.waiting.append(waiting_entry(job.id, f"held by {holds}"))
+                self.waits(job.id, f"held by {holds}")
                 continue
             if self._order.blocks(job):
-                self._wait(job, job.id, "an earlier task of its array goes first")
+                self._wait(job, job.id, _EARLIER_TASK)
                 continue
             for job_id in _ids(job):
                 if self._room.get(job.array_id or 0, 1) <= 0:
                     self._wait(job, job.id, "its array runs as many tasks as its limit allows")
                     break
-                if not self._take(gated, job_id):
+                if not self._assign(gated, job_id):
                     break
 
-    def _take(self, record: GatedJob, job_id: str) -> bool:
+    def waits(self, job_id: str, reason: str, shadow_start_s: float | None = None) -> None:
+        """Add a waiting job with its reason."""
+        entry = {"job_id": job_id, "reason": reason, "shadow_start_s": shadow_start_s}
+        self.waiting.append(entry)
+
+    def in_task_order(self, plan: Plan) -> Plan:
+        """The plan without tasks that an earlier unplaced task of their array blocks."""
+        chosen = {assignment.job_id for assignment in plan.assignments}
+        order, blocked = TaskOrder(), set()
+        for job_id, candidate in self.to_plan.items():  # in queue order
+            if order.blocks(candidate.gated.job):
+                blocked.add(job_id)
+            elif job_id not in chosen:
+                order.waits(candidate.gated.job, unsplit=candidate.unsplit)
+        assignments = tuple(a for a in plan.assignments if a.job_id not in blocked)
+        later = tuple(Waiting(job_id, _EARLIER_TASK) for job_id in blocked & chosen)
+        return Plan(assignments, plan.waiting + later)
+
+    def placeable(
+        self, assignments: Sequence[Assignment]
+    ) -> tuple[list[Assignment], list[GatedJob]]:
+        """(Assignments that can be placed now, jobs that Slurm must try first).
+
+        After Slurm rejects a task of an array in a pass, it rejects the later ones.
+        """
+        chosen = {a.job_id: self.to_plan[a.job_id].gated for a in assignments}
+        untried = {job_id for job_id, gated in chosen.items() if self._is_untried(gated.job)}
+        first: dict[int | None, float] = {}
+        for job_id in untried:
+            array = chosen[job_id].job.array_id
+            first[array] = min(task_number(job_id), first.get(array, math.inf))
+        for job_id, gated in chosen.items():
+            if task_number(job_id) > first.get(gated.job.array_id, math.inf):
+                untried.add(job_id)
+        now = [a for a in assignments if a.job_id not in untried]
+        return now, [gated for job_id, gated in chosen.items() if job_id in untried]
+
+    def _assign(self, record: GatedJob, job_id: str) -> bool:
         """Assign a job or one of its tasks; False: its whole record is left to Slurm."""
-        gated = record.task(job_id)
-        job, original = gated.job, gated.original
-        # A job in the pool shows no other reason; Slurm tries it before it is placed.
-        unseen = self.pool.holds(job) or self.pool.awaits(job)
-        reason = "Licenses" if unseen or gated.only_deferred else job.reason
-        wait_s = self.backoff.wait_s(job_id, reason)
-        if wait_s is not None:
-            self.held += 1
-            self._wait(record.job, job_id, f"it could not start; tried again in {wait_s:.0f} s")
-            return True
-        own = own_licences(job, self.context.reservations)
-        lacking = self.licences.lacking(original.licenses, own)
-        if lacking is not None:
-            self._wait(record.job, job_id, f"licence {lacking} is in use")
-            return True
         try:
-            request = to_request(gated, self.context)
+            candidate = self._candidate(record, job_id)
         except CannotPlanError as exc:
             if exc.leave:
                 self.leave.append((record, exc.reason))
-                return False
-            self._wait(record.job, job_id, exc.reason)
-            return True
+            else:
+                self._wait(record.job, job_id, exc.reason)
+            return not exc.leave
+        self.to_plan[job_id] = candidate
+        self.licences.use(candidate.gated)
+        if record.job.array_id in self._room:
+            self._room[record.job.array_id] -= 1
+        return True
+
+    def _candidate(self, record: GatedJob, job_id: str) -> Candidate:
+        """A job or one of its tasks as a candidate. Raises CannotPlanError."""
+        gated = record.task(job_id)
+        job = gated.job
+        reason = "Licenses" if self._is_untried(job) or gated.only_deferred else job.reason
+        wait_s = self.backoff.wait_s(job_id, reason)
+        if wait_s is not None:
+            self.blocked += 1
+            raise CannotPlanError(f"it could not start; tried again in {wait_s:.0f} s", leave=False)
+        lacking = self.licences.lacking(gated, self.context.reservations)
+        if lacking is not None:
+            raise CannotPlanError(f"licence {lacking} is in use", leave=False)
+        try:
+            request = to_request(gated, self.context)
+        except CannotPlanError:
+            raise
         except Exception as exc:
             # One job that cannot be translated must not keep the others from being placed.
             log.exception("job %s is left to Slurm: its request cannot be understood", job_id)
-            self.leave.append((record, f"its request cannot be understood: {exc}"))
-            return False
+            why = f"its request cannot be understood: {exc}"
+            raise CannotPlanError(why, leave=True) from exc
         if request.bound and self.backoff.misplaced(job_id):
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
-            self.leave.append((record, why))
-            return False
-        self.licences.take(original.licenses)
-        unsplit = record.job.array_tasks is not None
+            raise CannotPlanError(why, leave=True)
         cpus = default_cpus(job, request, self.context)
-        self.to_plan[job_id] = Candidate(gated, request, unsplit, cpus)
-        if job.array_id in self._room:
-            self._room[job.array_id] -= 1
-        return True
+        return Candidate(gated, request, record.job.array_tasks is not None, cpus)
+
+    def _is_untried(self, job: SlurmJob) -> bool:
+        """Whether Slurm must try a job before it is placed; in the pool it shows no own reason."""
+        return self.pool.holds(job) or self.pool.awaits(job)
 
     def _wait(self, job: SlurmJob, job_id: str, reason: str) -> None:
-        self.waiting.append(waiting_entry(job_id, reason))
+        self.waits(job_id, reason)
         self._order.waits(job)
 
 
@@ -172,3 +277,20 @@ def _task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[int, int]:
         if job.array_id in room and job.array_tasks is None and (job.state in HOLDING or starts):
             room[job.array_id] -= 1
     return room
+
+
+def _blocked_by(gated: GatedJob, now: float) -> str | None:
+    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known.
+
+    A job that Slurm has not tried yet (every new array) shows no reason, so its dependency and its
+    begin time are checked, too.
+    """
+    job = gated.job
+    if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
+        return None
+    if job.reason not in PLANNABLE:
+        return job.reason
+    if job.dependency is not None:
+        return "Dependency"
+    ahead = job.eligible_s is not None and job.eligible_s > now
+    return "BeginTime" if ahead and not gated.deferred else None

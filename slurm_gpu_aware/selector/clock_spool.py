@@ -7,10 +7,9 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, TypeGuard
+from typing import Any
 from zlib import crc32
 
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -22,23 +21,10 @@ log = logging.getLogger(__name__)
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
 _KINDS = frozenset({"clock_set", "clock_failed"})
 _KEYS = ("node", "gpus", "asked_mhz", "mhz", "call", "error")
-_MOST = 1 << 20
-"""Bytes read from one file at a time."""
-_HEAD = 256
-"""Bytes at the start of a file that identify it."""
-_LATEST = 1 << 33
-"""Bound of times in seconds, frequencies and GPU indices."""
+_MOST = 1 << 20  # bytes read from one file at a time
+_HEAD = 256  # bytes at the start of a file that identify it
+_LATEST = 1 << 33  # bound of times in seconds, frequencies and GPU indices
 _LONGEST = 200
-
-
-@dataclass(frozen=True)
-class _Part:
-    key: str
-    lines: list[bytes]
-    offset: int
-    """Offset behind the lines."""
-    more: bool
-    """Whether the file goes on."""
 
 
 class ClockSpool:
@@ -57,24 +43,17 @@ class ClockSpool:
         self._note = note
         self._offsets = self._read_note()
 
-    def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str]) -> int:
-        """Write new records to the ledger; return how many. ``id_of``: Slurm's number to job id."""
-        written = 0
-        moved = False
+    def collect(self, ledger: LedgerWriter, id_of: Callable[[int], str]) -> None:
+        """Write new records to the ledger. ``id_of``: Slurm's number to job id."""
+        before = dict(self._offsets)
         for name in self._names():
-            before = self._offsets.get(name, {})
-            for line in self._new_lines(name):
-                record = _record(line)
-                if record is None:
-                    continue
-                job_id = id_of(int(record.pop("job_id")))
-                kind, at = record.pop("event"), record.pop("at")
-                ledger.event(job_id, kind, record, at)
-                written += 1
-            moved = moved or self._offsets[name] != before
-        if moved:
+            for record in map(_record, self._new_lines(name)):
+                if record is not None:
+                    job_id = id_of(int(record.pop("job_id")))
+                    kind, at = record.pop("event"), record.pop("at")
+                    ledger.event(job_id, kind, record, at)
+        if self._offsets != before:
             self._write_note()
-        return written
 
     def _names(self) -> list[str]:
         try:
@@ -85,25 +64,28 @@ class ClockSpool:
 
     def _new_lines(self, name: str) -> Iterator[bytes]:
         """Complete new lines of a node's two files; moves their offsets."""
-        known = dict(self._offsets.get(name, {}))
+        known = self._offsets.get(name, {})
         seen: dict[str, int] = {}
         for file in (self._folder / f"{name}.1", self._folder / name):
             try:
-                part = self._read(file, known)
+                key, lines, offset, more = self._read(file, known)
             except FileNotFoundError:
                 continue
             except OSError:
                 seen = known | seen  # the offset of an unreadable file stays
                 continue
-            seen[part.key] = part.offset
-            yield from part.lines
-            if part.more:
+            seen[key] = offset
+            yield from lines
+            if more:
                 seen = known | seen  # the other file is read when this one is done
                 break
         self._offsets[name] = seen
 
-    def _read(self, file: Path, known: dict[str, int]) -> _Part:
-        """The new part of a file. Raises OSError, also for a file that is not trusted."""
+    def _read(self, file: Path, known: Mapping[str, int]) -> tuple[str, list[bytes], int, bool]:
+        """(Key of a file, its new lines, offset behind them, whether it goes on).
+
+        Raises OSError, also for a file that is not trusted.
+        """
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             stat = os.fstat(handle)
@@ -113,26 +95,23 @@ class ClockSpool:
             # A new file can have the inode of a deleted one, but not its first record.
             first = os.pread(handle, _HEAD, 0).partition(b"\n")[0]
             key = f"{stat.st_ino}:{crc32(first):x}"
-            # An offset without a key was noted before files were moved aside.
-            offset = known[key] if key in known else known.pop("", 0)
+            offset = known.get(key, 0)
             if stat.st_size < offset:
                 offset = 0  # the file was truncated
-            data = os.pread(handle, _MOST, offset) if stat.st_size > offset else b""
+            data = os.pread(handle, _MOST, offset)
         finally:
             os.close(handle)
         end = data.rfind(b"\n") + 1
         more = offset + len(data) < stat.st_size
         if not end and len(data) == _MOST:
-            return _Part(key, [], offset + _MOST, more)  # no record is this long
-        return _Part(key, data[:end].splitlines(), offset + end, more)
+            return key, [], offset + _MOST, more  # no record is this long
+        return key, data[:end].splitlines(), offset + end, more
 
     def _read_note(self) -> dict[str, dict[str, int]]:
         try:
             raw = json.loads(self._note.read_text(encoding="utf-8"))
             return {
-                str(name): {str(key): int(offset) for key, offset in noted.items()}
-                if isinstance(noted, dict)
-                else {"": int(noted)}
+                name: {key: int(offset) for key, offset in noted.items()}
                 for name, noted in raw.items()
             }
         except (OSError, ValueError, AttributeError, TypeError):
@@ -156,23 +135,21 @@ def _record(line: bytes) -> dict[str, Any] | None:
     if not isinstance(raw, Mapping) or raw.get("event") not in _KINDS:
         return None
     at = raw.get("at")
-    if not _JOB.match(str(raw.get("job_id", ""))) or not _is_number(at) or not 0 < at < _LATEST:
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 < at < _LATEST:
+        return None
+    if not _JOB.match(str(raw.get("job_id", ""))):
         return None
     detail = {key: _plain(raw[key]) for key in _KEYS if key in raw}
     return {"event": raw["event"], "at": float(at), "job_id": raw["job_id"], **detail}
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _plain(value: object) -> object:
+def _plain(value: Any) -> object:
     """The value if it is short and of an expected type, else the name of its type."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return value[:_LONGEST]
-    if _is_number(value) and abs(value) < _LATEST:
+    if type(value) in (int, float) and abs(value) < _LATEST:
         return value
     if isinstance(value, list) and len(value) <= _LONGEST:
         return [v for v in value if isinstance(v, int) and 0 <= v < _LATEST]

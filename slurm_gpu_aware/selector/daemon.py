@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
 import signal
 import time
 from pathlib import Path
@@ -29,32 +28,25 @@ from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.store.ledger import RoundRecord
 
 __all__ = ["GC_OBJECTS", "Selector", "run"]
 
 log = logging.getLogger(__name__)
 
-_SIGNAL_S = 0.2
-"""A signal ends a pause after this time at most."""
+_SIGNAL_S = 0.2  # a signal ends a pause after this time at most
 _SETTLE_S = 0.01
 """Pause after a submission: the filter reports a job some milliseconds before it exists."""
-_REPEATS_S = (0.02, 0.08, 0.25)
-"""Pauses before further rounds that look for a submitted job that did not exist yet."""
+_REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a submitted job
 _FREED_S = 5.0
 """Time after a job's end with more rounds for jobs that a limit held: Slurm shows a free limit only
 after its scheduler has run."""
-_HELD_S = 1.0
-"""Pause between two of these rounds."""
-_PUBLISH_S = 0.5
-"""Least pause before a round that starts only to publish."""
-_SHORT_S = 0.25
-"""A shorter round costs mostly our time, not slurmctld's."""
-_POLL_S = 0.25
-"""Least pause between two rounds while jobs wait and no file tells of a job's end."""
-_FAILED_S = 2.0
-"""Pause after a round that failed."""
-_RECORD_S = 5.0
-"""Least time between two recorded rounds that place nothing."""
+_LIMIT_S = 1.0  # pause between two of these rounds
+_PUBLISH_S = 0.5  # least pause before a round that starts only to publish
+_SHORT_S = 0.25  # a shorter round costs mostly our time, not slurmctld's
+_POLL_S = 0.25  # least pause between two rounds while jobs wait and no file tells of a job's end
+_FAILED_S = 2.0  # pause after a round that failed
+_RECORD_S = 5.0  # least time between two recorded rounds that place nothing
 _SHOWN_WAITING = 200
 _PRUNE_S = 3600.0
 GC_OBJECTS = 50_000
@@ -113,7 +105,6 @@ class Selector:
         self._clocks = ClockSpool(Path(spool), config.store.path.parent / "clocks.offsets")
         self._stopping = False
         self._repeats: tuple[float, ...] = ()
-        """Pauses before further rounds that look for a submitted job."""
         self._failed = False
         self._recorded = -float("inf")
         self._pruned = -float("inf")
@@ -126,7 +117,8 @@ class Selector:
         """Run rounds until a signal asks to stop; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        _touch(self._config.events.submit_file)
+        with contextlib.suppress(OSError):  # a file that exists can be watched
+            self._config.events.submit_file.touch(0o644)
         if not self._await_slurm():
             return 0
         self._rounds.tracker.load()
@@ -141,9 +133,8 @@ class Selector:
                 self._rest(max(_SETTLE_S if trigger == "submit" else 0.0, self._rest_s(trigger)))
                 if self._events.drain() == "submit":
                     trigger = "submit"
-        log.info(
-            "selector stops; the gate stays closed for at most %d s", self._config.gate.lease_s
-        )
+        lease_s = self._config.gate.lease_s
+        log.info("selector stops; the gate stays closed for at most %d s", lease_s)
         return 0
 
     def once(self) -> int:
@@ -184,17 +175,18 @@ class Selector:
     def _wait_s(self) -> float:
         if self._failed:
             return _FAILED_S
-        wait_s = self._config.selector.round_s
-        if self._outcome.waiting and not self._sees_job_ends:
-            wait_s = min(wait_s, max(_POLL_S, 9 * self._outcome.took_s))
-        if self._outcome.taken:
-            wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
-        if self._outcome.held and time.monotonic() - self._freed < _FREED_S:
-            wait_s = min(wait_s, max(_HELD_S, 3 * self._outcome.took_s))
+        outcome = self._outcome
+        waits = [self._config.selector.round_s]
+        if outcome.waiting and not self._sees_job_ends:
+            waits.append(max(_POLL_S, 9 * outcome.took_s))
+        if outcome.untried or (outcome.blocked and time.monotonic() - self._freed < _FREED_S):
+            waits.append(max(_LIMIT_S, 3 * outcome.took_s))
         if self._repeats:
-            wait_s = min(wait_s, max(self._repeats[0], self._outcome.took_s))
+            waits.append(max(self._repeats[0], outcome.took_s))
         due_s = self._ledger.publish_in_s
-        return wait_s if due_s is None else min(wait_s, max(_PUBLISH_S, due_s))
+        if due_s is not None:
+            waits.append(max(_PUBLISH_S, due_s))
+        return min(waits)
 
     def _rest(self, pause_s: float) -> None:
         until = time.monotonic() + pause_s
@@ -220,15 +212,14 @@ class Selector:
         if trigger == "end":
             self._freed = time.monotonic()
         started = time.time()
+        self._failed = True
         try:
             self._outcome = self._rounds.run()
         except SourceError as exc:
             log.warning("round failed; the next one tries again: %s", exc)
-            self._failed = True
             return
         except Exception:
             log.exception("round failed; the next one tries again")
-            self._failed = True
             return
         finally:
             self._finished = time.monotonic()
@@ -241,42 +232,29 @@ class Selector:
 
     def _record(self, trigger: str, started: float) -> None:
         while not self._heartbeat.created.empty():
-            at = self._heartbeat.created.get()
-            name = self._config.gate.reservation
-            self._ledger.event("", "gate_created", {"reservation": name}, at)
+            detail = {"reservation": self._config.gate.reservation}
+            self._ledger.event("", "gate_created", detail, self._heartbeat.created.get())
         self._clocks.collect(self._ledger, lambda raw: self._rounds.ids.get(raw, str(raw)))
         outcome = self._outcome
         due = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
         if outcome.placed or (due and shown != self._last_waiting):
-            from slurm_gpu_aware.store.ledger import RoundRecord
-
             self._recorded = time.monotonic()
             self._last_waiting = shown
-            detail = {"waiting": outcome.waiting[:_SHOWN_WAITING]}
-            self._ledger.round(
-                RoundRecord(
-                    started_at=started,
-                    took_ms=1000.0 * outcome.took_s,
-                    queued=outcome.queued,
-                    placed=len(outcome.placed),
-                    waiting=len(outcome.waiting),
-                    trigger=trigger,
-                    detail=detail,
-                )
+            record = RoundRecord(
+                started_at=started,
+                took_ms=1000.0 * outcome.took_s,
+                queued=outcome.queued,
+                placed=len(outcome.placed),
+                waiting=len(outcome.waiting),
+                trigger=trigger,
+                detail={"waiting": outcome.waiting[:_SHOWN_WAITING]},
             )
+            self._ledger.round(record)
         if outcome.planned is not None:
             self._ledger.snapshot(started, outcome.planned)
-        days = self._config.store.ledger_days
         if time.monotonic() - self._pruned > _PRUNE_S:
             self._pruned = time.monotonic()
-            self._ledger.forget_waiting(time.time() - _PRUNE_S)
-            if days:
-                self._ledger.prune(time.time() - 86400.0 * days)
+            days, now = self._config.store.ledger_days, time.time()
+            self._ledger.prune(now - _PRUNE_S, now - 86400.0 * days if days else None)
         self._ledger.publish(beside=True)
-
-
-def _touch(path: Path) -> None:
-    """Create the file that the filter appends to, so that it can be watched."""
-    with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))

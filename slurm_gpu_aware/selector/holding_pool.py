@@ -1,35 +1,47 @@
 """Holding pool: the heartbeat keeps it closed, rounds fill and empty it.
 
-`pool_choice` selects its jobs; `gate.holding_pool` explains the reservation.
+`gate.holding_pool` explains the reservation. Only the jobs that are next in line stay in Slurm's
+queue, so that a pass of its scheduler is cheap. A job for which a plan has free GPUs is taken from
+the pool first, and placed after Slurm has tried it, because only then does Slurm show whether a
+limit holds it. Of jobs alike that a limit holds, one stays in the queue and shows when the limit is
+free.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import islice
 
+from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.holding_pool import (
     LAST_S,
     LICENCE,
     create_pool,
-    holding_pools,
     leave_pool_fields,
     lost_reservation,
 )
-from slurm_gpu_aware.gate.release import begin_fields
+from slurm_gpu_aware.gate.restore import begin_fields
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["HoldingPool", "ages_there", "stranded"]
+__all__ = ["PLANNABLE", "UNTRIED", "HoldingPool", "alike", "limits", "spare", "stranded"]
 
 log = logging.getLogger(__name__)
 
+PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
+"""Reasons of parked jobs that only the gate holds."""
+UNTRIED = "GPUs are free for it; it is placed as soon as Slurm has checked its limits"
+"""Why a job waits that was taken from the pool."""
+_MAX_JOBS = 500  # jobs that one round puts into the pool; 2 ms each
 _GAP_S = 30.0
 """The pool opens this long after the end of the gate, so that jobs next in line start first."""
 _TRIED_S = 4.0
@@ -37,21 +49,57 @@ _TRIED_S = 4.0
 
 A later job (another one blocks the partition) is placed untried; the start monitor sees what holds
 it."""
-_TRY_AGAIN_S = 600.0
-"""Pause after Slurm refused to create a pool or to let a job in."""
-_KIND_S = 60.0
-"""Time between two tries of jobs like one that a limit holds."""
-_UNUSED_S = 60.0
-"""A pool in which no job waits is removed after this time."""
-_SAVED_S = 15.0
-"""After this time Slurm has saved a new reservation; only then may jobs name it."""
-_STRANDED = 100
-"""Jobs that one round takes from the holding pool because they do not age there."""
-_LOCK_S = 1.0
-"""Longest wait of a heartbeat for a round that creates or removes a pool."""
+_TRY_AGAIN_S = 600.0  # pause after Slurm refused to create a pool or to let a job in
+_KIND_S = 60.0  # time between two tries of jobs like one that a limit holds
+_UNUSED_S = 60.0  # a pool in which no job waits is removed after this time
+_STRANDED = 100  # jobs that one round takes from the holding pool because they do not age there
+_LOCK_S = 1.0  # longest wait of a heartbeat for a round that creates or removes a pool
 
 
-def ages_there(job: SlurmJob) -> bool:
+def alike(job: SlurmJob) -> Hashable:
+    """Key of jobs that a limit holds all or none of."""
+    asked = tuple(sorted(job.req_tres.items()))
+    limit = (job.time_limit_s, job.time_min_s)
+    return (job.user, job.account, job.qos, job.partitions, asked, *limit)
+
+
+def limits(jobs: Iterable[SlurmJob]) -> dict[Hashable, SlurmJob]:
+    """For each kind of jobs the first one, not in a pool, that a limit holds."""
+    limited: dict[Hashable, SlurmJob] = {}
+    for job in jobs:
+        if job.holding_pool is None and _is_limit(job):
+            limited.setdefault(alike(job), job)
+    return limited
+
+
+def spare(jobs: Iterable[GatedJob], room: int, split: Set[int | None]) -> list[SlurmJob]:
+    """Parked jobs that need not stay in Slurm's queue.
+
+    Parameters
+    ----------
+    jobs : parked jobs in Slurm's order, none of them in a closed pool.
+    room : how many stay in the queue.
+    split : arrays of several records.
+    """
+    tried = [
+        gated.job
+        for gated in jobs
+        if gated.job.reservation is None
+        and (gated.job.reason in PLANNABLE or _is_limit(gated.job) or gated.only_deferred)
+    ]
+    shown = {job.id for job in limits(tried).values()} if len(tried) > room else set()
+    fit = (j for j in tried[room:] if _ages_there(j) and _is_whole(j, split) and j.id not in shown)
+    return list(islice(fit, _MAX_JOBS))
+
+
+def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
+    """Up to `_STRANDED` jobs that were held and released in a pool and do not age there."""
+    inside = (job for job in jobs if job.holding_pool is not None and job.reason == "Reservation")
+    found = (job for job in inside if not _ages_there(job) and _is_whole(job, split))
+    return list(islice(found, _STRANDED))
+
+
+def _ages_there(job: SlurmJob) -> bool:
     """Whether a job ages in a reservation that has not begun.
 
     Slurm starts to count there only for a job with an eligible time, and sets none. A job that is
@@ -61,54 +109,40 @@ def ages_there(job: SlurmJob) -> bool:
     return job.eligible_s is not None or job.accrue_s is not None
 
 
-def stranded(jobs: Iterable[SlurmJob], split: Set[int]) -> list[SlurmJob]:
-    """Up to `_STRANDED` jobs that were held and released in a pool and do not age there.
-
-    The unsplit rest of an array with split tasks is left out: it can only be taken task by task.
-    """
-    aging_stopped = (
-        job
-        for job in jobs
-        if job.holding_pool is not None
-        and job.reason == "Reservation"
-        and not ages_there(job)
-        and not (job.array_tasks is not None and job.array_id in split)
-    )
-    return list(islice(aging_stopped, _STRANDED))
+def _is_whole(job: SlurmJob, split: Set[int] | Set[int | None]) -> bool:
+    """Whether an update of the record changes no other: it is not the rest of a split array."""
+    return job.array_tasks is None or job.array_id not in split
 
 
+def _is_limit(job: SlurmJob) -> bool:
+    """Whether a limit of accounting holds it, which Slurm checks only when it tries a job."""
+    return job.reason.startswith(("QOS", "Assoc"))
+
+
+@dataclass
 class HoldingPool:
     """The one closed pool, shared by rounds and heartbeat."""
 
-    def __init__(
-        self,
-        client: SlurmClient,
-        *,
-        clock: Callable[[], float] = time.time,
-        timer: Callable[[], float] = time.monotonic,
-        saved_s: float = _SAVED_S,
-    ) -> None:
-        self._client = client
-        self._clock = clock
-        self._timer = timer
-        self._saved_s = saved_s
-        self._lock = threading.Lock()
-        self._name: str | None = None
-        self._known = False
-        self._made_at = -float("inf")
-        self._refused_at = -float("inf")
-        self._used_at = -float("inf")
-        self._taken: dict[str, float] = {}
-        self._unfit: dict[str, float] = {}
-        """Job that Slurm did not let in -> when."""
-        self._lain: set[str] = set()
-        """Jobs that were in a holding pool."""
-        self._tried: dict[Hashable, float] = {}
+    client: SlurmClient
+    clock: Callable[[], float] = time.time
+    timer: Callable[[], float] = time.monotonic
+    saved_s: float = 15.0
+    """After this time Slurm has saved a new reservation; only then may jobs name it."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _name: str | None = None
+    _known: bool = False
+    _made_at: float = -math.inf
+    _refused_at: float = -math.inf
+    _used_at: float = -math.inf
+    _taken_at: dict[str, float] = field(default_factory=dict)
+    _unfit: dict[str, float] = field(default_factory=dict)  # job that Slurm did not let in -> when
+    _lain: set[str] = field(default_factory=set)  # jobs that were in a holding pool
+    _tried: dict[Hashable, float] = field(default_factory=dict)
 
     @property
     def in_use(self) -> bool:
         """Whether there is a closed pool that takes jobs."""
-        return self._name is not None and self._timer() - self._made_at >= self._saved_s
+        return self._name is not None and self.timer() - self._made_at >= self.saved_s
 
     def holds(self, job: SlurmJob) -> bool:
         """Whether a job is in the closed pool."""
@@ -119,16 +153,15 @@ class HoldingPool:
 
         After an update a job has no reason until the next pass of Slurm's scheduler.
         """
-        taken = self._taken.get(job.id)
-        no_reason = job.reason in ("None", "Reservation")
-        return no_reason and taken is not None and self._timer() - taken < _TRIED_S
+        taken_at = self._taken_at.get(job.id, -math.inf)
+        return job.reason in ("None", "Reservation") and self.timer() - taken_at < _TRIED_S
 
     def may_try(self, kind: Hashable) -> bool:
         """Whether one more job of a kind that a limit holds may be tried.
 
         Slurm may not have noticed a changed limit, or the limit may not hold every such job.
         """
-        now = self._timer()
+        now = self.timer()
         if now - self._tried.setdefault(kind, now) < _KIND_S:
             return False
         self._tried[kind] = now
@@ -142,9 +175,9 @@ class HoldingPool:
             return
         try:
             if not self._known:
-                self._look()
+                self._take_over()
             opens_s = gate_ends_s + _GAP_S
-            if self._name is None or self._client.move_reservation(
+            if self._name is None or self.client.move_reservation(
                 self._name, opens_s + LAST_S, start_s=opens_s
             ):
                 return
@@ -153,22 +186,23 @@ class HoldingPool:
         finally:
             self._lock.release()
 
-    def _look(self) -> None:
-        """Take over the pool of an earlier selector if it is still closed."""
-        now = self._clock()
-        pools = holding_pools(self._client.reservations())
+    def _take_over(self) -> None:
+        """Use the newest pool of an earlier selector if it is still closed."""
+        now = self.clock()
+        pools = [r for r in self.client.reservations() if in_holding_pool(r.name)]
         self._known = True
-        if pools and pools[-1].start_s > now:
-            self._name = pools[-1].name
-            self._used_at = self._timer()
+        last = max(pools, key=lambda pool: pool.start_s, default=None)
+        if last is not None and last.start_s > now:
+            self._name = last.name
+            self._used_at = self.timer()
 
     def _ready(self, gate_ends_s: float) -> str | None:
         """Name of the closed pool, created if there is none; None: none may be used yet."""
         with self._lock:
-            now = self._timer()
+            now = self.timer()
             if self._name is None and now - self._refused_at > _TRY_AGAIN_S:
                 try:
-                    self._name = create_pool(self._client, self._clock(), gate_ends_s + _GAP_S)
+                    self._name = create_pool(self.client, self.clock(), gate_ends_s + _GAP_S)
                 except SourceError as exc:
                     self._refused_at = now
                     log.warning(
@@ -186,16 +220,14 @@ class HoldingPool:
         """Remove a pool that has not been used for a while. ``jobs``: all pending ones."""
         lying = [job for job in jobs if job.holding_pool is not None]
         self._lain |= {job.id for job in lying}
-        now = self._timer()
-        if self._name is None:
-            return
+        now = self.timer()
         if any(self.holds(job) for job in lying):
             self._used_at = now
-        if now - self._used_at <= _UNUSED_S:
+        if self._name is None or now - self._used_at <= _UNUSED_S:
             return
         with self._lock:
             try:
-                self._client.delete_reservation(self._name)
+                self.client.delete_reservation(self._name)
                 self._name = None
             except SourceError as exc:
                 self._used_at = now  # so that not every round tries it
@@ -203,19 +235,18 @@ class HoldingPool:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def put(self, jobs: Sequence[SlurmJob], gate_ends_s: float) -> None:
+    def put(self, jobs: Iterable[SlurmJob], gate_ends_s: float) -> None:
         """Put parked jobs in the holding pool. Raises SourceError if Slurm does not answer."""
-        now = self._timer()
+        now = self.timer()
         self._unfit = {i: at for i, at in self._unfit.items() if now - at < _TRY_AGAIN_S}
-        wanted = [job for job in jobs if job.id not in self._unfit]
+        wanted = [job.id for job in jobs if job.id not in self._unfit]
         name = self._ready(gate_ends_s) if wanted else None
         if name is None:
             return
         self._used_at = now
-        refused = self._client.update_jobs(
-            [JobUpdate(job.id, (("ReservationName", name),)) for job in wanted]
-        )
-        self._lain |= {job.id for job in wanted} - refused.keys()
+        into = (("ReservationName", name),)
+        refused = self.client.update_jobs([JobUpdate(job_id, into) for job_id in wanted])
+        self._lain |= set(wanted) - refused.keys()
         if any("reservation is invalid" in why for why in refused.values()):
             log.warning("holding pool %s is gone; another one is created", name)
             with self._lock:
@@ -227,10 +258,9 @@ class HoldingPool:
 
     def take(self, jobs: Sequence[GatedJob]) -> None:
         """Take jobs from the pool, so that Slurm tries them. Raises SourceError."""
-        now = self._timer()
-        self._taken = {i: at for i, at in self._taken.items() if now - at < 2 * _TRIED_S}
-        self._taken |= {job.id: now for job in jobs}
-        begun = self._clock()
+        now, begun = self.timer(), self.clock()
+        self._taken_at = {i: at for i, at in self._taken_at.items() if now - at < 2 * _TRIED_S}
+        self._taken_at |= {job.id: now for job in jobs}
         self._send(
             [JobUpdate(j.id, leave_pool_fields(j.job) + begin_fields(j, begun)) for j in jobs]
         )
@@ -270,10 +300,10 @@ class HoldingPool:
         ]
         if lost:
             log.warning("Slurm has lost the holding pool: %d jobs are released from it", len(lost))
-            self._client.release_jobs(lost)
+            self.client.release_jobs(lost)
 
     def _send(self, updates: Sequence[JobUpdate]) -> None:
-        for job_id, why in self._client.update_jobs(updates).items():
+        for job_id, why in self.client.update_jobs(updates).items():
             log.warning("job %s could not be taken from the holding pool: %s", job_id, why)
 
     def forget(self, known: Set[str]) -> None:

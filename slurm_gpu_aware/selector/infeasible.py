@@ -20,7 +20,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.plan import Waiting
-from slurm_gpu_aware.selector.placer import Candidate
+from slurm_gpu_aware.selector.candidates import Candidate
 
 __all__ = ["fits_by_counts", "left_to_slurm"]
 

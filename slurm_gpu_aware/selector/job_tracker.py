@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.gate.admin_comment import BOUND
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.holding_pool import lost_reservation
-from slurm_gpu_aware.gate.job_marker import BOUND
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
@@ -32,11 +32,11 @@ class Tracked:
     phase: JobPhase
     nodes: tuple[str, ...]
     slots: tuple[int, ...] | None
-    """None: Slurm picks the GPUs."""
+    """None: Slurm chooses the GPUs."""
     restarts: int
-    opened: float | None = None
+    released_s: float | None = None
     """When this selector opened the gate, in seconds of the monotonic clock."""
-    opened_at: float | None = None
+    released_at: float | None = None
     """The same time, Unix seconds."""
     raw_id: int | None = None
     """Slurm's number of the record; None: not seen since it was placed."""
@@ -60,15 +60,19 @@ class JobTracker:
     def load(self) -> None:
         """Load the open decisions of a previous selector."""
         for decision in self.ledger.open_decisions():
-            slots = tuple(decision.slots[0]) if decision.exact and decision.slots else None
             self.placed[decision.job_id] = Tracked(
                 Entry(decision.id),
                 JobPhase(decision.state),
                 tuple(decision.nodes),
-                slots,
+                decision.gpus,
                 decision.restarts,
                 victims=frozenset(decision.victims),
             )
+
+    def victims(self, job_id: str) -> frozenset[str]:
+        """Jobs that Slurm preempts for a placed job."""
+        tracked = self.placed.get(job_id)
+        return tracked.victims if tracked is not None else frozenset()
 
     def withdraw(self, job_id: str, detail: Mapping[str, Any], now: float) -> None:
         """Close the job's open decision, if any, because its binding is gone."""
@@ -90,25 +94,24 @@ class JobTracker:
         """
         known = {job.id: job for job in jobs}
         phases: dict[str, JobPhase] = {}
-        closed: set[str] = set()
+        parked: set[str] = set()
         for ours in gated:
             state, phases[ours.id] = ours.job.state, ours.phase
-            if ours.closed:
-                closed.add(ours.id)
+            if ours.parked:
+                parked.add(ours.id)
                 self._parked(ours.job, now)
             elif ours.id not in self.placed and self._seen_unplaced.get(ours.id) != state:
                 self._seen_unplaced[ours.id] = state
                 self._unplaced(ours, now)
-        self._seen_parked.intersection_update(known)
-        for job_id in self._seen_unplaced.keys() - known.keys():
-            del self._seen_unplaced[job_id]
+        self._seen_parked &= known.keys()
+        self._seen_unplaced = {i: state for i, state in self._seen_unplaced.items() if i in known}
         for job_id, tracked in list(self.placed.items()):
             job = known.get(job_id)
             if job is not None:
                 tracked.raw_id = job.raw_id
             if job is None and unread and (tracked.raw_id is None or tracked.raw_id in unread):
                 continue
-            if job is None and job_id.partition("_")[0] in closed:
+            if job is None and job_id.partition("_")[0] in parked:
                 self.withdraw(job_id, {"why": "still part of its array's record"}, now)
             elif job is None:
                 self._ended(job_id, tracked, {"state": "unknown", "why": "gone from Slurm"}, now)
@@ -120,27 +123,27 @@ class JobTracker:
                 self._ended(job_id, tracked, {"state": job.state}, now)
             elif phases.get(job_id) in (JobPhase.LEFT, JobPhase.OPENED):
                 self.withdraw(job_id, {"why": "its gate was opened for good"}, now)
-            elif job_id not in closed:  # a closed one is handled by round and start monitor
+            elif job_id not in parked:  # a parked one is handled by round and start monitor
                 self._pending(job, tracked, now)
 
     def _unplaced(self, gated: GatedJob, now: float) -> None:
         """Record a gated job that an operator released, or that started without us."""
         job, marker = gated.job, gated.marker
         runs = gated.phase is JobPhase.STARTED and bool(job.nodes)
-        opened = marker if marker is not None and marker.phase not in BOUND else None
-        if not runs and opened is None:
+        final = marker if marker is not None and marker.phase not in BOUND else None
+        if not runs and final is None:
             return
         last = self.ledger.last_event(job.id)
-        if opened is not None and (last is None or last.kind not in _AFTER_OPENING):
-            if opened.phase is JobPhase.OPENED:
-                self.ledger.event(job.id, "opened_by_hand", {}, opened.at)
+        if final is not None and (last is None or last.kind not in _AFTER_OPENING):
+            if final.phase is JobPhase.OPENED:
+                self.ledger.event(job.id, "opened_by_hand", {}, final.at)
             elif last is None or "left_to_slurm" not in last.detail:  # it was interrupted
                 why = {"left_to_slurm": "no reason was recorded"}
-                self.ledger.event(job.id, "released", why, opened.at)
+                self.ledger.event(job.id, "released", why, final.at)
         if runs:
-            tracked = Tracked(None, JobPhase.STARTED, tuple(job.nodes), None, job.restarts)
-            tracked.raw_id = job.raw_id
-            self.placed[job.id] = tracked
+            self.placed[job.id] = Tracked(
+                None, JobPhase.STARTED, job.nodes, None, job.restarts, raw_id=job.raw_id
+            )
             if last is None or last.kind != "started":
                 detail: dict[str, Any] = {"start_s": job.start_s, "gpus": _gpus_of(job)}
                 if marker is None or marker.phase not in BOUND:
@@ -152,7 +155,7 @@ class JobTracker:
         if job.id in self._seen_parked:
             return
         self._seen_parked.add(job.id)
-        if not self.ledger.has_event(job.id, "parked"):
+        if self.ledger.first_event(job.id, "parked") is None:
             detail: dict[str, Any] = {"user": job.user, "reason": job.reason}
             if not lost_reservation(job):
                 detail["reservation"] = job.reservation
@@ -164,12 +167,10 @@ class JobTracker:
         return first is not None and first.detail.get("reservation", "") is None
 
     def _started(self, job: SlurmJob, tracked: Tracked, now: float) -> None:
-        if tracked.phase is JobPhase.STARTED and job.restarts == tracked.restarts:
-            return
-        if not job.nodes:
-            return  # it ended without a start
-        if tracked.phase is JobPhase.STARTED and job.state == "COMPLETING":
-            return  # on its way back to the queue
+        known = tracked.phase is JobPhase.STARTED
+        back = job.state == "COMPLETING"  # on its way to the queue
+        if not job.nodes or (known and (back or job.restarts == tracked.restarts)):
+            return  # it ended without a start, or its start is recorded
         detail: dict[str, Any] = {"start_s": job.start_s, "restarts": job.restarts}
         got = _gpus_of(job)
         if got:
@@ -193,15 +194,12 @@ class JobTracker:
 
     @staticmethod
     def _as_planned(job: SlurmJob, got: Mapping[str, list[int]], tracked: Tracked) -> bool:
-        if set(job.nodes) != set(tracked.nodes):
-            return False
-        if tracked.slots is None:
-            return True
+        same_nodes = set(job.nodes) == set(tracked.nodes)
+        if not same_nodes or tracked.slots is None:
+            return same_nodes
         if not got:
             return job.gpu_types == {index_type(slot) for slot in tracked.slots}
-        return set(got) == set(tracked.nodes) and all(
-            slots == sorted(tracked.slots) for slots in got.values()
-        )
+        return got == dict.fromkeys(tracked.nodes, sorted(tracked.slots))
 
     def _ended(self, job_id: str, tracked: Tracked, detail: Mapping[str, Any], now: float) -> None:
         log.info("job %s ended: %s", job_id, detail["state"])

@@ -8,6 +8,7 @@ placed jobs do not wait.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -15,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.model.profile import Profile
-    from slurm_gpu_aware.store.database import Store
-    from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.store import database
+from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
+from slurm_gpu_aware.store.profiles import load_profile
 
 __all__ = ["Entry", "LedgerWriter"]
 
@@ -30,15 +31,12 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _RETRY_S = 60.0
-_BUSY_WAIT_S = 1.0
-"""Longest wait of a round for another writer."""
-_BUSY_S = 5.0
-"""Pause before the next try at a busy store."""
-_MOST_QUEUED = 10_000
-"""Writes queued for a busy store; beyond it the oldest are lost."""
+_BUSY_WAIT_S = 1.0  # longest wait of a round for another writer
+_BUSY_S = 5.0  # pause before the next try at a busy store
+_MOST_QUEUED = 10_000  # writes queued for a busy store; beyond it the oldest are lost
 _PUBLISH_S = 2.0
 _PROFILE_S = 5.0
-_SNAPSHOT_SHARE = 50.0
+_SHARE = 50.0  # copies and snapshots take at most one part in so many of the time
 
 
 @dataclass(eq=False)
@@ -56,17 +54,16 @@ class LedgerWriter:
         self._path = path
         self._clock = clock
         self._store: Store | None = None
-        self._ledger: Ledger | None = None
-        self._tried = -float("inf")
+        self._tried = -math.inf
         self._profile: Profile | None = None
-        self._profile_read = -float("inf")
-        self._published = -float("inf")
+        self._profile_read = -math.inf
+        self._published = -math.inf
         self._publish_s = _PUBLISH_S
-        self._snapshot_due = -float("inf")
+        self._snapshot_due = -math.inf
         self._changed = True
-        self._queued: deque[Callable[[Ledger], object]] = deque()
+        self._queued: deque[Callable[[Store], object]] = deque()
         self._lost = 0
-        self._busy_until = -float("inf")
+        self._busy_until = -math.inf
         self._later = 0
         self._publisher: threading.Thread | None = None
         self._owner = threading.current_thread()
@@ -75,24 +72,11 @@ class LedgerWriter:
         """Whether only owner and group may read the published copy; False once Slurm says that
         users may see each other's jobs."""
 
-    @property
-    def usable(self) -> bool:
-        """Whether the store can be used."""
-        return self._open() is not None
-
     def profile(self) -> Profile | None:
         """The profile, read again every few seconds; None: default scores."""
-        if self._clock() - self._profile_read < _PROFILE_S:
-            return self._profile
-        self._profile_read = self._clock()
-
-        def read(ledger: Ledger) -> Profile:
-            from slurm_gpu_aware.store.profiles import load_profile
-
-            assert self._store is not None  # noqa: S101 - set together with the ledger
-            return load_profile(self._store)
-
-        self._profile = self._do(read, self._profile)
+        if self._clock() - self._profile_read >= _PROFILE_S:
+            self._profile_read = self._clock()
+            self._profile = self._do(load_profile, self._profile)
         return self._profile
 
     @contextmanager
@@ -110,8 +94,8 @@ class LedgerWriter:
         """Write a decision."""
         entry = Entry()
 
-        def write(ledger: Ledger) -> None:
-            entry.number = ledger.add_decision(decision)
+        def write(store: Store) -> None:
+            entry.number = Ledger(store).add_decision(decision)
 
         self._write(write)
         return entry
@@ -121,19 +105,19 @@ class LedgerWriter:
     ) -> None:
         """Write the outcome of a decision."""
 
-        def write(ledger: Ledger) -> None:
+        def write(store: Store) -> None:
             if entry is not None and entry.number is not None:
-                ledger.set_outcome(entry.number, state, at, detail)
+                Ledger(store).set_outcome(entry.number, state, at, detail)
 
         self._write(write)
 
     def event(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
         """Write an event."""
-        self._write(lambda ledger: ledger.add_event(job_id, kind, detail, at))
+        self._write(lambda store: Ledger(store).add_event(job_id, kind, detail, at))
 
     def round(self, record: RoundRecord) -> None:
         """Write a round."""
-        self._write(lambda ledger: ledger.add_round(record))
+        self._write(lambda store: Ledger(store).add_round(record))
 
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
         """Write a whole round, so that it can be planned again (``planning.record``).
@@ -143,47 +127,34 @@ class LedgerWriter:
         started = self._clock()
         if started < self._snapshot_due:
             return
-
         try:
-            self._do(lambda ledger: ledger.add_snapshot(at, content()), None, changes=True)
+            self._do(lambda store: Ledger(store).add_snapshot(at, content()), None, changes=True)
         except TypeError as exc:
             log.warning("a round is not written for replay: %s", exc)
-        took = self._clock() - started
-        self._snapshot_due = started + took * _SNAPSHOT_SHARE
+        self._snapshot_due = started + (self._clock() - started) * _SHARE
 
     def open_decisions(self) -> list[Decision]:
         """Decisions about jobs that have not ended, as far as is known."""
-        nothing: list[Decision] = []
-        return self._do(lambda ledger: ledger.open_decisions(), nothing)
+        return self._rows(lambda store: Ledger(store).open_decisions())
 
     def decisions(self, job_id: str) -> list[Decision]:
         """All decisions about a job, oldest first."""
-        nothing: list[Decision] = []
-        return self._do(lambda ledger: ledger.decisions(job_id), nothing)
-
-    def has_event(self, job_id: str, kind: str) -> bool:
-        """Whether an event of a kind was written for a job."""
-        return self.first_event(job_id, kind) is not None
+        return self._rows(lambda store: Ledger(store).decisions(job_id))
 
     def first_event(self, job_id: str, kind: str) -> Event | None:
         """The oldest event of a kind of a job; None: none, or the store cannot be used."""
-        nothing: list[Event] = []
-        events = self._do(lambda ledger: ledger.events(job_id), nothing)
+        events = self._rows(lambda store: Ledger(store).events(job_id))
         return next((event for event in events if event.kind == kind), None)
 
     def last_event(self, job_id: str) -> Event | None:
         """The newest event of a job; None: none, or the store cannot be used."""
-        nothing: list[Event] = []
-        events = self._do(lambda ledger: ledger.events(job_id, last=1), nothing)
-        return events[0] if events else None
+        return next(iter(self._rows(lambda store: Ledger(store).events(job_id, last=1))), None)
 
-    def forget_waiting(self, before: float) -> None:
-        """Delete the waiting jobs of rounds before this Unix time."""
-        self._do(lambda ledger: ledger.forget_waiting(before), None)
-
-    def prune(self, before: float) -> None:
-        """Delete entries before this Unix time."""
-        self._do(lambda ledger: ledger.prune(before), None)
+    def prune(self, waiting_before: float, before: float | None) -> None:
+        """Delete waiting jobs of rounds, and all entries, before Unix times (None: no entry)."""
+        self._do(lambda store: Ledger(store).forget_waiting(waiting_before), None)
+        if before is not None:
+            self._do(lambda store: Ledger(store).prune(before), None)
 
     def publish(self, *, force: bool = False, beside: bool = False) -> None:
         """Write queued entries and copy the store for its readers.
@@ -195,7 +166,8 @@ class LedgerWriter:
         if not self._later:
             self.flush()
         due = self._changed and self._clock() - self._published >= self._publish_s
-        if not (due or force) or self._open() is None or self._store is None:
+        store = self._open() if due or force else None
+        if store is None:
             return
         if self._publisher is not None and self._publisher.is_alive():
             if not force:
@@ -203,24 +175,21 @@ class LedgerWriter:
             self._publisher.join()
         self._published = self._clock()
         self._changed = False
+        copy = (store, self.private)
         if beside:
-            self._publisher = threading.Thread(
-                target=self._copy, args=(self._store, self.private), name="publish"
-            )
+            self._publisher = threading.Thread(target=self._copy, args=copy, name="publish")
             self._publisher.start()
         else:
-            self._copy(self._store, self.private)
+            self._copy(*copy)
 
     def _copy(self, store: Store, private: bool) -> None:
-        from slurm_gpu_aware.store.database import publish
-
         try:
-            publish(store, mode=0o640 if private else 0o644)
+            database.publish(store, mode=0o640 if private else 0o644)
         except (StoreError, OSError) as exc:
             log.warning("the store cannot be published for readers: %s", exc)
         except Exception:
             log.exception("the store cannot be published for readers")
-        self._publish_s = max(_PUBLISH_S, 50 * (self._clock() - self._published))
+        self._publish_s = max(_PUBLISH_S, _SHARE * (self._clock() - self._published))
 
     @property
     def publish_in_s(self) -> float | None:
@@ -231,36 +200,37 @@ class LedgerWriter:
 
     def close(self) -> None:
         """Publish and close."""
-        self._busy_until = -float("inf")
+        self._busy_until = -math.inf
         self.flush()
         if self._publisher is not None:
             self._publisher.join()
         if self._store is not None:
             self.publish(force=self._changed)
+            self._close_store()
+
+    def _close_store(self) -> None:
+        if self._store is not None:
             with suppress(StoreError):
                 self._store.close()
-            self._store = self._ledger = None
+            self._store = None
 
-    def _open(self) -> Ledger | None:
-        if self._ledger is not None or self._clock() - self._tried < _RETRY_S:
-            return self._ledger
+    def _open(self) -> Store | None:
+        if self._store is not None or self._clock() - self._tried < _RETRY_S:
+            return self._store
         self._tried = self._clock()
-        from slurm_gpu_aware.store.database import open_store
-        from slurm_gpu_aware.store.ledger import Ledger
-
         try:
-            self._store = open_store(self._path)
+            self._store = database.open_store(self._path)
             self._store.wait_at_most(_BUSY_WAIT_S)
-            self._ledger = Ledger(self._store)
         except (StoreError, OSError) as exc:
+            self._close_store()
             log.error(
                 "the store cannot be used; until it can, all scores count as 1.0 and decisions are"
                 " not written: %s",
                 exc,
             )
-        return self._ledger
+        return self._store
 
-    def _write(self, call: Callable[[Ledger], object]) -> None:
+    def _write(self, call: Callable[[Store], object]) -> None:
         self._queued.append(call)
         if threading.current_thread() is not self._owner:
             return  # the main thread writes it at its next call
@@ -287,22 +257,22 @@ class LedgerWriter:
             log.error("the store was busy for so long that %d entries were lost", self._lost)
             self._lost = 0
 
-    def _do(self, call: Callable[[Ledger], _T], otherwise: _T, *, changes: bool = False) -> _T:
-        ledger = self._open()
-        if ledger is None or (changes and self._clock() < self._busy_until):
+    def _rows(self, call: Callable[[Store], list[_T]]) -> list[_T]:
+        return self._do(call, [])
+
+    def _do(self, call: Callable[[Store], _T], otherwise: _T, *, changes: bool = False) -> _T:
+        store = self._open()
+        if store is None or (changes and self._clock() < self._busy_until):
             return otherwise
         try:
-            result = call(ledger)
+            result = call(store)
         except StoreBusyError as exc:
             log.warning("the ledger is written some seconds later: %s", exc)
             self._busy_until = self._clock() + _BUSY_S
             return otherwise
         except StoreError as exc:
             log.error("the store failed; it is opened again in a minute: %s", exc)
-            if self._store is not None:
-                with suppress(StoreError):
-                    self._store.close()
-            self._store = self._ledger = None
+            self._close_store()
             self._tried = self._clock()
             return otherwise
         except ValueError as exc:

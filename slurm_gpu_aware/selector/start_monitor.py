@@ -3,7 +3,7 @@
 A released job that cannot start keeps its GPUs and its node from others. A round on a large site
 takes seconds, so the monitor has a thread of its own. No other part of the selector parks jobs
 again. A round that read a job before the monitor closed its gate does not touch the job
-(`StartMonitor.taken`); its GPUs stay taken for that round, and the next one follows at once.
+(`StartMonitor.outdated`); its GPUs count as in use in that round, and the next one follows at once.
 """
 
 from __future__ import annotations
@@ -13,84 +13,61 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.release import FEW, close_gate, release
+from slurm_gpu_aware.gate.restore import FEW, close_gate, restore
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.backoff import STALE_S, Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.client import SlurmClient
 
 __all__ = ["StartMonitor"]
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 1.0
-"""Longest pause between two polls."""
-_SOON_S = 0.5
-"""Shortest pause between two polls."""
-_QUICK_S = 0.5
-"""If it takes less to read all jobs, a poll of more than `FEW` reads them all."""
-_STARTING = frozenset(
-    {
-        "None",
-        "Priority",
-        "Resources",
-        "Cleaning",
-        NODE_TAKEN,  # another job that is placed there starts first
-    }
-)
-"""Reasons of a placed job that is about to start."""
+_POLL_S = 1.0  # longest pause between two polls
+_SOON_S = 0.5  # shortest pause between two polls
+_QUICK_S = 0.5  # if it takes less to read all jobs, a poll of more than `FEW` reads them all
+_STARTING = frozenset({"None", "Priority", "Resources", "Cleaning", NODE_TAKEN})
+"""Reasons of a placed job that is about to start, or that another job placed there precedes."""
 _NO_ROOM = "no room is left on its nodes"
 _NO_ROOM_S = 6.0
 """A job that Slurm tries in vain for so long is placed elsewhere; an epilog takes less."""
-_REFUSED_S = 10.0
-"""Pause after Slurm refused to close the gate of a job."""
-_NEVER_THERE = "held by BadConstraints"
-"""Slurm finds that the job can never start on its nodes."""
+_REFUSED_S = 10.0  # pause after Slurm refused to close the gate of a job
+_NEVER_THERE = "held by BadConstraints"  # Slurm finds that the job can never start on its nodes
 
 
+@dataclass
 class StartMonitor:
     """Released jobs that have not started; parks again those that cannot start."""
 
-    def __init__(
-        self,
-        client: SlurmClient,
-        config: Config,
-        ledger: LedgerWriter,
-        tracker: JobTracker,
-        backoff: Backoff,
-        gate_held: Callable[[float], bool],
-        *,
-        wake: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """``wake`` starts a round: jobs have started, or were parked again, which frees GPUs."""
-        self._client = client
-        self._config = config
-        self._ledger = ledger
-        self._tracker = tracker
-        self._backoff = backoff
-        self._gate_held = gate_held
-        self._wake = wake
-        self._clock = clock
-        self._timer = backoff.timer  # a change of the clock must not keep a job bound
-        self._lock = threading.Lock()
-        self._due = threading.Event()
-        self._stopping = False
-        self._starting: dict[str, float] = {}
-        """Released job -> monotonic time at which it was first seen; last polled ones last."""
-        self._lost_nodes: frozenset[str] = frozenset()
-        self._grace_s = 0.0
-        self._in_hand: frozenset[str] = frozenset()
-        self._taken: set[str] = set()
-        self._all_took_s = math.inf
-        self._refused: dict[str, float] = {}
-        """Job with a gate that Slurm refused to close -> monotonic time of the next try."""
+    client: SlurmClient
+    config: Config
+    tracker: JobTracker
+    backoff: Backoff
+    gate_held: Callable[[float], bool]
+    wake: Callable[[], object] = lambda: None
+    """Starts a round: jobs have started, or were parked again, which frees GPUs."""
+    clock: Callable[[], float] = time.time
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _due: threading.Event = field(default_factory=threading.Event)
+    _stopping: bool = False
+    _starting: dict[str, float] = field(default_factory=dict)
+    """Released job -> monotonic time at which it was first seen; last polled ones last."""
+    _lost_nodes: frozenset[str] = frozenset()
+    _grace_s: float = 0.0
+    _in_hand: frozenset[str] = frozenset()
+    _outdated: set[str] = field(default_factory=set)
+    _all_took_s: float = math.inf
+    _refused: dict[str, float] = field(default_factory=dict)
+    """Job with a gate that Slurm refused to close -> monotonic time of the next try."""
+
+    def __post_init__(self) -> None:
+        self._timer = self.backoff.timer  # a change of the clock must not keep a job bound
         self._thread = threading.Thread(target=self._run, name="start monitor", daemon=True)
 
     # -- calls from rounds -------------------------------------------------------------------------
@@ -98,12 +75,16 @@ class StartMonitor:
     def round_begins(self) -> None:
         """Note that a round is about to read all jobs."""
         with self._lock:
-            self._taken = set(self._in_hand)
+            self._outdated = set(self._in_hand)
 
-    def taken(self) -> frozenset[str]:
-        """Jobs that were parked again since the round began, so that its records are old."""
+    def outdated(self, read_s: float) -> frozenset[str]:
+        """Jobs that were parked again since the round began, so that its records are old.
+
+        ``read_s``: how long the round took to read all jobs.
+        """
         with self._lock:
-            return frozenset(self._taken)
+            self._all_took_s = read_s
+            return frozenset(self._outdated)
 
     def watch(
         self, released: Sequence[GatedJob], lost_nodes: frozenset[str], *, grace_s: float = 0.0
@@ -117,7 +98,7 @@ class StartMonitor:
         with self._lock:
             self._lost_nodes, self._grace_s = lost_nodes, grace_s
             self._refused = {i: until for i, until in self._refused.items() if until > now}
-            waiting = {job.id: job for job in released if job.id not in self._taken}
+            waiting = {job.id: job for job in released if job.id not in self._outdated}
             since = {i: self._starting.get(i, now) for i in waiting}
             urgent = [i for i, job in waiting.items() if self._why_not(job, since[i]) is not None]
             turn = dict.fromkeys([*urgent, *self._starting, *waiting])
@@ -125,7 +106,7 @@ class StartMonitor:
         if urgent:
             self._due.set()
 
-    def opened(self, job_ids: Iterable[str]) -> None:
+    def add(self, job_ids: Iterable[str]) -> None:
         """Add jobs that were just released."""
         with self._lock:
             self._starting |= dict.fromkeys(job_ids, self._timer())
@@ -147,7 +128,7 @@ class StartMonitor:
         self._stopping = True
         self._due.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=self._config.selector.command_timeout_s + 1)
+            self._thread.join(timeout=self.config.selector.command_timeout_s + 1)
 
     def _run(self) -> None:
         pause_s = _SOON_S
@@ -159,7 +140,7 @@ class StartMonitor:
             began = time.monotonic()
             try:
                 if self.poll():
-                    self._wake()
+                    self.wake()
             except SourceError as exc:
                 log.warning("released jobs are polled again later: %s", exc)
             except Exception:
@@ -174,18 +155,18 @@ class StartMonitor:
         polled longest ago. Returns how many jobs were parked again, have started or are gone.
         Raises SourceError.
         """
-        now = self._clock()
+        now = self.clock()
         ids = self.starting
-        if not ids or not self._gate_held(now):
+        if not ids or not self.gate_held(now):
             return 0
         if len(ids) > FEW and self._all_took_s <= _QUICK_S:
             began = self._timer()
-            read = self._client.jobs()
+            read = self.client.jobs()
             self._all_took_s = self._timer() - began
         else:
             ids = ids[:FEW]
-            read = self._client.jobs_of(ids)
-        by_id = {job.id: job for job in gated_jobs(read, self._config.gate) if job.released}
+            read = self.client.jobs_of(ids)
+        by_id = {job.id: job for job in gated_jobs(read, self.config.gate) if job.released}
         with self._lock:
             polled = {i: self._starting.pop(i) for i in ids if i in self._starting}
             due = {
@@ -196,7 +177,7 @@ class StartMonitor:
             }
             self._starting |= {i: at for i, at in polled.items() if i in by_id and i not in due}
             self._in_hand = frozenset(due)
-            self._taken |= due.keys()
+            self._outdated |= due.keys()
         changed = sum(job_id not in by_id for job_id in polled)
         again: Set[str] = due.keys()
         try:
@@ -208,10 +189,6 @@ class StartMonitor:
                 self._starting |= {job_id: polled[job_id] for job_id in again}
                 self._in_hand = frozenset()
 
-    def read_took(self, seconds: float) -> None:
-        """Note how long a round took to read all jobs."""
-        self._all_took_s = seconds
-
     # -- parking again -----------------------------------------------------------------------------
 
     def _why_not(self, job: GatedJob, since: float) -> str | None:
@@ -220,9 +197,9 @@ class StartMonitor:
             return None
         if job.phase is JobPhase.REQUEUED:
             return "requeued"
-        tracked = self._tracker.placed.get(job.id)
-        if tracked is not None and tracked.opened is not None:
-            since = tracked.opened
+        tracked = self.tracker.placed.get(job.id)
+        if tracked is not None and tracked.released_s is not None:
+            since = tracked.released_s
         open_s = self._timer() - since
         lost = sorted(self._lost_nodes.intersection(job.job.req_nodes))
         if lost:
@@ -234,35 +211,35 @@ class StartMonitor:
         tried_in_vain = job.job.reason == "Resources" and _was_tried(job, tracked)
         if tried_in_vain and not preempts and open_s > _NO_ROOM_S:
             return _NO_ROOM
-        limit_s = self._config.selector.start_timeout_s
+        limit_s = self.config.selector.start_timeout_s
         limit_s += self._grace_s if preempts else 0.0
         return f"not started within {limit_s:g} s" if open_s > limit_s else None
 
     def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> Set[str]:
         """Park jobs again; return those whose gate Slurm did not close."""
         wrong: dict[str, str] = {}
-        gate, jobs = self._config.gate, [job for job, _ in due.values()]
-        parked = close_gate(self._client, gate, jobs, now, wrong)
+        gate, jobs = self.config.gate, [job for job, _ in due.values()]
+        parked = close_gate(self.client, gate, jobs, now, wrong)
         for job in parked:  # before they are restored: Slurm may stop answering
             self._write(job, due[job.id][1], now)
         for job_id, why in wrong.items():
             log.warning("job %s (%s) could not be parked again: %s", job_id, due[job_id][1], why)
         with self._lock:
             self._refused |= dict.fromkeys(wrong, self._timer() + _REFUSED_S)
-        for job_id, why in release(self._client, gate, parked, now, just_read=True).wrong.items():
+        for job_id, why in restore(self.client, gate, parked, now, just_read=True).wrong.items():
             log.warning("job %s is not restored, the next round tries again: %s", job_id, why)
         return wrong.keys()
 
     def _write(self, job: GatedJob, why: str, now: float) -> None:
         detail = {"why": why, "restarts": job.job.restarts}
-        self._tracker.withdraw(job.id, detail, now)
-        self._ledger.event(job.id, "reparked", detail, now)
+        self.tracker.withdraw(job.id, detail, now)
+        self.tracker.ledger.event(job.id, "parked", detail, now)
         if why == "requeued" or why.startswith("node "):
             log.info("job %s parked again: %s", job.id, why)
             return
-        held = why.startswith("held by ") or why == _NO_ROOM
-        misplaced = not held or why == _NEVER_THERE
-        wait_s = self._backoff.punish(job.id, held=held, misplaced=misplaced)
+        blocked = why.startswith("held by ") or why == _NO_ROOM
+        misplaced = not blocked or why == _NEVER_THERE
+        wait_s = self.backoff.punish(job.id, blocked=blocked, misplaced=misplaced)
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
 
 
@@ -272,16 +249,12 @@ def _is_stale(job: GatedJob, tracked: Tracked | None, open_s: float) -> bool:
     ``open_s``: how long the gate has been open. ``Licenses`` means another licence if Slurm has
     tried the job after the second in which the gate opened.
     """
-    if open_s >= STALE_S:
-        return False
-    if job.only_deferred:
-        return True
-    if job.job.reason != "Licenses":
-        return False
-    return not _was_tried(job, tracked)
+    untried = job.job.reason == "Licenses" and not _was_tried(job, tracked)
+    return open_s < STALE_S and (job.only_deferred or untried)
 
 
 def _was_tried(job: GatedJob, tracked: Tracked | None) -> bool:
     """Whether Slurm has tried the job after the second in which its gate opened."""
-    opened_at, tried_at = tracked.opened_at if tracked is not None else None, job.job.tried_at_s
-    return opened_at is not None and tried_at is not None and tried_at > opened_at
+    if tracked is None or tracked.released_at is None or job.job.tried_at_s is None:
+        return False
+    return job.job.tried_at_s > tracked.released_at

@@ -28,7 +28,7 @@ RECORD = "record"
 STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 """Phases of a decision's job; ``waiting``: the job went back to the queue, see the outcome."""
 EVENT_KINDS = (
-    *("parked", "planned", "prepared", "released", "started", "ended", "reparked", "requeued"),
+    *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
     *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
     "error",
 )
@@ -56,7 +56,7 @@ class Decision:
     clock_mhz: int | None = None
     """None: the default clock."""
     exact: bool = True
-    """False: Slurm picks the GPUs of these nodes."""
+    """False: Slurm chooses the GPUs of these nodes."""
     victims: Sequence[str] = ()
     why: Mapping[str, Any] = field(default_factory=dict)
     """The policy's account."""
@@ -73,7 +73,7 @@ class Decision:
 
     @property
     def gpus(self) -> tuple[int, ...] | None:
-        """GPU indices on each node; None: Slurm picks them."""
+        """GPU indices on each node; None: Slurm chooses them."""
         return tuple(sorted(self.slots[0])) if self.exact and self.slots else None
 
     @property

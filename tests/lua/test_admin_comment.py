@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from luafilter import CONF, Filter, install
 
-from slurm_gpu_aware.filter_rules import RECORD_VERSION
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest, encode, is_ours, parse
+from slurm_gpu_aware.filter_rules import RECORD_KEYS, RECORD_SAFE, RECORD_VERSION
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, is_ours, parse
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=20)
 names = st.text(string.ascii_letters + string.digits + "_[]-,", min_size=1, max_size=20)
@@ -29,6 +30,23 @@ requests = st.builds(
     exclusive=st.booleans(),
     interactive=st.booleans(),
 )
+
+
+def encode(request: OriginalRequest) -> str:
+    """A record as the filter writes it."""
+    values = {key: getattr(request, name) for key, name in RECORD_KEYS}
+    given = {k: v for k, v in values.items() if v is not None and v is not False}
+    return RECORD_VERSION + ";".join(f"{key}={_written(value)}" for key, value in given.items())
+
+
+def _written(value: object) -> str:
+    if value is True:
+        return "1"
+    if isinstance(value, tuple):
+        return "-".join(str(part) for part in value if part is not None)
+    raw = str(value).encode("utf-8", "surrogateescape")
+    unsafe = re.compile(f"[^{RECORD_SAFE}]".encode())
+    return unsafe.sub(lambda m: b"%%%02X" % m[0][0], raw).decode("ascii")
 
 
 @settings(deadline=None)

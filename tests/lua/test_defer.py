@@ -11,7 +11,7 @@ import pytest
 from luafilter import Filter, MakeFilter
 
 from slurm_gpu_aware.gate.admin_comment import parse
-from slurm_gpu_aware.gate.deferral import defer_until
+from slurm_gpu_aware.gate.holding_pool import defer_until
 
 NODE = {"tres_per_node": "gres/gpu:1"}
 

@@ -327,7 +327,7 @@ def test_left_to_slurm(filter_: Filter, name: str, fields: dict[str, Any], reaso
     out = filter_.submit(**fields)
     assert (out.rc, out.written, out.log) == (SUCCESS, [], [])
     (sentence,) = out.messages
-    assert sentence.startswith("gpu-aware: this job is left to Slurm, which picks its GPUs: ")
+    assert sentence.startswith("gpu-aware: this job is left to Slurm, which chooses its GPUs: ")
     assert reason in sentence
 
 

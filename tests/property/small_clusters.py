@@ -90,7 +90,7 @@ def all_sets(request, cluster):
         free = [s for s in there if cluster.free[node, s]]
         if request.whole_node:
             per_node[node] = [tuple(there)] if there and free == there else []
-        elif not cluster.indexed[node]:  # Slurm picks: only the count is ours
+        elif not cluster.indexed[node]:  # Slurm chooses: only the count is ours
             per_node[node] = [tuple(free[:c]) for c in range(1, len(free) + 1)]
         else:
             per_node[node] = [
@@ -157,7 +157,7 @@ def cost(request, cluster, chosen, scores):
 def level_index(request, cluster, chosen):
     """Tightest level that holds the set; below the node only where its GPUs are exact.
 
-    One GPU lies in one domain, whichever GPU Slurm picks.
+    One GPU lies in one domain, whichever GPU Slurm chooses.
     """
     if sum(len(slots) for _, slots in chosen) == 1:
         return 0

@@ -62,7 +62,7 @@ def test_pal_on_one_node_agrees_with_brute_force_down_to_the_last_tie(case):
         ((node, slots),) = chosen
         index = level_index(request, cluster, chosen)
         level = cluster.levels[index]
-        ours = cluster.indexed[node] or request.whole_node  # else Slurm picks, in any domain
+        ours = cluster.indexed[node] or request.whole_node  # else Slurm chooses, in any domain
         inner = level.group.ndim == 2 and ours
         domain = level.group[node] if inner else np.zeros(cluster.shape[1])
         inside = domain == domain[slots[0]]

@@ -28,7 +28,7 @@ WAITING = re.compile(
     r"Job allocation \S+ has been revoked|error: _attempt_accept: .* Bad file descriptor$)"
 )
 OURS = re.compile(r"(?:sbatch|salloc|srun): (?:error: |lua: )*(gpu-aware: .*)")
-LEFT = "gpu-aware: this job is left to Slurm, which picks its GPUs: "
+LEFT = "gpu-aware: this job is left to Slurm, which chooses its GPUs: "
 RECORD = ("NumTasks", "CPUs/Task", "TimeLimit", "TimeMin", "Features", "OverSubscribe", "Network")
 
 

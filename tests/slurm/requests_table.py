@@ -156,8 +156,8 @@ EXPLAINED: tuple[Explained, ...] = (
         _as_the_step_asked,
     ),
     Explained(
-        "Slurm picks other cores of the node (not by socket of the GPUs), so a step with fewer GPUs"
-        " gets another share of the CPUs",
+        "Slurm chooses other cores of the node (not by socket of the GPUs), so a step with fewer"
+        " GPUs gets another share of the CPUs",
         r"--gpus=|--gpus-per-task=",
         r"(one|gres|gpus|per-task)\.\d+ SLURM_CPUS_ON_NODE",
         _smaller_step,

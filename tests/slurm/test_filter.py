@@ -186,7 +186,7 @@ def test_left_to_slurm_and_told(cluster: Cluster) -> None:
     ]:
         status, job, said = submit(cluster, *args)
         assert status == 0
-        assert said.count("gpu-aware: this job is left to Slurm, which picks its GPUs: ") == 1
+        assert said.count("gpu-aware: this job is left to Slurm, which chooses its GPUs: ") == 1
         assert reason in said
         assert cluster.wait(job, "COMPLETED")["Licenses"] == "(null)"
 

@@ -265,7 +265,7 @@ def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
         return len(found) == 2 and found[1]["outcome"].get("as_planned") is True
 
     cluster.wait_until(as_planned, 15, lambda: str(decisions(cluster, job_id)))
-    expect_kinds(cluster, job_id, ["started", "reparked", "released", "started"])
+    expect_kinds(cluster, job_id, ["started", "parked", "released", "started"])
     cluster.sh("ctl", ["scancel", job_id])
 
 
@@ -325,4 +325,4 @@ def test_taken_gpus_bring_the_job_back(cluster: Cluster, seconds: float) -> None
     )  # fmt: skip
     cluster.sh("ctl", ["scontrol", "release", job_id])
     cluster.wait(job_id, "COMPLETED", 150)
-    expect_kinds(cluster, job_id, ["reparked", "released", "started"])
+    expect_kinds(cluster, job_id, ["parked", "released", "started"])

@@ -93,7 +93,7 @@ def parked_again(slurm: SlurmFolder, tracker: JobTracker, after_s: float, grace_
     now = [RELEASED_AT]
     backoff = Backoff(60.0, lambda: now[0])
     client = slurm.client()
-    monitor = StartMonitor(client, Config(), tracker.ledger, tracker, backoff, lambda _: True)
+    monitor = StartMonitor(client, Config(), tracker, backoff, lambda _: True)
     (released,) = gated_jobs(client.jobs(), GateConfig())
     monitor.watch([released], frozenset(), grace_s=grace_s)
     now[0] += after_s
@@ -109,7 +109,7 @@ def test_only_a_job_with_victims_is_given_the_time(
 ):
     victims = frozenset({"5"} if preempts else ())
     tracker.placed["7"] = Tracked(
-        None, JobPhase.RELEASED, ("n1",), (1,), 0, opened=RELEASED_AT, victims=victims
+        None, JobPhase.RELEASED, ("n1",), (1,), 0, released_s=RELEASED_AT, victims=victims
     )
     slurm.write([parked(**BOUND)], ["n1"])
     assert bool(parked_again(slurm, tracker, after_s, grace_s=90.0)) is again

@@ -24,9 +24,8 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.candidates import Candidates
+from slurm_gpu_aware.selector.candidates import Candidates, Licences
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
     NodeShare,
@@ -205,7 +204,7 @@ def test_the_partition_with_free_cores_on_a_socket() -> None:
 @pytest.mark.parametrize("bound", [True, False])
 @pytest.mark.parametrize(
     "why",
-    [{"misplaced": True}, {"held": True, "misplaced": True}, {"held": True}, {}],
+    [{"misplaced": True}, {"blocked": True, "misplaced": True}, {"blocked": True}, {}],
     ids=["not in time", "BadConstraints", "a limit of its QOS", "a refused update"],
 )
 def test_what_could_not_start_where_it_was_placed_is_slurms(

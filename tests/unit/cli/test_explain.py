@@ -300,7 +300,7 @@ def test_an_ordinary_user_reads_the_published_copy(site: Path):
 _AS_NOBODY = """
 import os, sys
 from slurm_gpu_aware.time_text import age
-from slurm_gpu_aware.selector.ledger_reader import open_reader
+from slurm_gpu_aware.selector.job_answers import open_reader
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.store import database, ledger
 os.setgid(65534); os.setuid(65534)

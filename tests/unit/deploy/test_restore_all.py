@@ -52,7 +52,7 @@ def test_a_placed_job_that_waits_gets_its_request_back(
     slurm: SlurmFolder, fields: dict[str, str]
 ) -> None:
     slurm.write([placed(**fields)], ["n1"])
-    assert back(slurm).opened == ["7"]
+    assert back(slurm).left == ["7"]
     job = slurm.jobs["7"]
     assert is_plain(job)
     assert job["licenses"] == ("matlab:2" if "matlab" in fields.get("licenses", "") else "")
@@ -74,17 +74,17 @@ def test_what_the_selector_looks_after_is_left_to_it(slurm: SlurmFolder) -> None
     before = slurm.jobs
     with hold_selector_lock(slurm.store):
         found = back(slurm)
-    assert (found.kept, found.opened) == (["7"], [])
+    assert (found.kept, found.left) == (["7"], [])
     assert "another selector runs" in found.kept_why
     assert slurm.jobs == before
-    assert back(slurm).opened == ["7"]
+    assert back(slurm).left == ["7"]
 
 
 def test_a_job_that_cannot_be_given_back_is_named(slurm: SlurmFolder) -> None:
     slurm.write([placed(), placed("8")], ["n1"])
     slurm.set(refuse=["7"])
     found = back(slurm)
-    assert (found.opened, list(found.wrong)) == (["8"], ["7"])
+    assert (found.left, list(found.wrong)) == (["8"], ["7"])
 
 
 def test_what_keeps_its_pins_stays_closed(
@@ -102,14 +102,14 @@ def test_what_keeps_its_pins_stays_closed(
     assert list(back(slurm).wrong) == ["7"]
     assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
     monkeypatch.setattr(MemorySlurm, "update_jobs", update)
-    assert back(slurm).opened == ["7"]
+    assert back(slurm).left == ["7"]
     assert is_plain(slurm.jobs["7"])
 
 
 def test_a_gate_that_was_made_for_it_is_taken_away(slurm: SlurmFolder) -> None:
     slurm.write([placed()], ["n1"])
     slurm.reserve()
-    assert back(slurm).opened == ["7"]
+    assert back(slurm).left == ["7"]
     assert slurm.get("reservations") == []
     assert "create_reservation" in [call[0] for call in slurm.calls]
 
@@ -119,7 +119,7 @@ def test_the_ledger_knows_a_job_whose_comment_was_overwritten(slurm: SlurmFolder
     slurm.round()
     assert not is_plain(slurm.jobs["7"]), slurm.said
     slurm.change("7", restart_cnt=1, admin_comment="JS1:H4sIAAAA")
-    assert back(slurm).opened == ["7"]
+    assert back(slurm).left == ["7"]
     assert is_plain(slurm.jobs["7"])
     assert slurm.jobs["7"]["admin_comment"] == "JS1:H4sIAAAA"
 

@@ -8,6 +8,7 @@ import pytest
 from sample_jobs import as_gated, slurm_job
 
 from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.gate.admin_comment import unmarked
 from slurm_gpu_aware.gate.gated_job import gated_job, gated_jobs
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -63,7 +64,7 @@ def job(marker: str = "", **fields: Any) -> SlurmJob:
 def test_the_phase_of_a_record(marker: str, fields: dict[str, Any], phase: str) -> None:
     found = as_gated(job(marker, **fields))
     assert found.phase is JobPhase(phase)
-    assert found.closed is (phase in ("waiting", "held", "prepared"))
+    assert found.parked is (phase in ("waiting", "held", "prepared"))
     assert found.released is (phase in ("released", "requeued"))
 
 
@@ -88,7 +89,7 @@ def test_the_licence_of_another_site_does_not_close_the_gate() -> None:
 
 
 def test_the_record_is_what_the_filter_wrote() -> None:
-    assert as_gated(job("released:0", **BOUND)).record == RECORD
+    assert unmarked(job("released:0", **BOUND).admin_comment or "") == RECORD
 
 
 def test_a_task_of_an_unsplit_array() -> None:

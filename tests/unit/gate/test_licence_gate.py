@@ -10,8 +10,9 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.manual_release import release_by_hand
+from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
 
 RUNNING = {
     "state": "RUNNING",
@@ -106,7 +107,7 @@ def test_a_task_whose_gate_slurm_does_not_open_is_held_back(slurm: SlurmFolder) 
 def gate_of(slurm: SlurmFolder, licences: str) -> Heartbeat:
     """A heartbeat over a gate's reservation that is there already."""
     slurm.reserve(reservation_record("gpuaware_gate", licenses=licences))
-    return Heartbeat(slurm.client(), Config())
+    return Heartbeat(slurm.client(), Config(), HoldingPool(slurm.client()))
 
 
 def held(slurm: SlurmFolder) -> list[str]:

@@ -8,10 +8,15 @@ import pytest
 from memory_slurm import job_record
 
 from slurm_gpu_aware.admission.eligible import matches, understood
-from slurm_gpu_aware.gate.admin_comment import OriginalRequest, encode, parse
+from slurm_gpu_aware.gate.admin_comment import (
+    MARKED,
+    OriginalRequest,
+    marked,
+    marker_of,
+    parse,
+    unmarked,
+)
 from slurm_gpu_aware.gate.index_types import gpu_slots, placed_slots, same_tres, typed_gres
-from slurm_gpu_aware.gate.job_marker import MARKED, marked, marker_of, unmarked
-from slurm_gpu_aware.gate.release import extra_with_clock
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
     differences,
@@ -20,6 +25,7 @@ from slurm_gpu_aware.gate.request_forms import (
     placed_fields,
     restored_fields,
 )
+from slurm_gpu_aware.gate.restore import extra_with_clock
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
@@ -218,7 +224,7 @@ def test_reading_back() -> None:
 
 @pytest.mark.parametrize("phase", MARKED)
 def test_markers_come_and_go(phase: JobPhase) -> None:
-    plain = encode(OriginalRequest(tres_per_node="gres/gpu:2", licenses="matlab:1"))
+    plain = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1"
     text = marked(plain, phase, 2, 1790000000.5)
     marker = marker_of(text)
     assert marker is not None

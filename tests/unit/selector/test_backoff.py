@@ -19,7 +19,7 @@ class Bench:
 
     def held(self) -> float:
         """Hold job 7 back as one that Slurm shows as held, wait that long; return how long."""
-        wait_s = self.backoff.punish("7", held=True)
+        wait_s = self.backoff.punish("7", blocked=True)
         self.now += wait_s
         assert self.backoff.wait_s("7", "Licenses") is None
         return wait_s
@@ -36,7 +36,7 @@ def test_it_doubles_up_to_sixteen_times() -> None:
 
 def test_who_is_gone_is_forgotten() -> None:
     bench = Bench()
-    bench.backoff.punish("7", held=True)
+    bench.backoff.punish("7", blocked=True)
     bench.backoff.forget(set())
     assert bench.backoff.wait_s("7") is None
     assert bench.held() == 2

@@ -136,13 +136,6 @@ def test_the_new_file_waits_until_the_old_one_is_read(
     assert found == list(range(1, 31))
 
 
-def test_an_offset_of_an_older_release_is_kept(spool: Path) -> None:
-    write(spool, json.dumps(GOOD))
-    (spool.parent / "offsets").write_text(json.dumps({"n1.jsonl": len(json.dumps(GOOD)) + 1}))
-    append(spool, records(800), rotate_bytes=10)
-    assert clocks_of(spool) == [800]
-
-
 def test_hooks_that_rotate_at_the_same_time_lose_no_line(spool: Path) -> None:
     """The file is too large once, for all of them; each writes less than makes it so again."""
     append(spool, records(*range(1, 51)))

@@ -13,9 +13,10 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, StoreConfig
 from slurm_gpu_aware.gate.gated_job import gated_jobs
-from slurm_gpu_aware.gate.release import release
+from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
+from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Outcome, Rounds
 from slurm_gpu_aware.store.database import open_store
@@ -65,7 +66,8 @@ def test_licences_that_its_own_reservation_holds_are_there(slurm: SlurmFolder) -
 
 def test_the_gate_is_held_at_once_after_a_long_wait_for_slurm(slurm: SlurmFolder) -> None:
     now = [1000.0]
-    heartbeat = Heartbeat(slurm.client(), Config(), clock=lambda: now[0])
+    pool = HoldingPool(slurm.client())
+    heartbeat = Heartbeat(slurm.client(), Config(), pool, clock=lambda: now[0])
     now[0] += 3600.0
     heartbeat.start()
     heartbeat.stop()
@@ -274,7 +276,7 @@ def test_a_job_on_any_number_of_nodes_gets_its_request_back(slurm: SlurmFolder) 
     slurm.write([parked("7", admin_comment=f"{comment};sel=prepared:0:1", **bound)], ["n1"])
     client = slurm.client()
     gated = gated_jobs(client.jobs(), GateConfig())
-    assert not release(client, GateConfig(), gated, 0.0).wrong
+    assert not restore(client, GateConfig(), gated, 0.0).wrong
     _, sent = [call[2] for call in slurm.calls if call[0] == "update"]
     assert sent["NumNodes"] == "1-500000"
     assert slurm.jobs["7"]["req_nodes"] == ""

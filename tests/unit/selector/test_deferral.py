@@ -14,10 +14,10 @@ from slurm_folder import SlurmFolder, parked
 from test_holding_pool import NO_ROOM, bench_of, end, full_node, pooled
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig
-from slurm_gpu_aware.gate.job_view import live_job
-from slurm_gpu_aware.gate.manual_release import release_by_hand
+from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.job_answers import live_job
 
 BEGIN = int(time.time()) + 86400
 
@@ -46,12 +46,12 @@ def test_it_is_put_in_the_pool_and_waits_there_like_others(slurm: SlurmFolder) -
     bench = full_node(slurm, deferred("9"))
     assert pooled(slurm) == ["9"]
     slurm.change("9", reason="BeginTime")  # until Slurm's scheduler passes
-    assert bench.rounds.run().held == 0
+    assert bench.rounds.run().blocked == 0
     past = int(time.time()) - 5  # its begin time has come; the job needs none
     comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
     slurm.change("9", reason="Reservation", eligible_time=past, admin_comment=comment)
     end(slurm, "7")
-    assert bench.rounds.run().taken == 1
+    assert bench.rounds.run().untried == 1
     slurm.change("9", reason="Licenses")
     assert bench.rounds.run().placed == ["9"]
     assert started(bench, "9") == []
@@ -61,7 +61,7 @@ def test_taken_from_the_pool_before_its_begin_time(slurm: SlurmFolder) -> None:
     """Slurm looks at it first, as at others: it may begin now."""
     bench = full_node(slurm, deferred("9"))
     end(slurm, "7")
-    assert bench.rounds.run().taken == 1
+    assert bench.rounds.run().untried == 1
     assert started(bench, "9") == ["now"]
     bench.wall = time.time()  # as Slurm, which has just let it begin
     assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
@@ -120,7 +120,7 @@ def test_released_by_hand_it_begins_at_once(slurm: SlurmFolder) -> None:
 def test_another_begin_time_holds_the_job(slurm: SlurmFolder, fields: dict[str, str]) -> None:
     bench = bench_of(slurm, deferred("7") | fields)
     outcome = bench.rounds.run()
-    assert (outcome.placed, outcome.held) == ([], 1)
+    assert (outcome.placed, outcome.blocked) == ([], 1)
     assert outcome.waiting[0]["reason"] == "held by BeginTime"
     release_by_hand(slurm.client(), Config(), ["7"])
     assert slurm.jobs["7"]["state"] == "PENDING"

@@ -18,13 +18,11 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.manual_release import release_by_hand
+from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.selector.candidates import PLANNABLE
+from slurm_gpu_aware.selector.candidates import Candidate, Candidates
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
-from slurm_gpu_aware.selector.holding_pool import HoldingPool, stranded
-from slurm_gpu_aware.selector.placer import Candidate
-from slurm_gpu_aware.selector.pool_choice import alike, placeable, spare
+from slurm_gpu_aware.selector.holding_pool import HoldingPool, alike, spare, stranded
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
@@ -97,7 +95,7 @@ def test_who_finds_no_place_is_put_there_and_taken_again_when_there_is_one(
     assert len(pools(slurm)) == 1
     end(slurm, "7")
     outcome = bench.rounds.run()
-    assert (outcome.placed, outcome.taken, pooled(slurm)) == ([], 1, ["10"])
+    assert (outcome.placed, outcome.untried, pooled(slurm)) == ([], 1, ["10"])
     assert {w["job_id"]: w["reason"] for w in outcome.waiting}["9"].startswith("GPUs are free")
     assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
     slurm.change("9", reason="Licenses")
@@ -155,7 +153,7 @@ def test_now_and_then_one_more_of_the_kind_is_tried(slurm: SlurmFolder) -> None:
     bench.rounds.run()
     assert pooled(slurm) == ["10", "11"]
     bench.steady += 61.0
-    assert bench.rounds.run().taken == 1
+    assert bench.rounds.run().untried == 1
     assert pooled(slurm) == ["11"]
 
 
@@ -227,8 +225,8 @@ def test_who_is_stranded() -> None:
 def test_what_is_left_of_a_split_array_stays() -> None:
     whole = as_gated(slurm_job(98, array_id=98, array_tasks="1-9", admin_comment=RECORD))
     other = as_gated(slurm_job(7, admin_comment=RECORD))
-    assert spare([other, whole], PLANNABLE, 1, frozenset()) == [whole.job]
-    assert spare([other, whole], PLANNABLE, 1, frozenset({98})) == []
+    assert spare([other, whole], 1, frozenset()) == [whole.job]
+    assert spare([other, whole], 1, frozenset({98})) == []
 
 
 def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
@@ -240,10 +238,10 @@ def test_a_later_task_waits_for_the_earlier_one_at_which_slurm_looks() -> None:
 
     jobs = [task(3, "s"), task(2), task(4), job(7)]
     pool = SimpleNamespace(holds=lambda job: job.holding_pool == "s", awaits=lambda job: False)
-    found, waits = placeable(
-        [SimpleNamespace(job_id=job.id) for job in jobs],  # type: ignore[misc]
-        {job.id: Candidate(job, Request(job.id, gpus=1)) for job in jobs},
-        pool,  # type: ignore[arg-type]
+    to_plan = {job.id: Candidate(job, Request(job.id, gpus=1)) for job in jobs}
+    candidates = Candidates(None, None, None, pool, to_plan)  # type: ignore[arg-type]
+    found, waits = candidates.placeable(
+        [SimpleNamespace(job_id=job.id) for job in jobs]  # type: ignore[misc]
     )
     assert [a.job_id for a in found] == ["98_2", "7"]
     assert [job.id for job in waits] == ["98_3", "98_4"]
@@ -286,7 +284,7 @@ def test_a_task_is_taken_and_the_rest_stays(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("98", array_job_id=98, array_task_str="1,2,3"))
     assert pooled(slurm) == ["98"]
     end(slurm, "7")
-    assert bench.rounds.run().taken == 1
+    assert bench.rounds.run().untried == 1
     task = next(j for j in slurm.jobs.values() if j["array_task_id"] == 1)
     assert task["resv_name"] == ""
     assert slurm.jobs["98"]["array_task_str"] == "2,3"
@@ -401,8 +399,8 @@ def test_a_limit_of_the_past_does_not_keep_it_there(slurm: SlurmFolder) -> None:
     bench.rounds.run()  # held back for two seconds
     assert pooled(slurm) == ["9"]
     bench.steady += 2.5
-    assert bench.rounds.run().taken == 1
-    assert bench.rounds.run().taken == 1  # Slurm has not looked: its GPUs are kept for it
+    assert bench.rounds.run().untried == 1
+    assert bench.rounds.run().untried == 1  # Slurm has not looked: its GPUs are kept for it
 
 
 def begun(slurm: SlurmFolder) -> None:

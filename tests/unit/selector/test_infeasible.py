@@ -16,8 +16,8 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.selector import infeasible
+from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.infeasible import fits_by_counts, left_to_slurm
-from slurm_gpu_aware.selector.placer import Candidate
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"

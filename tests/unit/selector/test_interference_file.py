@@ -5,7 +5,7 @@ import json
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.selector.interference_file import read_interference
+from slurm_gpu_aware.selector.policy_options import read_interference
 
 PROFILE = {
     "solo": {

@@ -14,7 +14,6 @@ from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.leaver import Leaver
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.orphans import Orphans
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -30,17 +29,15 @@ class Bench:
         self.ledger = LedgerWriter(slurm.store)
         backoff = Backoff(60.0, lambda: self.now)
         self.tracker = JobTracker(self.ledger)
-        gate = Config().gate
-        self.leaver = Leaver(self.client, gate, self.ledger, self.tracker, backoff)
-        self.orphans = Orphans(gate, self.ledger, self.tracker, backoff, self.leaver)
+        self.leaver = Leaver(self.client, Config().gate, self.tracker, backoff)
 
     def leave(self, now: float) -> tuple[set[str], dict[str, str]]:
         self.now = now
         gated = gated_jobs(self.client.jobs(), GateConfig())
-        return self.leaver.leave([(job, "too odd") for job in gated if job.closed], now)
+        return self.leaver.leave([(job, "too odd") for job in gated if job.parked], now)
 
     def leave_orphans(self) -> None:
-        self.orphans.leave(self.client.jobs(), self.now, frozenset(), gate_held=True)
+        self.leaver.leave_orphans(self.client.jobs(), self.now, frozenset(), gate_held=True)
 
     def kinds(self, job_id: str) -> list[str]:
         with open_store(self.slurm.store, readonly=True) as store:

@@ -6,7 +6,7 @@ import threading
 from typing import Any, cast
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.selector.qos import QosReader
+from slurm_gpu_aware.selector.site_reader import QosReader
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmQos
 

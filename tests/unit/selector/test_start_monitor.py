@@ -59,7 +59,7 @@ def test_victims_of_a_placed_job_go_with_what_it_holds(
         seen.update({hold.job_id: hold.victims for hold in holds})
         return build_cluster(*args, holds=holds, **more)
 
-    monkeypatch.setattr("slurm_gpu_aware.selector.round.build_cluster", build)
+    monkeypatch.setattr("slurm_gpu_aware.selector.site_reader.build_cluster", build)
     bench.rounds.run()
     assert seen == {"7": {"5"}, "8": frozenset()}
 
@@ -98,7 +98,7 @@ def test_a_start_timeout_counts_from_the_opening_whichever_other_is_polled(
     bench = placed_and_stuck(slurm)
     for job_id in ("7", "8"):
         slurm.change(job_id, reason="Resources")
-        bench.rounds.tracker.placed[job_id].opened = None  # as after a restart
+        bench.rounds.tracker.placed[job_id].released_s = None  # as after a restart
     bench.rounds.start_monitor.poll()
     bench.rounds.start_monitor.poll()
     bench.steady += 31.0
@@ -257,7 +257,7 @@ def running(bench: RoundsBench) -> Iterator[list[str]]:
     """The monitor's thread; yields a list that gets an entry at each call of ``wake``."""
     woken: list[str] = []
     monitor = bench.rounds.start_monitor
-    monitor._wake = lambda: woken.append(threading.current_thread().name)
+    monitor.wake = lambda: woken.append(threading.current_thread().name)
     monitor.start()
     try:
         yield woken
@@ -287,7 +287,7 @@ def test_a_job_is_parked_again_while_a_round_plans(
         wait_until(lambda: bool(woken))
         assert slurm.jobs["7"]["req_nodes"] == ""
         assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
-        assert bench.rounds.start_monitor.taken() == {"7"}
+        assert bench.rounds.start_monitor.outdated(0.0) == {"7"}
     assert woken == ["start monitor"]
     assert len(bench.closed("7")) == 1
     # This round has read 7 with its GPUs; only the next one gives them to another.
@@ -297,11 +297,12 @@ def test_a_job_is_parked_again_while_a_round_plans(
     assert not [b for b in bound if (b.get("ReqNodeList"), b.get("TresPerNode")) == ("n1", mine)]
     assert len(outcome.placed) == 3
     assert len(bench.rounds.run().placed) == 1
-    assert bench.rounds.start_monitor.taken() == frozenset()
-    ledger = bench.ledger._open()
-    assert isinstance(ledger, Ledger)
+    assert bench.rounds.start_monitor.outdated(0.0) == frozenset()
+    store = bench.ledger._open()
+    assert store is not None
+    ledger = Ledger(store)
     kinds = [event.kind for event in ledger.events("7")]
-    assert kinds == ["parked", "prepared", "released", "reparked"]
+    assert kinds == ["parked", "prepared", "released", "parked"]
     (decision,) = ledger.decisions("7")
     assert (decision.state, decision.outcome["why"]) == ("waiting", f"held by {HELD}")
 
@@ -372,10 +373,11 @@ def test_no_job_is_parked_again_twice(slurm: SlurmFolder) -> None:
         bench.rounds.run()
     assert [len(bench.closed(job_id)) for job_id in placed] == [1] * 8
     bench.ledger.flush()
-    ledger = bench.ledger._open()
-    assert ledger is not None
+    store = bench.ledger._open()
+    assert store is not None
+    ledger = Ledger(store)
     for job_id in placed:
-        assert [e.kind for e in ledger.events(job_id)].count("reparked") == 1
+        assert [e.kind for e in ledger.events(job_id)].count("parked") == 2
         assert (slurm.jobs[job_id]["licenses"], slurm.jobs[job_id]["req_nodes"]) == (
             "gpuaware:1",
             "",
@@ -409,10 +411,11 @@ def test_what_was_just_opened_is_polled_while_others_are_opened(
     assert len(bench.closed("7")) == 1
     assert slurm.jobs["7"]["req_nodes"] == ""
     bench.ledger.flush()
-    ledger = bench.ledger._open()
-    assert isinstance(ledger, Ledger)
+    store = bench.ledger._open()
+    assert store is not None
+    ledger = Ledger(store)
     kinds = [event.kind for event in ledger.events("7")]
-    assert kinds == ["parked", "prepared", "released", "reparked"]
+    assert kinds == ["parked", "prepared", "released", "parked"]
     assert [d.state for d in ledger.decisions("7")] == ["waiting"]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.selector.candidates import _task_room
-from slurm_gpu_aware.selector.task_order import TaskOrder
+from slurm_gpu_aware.selector.candidates import TaskOrder, _task_room
 
 
 def task(number: int, **fields: Any) -> dict[str, Any]:

@@ -1,38 +1,40 @@
-"""Release of gated jobs: close the gate, read back, restore the request, open the gate.
+"""Restore of gated jobs: close the gate, read back, restore the request, open the gate.
 
 No other code removes a binding. A job that starts while its nodes are taken back would shrink, so
 the gate closes first, in an update of its own, and only a job that reads back as pending behind it
 is restored. After an interruption a later call, or the end of the gate, lets the job go. The
-caller must hold the gate meanwhile.
+caller must hold the gate meanwhile. At an operator's command the gate opens for parked jobs without
+more (`release_by_hand`).
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from slurm_gpu_aware.config.settings import GateConfig
+from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.admin_comment import is_ours
-from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marked, unmarked
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, has_task, task_number
 from slurm_gpu_aware.gate.holding_pool import leave_pool_fields
-from slurm_gpu_aware.gate.job_marker import BOUND, marked, unmarked
 from slurm_gpu_aware.gate.request_forms import Fields, restored_fields
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob, update_ids
+from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays, update_ids
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 __all__ = [
     "FEW",
-    "Release",
+    "Restoration",
     "begin_fields",
     "close_gate",
     "extra_with_clock",
     "open_fields",
     "read_jobs",
-    "release",
+    "release_by_hand",
+    "restore",
 ]
 
 log = logging.getLogger(__name__)
@@ -44,18 +46,18 @@ _MAX_TASKS = 500
 
 
 @dataclass
-class Release:
+class Restoration:
     """Outcome of one call."""
 
     parked: list[GatedJob] = field(default_factory=list)
     """Jobs behind the closed gate, as read back; restored unless ``wrong`` names them."""
-    opened: dict[str, list[str]] = field(default_factory=dict)
-    """Job -> ids of its records that were released for good."""
+    left: dict[str, list[str]] = field(default_factory=dict)
+    """Job -> ids of its records with a gate that was opened for good."""
     wrong: dict[str, str] = field(default_factory=dict)
-    """Job -> why it could not be released."""
+    """Job -> why it could not be restored."""
 
 
-def release(
+def restore(
     client: SlurmClient,
     gate: GateConfig,
     jobs: Sequence[GatedJob],
@@ -64,7 +66,7 @@ def release(
     then: JobPhase = JobPhase.WAITING,
     split: Set[int] = frozenset(),
     just_read: bool = False,
-) -> Release:
+) -> Restoration:
     """Restore the original request of jobs; open their gate unless ``then`` is ``waiting``.
 
     Parameters
@@ -75,14 +77,11 @@ def release(
     just_read : closed jobs were read while the gate was held, as `close_gate` does.
     split : arrays of which tasks have records of their own; see `update_ids`.
 
-    Raises
-    ------
-    SourceError
-        Slurm does not answer; repeat the call.
+    Raises SourceError if Slurm does not answer; repeat the call.
     """
     # A bound job may have started since it was read; nothing is restored in one that was not bound.
     at_rest = (JobPhase.WAITING, JobPhase.HELD, *([JobPhase.PREPARED] if just_read else []))
-    outcome = Release(parked=[job for job in jobs if job.phase in at_rest])
+    outcome = Restoration(parked=[job for job in jobs if job.phase in at_rest])
     wrong = outcome.wrong
     outcome.parked += close_gate(
         client, gate, [job for job in jobs if job.phase not in at_rest], now, wrong
@@ -93,19 +92,18 @@ def release(
     }
     bound = _send(client, wrong, restoring)
     if then is not JobPhase.WAITING:
-        opening = {
-            job.id: [
-                update
-                for update in _updates(job, _opening(job, then, now), split, most, wrong)
-                if then is JobPhase.OPENED
-                or job.phase is not JobPhase.PREPARED
+        opening: dict[str, list[JobUpdate]] = {}
+        for job in outcome.parked:
+            fields = open_fields(job, now, then)
+            if job.job.reservation is None and job.job.holding_pool is None:
+                fields += (("ReservationName", ""),)  # a round may be moving it to the holding pool
+            updates = _updates(job, fields, split, most, wrong)
+            if then is JobPhase.LEFT and job.phase is JobPhase.PREPARED:
                 # Open and bound, a job that the selector leaves would belong to no one.
-                or update.job_id not in bound
-            ]
-            for job in outcome.parked
-        }
+                updates = [update for update in updates if update.job_id not in bound]
+            opening[job.id] = updates
         refused = _send(client, wrong, opening)
-        outcome.opened = {
+        outcome.left = {
             job_id: [update.job_id for update in updates if update.job_id not in refused]
             for job_id, updates in opening.items()
         }
@@ -150,7 +148,7 @@ def close_gate(
         if shown is None or job.id in wrong:
             continue
         seen = job.as_seen(shown, gate)
-        if seen.closed:
+        if seen.parked:
             parked.append(seen)
         elif shown.state == "PENDING":
             wrong[job.id] = refused.get(job.id, "its licences did not change")
@@ -197,20 +195,16 @@ def _restored(job: GatedJob) -> Fields:
     return fields
 
 
-def _opening(job: GatedJob, then: JobPhase, now: float) -> Fields:
-    fields = open_fields(job, now)
-    if job.job.reservation is None and job.job.holding_pool is None:
-        fields += (("ReservationName", ""),)  # a round may be moving it to the holding pool
-    if is_ours(job.job.admin_comment):  # a comment of another program stays
+def open_fields(job: GatedJob, now: float, then: JobPhase | None = None) -> Fields:
+    """Fields of an update that let a job start: its user's licences, no pool, no begin time.
+
+    ``then``: its new marker; None: the marker stays.
+    """
+    fields = (("Licenses", job.original.licenses or ""), *leave_pool_fields(job.job))
+    if then is not None and is_ours(job.job.admin_comment):  # a comment of another program stays
         comment = marked(job.job.admin_comment or "", then, job.job.restarts, now)
         fields = (("AdminComment", comment), *fields)
-    return fields
-
-
-def open_fields(job: GatedJob, now: float) -> Fields:
-    """Fields of an update that let a job start: its user's licences, no pool, no begin time."""
-    own = ("Licenses", job.original.licenses or "")
-    return (own, *leave_pool_fields(job.job), *begin_fields(job, now))
+    return (*fields, *begin_fields(job, now))
 
 
 def begin_fields(job: GatedJob, now: float) -> Fields:
@@ -240,3 +234,61 @@ def extra_with_clock(
     except ValueError:
         return None
     return text
+
+
+def release_by_hand(
+    client: SlurmClient, config: Config, job_ids: Sequence[str] | None
+) -> list[str]:
+    """Open the gate for these jobs (ids as users type them; None: all parked ones).
+
+    ``98`` names a job, or all parked tasks of array 98; ``98_3`` names one task. Returns the ids of
+    the released jobs. Raises SourceError if a named job is not parked, or would wait behind an
+    earlier task of its array that stays parked, or Slurm refused an update.
+    """
+    jobs = client.jobs()
+    parked = [job for job in gated_jobs(jobs, config.gate) if job.parked]
+    if job_ids is None:
+        chosen = parked
+    else:
+        chosen = []
+        for job_id in job_ids:
+            named = [match for job in parked if (match := _named(job_id, job)) is not None]
+            if not named:
+                raise SourceError(f"job {job_id} is not parked; see 'gpu-aware queue'")
+            chosen += named
+        _check_order(chosen, parked)
+    wrong = restore(
+        client, config.gate, chosen, time.time(), then=JobPhase.OPENED, split=split_arrays(jobs)
+    ).wrong
+    if wrong:
+        job_id, why = next(iter(wrong.items()))
+        raise SourceError(f"Slurm refused to open the gate of job {job_id}: {why}")
+    return [job.id for job in chosen]
+
+
+def _check_order(chosen: Sequence[GatedJob], parked: Sequence[GatedJob]) -> None:
+    """Refuse a task that would not start because an earlier task of its array stays parked.
+
+    After Slurm rejects a task in a pass, it skips the later tasks of that array. Only a task with a
+    record of its own has this effect; the unsplit rest comes last. Raises SourceError.
+    """
+    named = {job.id for job in chosen}
+    stay = [job for job in parked if job.job.array_tasks is None and job.id not in named]
+    for job in chosen:
+        if job.job.array_id is None:
+            continue
+        tasks = [other.id for other in stay if other.job.array_id == job.job.array_id]
+        first = min(tasks, key=task_number, default=job.id)
+        if task_number(first) < task_number(job.id):
+            raise SourceError(
+                f"job {job.id} would not start before {first}, an earlier task of its array that"
+                f" is parked: release {first} first"
+            )
+
+
+def _named(job_id: str, gated: GatedJob) -> GatedJob | None:
+    """The job if the id names it, or one task of an unsplit array; None: another job."""
+    job = gated.job
+    if job_id in (job.id, str(job.raw_id), str(job.array_id)):
+        return gated
+    return gated.task(job_id) if has_task(job, job_id) else None

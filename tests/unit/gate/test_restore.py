@@ -12,7 +12,7 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
-from slurm_gpu_aware.gate.release import FEW, Release, release
+from slurm_gpu_aware.gate.restore import FEW, Restoration, restore
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.records import split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -43,13 +43,13 @@ def read(client: MemorySlurm) -> list[GatedJob]:
 
 def run(
     slurm: SlurmFolder, then: JobPhase = JobPhase.WAITING, client: MemorySlurm | None = None
-) -> Release:
-    """Release all gated jobs that wait; the calls are counted from here."""
+) -> Restoration:
+    """Restore all gated jobs that wait; the calls are counted from here."""
     client = client if client is not None else slurm.client()
     jobs = client.jobs()
-    gated = [job for job in gated_jobs(jobs, GateConfig()) if job.closed or job.released]
+    gated = [job for job in gated_jobs(jobs, GateConfig()) if job.parked or job.released]
     slurm.forget_calls()
-    return release(client, GateConfig(), gated, NOW, then=then, split=split_arrays(jobs))
+    return restore(client, GateConfig(), gated, NOW, then=then, split=split_arrays(jobs))
 
 
 def steps(slurm: SlurmFolder) -> list[tuple[str, ...]]:
@@ -72,12 +72,12 @@ def test_it_closes_reads_restores_and_opens_in_this_order(
     job = slurm.jobs["7"]
     assert (job["req_nodes"], job["tres_per_node"]) == ("", "gres/gpu:2")
     if then is JobPhase.WAITING:
-        assert (opening, found.opened) == ([], {})
+        assert (opening, found.left) == ([], {})
         assert (job["licenses"], job["admin_comment"]) == ("matlab:1,gpuaware:1", RECORD)
         return
     ((_, _, opened),) = opening
     assert opened["Licenses"] == "matlab:1"
-    assert found.opened == {"7": ["7"]}
+    assert found.left == {"7": ["7"]}
     assert job["admin_comment"] == f"{RECORD};sel={then}:0:{int(NOW)}"
 
 
@@ -94,7 +94,7 @@ def test_a_prepared_job_that_started_meanwhile_keeps_its_nodes(slurm: SlurmFolde
     client = slurm.client()
     gated = gated_jobs(client.jobs(), GateConfig())
     slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
-    done = release(client, GateConfig(), gated, 1000.0)
+    done = restore(client, GateConfig(), gated, 1000.0)
     assert (done.parked, done.wrong) == ([], {})
     assert slurm.get("touched_running") == []
 
@@ -140,7 +140,7 @@ def test_a_job_that_starts_meanwhile_keeps_nodes_and_licences(
     starts = {"state": "RUNNING", "nodes": "n1", "slots": [0, 1]}
     found = run(slurm, then, Interfered(slurm, before=before, **starts))
     assert ([job.id for job in found.parked], found.wrong) == (["8"], {})
-    assert "7" not in found.opened
+    assert "7" not in found.left
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"]) == ("matlab:1", "n1")
     assert job["tres_per_node"] == BINDING["tres_per_node"]
@@ -151,7 +151,7 @@ def test_a_job_that_starts_meanwhile_keeps_nodes_and_licences(
 def test_a_job_that_ends_meanwhile_is_not_restored(slurm: SlurmFolder) -> None:
     slurm.write([released()], ["n1"])
     found = run(slurm, JobPhase.LEFT, Interfered(slurm, before=False, state="CANCELLED"))
-    assert (found.parked, found.opened, found.wrong) == ([], {}, {})
+    assert (found.parked, found.left, found.wrong) == ([], {}, {})
     assert slurm.jobs["7"]["req_nodes"] == "n1"
 
 
@@ -160,7 +160,7 @@ def test_a_gate_that_slurm_does_not_close_leaves_the_job_as_it_is(slurm: SlurmFo
     slurm.set(refuse=["7"])
     before = slurm.jobs
     found = run(slurm, JobPhase.LEFT)
-    assert (found.parked, found.opened) == ([], {})
+    assert (found.parked, found.left) == ([], {})
     assert found.wrong == {"7": "Invalid job id specified"}
     assert slurm.jobs == before
 
@@ -197,7 +197,7 @@ def test_a_refused_opening_is_told(slurm: SlurmFolder) -> None:
     slurm.set(refuse=["7"])
     found = run(slurm, JobPhase.LEFT)
     assert found.wrong == {"7": "Invalid job id specified"}
-    assert found.opened == {"7": [], "8": ["8"]}
+    assert found.left == {"7": [], "8": ["8"]}
     assert [j.id for j in found.parked if j.id not in found.wrong] == ["8"]
     assert slurm.jobs["7"]["licenses"] == "matlab:1,gpuaware:1"
 
@@ -222,7 +222,7 @@ def test_after_silence_a_later_call_goes_on(
             run(slurm, JobPhase.LEFT)
     (job,) = read(slurm.client())
     assert job.phase is (JobPhase.RELEASED, JobPhase.PREPARED, JobPhase.WAITING)[silent_at - 1]
-    assert run(slurm, JobPhase.LEFT).opened == {"7": ["7"]}
+    assert run(slurm, JobPhase.LEFT).left == {"7": ["7"]}
     (job,) = read(slurm.client())
     assert job.phase is JobPhase.LEFT
     assert slurm.jobs["7"]["req_nodes"] == ""
@@ -232,7 +232,7 @@ def test_a_request_that_cannot_be_read_opens_as_it_is(slurm: SlurmFolder) -> Non
     odd = "gpuaware/1;tn=gres/gpu:1;rn=n%5B1%3A2"
     slurm.write([parked(stuck=True, admin_comment=odd, req_nodes="n1")], ["n1"])
     found = run(slurm, JobPhase.LEFT)
-    assert (found.wrong, found.opened) == ({}, {"7": ["7"]})
+    assert (found.wrong, found.left) == ({}, {"7": ["7"]})
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"]) == ("", "n1")
     assert job["admin_comment"] == f"{odd};sel=left:0:{int(NOW)}"
@@ -241,7 +241,7 @@ def test_a_request_that_cannot_be_read_opens_as_it_is(slurm: SlurmFolder) -> Non
 def test_what_another_wrote_into_admin_comment_stays(slurm: SlurmFolder) -> None:
     slurm.write([released()], ["n1"])
     client = Interfered(slurm, before=False, admin_comment="ticket-4711")
-    assert run(slurm, JobPhase.LEFT, client).opened == {"7": ["7"]}
+    assert run(slurm, JobPhase.LEFT, client).left == {"7": ["7"]}
     assert slurm.jobs["7"]["admin_comment"] == "ticket-4711"
     assert slurm.jobs["7"]["req_nodes"] == ""
 
@@ -256,8 +256,8 @@ def array(tasks: str, number: str = "98", **fields: Any) -> dict[str, Any]:
 def test_an_array_of_one_record_is_changed_as_one(slurm: SlurmFolder) -> None:
     slurm.write([array("0-2")], ["n1"])
     found = run(slurm, JobPhase.LEFT)
-    (job_id,) = found.opened
-    assert found.opened == {job_id: ["98"]}
+    (job_id,) = found.left
+    assert found.left == {job_id: ["98"]}
     assert [step[:2] for step in steps(slurm)] == [("update", "98")]
     (job,) = slurm.jobs.values()
     assert job["licenses"] == "matlab:1"
@@ -269,7 +269,7 @@ def test_an_array_of_several_records_is_changed_by_task(slurm: SlurmFolder) -> N
     slurm.write([array("1,2"), array("0", "99", **runs)], ["n1"])
     before = slurm.jobs["99"]
     found = run(slurm, JobPhase.LEFT)
-    assert list(found.opened.values()) == [["98_1", "98_2"]]
+    assert list(found.left.values()) == [["98_1", "98_2"]]
     assert slurm.jobs["99"] == before
     others = [job for job in slurm.jobs.values() if job["job_id"] != 99]
     assert [job["licenses"] for job in others] == ["matlab:1"] * 2
@@ -289,7 +289,7 @@ def test_of_an_array_of_masses_a_round_changes_five_hundred_and_an_operator_all(
         return {}
 
     monkeypatch.setattr(client, "update_jobs", update_jobs)
-    (ids,) = run(slurm, then, client).opened.values()
+    (ids,) = run(slurm, then, client).left.values()
     assert ids == sent == [f"98_{task}" for task in range(1, most + 1)]
 
 
@@ -300,10 +300,10 @@ def test_tasks_that_cannot_be_read_stay_closed(
         raise ValueError("1-x")
 
     slurm.write([waiting(), array("1,2")], ["n1"])
-    monkeypatch.setattr("slurm_gpu_aware.gate.release.update_ids", unreadable)
+    monkeypatch.setattr("slurm_gpu_aware.gate.restore.update_ids", unreadable)
     found = run(slurm, JobPhase.LEFT)
     assert set(found.wrong.values()) == {"it must be released by hand: 1-x"}
-    assert (set(found.wrong), found.opened["98"], steps(slurm)) == ({"7", "98"}, [], [])
+    assert (set(found.wrong), found.left["98"], steps(slurm)) == ({"7", "98"}, [], [])
 
 
 def test_many_are_read_at_once(slurm: SlurmFolder) -> None:

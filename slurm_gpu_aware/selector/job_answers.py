@@ -1,0 +1,283 @@
+"""Answers about jobs from Slurm and from the ledger (the store or its public copy)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.gate.admin_comment import is_ours
+from slurm_gpu_aware.gate.gated_job import gated_job, has_task
+from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
+from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
+from slurm_gpu_aware.slurm.client import open_client
+from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
+from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
+from slurm_gpu_aware.time_text import age
+
+__all__ = [
+    "LiveJob",
+    "Reader",
+    "event_json",
+    "explain_job",
+    "live_job",
+    "live_jobs",
+    "open_reader",
+    "parked_of",
+    "reason_for",
+    "still_open",
+    "waiting_of",
+]
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """A job as Slurm shows it to every user."""
+
+    job: SlurmJob
+    reason: str
+    """``Licenses`` for each job that waits for the selector."""
+    parked: bool
+    """It waits at the gate."""
+    placed_at: float | None
+    """When the selector placed it, Unix seconds; None: not placed."""
+    ours: bool
+    """The filter parked it at submission."""
+    by_hand: bool
+    """Its gate was opened for good: by an operator, or by the selector, which left it to Slurm."""
+    passed: bool
+    """It started with the gate's licence: the gate was open because the selector did not run."""
+
+
+def live_jobs(config: Config) -> list[LiveJob] | None:
+    """All jobs that Slurm shows; None if it does not answer."""
+    try:
+        jobs = open_client(config.selector.command_timeout_s).jobs()
+    except SourceError:
+        return None
+    return [live_job(job, config) for job in jobs]
+
+
+def parked_of(jobs: Iterable[LiveJob]) -> list[LiveJob]:
+    """Jobs that wait at the gate, by priority as in Slurm."""
+    parked = [job for job in jobs if job.parked]
+    return sorted(parked, key=lambda j: (-j.job.priority, j.job.submit_s, j.job.id))
+
+
+def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
+    """One job by the id that users type or by Slurm's number; None: there is no such job."""
+    for live in jobs:
+        if job_id in (live.job.id, str(live.job.raw_id)) or has_task(live.job, job_id):
+            return live
+    return None
+
+
+def live_job(job: SlurmJob, config: Config) -> LiveJob:
+    """The view of one job."""
+    gated = gated_job(job, config.gate)
+    marker = gated.marker if gated is not None else None
+    # In the pool, on its way there, and until Slurm tries it again, it waits as at the gate.
+    waits_for_us = job.reason == "Reservation" and job.reservation is None
+    waits_for_us = waits_for_us or (gated is not None and gated.only_deferred)
+    asks = job.licence_count(config.gate.licence) > 0
+    return LiveJob(
+        job,
+        reason="Licenses" if waits_for_us else job.reason,
+        parked=gated is not None and gated.parked,
+        placed_at=marker.at if marker is not None and marker.phase is JobPhase.RELEASED else None,
+        ours=is_ours(job.admin_comment),
+        by_hand=marker is not None and marker.phase in (JobPhase.LEFT, JobPhase.OPENED),
+        passed=job.state != "PENDING" and asks and bool(job.nodes),
+    )
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An open ledger, read-only."""
+
+    store: Store
+    ledger: Ledger
+    copy_age_s: float | None
+    """Age of the public copy; None: the live store is open."""
+
+    def note(self) -> str | None:
+        """A sentence for readers of the copy; None for the live store."""
+        if self.copy_age_s is None:
+            return None
+        return f"From the selector's public copy, {age(self.copy_age_s)} old."
+
+
+@contextmanager
+def open_reader(config: Config) -> Iterator[Reader]:
+    """Open the ledger for reading. Raises StoreError that names the next step."""
+    path = config.store.path
+    try:
+        store = open_store(path, readonly=True)
+    except StoreError as exc:
+        raise StoreError(
+            f"no ledger to read ({exc}); the selector writes it on the controller, with a copy for"
+            " all users beside it: run this command there; if it still fails, ask an"
+            f" administrator for read permission on {path.parent} (gpu-aware doctor checks it)"
+        ) from None
+    with store:
+        copy_age_s = None
+        if store.path != path:
+            try:
+                copy_age_s = max(0.0, time.time() - store.path.stat().st_mtime)
+            except OSError:
+                copy_age_s = 0.0
+        yield Reader(store, Ledger(store), copy_age_s)
+
+
+def waiting_of(record: RoundRecord | None) -> dict[str, Mapping[str, Any]]:
+    """Job id -> why it waits, as the newest round recorded it; empty if it recorded nothing."""
+    entries = record.detail.get("waiting", ()) if record is not None else ()
+    if not isinstance(entries, list | tuple):
+        return {}
+    return {str(e["job_id"]): e for e in entries if isinstance(e, Mapping) and "job_id" in e}
+
+
+def reason_for(job_id: str, waiting: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Entry of a job in :func:`waiting_of`; for an array that of its first waiting task."""
+    if job_id in waiting:
+        return waiting[job_id]
+    return next((e for j, e in waiting.items() if j.startswith(f"{job_id}_")), None)
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """An event as JSON; times in Unix seconds."""
+    return {"at": event.at, "kind": event.kind, "detail": dict(event.detail)}
+
+
+def still_open(
+    decisions: Iterable[Decision], jobs: Sequence[LiveJob] | None, *, away: bool
+) -> list[Decision]:
+    """Open decisions of the ledger without those of jobs that have ended in Slurm.
+
+    ``away``: the selector records nothing, so a job that Slurm does not show has ended, and a
+    running one has started. ``jobs`` None: Slurm does not answer.
+    """
+    if jobs is None:
+        return list(decisions)
+    states = {live.job.id: live.job.state for live in jobs}
+    still = []
+    for decision in decisions:
+        state = states.get(decision.job_id)
+        if (state is None and away) or state in ENDED:
+            continue
+        runs = away and state == "RUNNING"
+        still.append(replace(decision, state="started") if runs else decision)
+    return still
+
+
+def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
+    """The answer about a job, as JSON values.
+
+    ``selector_away`` and the sentence ``away`` tell of a selector that is silent for too long; the
+    ledger then lacks the events since.
+    """
+    answer = _look_up(reader, job_id)
+    if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
+        answer = _ask_slurm(answer, reader, config)
+    return answer
+
+
+def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
+    """The answer of the ledger alone."""
+    decisions = reader.ledger.decisions(job_id)
+    events = reader.ledger.events(job_id)
+    rounds = reader.ledger.last_rounds(1)
+    waiting = reason_for(job_id, waiting_of(rounds[0] if rounds else None))
+    placed = decisions[-1] if decisions and decisions[-1].state != JobPhase.WAITING else None
+    if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
+        waiting = None  # placed since
+    rows = reader.store.query(
+        "SELECT DISTINCT job_id FROM decisions WHERE job_id GLOB ? ORDER BY id", (f"{job_id}_*",)
+    )
+    tasks = [str(row["job_id"]) for row in rows] if not decisions else []
+    state = _state(decisions, events, waiting)
+    return {
+        "job_id": job_id,
+        "state": "array" if tasks and not waiting else state,
+        "waiting": dict(waiting) if waiting else None,
+        "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
+        "decisions": [asdict(d) for d in decisions],
+        "events": [event_json(e) for e in events],
+        "tasks": tasks,
+        "slurm": None,
+        "selector_away": None,
+    }
+
+
+def _state(
+    decisions: Sequence[Decision], events: Sequence[Event], waiting: Mapping[str, Any] | None
+) -> str:
+    """The phase by the ledger, or ``unknown``.
+
+    After a failed or withdrawn placing the job waits.
+    """
+    if waiting:
+        return JobPhase.WAITING
+    if decisions:
+        return decisions[-1].state
+    kinds = {e.kind for e in events}
+    if kinds & {"ended", "started"}:
+        return "ended" if "ended" in kinds else "started"
+    if "opened_by_hand" in kinds:
+        return JobPhase.OPENED
+    return JobPhase.WAITING if kinds & {"parked", "requeued"} else "unknown"
+
+
+def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[str, Any]:
+    """The answer with Slurm's state of a job that waits, runs, or is not in the ledger."""
+    jobs = live_jobs(config)
+    if jobs is None:
+        return answer
+    silence = selector_silence(gate_state(config), config)
+    live = find_job(jobs, answer["job_id"])
+    if live is not None and live.job.id != answer["job_id"]:  # Slurm's number of an array task
+        known = _look_up(reader, live.job.id)
+        answer = known if known["state"] != "unknown" else answer
+    if silence is not None:
+        answer["selector_away"] = asdict(silence)
+        answer["away"] = silence.sentences()
+    if live is None:
+        if silence is not None and answer["state"] != "unknown":
+            answer["slurm"] = {"state": None, "reason": None, "parked": False, "ended": True}
+        return answer
+    job = live.job
+    shown = {"state": job.state, "reason": live.reason, "parked": live.parked}
+    answer["slurm"] = {**shown, "ended": job.state in ENDED}
+    if answer["state"] in OPEN_DECISION:
+        # The selector died before it opened the gate, or the copy is older than a requeue.
+        if live.parked and (silence is not None or answer["state"] in ("released", "started")):
+            answer["state"] = JobPhase.WAITING
+        return answer
+    if live.parked:
+        answer["state"] = JobPhase.WAITING
+    elif live.placed_at is not None:
+        answer["state"] = JobPhase.RELEASED
+        answer["slurm"]["placed_at"] = live.placed_at
+    elif live.ours or answer["state"] == JobPhase.WAITING:
+        answer["state"] = JobPhase.LEFT
+        answer["slurm"]["why"] = _why_left_to_slurm(live)
+    else:
+        answer["state"] = "not ours"
+    return answer
+
+
+def _why_left_to_slurm(live: LiveJob) -> str | None:
+    """Why Slurm alone places a job that was parked; None: not known."""
+    if live.passed:
+        return (
+            "the selector was away, so the gate opened by itself and Slurm placed the job alone,"
+            " as if we were not installed"
+        )
+    if live.by_hand:
+        return "an operator released it, or the selector left it to Slurm"
+    return "it was cancelled" if live.job.state == "CANCELLED" else None

@@ -1,0 +1,143 @@
+"""Site reader: Slurm's nodes, partitions, QOS and network as the admission context of a round."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from slurm_gpu_aware.admission.context import AdmissionContext
+from slurm_gpu_aware.admission.fitting import binds_sockets
+from slurm_gpu_aware.admission.free_cores import with_sockets
+from slurm_gpu_aware.admission.preemption import PreemptionRules
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, hold_of
+from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
+from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmQos
+from slurm_gpu_aware.slurm.topology import Network
+
+__all__ = ["QosReader", "SiteReader"]
+
+log = logging.getLogger(__name__)
+
+_EPILOG_S = 3.0  # a node on which an epilog runs for longer counts as busy until it ends
+_CONFIG_S = 60.0  # age at which Slurm's configuration and QOS are read again
+_QOS_WAIT_S = 0.5  # longest wait of a round for the QOS, which usually take 0.05 s
+
+
+class QosReader:
+    """The last known QOS, read in a thread, so that a slurmdbd that hangs does not delay rounds."""
+
+    def __init__(self, client: SlurmClient) -> None:
+        self._client = client
+        self._thread: threading.Thread | None = None
+        self.known: Mapping[str, SlurmQos] = {}
+        """QOS by name."""
+
+    def refresh(self) -> None:
+        """Ask unless a question is open, and wait a moment; a later answer counts, too."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._read, name="qos", daemon=True)
+            self._thread.start()
+        self._thread.join(_QOS_WAIT_S)
+
+    def _read(self) -> None:
+        try:
+            self.known = {qos.name: qos for qos in self._client.qos()}
+        except SourceError as exc:
+            log.warning("QOS cannot be read; the last known ones count: %s", exc)
+        except Exception:
+            log.exception("QOS cannot be read; the last known ones count")
+
+
+class SiteReader:
+    """Reads the site for each round, and keeps what changes seldom."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        config: Config,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._clock = clock
+        self._timer = timer
+        self._network = Network(client.topology, NETWORK_LEVELS)
+        self._slurm: SlurmConfig | None = None
+        self._qos = QosReader(client)
+        self._read_at = -float("inf")
+        self._completing: dict[int, float] = {}
+        """Record number of a job whose epilog runs -> first time seen."""
+
+    def slurm(self) -> SlurmConfig:
+        """Slurm's configuration, read once a minute, as are the QOS if they preempt."""
+        if self._slurm is None or self._timer() - self._read_at > _CONFIG_S:
+            self._slurm = self._client.config()
+            self._read_at = self._timer()
+            if self._slurm.preempt_type == "qos":
+                self._qos.refresh()
+        return self._slurm
+
+    def context(
+        self,
+        jobs: Sequence[SlurmJob],
+        waiting: Sequence[GatedJob],
+        victims: Mapping[str, frozenset[str]],
+        profile: Profile | None,
+    ) -> AdmissionContext:
+        """The admission context.
+
+        ``waiting``: parked and released jobs. ``victims``: released job -> jobs that Slurm preempts
+        for it. Raises SourceError if Slurm does not answer.
+        """
+        nodes = {node.name: node for node in self._client.nodes()}
+        now = self._clock()
+        slurm = self.slurm()
+        partitions = {p.name: p for p in self._client.partitions()}
+        rules = PreemptionRules(slurm, partitions, self._qos.known)
+        holds = [
+            hold_of(gated, slurm, partitions, self._config, now, victims=victims[gated.id])
+            for gated in waiting
+            if gated.id in victims and gated.job.req_nodes
+        ]
+        level_ratios = profile.level_ratios if profile is not None else {}
+        penalties = self._config.placement.penalties_with(level_ratios)
+        network = self._network.groups(penalties.general, self._timer)
+        cluster = build_cluster(
+            list(nodes.values()),
+            jobs,
+            slurm,
+            SiteProfile(self._config, penalties, profile, network),
+            holds=holds,
+            busy_nodes=self._busy(jobs, self._timer()),
+            now=now,
+            rules=rules,
+        )
+        if any(binds_sockets(gated.job, slurm) for gated in waiting):
+            cluster = with_sockets(cluster, nodes, jobs, holds, now)
+        reservations = self._client.reservations()
+        return AdmissionContext(
+            self._config,
+            slurm,
+            nodes,
+            partitions,
+            reservations,
+            cluster,
+            now,
+            rules,
+            fabric=self._network.fabric,
+        )
+
+    def _busy(self, jobs: Iterable[SlurmJob], now: float) -> frozenset[str]:
+        """Nodes on which an epilog takes longer than `_EPILOG_S`."""
+        ending = [job for job in jobs if job.state == "COMPLETING"]
+        self._completing = {j.raw_id: self._completing.get(j.raw_id, now) for j in ending}
+        slow = [job for job in ending if now - self._completing[job.raw_id] > _EPILOG_S]
+        return frozenset(name for job in slow for name in job.nodes)
