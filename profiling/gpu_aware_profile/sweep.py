@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -148,6 +147,8 @@ class Sweep:
 
         If the caller stops iterating, and on an error or Ctrl-C, all running probes are cancelled.
         """
+        from concurrent.futures import ThreadPoolExecutor, as_completed  # slow to import
+
         pool = ThreadPoolExecutor(max_workers=self.concurrency)
         futures = {pool.submit(self._probe, target): target for target in targets}
         try:
