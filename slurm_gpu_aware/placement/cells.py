@@ -99,7 +99,9 @@ def first_cell(
         fitting = [s for s in choices if _spans(level, s)]
         if not fitting:
             continue
-        limit = int((level.penalty * values).searchsorted(least, side="left"))
+        limit = len(values)
+        if best is not None:
+            limit = int((level.penalty * values).searchsorted(least, side="left"))
         found = smallest_bound(supply, level, fitting, limit, tried)
         if found is not None:
             index, split = found
@@ -143,9 +145,10 @@ def smallest_bound(
 def holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:
     """Say whether the cell (level, ``values[index]``) has a set for this split."""
     key = ("holds", level, split, index)
-    if key not in supply.memo:
-        supply.memo[key] = _holds(supply, level, split, index)
-    return bool(supply.memo[key])
+    known: bool | None = supply.memo.get(key)
+    if known is None:
+        known = supply.memo[key] = _holds(supply, level, split, index)
+    return known
 
 
 def _holds(supply: Supply, level: LevelView, split: Split, index: int) -> bool:

@@ -65,7 +65,8 @@ def unpack(masks: MaskArray, width: int) -> BoolArray:
 def popcount(masks: MaskArray) -> MaskArray:
     """Number of set bits of each mask."""
     if _NUMPY_2:
-        return np.asarray(np.bitwise_count(masks))
+        counts: MaskArray = np.bitwise_count(masks)
+        return counts
     raw = np.ascontiguousarray(masks)[..., None].view(np.uint8)
     return np.asarray(np.unpackbits(raw, axis=-1).sum(axis=-1, dtype=np.uint8))
 

@@ -158,7 +158,7 @@ class Machines:
         """(C,) cost of each row if it gives the mask of its kind; inf for None."""
         pairs = zip(self.kinds, masks, strict=True)
         terms = [(0, 0.0) if mask is None else kind.terms(mask) for kind, mask in pairs]
-        t, w = np.array(terms, dtype=np.float64)[self.of_row].T
+        t, w = np.array(terms, dtype=np.float64).T[:, self.of_row]
         # All rows have the same offset in t, so the scale of the whole job orders them correctly.
         cost = self.scale.cost(self.weights, t + self.scale.t_best, self.i_of_row, w)
         return np.where(np.array([mask is None for mask in masks])[self.of_row], np.inf, cost)

@@ -11,6 +11,7 @@ from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell, holds, smallest_bound
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import anywhere, level_views
+from slurm_gpu_aware.placement.masks import every
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.score_table import score_table
 from slurm_gpu_aware.placement.selection.base import Choice
@@ -83,8 +84,12 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
 def _total(pair: tuple[Cell, Choice]) -> int:
     """Sum of scores in units of 1e-5."""
     cell, choice = pair
-    fixed = fixed_scores(cell, cell.units.searchsorted(choice.nodes)).tolist()
-    return sum(own[s] for own, slots in zip(fixed, choice.slots, strict=True) for s in slots)
+    parts = list(zip(choice.nodes, choice.slots, strict=True))
+    if every(cell.supply.cluster.indexed):
+        fixed = cell.supply.table.fixed.item
+        return sum([fixed(node, slot) for node, slots in parts for slot in slots])
+    rows = fixed_scores(cell, cell.units.searchsorted(choice.nodes)).tolist()
+    return sum(own[s] for own, (_, slots) in zip(rows, parts, strict=True) for s in slots)
 
 
 class PmFirst(Policy):
