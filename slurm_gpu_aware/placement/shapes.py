@@ -41,27 +41,21 @@ class Split:
 
 def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
     """Return the splits that the request and the cluster's GRES rule allow, fewest nodes first."""
-    bounds = (
-        request.gpus,
-        request.min_nodes,
-        request.max_nodes,
-        request.gpus_per_node,
-        len(request.required),
-        cluster.shape[1],
-    )
-    return _splits(bounds, request.whole_node, cluster.same_indices, not every(cluster.indexed))
+    counts = request.gpus, request.fewest_nodes, request.max_nodes, request.gpus_per_node
+    plain, width = not every(cluster.indexed), cluster.shape[1]
+    return _splits(counts, width, request.whole_node, cluster.same_indices, plain)
 
 
 @lru_cache(maxsize=4096)
 def _splits(
-    bounds: tuple[int, int, int | None, int | None, int, int],
+    counts: tuple[int, int, int | None, int | None],
+    width: int,
     whole_node: bool,
     same_indices: bool,
     plain: bool,
 ) -> tuple[Split, ...]:
-    """``bounds``: the request's counts, and the GPUs of the widest node."""
-    gpus, least, most_nodes, per_node_asked, required, width = bounds
-    request = Request("", gpus, least, most_nodes, per_node_asked, required=tuple(range(required)))
+    """``counts``: GPUs, least and most nodes, GPUs per node. ``width``: GPUs of the widest node."""
+    request = Request("", *counts)
     free_choice = not (whole_node or same_indices or request.gpus_per_node)
     found: list[Split] = []
     for nodes in request.node_counts(width):
@@ -74,8 +68,7 @@ def _splits(
                 found.append(Split(nodes, per_node, pool="plain"))
         elif not free_choice:
             found.append(Split(nodes, per_node))
-    most = request.max_nodes if request.max_nodes is not None else request.gpus
-    fewest = max(request.min_nodes, required)
-    if free_choice and min(most, request.gpus) > 1 and fewest <= min(most, request.gpus):
+    most = request.gpus if request.max_nodes is None else min(request.max_nodes, request.gpus)
+    if free_choice and most > 1 and request.fewest_nodes <= most:
         found.append(Split(0, 0))
     return tuple(found)

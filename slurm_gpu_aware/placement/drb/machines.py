@@ -116,11 +116,11 @@ class Machines:
         profile, name = options.interference, cell.supply.request.application
         self.weights, self.i_of_row = options.weights, np.ones(len(cell.units))
         self.knows_interference = profile is not None and name is not None
-        if profile is not None and name is not None:
+        if profile is None or name is None:
+            self.weights = self.weights.without_interference()
+        else:
             job = (name, cell.supply.request.gpus)
             self.i_of_row = interference(profile, job, self.cluster)[cell.units]
-        else:
-            self.weights = self.weights.without_interference()
         idle = _idle(self.cluster.exists, self.cluster.graphs, self.cluster.levels)
         self.network = idle.network
         self.of_row, kinds = sorted_rows(cell, idle.number, len(idle.kinds))

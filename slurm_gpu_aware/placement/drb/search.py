@@ -63,15 +63,13 @@ def search(request: Request, cluster: Cluster, options: TopoOptions) -> SearchRe
         return None
     supply = Supply(request, cluster, flat_table(cluster))
     scale = scale_for(request, cluster, choices, options)
-    for split in choices:
-        for level in _levels(cluster, split):
-            cell = first_cell(supply, (level,), (split,))
-            if cell is None:
-                continue
-            found = _inside(Machines(cell, options, scale))
-            if found is not None:
-                return found
-    return None
+    cells = (
+        first_cell(supply, (level,), (split,))
+        for split in choices
+        for level in _levels(cluster, split)
+    )
+    found = (_inside(Machines(cell, options, scale)) for cell in cells if cell is not None)
+    return next(filter(None, found), None)
 
 
 def _choices(request: Request, cluster: Cluster, options: TopoOptions) -> list[Split]:
@@ -99,9 +97,7 @@ def _levels(cluster: Cluster, split: Split) -> list[LevelView]:
 def _inside(machines: Machines) -> SearchResult | None:
     """The best set of a cell."""
     split = machines.cell.split
-    if split.uneven or split.same_slots:
-        return _several(machines, [])
-    masks = machines.masks(split.per_node)
+    masks = [] if split.uneven or split.same_slots else machines.masks(split.per_node)
     return _one(machines, masks) if split.nodes == 1 else _several(machines, masks)
 
 
@@ -140,8 +136,7 @@ def _several(machines: Machines, masks: Sequence[int | None]) -> SearchResult | 
     else:
         fine = np.array(sorted(sets_of), dtype=np.int64)
         cuts.append(words_of_cut(cell.supply, sets_of.values()))
-    fullest = fine[np.lexsort((fine, load_of_groups(cell)[fine]))]
-    compared = fullest[:_MOST_GROUPS].tolist()
+    compared = fine[np.lexsort((fine, load_of_groups(cell)[fine]))][:_MOST_GROUPS].tolist()
     if len(compared) < len(fine):
         cuts.append(f"the {len(compared)} fullest of {len(fine)} groups compared")
     most = max((len(sets_of[number]) for number in compared if sets_of), default=0)

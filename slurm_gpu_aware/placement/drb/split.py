@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.selection.base import Choice, choice_of
+from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.links import kinds_of
 from slurm_gpu_aware.placement.selection.rows import left_beside
@@ -88,9 +88,9 @@ def choose_by_sockets(cell: Cell) -> Choice:
     rows = np.flatnonzero(sockets == sockets.min())
     left = left_beside(cell)[rows]
     rows = rows[left == left.min()]
-    row = rows[np.argmin(cell.units[rows])][None]
-    chosen = masks[int(kinds.of_row[row[0]])]
-    return choice_of(cell, row, [chosen], sets=len(cell.units), ties=len(rows))
+    row = rows[np.argmin(cell.units[rows])]
+    slots = slots_of(masks[kinds.of_row[row]])
+    return Choice((cell.units.item(row),), (slots,), sets=len(cell.units), ties=len(rows))
 
 
 def _sockets(graph: HardwareGraph, gpus: int) -> int:

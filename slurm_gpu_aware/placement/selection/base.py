@@ -6,11 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_gpu_aware.model.arrays import IntArray
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.topology.subsets import slots_of
 
-__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection", "choice_of"]
+__all__ = ["MOST_CONSIDERED", "Choice", "Considered", "Selection"]
 
 MOST_CONSIDERED = 5  # sets in an account
 
@@ -38,21 +36,6 @@ class Choice:
     """The best sets of the best nodes, the chosen set first; empty for several nodes."""
     cut: str | None = None
     """Words for the account on the part of the cell that was not compared; None: none."""
-
-
-def choice_of(
-    cell: Cell,
-    rows: IntArray,
-    masks: list[int],
-    *,
-    sets: int,
-    ties: int,
-    considered: tuple[Considered, ...] = (),
-    cut: str | None = None,
-) -> Choice:
-    """Return the choice of these masks on these rows."""
-    nodes = tuple(cell.units[rows].tolist())
-    return Choice(nodes, tuple(map(slots_of, masks)), sets, ties, considered, cut)
 
 
 class Selection(ABC):

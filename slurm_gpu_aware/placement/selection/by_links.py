@@ -12,13 +12,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.masks import popcount
-from slurm_gpu_aware.placement.selection.base import (
-    MOST_CONSIDERED,
-    Choice,
-    Considered,
-    Selection,
-    choice_of,
-)
+from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
 from slurm_gpu_aware.placement.selection.by_links_same import choose_same
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.links import (
@@ -53,11 +47,9 @@ class ByLinks(Selection):
         kinds = kinds_of(cell)
         best, cut = _best_of_kinds(cell, kinds, self.goal), _cut(kinds, self.goal)
         if len(cell.units) == 1:  # a single machine
-            only, rows = best[0], np.zeros(1, dtype=np.int64)
-            one = (Considered(cell.units.item(0), slots_of(only.mask), only.values[0]),)
-            return choice_of(
-                cell, rows, [only.mask], sets=only.sets, ties=only.ties, considered=one, cut=cut
-            )
+            only = best[0]
+            one = Considered(cell.units.item(0), slots_of(only.mask), only.values[0])
+            return Choice((one.node,), (one.slots,), only.sets, only.ties, (one,), cut)
         # Filters instead of a sort: best values, then fewest GPUs left on the node, in the domain.
         values = np.array([b.values for b in best])
         top = values[:, 0] == values[:, 0].max()
@@ -123,10 +115,9 @@ def _choice(
     """The best sets of the rows ``picked``; the rows ``equal`` tie with the last of them."""
     per_kind = np.bincount(kinds.of_row, minlength=len(best))
     tied = np.bincount(kinds.of_row[equal], minlength=len(best))
-    return choice_of(
-        cell,
-        picked,
-        [best[kind].mask for kind in kinds.of_row[picked]],
+    return Choice(
+        nodes=tuple(cell.units[picked].tolist()),
+        slots=tuple(slots_of(best[kind].mask) for kind in kinds.of_row[picked]),
         sets=sum(int(n) * b.sets for n, b in zip(per_kind, best, strict=True)),
         ties=sum(int(n) * b.ties for n, b in zip(tied, best, strict=True)),
         considered=considered,

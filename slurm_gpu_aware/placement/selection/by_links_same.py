@@ -15,7 +15,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.index_sets import words_of_cut
-from slurm_gpu_aware.placement.selection.base import Choice, choice_of
+from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.selection.links import Goal, Kind, Kinds, table_values
 from slurm_gpu_aware.placement.selection.rows import (
     Candidate,
@@ -25,7 +25,7 @@ from slurm_gpu_aware.placement.selection.rows import (
     load_of_groups,
     top_rows,
 )
-from slurm_gpu_aware.topology.subsets import MAX_EXACT
+from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of
 
 __all__ = ["choose_same"]
 
@@ -66,9 +66,13 @@ def choose_same(cell: Cell, kinds: Kinds, goal: Goal) -> Choice:
             best = key, int(sets[which]), picked, ties
     assert best is not None  # noqa: S101 - the cell holds a set
     _, mask, picked, ties = best
-    count = sum(len(own) for own in found.values())
-    cut = "; ".join(words for words in cuts if words) or None
-    return choice_of(cell, picked, [mask] * len(picked), sets=count, ties=ties, cut=cut)
+    return Choice(
+        nodes=tuple(cell.units[picked].tolist()),
+        slots=(slots_of(mask),) * len(picked),
+        sets=sum(map(len, found.values())),
+        ties=ties,
+        cut="; ".join(words for words in cuts if words) or None,
+    )
 
 
 class _Members(NamedTuple):

@@ -86,9 +86,7 @@ class BestSet:
     """On plain nodes the set with these values; ``mask`` is then only a count."""
 
 
-@lru_cache(maxsize=64)
-def _unmeasured(n: int) -> HardwareGraph:
-    return uniform_graph(n)
+_unmeasured = lru_cache(maxsize=64)(uniform_graph)
 
 
 def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
