@@ -122,8 +122,29 @@ local function gpus_sentence(hints, part, job)
     )
 end
 
+--- Are all partitions of a job managed? A job that names none goes to the default one.
+local function is_managed(job, part_list, conf)
+    if not conf.managed then
+        return true
+    end
+    local names = text_of(job.partition)
+    if not names then
+        for name, part in pairs(part_list or {}) do
+            if number32(part.flag_default) == 1 then
+                names = name
+            end
+        end
+    end
+    for name in (names or ""):gmatch("[^,]+") do
+        if not conf.managed[name] then
+            return false
+        end
+    end
+    return names ~= nil
+end
+
 --- Decide about a submission. Returns {refuse=, text=, new=, environment=}; empty: untouched.
-local function decide_submit(job, uid, conf)
+local function decide_submit(job, part_list, uid, conf)
     local wrong = forbidden.too_long(job) or not conf.admins[uid] and forbidden.trespass(job, conf)
     if wrong then
         return { refuse = true, text = wrong }
@@ -131,6 +152,10 @@ local function decide_submit(job, uid, conf)
     local parts, besides = request.gpu_request(job)
     if #parts == 0 or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         return {}
+    end
+    if not is_managed(job, part_list, conf) then
+        local new, environment = request.left_changes(job, parts, besides, conf)
+        return { new = new, environment = environment }
     end
     local hints, sentence, hint = comment.parse(text_of(job.comment), conf)
     local variable = nil
@@ -266,7 +291,7 @@ local function refusal(text)
     return slurm.ERROR or -1
 end
 
-local function submit(job, uid)
+local function submit(job, part_list, uid)
     local conf = M.conf
     if not conf then
         if forbidden.too_long(job) or #request.gpu_request(job) > 0 then
@@ -274,7 +299,7 @@ local function submit(job, uid)
         end
         return success()
     end
-    local verdict = decide_submit(base.read_once(job), uid, conf)
+    local verdict = decide_submit(base.read_once(job), part_list, uid, conf)
     if verdict.refuse then
         return refusal(verdict.text)
     end
@@ -311,7 +336,7 @@ end
 
 --- In slurm_job_submit. Returns slurm.SUCCESS, or slurm.ERROR if the job must be refused.
 function M.submit(job_desc, part_list, submit_uid)
-    return guarded("submit", submit, job_desc, submit_uid)
+    return guarded("submit", submit, job_desc, part_list, submit_uid)
 end
 
 --- In slurm_job_modify. Returns slurm.SUCCESS, or slurm.ERROR if the change must be refused.

@@ -5,6 +5,8 @@ return {
     classes = { "A", "B", "C" },
     -- Policies that users may name with place= (placement.allowed).
     policies = { "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware" },
+    -- Partitions that are managed; empty: all (site.partitions).
+    partitions = {},
     -- The gate (gate.licence, gate.reservation).
     licence = "gpuaware",
     reservation = "gpuaware_gate",

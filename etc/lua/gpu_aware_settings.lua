@@ -33,6 +33,7 @@ local function checked(raw)
         reservation = raw.reservation or rules.reservation,
         submit_file = raw.submit_file,
         models = raw.models or {},
+        partitions = raw.partitions or {},
         park_uncommented = raw.park_uncommented ~= false,
         max_gpus_per_node = raw.max_gpus_per_node,
         max_cpus_per_node = raw.max_cpus_per_node,
@@ -45,6 +46,8 @@ local function checked(raw)
         return nil, "policies: expected a list of policy names"
     elseif not names_ok({ conf.licence, conf.reservation }, rules.name, 2) then
         return nil, "licence, reservation: expected plain names"
+    elseif not names_ok(conf.partitions, "[^%s,]+", 0) then
+        return nil, "partitions: expected a list of names"
     elseif not names_ok(conf.models, rules.feature, 0) then
         return nil, "models: expected a list of lower case names"
     elseif type(conf.operators) ~= "table" then
@@ -74,6 +77,7 @@ local function checked(raw)
         end
     end
     conf.model_set, conf.admins = set_of(conf.models), set_of(conf.operators)
+    conf.managed = #conf.partitions > 0 and set_of(conf.partitions) or nil
     conf.admins[0] = true
     return conf
 end

@@ -24,8 +24,9 @@ from slurm_gpu_aware.admission.fitting import (
     needs_both_kinds,
     required_groups,
 )
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
@@ -40,26 +41,43 @@ _TIER = 2.0**32
 """Weight of a partition's tier, which goes before the priority (of 32 bits)."""
 
 
-def _hints_of(job: SlurmJob, config: Config) -> JobHints:
-    """Job hints of the comment; none if it is no longer valid because the site has changed."""
-    return _hints(job.comment, tuple(config.site.classes), tuple(config.placement.allowed))
+def _hints_of(job: SlurmJob, original: OriginalRequest | None, config: Config) -> JobHints:
+    """Job hints: the comment's or the environment's, filled with the site's defaults."""
+    defaults, names = config.site.defaults, {"partition": job.partitions}
+    names |= {"user": (job.user,), "account": (job.account or "",), "qos": (job.qos or "",)}
+    texts = (defaults.get(kind, {}).get(n) for kind in DEFAULT_KINDS for n in names[kind])
+    own = job.comment, original.environment if original is not None else None
+    classes, allowed = tuple(config.site.classes), tuple(config.placement.allowed)
+    return _hints(own, tuple(filter(None, texts)), classes, allowed)
 
 
 @lru_cache(maxsize=1 << 12)  # users write few different comments
-def _hints(comment: str | None, classes: tuple[str, ...], allowed: tuple[str, ...]) -> JobHints:
-    try:
-        return parse_comment(comment, classes, allowed) or JobHints()
-    except RequestError:
-        return JobHints()
+def _hints(
+    own: tuple[str | None, ...],
+    defaults: tuple[str, ...],
+    classes: tuple[str, ...],
+    allowed: tuple[str, ...],
+) -> JobHints:
+    """Hints of the first of ``own`` that has some; none if the site has changed since. No class is
+    ``auto``."""
+    hints = JobHints()
+    for text in own:
+        try:
+            found = parse_comment(text, classes, allowed)
+        except RequestError:
+            break
+        if found is not None:
+            hints = found
+            break
+    for text in defaults:
+        hints = hints.filled(parse_comment(text, classes, allowed) or JobHints())
+    return hints.filled(JobHints())
 
 
 def class_of(job: SlurmJob, config: Config) -> str:
-    """Application class: the comment's, else the partition's, else the site's default."""
-    asked, by_partition = _hints_of(job, config).app_class, config.site.partition_class
-    if asked is not None and asked in config.site.classes:
-        return asked
-    known = (by_partition[name] for name in job.partitions if name in by_partition)
-    return next(known, config.site.default_class)
+    """Application class: the one that its hints name, else the site's default."""
+    hints = _hints_of(job, parse(job.admin_comment), config)
+    return hints.app_class or config.site.default_class
 
 
 def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
@@ -71,6 +89,8 @@ def to_request(gated: GatedJob, context: AdmissionContext) -> Request:
         With the reason, and whether the job is left to Slurm.
     """
     form = _supported_form(gated)
+    if _hints_of(gated.job, gated.original, context.config).place == "off":
+        raise CannotPlanError("place=off is the site's default for it")
     requests: list[Request] = []
     failed: list[CannotPlanError] = []
     partitions = open_partitions(gated.job, context)
@@ -110,7 +130,8 @@ def _supported_form(gated: GatedJob) -> Form:
 def _request(entry: QueueEntry) -> Request:
     """The request of the job in one of its partitions. Raises CannotPlanError."""
     job, original, partition, context = entry.job, entry.original, entry.partition, entry.context
-    hints, app_class = _hints_of(job, context.config), class_of(job, context.config)
+    hints = _hints_of(job, original, context.config)
+    app_class = hints.app_class or context.config.site.default_class
     defaults = context.config.for_class(app_class)
     limit_s = job.time_limit_s
     if math.isinf(limit_s):

@@ -17,9 +17,15 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from slurm_gpu_aware.bounds import MAX_PENALTY, quoted
-from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config, PlacementConfig
-from slurm_gpu_aware.errors import ConfigError
-from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
+from slurm_gpu_aware.config.settings import (
+    DEFAULT_KINDS,
+    DEFAULT_PATH,
+    Config,
+    PlacementConfig,
+)
+from slurm_gpu_aware.errors import ConfigError, RequestError
+from slurm_gpu_aware.filter_rules import COMMENT_KEYS, HOLDING_POOL, in_holding_pool
+from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.penalties import LEVELS
 from slurm_gpu_aware.names import is_name
 
@@ -56,7 +62,11 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
         config = Config(**_entries(Config, raw, ""), source=file)
         policies = _policies(config, known_policies) if known_policies else ()
         rules = chain(
-            _classes(config), _levels(config.placement), _gate_and_times(config), policies
+            _classes(config),
+            _defaults(config),
+            _levels(config.placement),
+            _gate_and_times(config),
+            policies,
         )
         for holds, key, wrong in rules:
             if not holds:
@@ -120,14 +130,28 @@ def _classes(config: Config) -> Rules:
     for name in classes:
         yield is_name(name), "site.classes", f"{name!r} is not a class name"
         yield name != "auto", "site.classes", "'auto' is reserved"
-    chosen = {"site.default_class": site.default_class}
-    chosen |= {f"site.partition_class.{p}": name for p, name in site.partition_class.items()}
-    for key, name in chosen.items():
-        yield name in classes, key, f"{name!r} is not one of {listed}"
+    name = site.default_class
+    yield name in classes, "site.default_class", f"{name!r} is not one of {listed}"
     for name, entry in config.classes.items():
         yield name in classes, f"classes.{name}", f"not one of site.classes ({listed})"
         sound = entry.clock_mhz is None or 1 <= entry.clock_mhz <= 10_000
         yield sound, f"classes.{name}.clock_mhz", "must be between 1 and 10000 MHz"
+
+
+def _defaults(config: Config) -> Rules:
+    """Hints in the grammar of the comment; ``gpus`` is a job's own."""
+    for kind, table in config.site.defaults.items():
+        known = ", ".join(DEFAULT_KINDS)
+        yield kind in DEFAULT_KINDS, f"site.defaults.{kind}", f"unknown; known: {known}"
+        for name, text in table.items():
+            key = f"site.defaults.{kind}.{name}"
+            try:
+                hints = parse_comment(text, config.site.classes, config.placement.allowed)
+            except RequestError as exc:
+                raise _WrongError(key, str(exc).removeprefix("gpu-aware: ")) from None
+            listed = ", ".join(k for k in COMMENT_KEYS if k != "gpus")
+            sound = hints is not None and hints.gpus is None
+            yield sound, key, f"expected key=value,... with these keys: {listed}"
 
 
 def _levels(placement: PlacementConfig) -> Rules:

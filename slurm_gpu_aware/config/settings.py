@@ -10,9 +10,18 @@ from typing import Any
 from slurm_gpu_aware.filter_rules import LICENCE, RESERVATION
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 
-__all__ = ["DEFAULT_PATH", "ClassConfig", "Config", "GateConfig", "PlacementConfig"]
+__all__ = [
+    "DEFAULT_KINDS",
+    "DEFAULT_PATH",
+    "ClassConfig",
+    "Config",
+    "GateConfig",
+    "PlacementConfig",
+]
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
+DEFAULT_KINDS = ("user", "account", "qos", "partition")
+"""What ``site.defaults`` goes by; an earlier one wins."""
 _ACROSS = 1.5
 """PAL's L_across if it is neither configured nor measured."""
 
@@ -25,8 +34,12 @@ class SiteConfig:
     """Application classes, most sensitive to variability first."""
     default_class: str = "B"
     """Class of a job that names none."""
-    partition_class: Mapping[str, str] = field(default_factory=dict)
-    """Partition -> class, before ``default_class``."""
+    partitions: tuple[str, ...] = ()
+    """Partitions that are managed; jobs of others pass untouched. Empty: all."""
+    defaults: Mapping[str, Mapping[str, str]] = field(
+        default_factory=lambda: {kind: {} for kind in reversed(DEFAULT_KINDS)}
+    )
+    """One of `DEFAULT_KINDS` -> name -> hints of its jobs, in the grammar of the comment."""
     park_uncommented: bool = True
     """Park GPU jobs with any other comment, too (with the default class)."""
     operators: tuple[str, ...] = ()

@@ -231,6 +231,7 @@ def filter_table(config: Config, slurm_user: str, models: Iterable[str] = ()) ->
     return {
         "classes": config.site.classes,
         "policies": list(dict.fromkeys([placement.policy, *placement.allowed])),
+        "partitions": config.site.partitions,
         "licence": config.gate.licence,
         "reservation": config.gate.reservation,
         "submit_file": str(config.events.submit_file),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from slurm_gpu_aware import filter_rules as rules
@@ -44,6 +44,13 @@ class JobHints:
     """Name of a performance model in the store (not checked here)."""
     place: str | None = None
     """A policy that the site allows, or ``off``."""
+
+    def filled(self, other: JobHints) -> JobHints:
+        """These hints, and those of ``other`` where there are none; ``class=auto`` is none."""
+        mine = {k: v for k, v in vars(self).items() if v is not None}
+        if self.app_class == "auto":
+            del mine["app_class"]
+        return replace(other, **mine)
 
 
 def parse_comment(

@@ -75,10 +75,15 @@ class Filter:
         *,
         environment: Mapping[str, str] | None = None,
         fail_at: str | None = None,
+        default_partition: str = "gpu",
         **fields: Any,
     ) -> Outcome:
         """Submit a batch job with these fields; ``script=None`` makes it interactive."""
         fields = {"script": "#!/bin/sh\n", **fields}
+        parts = self.lua.table()
+        for name in ("cpu", "gpu"):
+            parts[name.encode()] = self.table({"flag_default": int(name == default_partition)})
+        self._parts = parts
         return self._call(self.module[b"submit"], fields, None, uid, environment, fail_at)
 
     def modify(self, record: Mapping[str, Any], uid: int = ALICE, **fields: Any) -> Outcome:
@@ -101,7 +106,7 @@ class Filter:
         self.harness[b"messages"] = self.lua.table()
         self.harness[b"log"] = self.lua.table()
         if record is None:
-            rc = function(job, None, uid)
+            rc = function(job, self._parts, uid)
         else:
             rec = self.harness[b"job"](self.table(record))[0]
             rc = function(job, rec, None, uid)

@@ -395,6 +395,40 @@ def test_untouched(filter_: Filter, name: str, fields: dict[str, Any]) -> None:
     assert (out.rc, out.written, out.messages, out.log) == (SUCCESS, [], [], [])
 
 
+@pytest.mark.parametrize(
+    ("asked", "default", "managed"),
+    [
+        ("gpu", "cpu", True),
+        ("gpu,big", "cpu", True),
+        ("gpu,cpu", "gpu", False),
+        ("cpu", "gpu", False),
+        (None, "gpu", True),
+        (None, "cpu", False),
+    ],
+)
+def test_only_managed_partitions_are_touched(
+    make_filter: MakeFilter, asked: str | None, default: str, managed: bool
+) -> None:
+    filter_ = make_filter(more='partitions = {"gpu", "big"}')
+    for comment in (None, "class=D"):
+        out = filter_.submit(
+            **NODE, partition=asked, comment=comment, default_partition=default, uid=ALICE
+        )
+        assert (out.rc == ERROR) == (managed and comment is not None)
+        assert ("licenses" in out.written) == (managed and comment is None)
+        assert managed or out.messages == []
+
+
+def test_a_model_finds_indexed_nodes_in_a_partition_that_is_not_managed(
+    make_filter: MakeFilter,
+) -> None:
+    filter_ = make_filter(more='partitions = {"big"}')
+    out = filter_.submit(tres_per_node="gres/gpu:a100:2", partition="gpu")
+    assert (out.rc, out.messages) == (SUCCESS, [])
+    assert (out.job["tres_per_node"], out.job["features"]) == ("gres/gpu:2", "gpu_a100")
+    assert "licenses" not in out.written
+
+
 def test_a_comment_of_others_is_told_and_kept(filter_: Filter) -> None:
     asked = {**NODE, "comment": "https://host/x,class=A"}
     out = filter_.submit(**asked)

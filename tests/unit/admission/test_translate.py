@@ -386,3 +386,45 @@ def test_with_time_min_a_job_is_planned_by_its_limit_where_that_fits():
     where = site([node("n1")], None, [kept])
     waits = request_of(job(time_min_s=500.0), asked(), where)
     assert eligible(waits, where) == set()
+
+
+# Where hints come from ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("comment", "environment", "app_class", "bw"),
+    [
+        ("class=A", "class=C", "A", True),
+        ("run 7", "class=C,bw=low", "C", False),
+        ("run 7, class=A", None, "B", True),
+        ("class=auto", None, "B", True),
+        ("class=D", "class=C", "B", True),  # the site had a class D
+        (None, None, "B", True),
+    ],
+)
+def test_hints_come_from_comment_environment_and_defaults(
+    comment: str | None, environment: str | None, app_class: str, bw: bool
+):
+    defaults = {
+        "user": {"alice": "bw=high"},
+        "account": {"bio": "class=B,bw=low"},
+        "qos": {"long": "class=A"},
+        "partition": {"gpu": "class=C,pattern=tree"},
+    }
+    where = site([node("n1")])
+    config = replace(where.config, site=replace(where.config.site, defaults=defaults))
+    record = replace(job("gpu"), account="bio", qos="long", comment=comment)
+    request = request_of(record, asked(environment=environment), replace(where, config=config))
+    found = request.app_class, request.bandwidth_sensitive, request.pattern
+    assert found == (app_class, bw, "tree")
+
+
+def test_a_site_leaves_the_jobs_of_a_partition_to_slurm():
+    where = site([node("n1")])
+    settings = replace(where.config.site, defaults={"partition": {"gpu": "place=off"}})
+    where = replace(where, config=replace(where.config, site=settings))
+    with pytest.raises(CannotPlanError, match="place=off") as raised:
+        request_of(job("gpu"), asked(), where)
+    assert raised.value.leave
+    chosen = replace(job("gpu"), comment="place=packed")
+    assert request_of(chosen, asked(), where).policy == "packed"

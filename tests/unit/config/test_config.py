@@ -44,7 +44,9 @@ def test_classes_and_their_settings(tmp_path):
             [site]
             classes = ["hot", "cold"]
             default_class = "cold"
-            partition_class = { debug = "cold" }
+            [site.defaults]
+            partition.debug = "class=cold"
+            user.erin = "place=off, bw=low"
             [classes.hot]
             clock_mhz = 1200
             bandwidth_sensitive = true
@@ -53,7 +55,8 @@ def test_classes_and_their_settings(tmp_path):
     )
     assert config.for_class("hot").clock_mhz == 1200
     assert config.for_class("cold").clock_mhz is None
-    assert config.site.partition_class == {"debug": "cold"}
+    assert config.site.defaults["partition"] == {"debug": "class=cold"}
+    assert config.site.defaults["user"] == {"erin": "place=off, bw=low"}
 
 
 BAD = {
@@ -64,7 +67,12 @@ BAD = {
     "[site]\nclasses = ['A']\ndefault_class='B'": "'B' is not one of A",
     "[site]\nclasses = ['auto']\ndefault_class='auto'": "reserved",
     "[site]\nclasses = 'A'": "expected a list of strings",
-    "[site]\npartition_class = { p = 'Z' }": "site.partition_class.p: 'Z' is not one of",
+    "[site.defaults]\nqos.p = 'class=Z'": "site.defaults.qos.p: class=Z is not valid; valid: A, B",
+    "[site.defaults]\nqos.p = 'A'": "site.defaults.qos.p: expected key=value,... with these keys",
+    "[site.defaults]\nqos.p = 'gpus=2'": "site.defaults.qos.p: expected key=value",
+    "[site.defaults]\ngroup.p = 'class=A'": "site.defaults.group: unknown; known: user, account",
+    "[site.defaults]\nqos = 'class=A'": "site.defaults.qos: expected a table",
+    "[site]\npartitions = 'gpu'": "site.partitions: expected a list of strings",
     "[classes.Z]\nclock_mhz = 1": "classes.Z: not one of site.classes",
     "[classes.A]\nclock_mhz = 0": "between 1 and 10000",
     "classes = 3": "expected sections",

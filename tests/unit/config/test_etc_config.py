@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.config.settings import LEVELS, ClassConfig, Config
+from slurm_gpu_aware.config.settings import DEFAULT_KINDS, LEVELS, ClassConfig, Config
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "etc" / "config.toml"
@@ -25,8 +25,9 @@ def test_every_key_is_there_and_explained():
         value = getattr(Config(), section.name)
         assert f"[{section.name}]" in text
         wanted |= {f.name for f in dataclasses.fields(value)}
-    wanted -= {"partition_class", "levels"}  # sections of their own
-    assert "[site.partition_class]" in text
+    wanted -= {"defaults", "levels"}  # sections of their own
+    for kind in DEFAULT_KINDS:
+        assert f"[site.defaults.{kind}]" in text
     assert "[placement.levels]" in text
     wanted |= set(LEVELS)
     assert wanted - set(_KEY.findall(text)) == set()
@@ -41,6 +42,7 @@ def test_the_commented_examples_are_valid(tmp_path: Path):
     assert config.classes["A"].clock_mhz == 1380
     assert config.placement.max_clock_mhz == 1530
     assert list(config.placement.penalties) == list(LEVELS)
-    assert config.site.partition_class == {"train": "A"}
+    assert set(config.site.defaults) == set(DEFAULT_KINDS)
+    assert config.site.defaults["partition"] == {"train": "class=A"}
     assert set(config.policies["topo-aware"]) == {"weights", "interference"}
     assert config.events.jobcomp_file is not None
