@@ -1,8 +1,8 @@
-"""What prolog and epilog of a compute node add to a job, against starting ``/bin/true``.
+"""Cost of the prolog and epilog of a compute node for a job, against ``/bin/true``.
 
     python benchmarks/clock_hooks.py [--turns 50]
 
-Needs no cluster: it lays the package out as pip does, lets the two hooks run as slurmd would, on
+Needs no cluster: it installs the package as pip does, runs the two hooks as slurmd does, on
 the fake NVML library (gcc, make) as real drivers take times of their own, and prints the median
 time of each case. Turns of all cases alternate, so that a busy machine slows all of them.
 """
@@ -57,7 +57,7 @@ def install(folder: Path) -> Path:
 
 
 def machine(folder: Path) -> dict[str, str]:
-    """Build the fake library and a machine of four GPUs; return what its users need in env."""
+    """Build the fake library and a machine of four GPUs; return its environment variables."""
     subprocess.run(["make", "-s", "-C", FAKE, f"OUT={folder}"], check=True)
     file = folder / "machine.json"
     words = ["write", "--kind", "two-socket-4", "--node", "n1", "--out", file]
@@ -71,7 +71,7 @@ def machine(folder: Path) -> dict[str, str]:
 
 
 class Node:
-    """A node with our hooks; every call is one that slurmd makes."""
+    """A node with our hooks, called as slurmd calls them."""
 
     def __init__(self, folder: Path) -> None:
         conf = folder / "clock.conf"
@@ -92,7 +92,7 @@ class Node:
         )
 
     def hook(self, kind: str, **env: str) -> Taken:
-        """What a hook takes."""
+        """Time of a hook."""
         return taken([str(ROOT / "etc" / f"{kind}.d" / "50-gpu-aware")], {**self.env, **env})
 
 
@@ -104,7 +104,7 @@ def taken(command: list[str], env: dict[str, str]) -> Taken:
 
 
 def measure(node: Node, turns: int) -> dict[str, list[Taken]]:
-    """What each case takes, in turns. Stops if a clock is not set or not reset."""
+    """Time of each case, in turns. Stops if a clock is not set or not reset."""
     cases: dict[str, list[Taken]] = {}
     for _ in range(turns):
         found = {

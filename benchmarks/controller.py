@@ -1,6 +1,6 @@
-"""A container with slurmctld of the test image, nodes without slurmd, and what runs in it.
+"""A container of the test image with slurmctld, nodes without slurmd, and programs inside.
 
-Not for itself: part of `benchmarks/scale.py`.
+No program: part of `benchmarks/scale.py`.
 """
 
 from __future__ import annotations

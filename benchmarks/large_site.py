@@ -6,7 +6,7 @@ Makes the records that Slurm's library would return for nodes of 8 GPUs, three q
 busy, with parked jobs of many shapes (those of ``benchmarks/scale.py``), and reads them through the
 client; only the library itself is left out. Parts:
 
-- ``round``: one whole round but for Slurm: reading, snapshot and translation, planning;
+- ``round``: one whole round without Slurm: reading, snapshot and translation, planning;
 - ``idle``: the selector's CPU per minute with jobs that have ended still in slurmctld's memory.
 
 Times are medians of CPU time of this process, so that other load disturbs them little.
@@ -64,7 +64,7 @@ NOT_USED = ",".join(f"gpu:g{i}:0(IDX:N/A)" for i in range(WIDTH))
 
 
 def encoded(kind: RecordKind, **fields: int | str) -> bytes:
-    """A record as the C code packs it; what is not given is 0 or empty."""
+    """A record as the C code packs it; absent fields are 0 or empty."""
     numbers = [int(fields.pop(name, 0)) for name in kind.numbers]
     texts = [str(fields.pop(name, "")) for name in kind.texts]
     if fields:
@@ -73,7 +73,7 @@ def encoded(kind: RecordKind, **fields: int | str) -> bytes:
 
 
 def job(number: int, state: str, width: int, gpus: int, minutes: int = 60, **more: Any) -> bytes:
-    """A job record; ``width``: of how many nodes."""
+    """A job record; ``width``: number of nodes."""
     unset = ("array_task_id", "ntasks_per_core", "threads_per_core", "sockets_per_node")
     fields: dict[str, Any] = dict.fromkeys((*unset, "cores_per_socket", "core_spec"), NOT_SET)
     fields |= {
@@ -127,7 +127,7 @@ def node(number: int, busy: bool) -> bytes:
 
 
 class Constants:
-    """Stands for the library's names: every number is 0 but those that are told apart."""
+    """Stands for the library's names: every number is 0, except those that the code compares."""
 
     SLURM_NO_CHANGE_IN_DATA = 1900
 
@@ -212,7 +212,7 @@ class Library:
         return [NOW]
 
     def records(self, function: str, *given: Any) -> list[bytes]:
-        """As the library's, whose jobs do not change."""
+        """The same records each time: the jobs do not change."""
         if function == "aware_jobs":
             self.asked += 1
             if given[0]:
@@ -224,7 +224,7 @@ class Library:
         return SETTINGS if function == "aware_settings" else b""
 
     def call(self, _function: str, *_given: object) -> None:
-        """All is well."""
+        """Success."""
 
 
 def client_of(library: Library) -> SlurmClient:
@@ -234,7 +234,7 @@ def client_of(library: Library) -> SlurmClient:
 
 
 def whole_round(given: argparse.Namespace) -> None:
-    """CPU time of a round's parts, but for Slurm's library."""
+    """CPU time of a round's parts, without Slurm's library."""
     client = client_of(Library(given.nodes, given.jobs, given.ended))
     plan_round = planning.plan_round
     spent: dict[str, list[float]] = {}
@@ -310,7 +310,7 @@ def idle(given: argparse.Namespace) -> None:
 
 
 def cpu_s() -> float:
-    """CPU time of this process and of those that it ran, seconds."""
+    """CPU time of this process and its children, seconds."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -1,11 +1,11 @@
-"""How long placement takes, and how it grows with the cluster.
+"""Time of placement, and its growth with the cluster.
 
 Run ``python benchmarks/placement.py [PART ...]``; without names all parts run. Each part is one
 function in ``PARTS`` that prints its own table; where a target of issue 3 is missed, its profile.
 
-What is measured: warm, steady-state decisions. Between two decisions one job changes (the last
-one ends, others start elsewhere), so nothing of the decision itself can be remembered; what
-depends on scores alone (bins, masks per bin) has been computed before. Times are medians over
+Measured are warm, steady-state decisions. Between two decisions one job changes (the last one ends,
+others start elsewhere), so no cache holds the decision itself; values that depend on scores alone
+(bins, masks per bin) are cached. Times are medians over
 repetitions in this process, with the least in brackets where other load may disturb; ratios are
 against the target or another time of the same run.
 """

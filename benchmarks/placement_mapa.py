@@ -1,14 +1,14 @@
-"""How long exact matching takes on one machine, and what the alternatives cost.
+"""Time of exact matching on one machine, and of the alternatives.
 
 Run ``python benchmarks/placement_mapa.py [MACHINE ...]``, or call :func:`mapa_matching`. One
 decision of a bandwidth sensitive job on an idle machine, per job size:
 
-first  nothing was ever computed in this process: the combinatorics of n GPUs, too
-new    a machine that was never seen; the combinatorics of its size are known
-warm   a known machine: what a selector pays from the second job of that size on
+first  all caches are empty, those of the combinatorics of n GPUs, too
+new    a new machine; the combinatorics of its size are cached
+warm   a known machine: the time from the second job of that size on
 
-Times are medians of some repetitions. ``first`` and ``new`` are both judged against the target of
-issue 3; where one misses it, its profile follows. Ratios are against scoring
+Times are medians of some repetitions. ``first`` and ``new`` are both compared with the target of
+issue 3; if one misses it, its profile follows. Ratios are against scoring
 every distinct ring of every set with NumPy, and against scoring every order of every set, as the
 authors' code does, at the speed at which this process scores orders one by one.
 """

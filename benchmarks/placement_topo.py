@@ -1,13 +1,13 @@
-"""How long topology-aware placement takes, and what grows with the cluster.
+"""Time of topology-aware placement, and its growth with the cluster.
 
 Run ``python benchmarks/placement_topo.py``, or call :func:`topology_aware`. Every decision knows
 the interference of twelve applications. Target (issue 3): one decision on 1,000 machines with four
 GPUs on two sockets within 10 ms; where it is missed, the profile follows.
 
-first  nothing was ever computed in this process: bipartitions and sets of every kind of machine
-warm   what a selector pays from the second job of that size on
+first  all caches are empty: bipartitions and sets of every kind of machine
+warm   the time from the second job of that size on
 
-The ratio is against looking at every free set of every machine one by one in Python.
+The ratio is against a plain Python loop over every free set of every machine.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def one_decision(nodes: int, kind: str, gpus: int, *, busy: float = 0.6) -> tupl
 
 
 def graph_is_target(kind: str) -> bool:
-    """The target speaks of four GPUs on two sockets."""
+    """The target is for four GPUs on two sockets."""
     return machine(kind).n == 4
 
 

@@ -1,8 +1,8 @@
-"""What it takes to choose victims: a full cluster of one-GPU jobs, and jobs that may preempt them.
+"""Time of the choice of victims: a full cluster of one-GPU jobs, and jobs that may preempt them.
 
     python benchmarks/preemption.py [--nodes 2000] [--jobs 50]
 
-Prints the CPU time of one choice by what is asked for, and of a round of many such jobs.
+Prints the CPU time of one choice per kind of request, and of a round of many such jobs.
 """
 
 from __future__ import annotations

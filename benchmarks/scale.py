@@ -1,4 +1,4 @@
-"""A controller of 2,000 nodes with 8 GPUs each, 1,000 parked jobs, and a trickle: what we cost.
+"""Cost of the selector on 2,000 nodes with 8 GPUs each, with 1,000 parked jobs and a trickle.
 
     python benchmarks/scale.py [--nodes 2000] [--jobs 1000] [--busy 0.75] [--turns 6] [--keep]
 
@@ -71,7 +71,7 @@ def queue(controller: Controller, count: int) -> None:
 
 
 def settle(controller: Controller, waiting: int, *, ours: bool) -> None:
-    """Wait until Slurm's scheduler and the selector have looked at all that waits."""
+    """Wait until Slurm's scheduler and the selector have tried all waiting jobs."""
     end = time.monotonic() + 120
     low, most = 0.98 * waiting, QUEUE_TESTS // controller.nodes + 5
     while time.monotonic() < end:
@@ -115,7 +115,7 @@ def compare_submissions(controller: Controller, count: int, waiting: int, turns:
 
 @contextlib.contextmanager
 def selector(controller: Controller) -> Iterator[None]:
-    """The daemon, running, as nice as its systemd unit makes it."""
+    """The running daemon, with the nice value of its systemd unit."""
     controller.sh(
         "setpriv --reuid slurm --regid slurm --init-groups nice -n 10 gpu-aware selectd "
         ">>/var/log/cluster/selectd.log 2>&1 & echo $! >/run/services/selectd.pid; sleep 3"
@@ -129,7 +129,7 @@ def selector(controller: Controller) -> Iterator[None]:
 def fill(controller: Controller, jobs: int, *, partly: bool = False) -> float:
     """Start whole-node jobs on plain Slurm; slurmctld's own ms per started job.
 
-    ``partly``: as many of them as there is room for; the rest is cancelled.
+    ``partly``: as many of them as fit; the rest is cancelled.
     """
     with partition_down(controller):
         controller.sh(f"sbatch -Q --array=1-{jobs} --gres=gpu:8 -t 7-0 --wrap true", "alice")
@@ -152,7 +152,7 @@ def fill(controller: Controller, jobs: int, *, partly: bool = False) -> float:
 
 @contextlib.contextmanager
 def partition_down(controller: Controller) -> Iterator[None]:
-    """Slurm's scheduler does not try what is submitted meanwhile, which would take minutes."""
+    """Slurm's scheduler does not try the jobs of this time, which would take minutes."""
     controller.sh("scontrol update partitionname=gpu state=down")
     try:
         yield
@@ -161,13 +161,13 @@ def partition_down(controller: Controller) -> Iterator[None]:
 
 
 def await_look(controller: Controller) -> None:
-    """Until Slurm's scheduler has passed over all that was submitted."""
+    """Wait until Slurm's scheduler has tried all submitted jobs."""
     controller.sh("while squeue -h -t PD -o %r | grep -q PartitionDown; do sleep 1; done")
 
 
 @contextlib.contextmanager
 def trickle(controller: Controller) -> Iterator[None]:
-    """Every second a job comes, every other second one ends."""
+    """Every second a job arrives, every other second one ends."""
     stop = threading.Event()
 
     def work() -> None:
@@ -188,7 +188,7 @@ def trickle(controller: Controller) -> Iterator[None]:
 
 
 def park(controller: Controller, count: int) -> None:
-    """Park jobs of many shapes, most of which find no place at once."""
+    """Park jobs of many shapes; most of them do not fit at once."""
     controller.sh(
         f"""
         for i in $(seq {count}); do
@@ -203,7 +203,7 @@ def park(controller: Controller, count: int) -> None:
 
 
 def memory_mb(controller: Controller) -> float:
-    """Most memory that the selector ever had resident."""
+    """Peak resident memory of the selector."""
     text = controller.sh('grep VmHWM "/proc/$(cat /run/services/selectd.pid)/status"')
     return int(re.findall(r"(\d+) kB", text)[0]) / 1024
 
@@ -214,7 +214,7 @@ def show(what: str, value: float, target: str, met: bool, unit: str = "", scaled
 
 
 def show_time(what: str, value: float, most: float, unit: str, per_start_ms: float) -> None:
-    """A time, also as it would be on a machine of the speed that the targets are for."""
+    """A time, and its equivalent on a machine of the targets' speed."""
     at_speed = value * PER_START_MS / per_start_ms
     verdict = "met" if at_speed <= most else "missed"
     scaled = f"; at {PER_START_MS:g} ms per start {at_speed:.3f}{unit}: {verdict}"

@@ -1,4 +1,4 @@
-"""Runs inside the controller of `benchmarks/scale.py`; prints JSON. Not for itself.
+"""Part of `benchmarks/scale.py` that runs inside its controller; prints JSON.
 
 Reads the state as the selector does, and plans a whole round without placing (the gate counts as
 not held). With the argument ``updates``: sends updates that change nothing.
@@ -31,7 +31,7 @@ REPEATS = 5
 
 
 def cpu_s() -> float:
-    """CPU time of this process and of the commands that it ran, seconds."""
+    """CPU time of this process and its children, seconds."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def updates() -> None:
-    """Send updates that change nothing, as many as a full round."""
+    """Send as many updates as a full round; they change nothing."""
     client = open_client(60.0)
     parked = [job for job in client.jobs() if job.state == "PENDING"][:400]
     sent = [JobUpdate(job.id, (("AdminComment", job.admin_comment or ""),)) for job in parked]

@@ -1,4 +1,4 @@
-"""How fast the simulator is: Sia-Philly with five policies, and a large cluster with PAL.
+"""Speed of the simulator: Sia-Philly with five policies, and a large cluster with PAL.
 
 python benchmarks/simulator.py [--jobs 100000] [--gpus 10000] [--processes 2]
 
@@ -31,7 +31,7 @@ LOAD = 0.9
 
 
 def scored(nodes: int, *, same_indices: bool) -> tuple[Cluster, dict[str, FloatArray]]:
-    """Nodes of four GPUs with log-normal scores, 5% wide, and what the planner sees of them."""
+    """Nodes of four GPUs with log-normal scores, 5% wide, and the planner's view of them."""
     site: SimulatedSite = synthetic_site(nodes, 4, same_indices=same_indices)
     rng = np.random.default_rng(0)
     truth = {c: rng.lognormal(0, 0.05, (nodes, 4)) for c in "ABC"}
@@ -42,7 +42,7 @@ def scored(nodes: int, *, same_indices: bool) -> tuple[Cluster, dict[str, FloatA
 
 
 def sia_trace() -> tuple[Trace, str]:
-    """The measured trace where it is there, else one of the same shape."""
+    """The measured trace if it is available, else one of the same shape."""
     given = os.environ.get("GPU_AWARE_SHARED")
     data = Path(given) if given else ROOT.parent / "shared" / "data"
     file = data / "traces" / "sia-philly" / "pal" / "workload-1.csv"

@@ -1,4 +1,4 @@
-"""What the store and the binning cost, each beside something else in the same run.
+"""Cost of the store and of the binning, each beside a comparison in the same run.
 
     python benchmarks/store.py [--gpus 27648]
 

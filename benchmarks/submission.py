@@ -1,10 +1,10 @@
-"""Submission and start, with us and on plain Slurm, in turns on the running container cluster.
+"""Submission and start, with the selector and on plain Slurm, in turns on the container cluster.
 
     docker/cluster up; python benchmarks/submission.py [--jobs 200] [--turns 4]
 
 Prints the rate of sbatch (with the filter against without, and with the selector beside it on the
-same CPUs), the time from sbatch to the job's first line on an idle cluster, and what each decision
-took, as the ledger has it. Rates of single turns scatter by a fifth on a small virtual machine.
+same CPUs), the time from sbatch to the job's first line on an idle cluster, and the time of each
+decision in the ledger. Rates of single turns scatter by a fifth on a small virtual machine.
 Uses the project $GPU_AWARE_PROJECT, which must be free.
 """
 
@@ -48,7 +48,7 @@ END
 
 
 def sh(user: str, script: str) -> str:
-    """Run a bash script on the controller. Raises SystemExit with what it said."""
+    """Run a bash script on the controller. Raises SystemExit with its output."""
     argv = [str(SCRIPT), *(["sh", "ctl"] if user == "root" else ["as", user]), "bash", "-s"]
     done = subprocess.run(
         argv, input=script, capture_output=True, text=True, timeout=600, check=False
@@ -59,7 +59,7 @@ def sh(user: str, script: str) -> str:
 
 
 def settle(mode: str) -> None:
-    """An idle cluster with us or without us."""
+    """An idle cluster, aware or plain."""
     sh("root", f"squeue -h -r -o %i | xargs -r scancel --quiet; services mode {mode}")
     for _ in range(100):
         if sh("root", "squeue -h | wc -l; sinfo -h -t idle -o %D").split() == ["0", "4"]:

@@ -1,11 +1,11 @@
-"""One-GPU jobs drained with us and on plain Slurm, in turns on the running container cluster.
+"""One-GPU jobs drained with the selector and on plain Slurm, in turns on the container cluster.
 
     docker/cluster up; python benchmarks/throughput.py [PART ...] [--jobs 160] [--turns 2] [--json]
 
-Parts: ``single`` jobs, one ``array``, and the jobs of two ``users`` at once, each with us and then
+Parts: ``single`` jobs, one ``array``, and the jobs of two ``users`` at once, each parked and then
 with ``place=off``, which leaves them to Slurm; ``start``: from sbatch to the job's first line on an
-idle cluster. Prints how long each queue took to drain, the ratio of each pair, and where the time
-of a job went, by slurmctld's own log. Uses the project $GPU_AWARE_PROJECT, which must not
+idle cluster. Prints the time to drain each queue, the ratio of each pair, and the parts of a job's
+time in slurmctld's log. Uses the project $GPU_AWARE_PROJECT, which must not
 be in use otherwise.
 """
 
@@ -122,7 +122,7 @@ def submissions(kind: str, count: int, seconds: int, comment: str) -> str:
 
 
 def moments(log: Iterable[str]) -> list[Times]:
-    """What happened to each job, and when: of updates the last one before its allocation."""
+    """Events of each job with their times: of updates the last one before its allocation."""
     jobs: dict[int, dict[str, float]] = {}
     for line in log:
         found, named = LINE.match(line), JOB.search(line)
@@ -143,7 +143,7 @@ def moments(log: Iterable[str]) -> list[Times]:
 
 
 def parts(jobs: Sequence[Times], seconds: int) -> dict[str, list[float]]:
-    """Where the time of the jobs went. Units: s."""
+    """Parts of the jobs' time. Units: s."""
     after_end = {
         "end of a job to the next one's first update": "pinned",
         "end of a job to the next one's allocation": "allocated",
@@ -184,7 +184,7 @@ def drain(kind: str, count: int, seconds: int, comment: str, limit_s: int) -> Dr
 def starts(count: int, comment: str) -> dict[str, list[float]]:
     """Seconds from sbatch to the job's first line, by its comment.
 
-    Slurm's scheduler looks at new jobs at the turn of each second, so the submissions are spread
+    Slurm's scheduler tries new jobs at the start of each second, so the submissions are spread
     evenly over a second, the same ones for both.
     """
     found: dict[str, list[float]] = {comment: [], PLAIN: []}
@@ -209,7 +209,7 @@ def median_of_parts(drained: Sequence[Drained]) -> dict[str, dict[str, float]]:
 
 
 def measure_drain(kind: str, seconds: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Drain with us and without in turns."""
+    """Drain with the selector and without, in turns."""
     found: dict[str, list[Drained]] = {given.comment: [], PLAIN: []}
     for turn in range(given.turns):
         for comment, drained in found.items():
@@ -254,7 +254,7 @@ def span(values: Sequence[float], digits: int) -> str:
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print what one part has found."""
+    """Print the result of one part."""
     met = "met" if found["met"] else "MISSED"
     ours, plain = found["ours_s"], found["plain_s"]
     if found["part"] == "start":
@@ -303,7 +303,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Do what was asked for, one result after the other."""
+    """Measure the requested parts, one result after the other."""
     for part in given.parts:
         if part == "start":
             yield measure_starts(given)

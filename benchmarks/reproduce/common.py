@@ -1,4 +1,4 @@
-"""What the reproductions share: where the data are, running, tables, the page of results."""
+"""Shared parts of the reproductions: data, runs, tables, the page of results."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def arguments(what: str) -> argparse.Namespace:
 
 
 def shared(*needed: str) -> Path | None:
-    """The folder of measured data; None if one of the needed files is not there (said on stderr).
+    """The folder of measured data; None if one of the needed files is missing (note on stderr).
 
-    A part of the data is as good as none: half of a table would be measured, half made up.
+    A part of the data is not used: half of a table would be measured, half synthetic.
     """
     given = os.environ.get("GPU_AWARE_SHARED")
     folder = Path(given) if given else ROOT.parent / "shared" / "data"
@@ -49,7 +49,7 @@ def shared(*needed: str) -> Path | None:
 
 
 def run(what: str, runs: Sequence[Run], processes: int | None) -> list[Result]:
-    """Run all and say how long it took."""
+    """Run all and print the time."""
     started = time.perf_counter()
     results = run_all(runs, timer=time.perf_counter, processes=processes)
     took = time.perf_counter() - started
@@ -63,7 +63,7 @@ def geomean(ratios: Iterable[float]) -> float:
 
 
 def gain(ours: float, theirs: float) -> float:
-    """How much smaller ``ours`` is, as a share of ``theirs``."""
+    """Reduction from ``theirs`` to ``ours``, as a share of ``theirs``."""
     return 1.0 - ours / theirs
 
 

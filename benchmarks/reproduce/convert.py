@@ -3,9 +3,9 @@
     python benchmarks/reproduce/convert.py FILE > trace.csv
 
 Alibaba's 2023 GPU-sharing trace (Weng et al., USENIX ATC 2023), columns job_id, submit_s, end_s,
-duration_s, num_gpu, gpu_milli (share of one GPU in thousandths), phase. GPUs are given out whole
-here: tasks without a GPU or with a share of one, tasks that never started, and tasks that the end
-of the trace cuts off are counted on stderr and left out.
+duration_s, num_gpu, gpu_milli (share of one GPU in thousandths), phase. Only whole GPUs are
+allocated: tasks without a GPU or with a share of one, tasks that never started, and tasks that the
+end of the trace cuts off are counted on stderr and left out.
 
 Job files of MAPA (Ranganath et al., SC'21), without a header: GPUs, pattern, arrival, service time,
 bandwidth sensitive (0 or 1), task.
@@ -40,7 +40,7 @@ def alibaba(text: str, name: str, left_out: Counter[str]) -> Iterator[tuple[obje
 
 
 def unusable(row: Mapping[str, str], last_end: float) -> str:
-    """Why a task of Alibaba's trace is no job that can be run again; empty: it is one."""
+    """Why a task of Alibaba's trace cannot be replayed as a job; empty: it can."""
     if row["num_gpu"] == "0":
         return "no GPU"
     if not row["duration_s"]:
@@ -64,7 +64,7 @@ def mapa(text: str) -> Iterator[tuple[object, ...]]:
 
 
 def convert(file: Path, left_out: Counter[str]) -> Iterator[tuple[object, ...]]:
-    """Rows in the order of ``COLUMNS``; ``left_out`` counts tasks that are none, by reason."""
+    """Rows in the order of ``COLUMNS``; ``left_out`` counts the other tasks by reason."""
     text = read_text(file)
     if text.startswith("job_id,"):
         return alibaba(text, file.name, left_out)

@@ -168,7 +168,7 @@ def machine_tables(machines: Sequence[Machine]) -> str:
 
 
 def remarks(machines: Sequence[Machine]) -> str:
-    """What the numbers say beside the paper's."""
+    """Comparison of the numbers with the paper's."""
     (own,) = (m for m in machines if m.name == FITTED)
     through = {p: own.throughput(p) for p in POLICIES[1:]}
     theirs = {p: values[-1] for p, values in PAPER_TABLE.items()}

@@ -1,4 +1,4 @@
-"""What PAL's reproductions run on: traces, profiles, drawn clusters, and how runs are compared."""
+"""Input of PAL's reproductions: traces, profiles, drawn clusters; comparison of runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SYNERGY = "traces/philly/synergy-like-{}.csv"
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run."""
+    """Size of a run."""
 
     traces: int = 8
     draws: int = 20
@@ -65,7 +65,7 @@ def _needed(size: Size) -> list[str]:
 
 
 class Bench:
-    """Traces, profiles and how to run them."""
+    """Traces and profiles, and their runs."""
 
     def __init__(self, size: Size, processes: int | None) -> None:
         self.data = shared(*_needed(size))
@@ -86,7 +86,7 @@ class Bench:
         ]
 
     def synergy(self, load: int) -> Trace:
-        """The Synergy-like trace with so many jobs per hour."""
+        """The Synergy-like trace with this number of jobs per hour."""
         if self.data is None:
             sizes = {1: 0.945, 2: 0.02, 4: 0.02, 8: 0.015}
             return poisson_trace(self.size.synergy_jobs, load, seed=load, sizes=sizes)
@@ -140,7 +140,7 @@ class Bench:
         base: SimSettings,
         every: int = 1,
     ) -> list[Found]:
-        """Per site: policy -> results of all traces, or of every so manieth."""
+        """Per site: policy -> results of all traces, or of every n-th trace."""
         traces = self.traces[::every]
         runs = [
             Run(t, s.cluster, s.truth, parse_policy(p, base))

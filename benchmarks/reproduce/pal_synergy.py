@@ -1,4 +1,4 @@
-"""Synergy-like traces, and what composing adds on them and on Sia-Philly."""
+"""Synergy-like traces, and the effect of composition on them and on Sia-Philly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def middle(result: Result) -> float:
 
 
 def synergy_table(bench: Bench, site: SimulatedSite) -> tuple[str, str]:
-    """Loads and orders, and what the numbers say; jobs 2000 to 3000 count."""
+    """Loads and orders, and remarks on the numbers; jobs 2000 to 3000 count."""
     size = bench.size
     traces = {load: bench.synergy(load) for load in size.loads}
     cases = [(order, load, p) for order in size.orders for load in size.loads for p in STAY]
@@ -154,7 +154,7 @@ class Composed:
         return table(heads, rows)
 
     def said(self) -> str:
-        """What backfill brings, what the composed policy brings, and both."""
+        """Effect of backfill, of the composed policy, and of both."""
         packed, ours = self.policies[0], self.policies[-1]
         plain = (packed, False)
         return paragraph(

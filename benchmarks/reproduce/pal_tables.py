@@ -1,4 +1,4 @@
-"""Sia-Philly: the tables, and what their numbers say. Each function returns (table, sentences)."""
+"""Sia-Philly: the tables, and remarks on them. Each function returns (table, sentences)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AUTHORS_CODE = (0.429, 0.362)
 
 @dataclass(frozen=True)
 class Main:
-    """The draw like theirs: runs with free moves and with moves that cost 60 s."""
+    """The draw like the authors': runs with free moves and with moves that cost 60 s."""
 
     site: SimulatedSite
     free: Found
@@ -133,7 +133,7 @@ def places_table(bench: Bench, runs: Main) -> tuple[str, str]:
 
 
 def other_seeds(count: int, theirs: int) -> list[int]:
-    """The first seeds from 0 on but for that of the draw that is like the authors'."""
+    """The first seeds from 0 on, without that of the draw that is like the authors'."""
     return [seed for seed in range(count + 1) if seed != theirs][:count]
 
 

@@ -130,7 +130,7 @@ def prototype(trace: Trace, profile: ProfileFile, processes: int | None) -> tupl
 def larger(
     cases: Sequence[tuple[Trace, int]], profile: ProfileFile, processes: int | None
 ) -> list[str]:
-    """The job files on as many machines as they need: for each a table and what it says."""
+    """The job files on as many machines as they need: a table and a remark for each."""
     kinds = [(p, False) for p in POLICIES[:3]]
     kinds += [(p, True) for p in ("best-fit", "topo-aware-p", "pal+mapa")]
     parts = []
@@ -152,7 +152,7 @@ def larger(
 
 
 def larger_remark(results: Mapping[tuple[str, bool], Result]) -> str:
-    """What placement and what backfill changed, against BF."""
+    """Effects of placement and of backfill, against BF."""
     base = results["best-fit", False]
     jobs = base.trace.jobs
     last = max(job.submit_s + job.duration_s for job in jobs) - min(job.submit_s for job in jobs)
@@ -176,7 +176,7 @@ def larger_remark(results: Mapping[tuple[str, bool], Result]) -> str:
 
 
 def synthetic_profile() -> ProfileFile:
-    """Two applications, two batch sizes, like the measured ones in kind."""
+    """Two applications, two batch sizes, similar to the measured ones."""
     solo, across, together = {}, {}, {}
     for name, base, cost in (("bvlc_alexnet", 70.0, 0.25), ("bvlc_googlenet", 110.0, 0.03)):
         for size, factor in (("1", 1.0), ("4", 1.6)):

@@ -20,7 +20,7 @@ __all__ = ["ProfileFile", "read_profile", "read_workload"]
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """What a profile file says."""
+    """Content of a profile file."""
 
     profile: InterferenceProfile
     across: Mapping[Workload, float]
@@ -41,7 +41,7 @@ def read_profile(path: Path) -> ProfileFile:
 
 
 def read_workload(path: Path, profile: ProfileFile) -> Trace:
-    """Read a job file; the run time of a job is that alone and inside a socket.
+    """Read a job file; the run time of a job is that of the job alone inside a socket.
 
     Each job gets ``model`` = its application and the options ``minimal_utility`` and
     ``single_node`` (Caffe runs on one machine).
